@@ -1,0 +1,174 @@
+/* Facts about the binary interface of NVIDIA's CUDA driver library (LP64), in our own words: sizes, values and
+ * argument lists that calls must agree on. No behaviour, and nothing about quotas. The full list of entry points is
+ * cuda-driver.facts; only the types that our wrappers or the simulated driver touch are named here. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int abi_result; /* CUresult */
+typedef int abi_device; /* CUdevice: an ordinal, not an index of NVML's */
+typedef uint64_t abi_devptr;
+typedef uint64_t abi_vmm_handle; /* CUmemGenericAllocationHandle */
+typedef struct abi_context_opaque *abi_context;
+typedef struct abi_stream_opaque *abi_stream;
+typedef struct abi_event_opaque *abi_event;
+typedef struct abi_module_opaque *abi_module;
+typedef struct abi_function_opaque *abi_function;
+typedef struct abi_library_opaque *abi_library;
+typedef struct abi_pool_opaque *abi_pool;
+
+enum {
+    ABI_SUCCESS = 0,
+    ABI_ERROR_INVALID_VALUE = 1,
+    ABI_ERROR_OUT_OF_MEMORY = 2,
+    ABI_ERROR_NOT_INITIALIZED = 3,
+    ABI_ERROR_DEINITIALIZED = 4,
+    ABI_ERROR_NO_DEVICE = 100,
+    ABI_ERROR_INVALID_DEVICE = 101,
+    ABI_ERROR_INVALID_IMAGE = 200,
+    ABI_ERROR_INVALID_CONTEXT = 201,
+    ABI_ERROR_MAP_FAILED = 205,
+    ABI_ERROR_UNSUPPORTED_LIMIT = 215,
+    ABI_ERROR_INVALID_PTX = 218,
+    ABI_ERROR_FILE_NOT_FOUND = 301,
+    ABI_ERROR_INVALID_HANDLE = 400,
+    ABI_ERROR_NOT_FOUND = 500,
+    ABI_ERROR_NOT_READY = 600,
+    ABI_ERROR_ILLEGAL_ADDRESS = 700,
+    ABI_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
+    ABI_ERROR_CONTEXT_IS_DESTROYED = 709,
+    ABI_ERROR_ASSERT = 710,
+    ABI_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    ABI_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+    ABI_ERROR_LAUNCH_FAILED = 719,
+    ABI_ERROR_NOT_PERMITTED = 800,
+    ABI_ERROR_NOT_SUPPORTED = 801,
+    ABI_ERROR_UNKNOWN = 999,
+};
+
+/* cuGetProcAddress */
+enum { ABI_GPA_LEGACY_STREAM = 1, ABI_GPA_PER_THREAD_STREAM = 2 };
+enum { ABI_GPA_FOUND = 0, ABI_GPA_SYMBOL_NOT_FOUND = 1, ABI_GPA_VERSION_NOT_SUFFICIENT = 2 };
+
+/* Stream handles that are not pointers. NULL is the default stream in the mode of the called form. */
+#define ABI_STREAM_LEGACY ((abi_stream)1)
+#define ABI_STREAM_PER_THREAD ((abi_stream)2)
+
+typedef struct {
+    unsigned char bytes[16];
+} abi_uuid;
+
+enum {
+    ABI_LOCATION_NONE = 0,
+    ABI_LOCATION_DEVICE = 1,
+    ABI_LOCATION_HOST = 2,
+    ABI_LOCATION_HOST_NUMA = 3,
+    ABI_LOCATION_HOST_NUMA_CURRENT = 4,
+};
+typedef struct {
+    int type; /* ABI_LOCATION_* */
+    int id;   /* device ordinal or NUMA node */
+} abi_location;
+
+enum { ABI_ALLOCATION_PINNED = 1, ABI_ALLOCATION_MANAGED = 2 };
+enum { ABI_HANDLE_NONE = 0, ABI_HANDLE_POSIX_FD = 1, ABI_HANDLE_FABRIC = 8 };
+enum { ABI_GRANULARITY_MINIMUM = 0, ABI_GRANULARITY_RECOMMENDED = 1 };
+
+/* CUmemAllocationProp, 32 bytes */
+typedef struct {
+    int type;                   /* ABI_ALLOCATION_* */
+    int requested_handle_types; /* bits ABI_HANDLE_* */
+    abi_location location;
+    void *win32_metadata;
+    unsigned char compression;
+    unsigned char rdma_capable;
+    uint16_t usage;
+    unsigned char reserved[4];
+} abi_vmm_prop;
+
+enum { ABI_ACCESS_NONE = 0, ABI_ACCESS_READ = 1, ABI_ACCESS_READ_WRITE = 3 };
+typedef struct {
+    abi_location location;
+    int flags;
+} abi_access_desc;
+
+/* CUmemPoolProps, 88 bytes */
+typedef struct {
+    int alloc_type;
+    int handle_types;
+    abi_location location;
+    void *win32_attributes;
+    size_t max_size; /* 0: the driver's own bound */
+    uint16_t usage;
+    unsigned char reserved[54];
+} abi_pool_props;
+
+enum {
+    ABI_POOL_REUSE_FOLLOW_EVENTS = 1,
+    ABI_POOL_REUSE_OPPORTUNISTIC = 2,
+    ABI_POOL_REUSE_INTERNAL = 3,
+    ABI_POOL_RELEASE_THRESHOLD = 4,
+    ABI_POOL_RESERVED_CURRENT = 5,
+    ABI_POOL_RESERVED_HIGH = 6,
+    ABI_POOL_USED_CURRENT = 7,
+    ABI_POOL_USED_HIGH = 8,
+};
+
+/* CUlaunchConfig, 56 bytes */
+typedef struct {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    abi_stream stream;
+    void *attributes;
+    unsigned attribute_count;
+} abi_launch_config;
+
+/* CUDA_MEMCPY2D (second layout, 64-bit offsets), 128 bytes; memory types: 1 host, 2 device, 3 array, 4 unified */
+enum { ABI_MEMORY_HOST = 1, ABI_MEMORY_DEVICE = 2, ABI_MEMORY_ARRAY = 3, ABI_MEMORY_UNIFIED = 4 };
+typedef struct {
+    size_t src_x, src_y;
+    int src_type;
+    const void *src_host;
+    abi_devptr src_device;
+    void *src_array;
+    size_t src_pitch;
+    size_t dst_x, dst_y;
+    int dst_type;
+    void *dst_host;
+    abi_devptr dst_device;
+    void *dst_array;
+    size_t dst_pitch;
+    size_t width_bytes, height;
+} abi_memcpy_2d;
+
+enum {
+    ABI_LIMIT_STACK_SIZE = 0,
+    ABI_LIMIT_PRINTF_FIFO_SIZE = 1,
+    ABI_LIMIT_MALLOC_HEAP_SIZE = 2,
+    ABI_LIMIT_DEVICE_RUNTIME_SYNC_DEPTH = 3,
+    ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES = 4,
+    ABI_LIMIT_MAX_L2_FETCH = 5,
+    ABI_LIMIT_PERSISTING_L2 = 6,
+};
+
+enum {
+    ABI_POINTER_CONTEXT = 1,
+    ABI_POINTER_MEMORY_TYPE = 2,
+    ABI_POINTER_DEVICE_POINTER = 3,
+    ABI_POINTER_HOST_POINTER = 4,
+    ABI_POINTER_BUFFER_ID = 7,
+    ABI_POINTER_IS_MANAGED = 8,
+    ABI_POINTER_DEVICE_ORDINAL = 9,
+    ABI_POINTER_RANGE_START = 11,
+    ABI_POINTER_RANGE_SIZE = 12,
+    ABI_POINTER_MAPPED = 13,
+};
+
+enum { ABI_STREAM_NON_BLOCKING = 1 };
+enum { ABI_EVENT_DISABLE_TIMING = 2 };
+enum { ABI_CAPTURE_NONE = 0, ABI_CAPTURE_ACTIVE = 1, ABI_CAPTURE_INVALIDATED = 2 };
+
+_Static_assert(sizeof(abi_vmm_prop) == 32, "CUmemAllocationProp");
+_Static_assert(sizeof(abi_pool_props) == 88, "CUmemPoolProps");
+_Static_assert(sizeof(abi_launch_config) == 56, "CUlaunchConfig");
+_Static_assert(sizeof(abi_memcpy_2d) == 128, "CUDA_MEMCPY2D");

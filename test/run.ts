@@ -1,0 +1,82 @@
+// Runs the test layers in order, prints each result as it comes, and ends with `N passed, N failed, N skipped`.
+// Owns order, time per layer and the count; what a test needs (native parts, Python clients) is prepared by its layer.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+type Layer = { name: string; prepare: string[][]; concurrency: number; budgetMinutes: number };
+type Count = { passed: number; failed: number; skipped: string[] };
+
+const root = join(import.meta.dirname, '..');
+const make = ['make', '-C', 'native', '--no-print-directory', '-j2'];
+const LAYERS: Layer[] = [
+  { name: 'unit', prepare: [], concurrency: 2, budgetMinutes: 1 },
+  { name: 'native', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
+  { name: 'integration', prepare: [make], concurrency: 1, budgetMinutes: 5 },
+];
+
+/** Runs one command with its output shown; resolves to its exit code (signals count as 1). */
+async function run(command: string[]): Promise<number> {
+  const [file = '', ...args] = command;
+  const child = spawn(file, args, { cwd: root, stdio: 'inherit' });
+  const [code] = (await once(child, 'exit')) as [number | null];
+  return code ?? 1;
+}
+
+/** Runs one layer's files through ava and counts from its TAP stream, so that a crash of ava cannot pass for success. */
+async function runLayer(layer: Layer, match: string[]): Promise<Count> {
+  const count: Count = { passed: 0, failed: 0, skipped: [] };
+  for (const command of layer.prepare) {
+    if ((await run(command)) !== 0) {
+      console.error(`not ok - ${layer.name}: preparation failed: ${command.join(' ')}`);
+      return { ...count, failed: 1 };
+    }
+  }
+  const patterns = match.length > 0 ? match : [`test/${layer.name}/**/*.test.ts`];
+  const args = ['--tap', `--concurrency=${layer.concurrency}`, ...patterns];
+  const child = spawn('ava', args, { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+  let planned = false;
+  for await (const line of createInterface({ input: child.stdout })) {
+    if (/^1\.\.\d+/.test(line)) planned = true;
+    else if (/^ok .*# SKIP/.test(line)) count.skipped.push(line.replace(/^ok \d+ - /, '').replace(/ # SKIP.*/, ''));
+    else if (/^not ok .*# TODO/.test(line)) count.failed += 1;
+    else if (/^ok /.test(line)) count.passed += 1;
+    else if (/^not ok /.test(line)) count.failed += 1;
+    if (!/^(TAP version|# |1\.\.)/.test(line)) console.log(line);
+  }
+  const code = child.exitCode ?? ((await once(child, 'exit')) as [number | null])[0];
+  if ((code !== 0 || !planned) && count.failed === 0) {
+    console.error(`not ok - ${layer.name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`);
+    count.failed += 1;
+  }
+  return count;
+}
+
+const names = process.argv.slice(2).filter((argument) => !existsSync(join(root, argument)));
+const files = process.argv.slice(2).filter((argument) => existsSync(join(root, argument)));
+const chosen = LAYERS.filter((layer) => names.includes(layer.name));
+const unknown = names.filter((name) => !LAYERS.some((layer) => layer.name === name));
+if (unknown.length > 0 || chosen.length === 0) {
+  const known = LAYERS.map((layer) => layer.name).join(', ');
+  console.error(
+    `usage: node test/run.ts LAYER... [FILE...]; layers: ${known}; not known: ${unknown.join(', ') || '-'}`,
+  );
+  process.exit(2);
+}
+const total: Count = { passed: 0, failed: 0, skipped: [] };
+const times: string[] = [];
+for (const layer of chosen) {
+  const started = performance.now();
+  const count = await runLayer(layer, files);
+  total.passed += count.passed;
+  total.failed += count.failed;
+  total.skipped.push(...count.skipped);
+  const seconds = Math.round((performance.now() - started) / 1000);
+  times.push(`${layer.name} ${seconds} s of ${layer.budgetMinutes * 60} s`);
+}
+for (const name of total.skipped) console.log(`SKIPPED: ${name}`);
+console.log(`time: ${times.join(', ')}`);
+console.log(`${total.passed} passed, ${total.failed} failed, ${total.skipped.length} skipped`);
+process.exit(total.failed === 0 ? 0 : 1);
