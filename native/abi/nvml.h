@@ -1,0 +1,112 @@
+/* Facts about the binary interface of NVIDIA's management library NVML (LP64), in our own words: sizes, offsets and
+ * values. Sources and history of each layout: the process entry has had 16, 24 and (535.43 to 535.86 only) 32 bytes
+ * under one symbol name, so whoever reads it must find out the stride. No behaviour here. */
+#pragma once
+
+#include <assert.h>
+#include <stdint.h>
+
+typedef int nvml_abi_return;
+typedef void *nvml_abi_device;
+
+enum {
+    NVML_ABI_SUCCESS = 0,
+    NVML_ABI_UNINITIALIZED = 1,
+    NVML_ABI_INVALID_ARGUMENT = 2,
+    NVML_ABI_NOT_SUPPORTED = 3,
+    NVML_ABI_NO_PERMISSION = 4,
+    NVML_ABI_NOT_FOUND = 6,
+    NVML_ABI_INSUFFICIENT_SIZE = 7,
+    NVML_ABI_DRIVER_NOT_LOADED = 9,
+    NVML_ABI_TIMEOUT = 10,
+    NVML_ABI_LIBRARY_NOT_FOUND = 12,
+    NVML_ABI_FUNCTION_NOT_FOUND = 13,
+    NVML_ABI_GPU_IS_LOST = 15,
+    NVML_ABI_RESET_REQUIRED = 16,
+    NVML_ABI_OPERATING_SYSTEM = 17,
+    NVML_ABI_VERSION_MISMATCH = 18,
+    NVML_ABI_MEMORY = 20,
+    NVML_ABI_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ABI_UNKNOWN = 999,
+};
+
+#define NVML_ABI_NOT_AVAILABLE_U64 0xffffffffffffffffull
+#define NVML_ABI_NO_INSTANCE 0xffffffffu
+#define NVML_ABI_UUID_BYTES 96
+#define NVML_ABI_NAME_BYTES 96
+#define NVML_ABI_VERSION_BYTES 80
+
+/* A versioned structure begins with its size and version in one word. */
+#define NVML_ABI_STRUCT_VERSION(type, version) ((uint32_t)(sizeof(type) | ((uint32_t)(version) << 24)))
+
+struct nvml_abi_memory_v1 {
+    uint64_t total, free, used; /* used contains what v2 calls reserved */
+};
+struct nvml_abi_memory_v2 {
+    uint32_t version, pad;
+    uint64_t total, reserved, free, used;
+};
+struct nvml_abi_utilization {
+    uint32_t gpu, memory; /* percent of time */
+};
+struct nvml_abi_process_v1 {
+    uint32_t pid, pad;
+    uint64_t bytes;
+};
+struct nvml_abi_process_v2 {
+    uint32_t pid, pad;
+    uint64_t bytes;
+    uint32_t gpu_instance, compute_instance;
+};
+struct nvml_abi_process_535 {
+    uint32_t pid, pad;
+    uint64_t bytes;
+    uint32_t gpu_instance, compute_instance;
+    uint64_t protected_bytes;
+};
+struct nvml_abi_process_detail_list {
+    uint32_t version, mode, count, pad;
+    struct nvml_abi_process_535 *entries;
+};
+struct nvml_abi_process_utilization {
+    uint32_t pid, pad;
+    uint64_t timestamp_us;
+    uint32_t sm, memory, encoder, decoder;
+};
+struct nvml_abi_processes_utilization_entry {
+    uint64_t timestamp_us;
+    uint32_t pid, sm, memory, encoder, decoder, jpeg, ofa, pad;
+};
+struct nvml_abi_processes_utilization {
+    uint32_t version, count;
+    uint64_t last_seen_us;
+    struct nvml_abi_processes_utilization_entry *entries;
+};
+struct nvml_abi_accounting_v1 {
+    uint32_t gpu_percent, memory_percent;
+    uint64_t max_bytes, time_ms, start_us;
+    uint32_t running;
+    uint32_t reserved[5];
+};
+struct nvml_abi_pci_v3 {
+    char legacy_id[16];
+    uint32_t domain, bus, device, device_id, subsystem_id;
+    char id[32];
+};
+struct nvml_abi_event_data {
+    nvml_abi_device device;
+    uint64_t type, data;
+    uint32_t gpu_instance, compute_instance;
+};
+
+static_assert(sizeof(struct nvml_abi_memory_v2) == 40, "memory v2");
+static_assert(sizeof(struct nvml_abi_process_v1) == 16, "process v1");
+static_assert(sizeof(struct nvml_abi_process_v2) == 24, "process v2");
+static_assert(sizeof(struct nvml_abi_process_535) == 32, "process 535");
+static_assert(sizeof(struct nvml_abi_process_detail_list) == 24, "detail list");
+static_assert(sizeof(struct nvml_abi_process_utilization) == 32, "process utilization");
+static_assert(sizeof(struct nvml_abi_processes_utilization_entry) == 40, "processes utilization entry");
+static_assert(sizeof(struct nvml_abi_processes_utilization) == 24, "processes utilization");
+static_assert(sizeof(struct nvml_abi_accounting_v1) == 56, "accounting v1");
+static_assert(sizeof(struct nvml_abi_pci_v3) == 68, "pci v3");
+static_assert(sizeof(struct nvml_abi_event_data) == 32, "event data");

@@ -1,0 +1,235 @@
+/* What the simulated kernel driver tells NVML about processes and cards, with the quirks of the real one as they were
+ * read or reported (sources: the driver's open kernel modules, exporter threads): processes outside the caller's PID
+ * namespace are dropped from lists, but keep their raw host pid in utilisation; managed memory is in no process's count;
+ * a utilisation sample names one process only. The control role reads the node's own books, which know better. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../abi/nvml.h"
+#include "node.h"
+
+static uint64_t clock_offset_us(void) {
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    return (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000 - node_now_ns() / 1000;
+}
+
+static bool in_list(const struct client *client, uint32_t card, uint64_t type) {
+    return client->role == SIM_ROLE_CUDA && (client->types & type) && (client->contexts[card] || client_bytes(client, card, false));
+}
+
+static void list_processes(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+    if (node->list_cost_us) usleep((useconds_t)node->list_cost_us);
+    struct sim_process *entries = (struct sim_process *)payload;
+    size_t count = 0;
+    for (struct client *client = node->clients; client; client = client->next) {
+        if (!in_list(client, request->card, request->arg[0])) continue;
+        uint32_t pid = pid_seen_by(caller, client);
+        size_t k = 0;
+        while (k < count && entries[k].pid != pid) k++; /* a process may have opened the driver twice (dlmopen) */
+        if (pid == 0 || k == SIM_MAX_PAYLOAD / sizeof *entries) continue;
+        if (k == count) entries[count++] = (struct sim_process){.pid = pid};
+        entries[k].bytes += client_bytes(client, request->card, false);
+    }
+    reply->payload_bytes = (uint32_t)(count * sizeof *entries);
+}
+
+static struct client *find_pid(struct node *node, pid_t pid) {
+    for (struct client *client = node->clients; client; client = client->next) {
+        if (client->pid == pid && client->role == SIM_ROLE_CUDA) return client;
+    }
+    return NULL;
+}
+
+/* One row per process that a sample after `last seen` names; its figure is the mean over all samples since then, up to
+ * the newest that names anybody. */
+static void list_utilisation(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+    struct card *card = &node->cards[request->card];
+    struct sim_process_utilisation *rows = (struct sim_process_utilisation *)payload;
+    uint64_t offset = clock_offset_us(), newest = 0;
+    struct sample fresh[SIM_SAMPLES];
+    size_t fresh_count = 0, row_count = 0;
+    for (size_t i = 0; i < SIM_SAMPLES; i++) {
+        struct sample sample = card->samples[(card->sample_next + i) % SIM_SAMPLES];
+        if (sample.at_ns == 0) continue;
+        uint64_t at_us = sample.at_ns / 1000 + offset;
+        if (at_us <= request->arg[0]) continue;
+        fresh[fresh_count++] = sample;
+        if (sample.pid) newest = at_us;
+    }
+    size_t counted = 0;
+    for (size_t i = 0; i < fresh_count; i++) {
+        if (fresh[i].at_ns / 1000 + offset <= newest) counted++;
+    }
+    for (size_t i = 0; i < counted; i++) {
+        if (fresh[i].pid == 0) continue;
+        struct client *client = find_pid(node, fresh[i].pid);
+        uint32_t pid = client ? pid_seen_by(caller, client) : 0;
+        if (pid == 0) pid = (uint32_t)fresh[i].pid;
+        size_t k = 0;
+        while (k < row_count && rows[k].pid != pid) k++;
+        if (k == row_count) rows[row_count++] = (struct sim_process_utilisation){.pid = pid};
+        rows[k].sm_percent += fresh[i].percent; /* a sum until the loop below */
+        rows[k].timestamp_us = newest;
+    }
+    for (size_t k = 0; k < row_count; k++) {
+        rows[k].sm_percent = (uint32_t)((rows[k].sm_percent + counted / 2) / counted);
+        rows[k].memory_percent = rows[k].sm_percent / 2;
+    }
+    reply->arg[0] = newest;
+    reply->payload_bytes = (uint32_t)(row_count * sizeof *rows);
+}
+
+static void card_state(struct node *node, uint32_t index, struct sim_reply *reply, char *payload) {
+    struct card *card = &node->cards[index];
+    const struct sim_card_facts *facts = &node->facts->cards[index];
+    struct sample last = card->samples[(card->sample_next + SIM_SAMPLES - 1) % SIM_SAMPLES];
+    struct sim_card_state state = {
+        .used_bytes = atomic_load(&facts->used_bytes),
+        .sm_percent = last.percent,
+        .memory_percent = last.percent / 2,
+        .temperature_c = card->temperature_c,
+        .power_mw = card->power_mw,
+        .energy_mj = card->energy_mj,
+        .sm_mhz = last.percent ? facts->sm_mhz : facts->sm_mhz / 6,
+        .memory_mhz = facts->memory_mhz,
+        .lost = card->lost,
+    };
+    memcpy(payload, &state, sizeof state);
+    reply->payload_bytes = sizeof state;
+}
+
+static void accounting(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+    struct client *client = find_pid(node, (pid_t)request->arg[0]);
+    if (!client) {
+        reply->result = NVML_ABI_NOT_FOUND;
+        return;
+    }
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    uint64_t now_us = (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000;
+    uint64_t lived_us = now_us - client->started_us;
+    struct sim_accounting stats = {
+        .max_bytes = client->peak[request->card],
+        .start_us = client->started_us,
+        .sm_percent = lived_us ? (uint32_t)(client->channel[request->card].sm_ns / 10 / lived_us) : 0,
+        .running = 1,
+    };
+    memcpy(payload, &stats, sizeof stats);
+    reply->payload_bytes = sizeof stats;
+}
+
+void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+    if (request->card >= node->facts->card_count) {
+        reply->result = NVML_ABI_INVALID_ARGUMENT;
+        return;
+    }
+    struct card *card = &node->cards[request->card];
+    timeline_advance(node, card, node_now_ns());
+    if (card->lost) {
+        reply->result = NVML_ABI_GPU_IS_LOST;
+        return;
+    }
+    switch (request->op) {
+    case SIM_PROCESSES: list_processes(node, caller, request, reply, payload); return;
+    case SIM_UTILISATION: list_utilisation(node, caller, request, reply, payload); return;
+    case SIM_CARD_STATE: card_state(node, request->card, reply, payload); return;
+    case SIM_ACCOUNTING: accounting(node, request, reply, payload); return;
+    default: reply->result = NVML_ABI_NOT_SUPPORTED;
+    }
+}
+
+struct text {
+    char *at;
+    size_t left;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct text *text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text->at, text->left, format, arguments);
+    va_end(arguments);
+    size_t taken = length < 0 ? 0 : (size_t)length < text->left ? (size_t)length : text->left - 1;
+    text->at += taken;
+    text->left -= taken;
+}
+
+static void add_client(struct text *text, const struct node *node, const struct client *client) {
+    static const char *const KINDS[SIM_KIND_COUNT] = {"context", "linear", "pool", "vmm", "managed", "code"};
+    char command[64] = {0};
+    for (size_t i = 0, k = 0; client->command[i] && i < sizeof client->command; i++) {
+        unsigned char c = (unsigned char)client->command[i];
+        k += (size_t)snprintf(command + k, sizeof command - k, c < 32 || c > 126 || c == '"' || c == '\\' ? "?" : "%c", c);
+    }
+    add(text, "{\"pid\":%d,\"command\":\"%s\",\"types\":%u,\"alive\":%s,\"cards\":[", (int)client->pid, command, client->types, client->fd >= 0 ? "true" : "false");
+    for (uint32_t card = 0; card < node->facts->card_count; card++) {
+        const struct channel *channel = &client->channel[card];
+        add(text, "%s{\"contexts\":%u,\"bytes\":%llu,\"peak\":%llu,\"smNs\":%llu", card ? "," : "", client->contexts[card], (unsigned long long)client_bytes(client, card, true), (unsigned long long)client->peak[card], (unsigned long long)channel->sm_ns);
+        for (int kind = 0; kind < SIM_KIND_COUNT; kind++) add(text, ",\"%s\":%llu", KINDS[kind], (unsigned long long)client->bytes[card][kind]);
+        add(text, "}");
+    }
+    add(text, "]}");
+}
+
+static void write_books(struct node *node, struct sim_reply *reply, char *payload) {
+    struct text text = {payload, SIM_MAX_PAYLOAD};
+    add(&text, "{\"cards\":[");
+    for (uint32_t i = 0; i < node->facts->card_count; i++) {
+        const struct sim_card_facts *facts = &node->facts->cards[i];
+        add(&text, "%s{\"name\":\"%s\",\"totalBytes\":%llu,\"reservedBytes\":%llu,\"usedBytes\":%llu,\"granuleBytes\":%llu,\"contextBytes\":%llu}", i ? "," : "", facts->name, (unsigned long long)facts->total_bytes, (unsigned long long)facts->reserved_bytes, (unsigned long long)atomic_load(&facts->used_bytes), (unsigned long long)facts->granule_bytes, (unsigned long long)node->cards[i].context_bytes);
+    }
+    add(&text, "],\"clients\":[");
+    bool first = true;
+    for (struct client *client = node->clients; client; client = client->next) {
+        if (client->role != SIM_ROLE_CUDA) continue;
+        if (!first) add(&text, ",");
+        first = false;
+        add_client(&text, node, client);
+    }
+    add(&text, "],\"groups\":[");
+    for (struct group *group = node->groups; group; group = group->next) {
+        add(&text, "%s{\"root\":%d,\"cards\":[", group == node->groups ? "" : ",", (int)group->root);
+        for (uint32_t i = 0; i < node->facts->card_count; i++) {
+            add(&text, "%s{\"bytes\":%llu,\"peak\":%llu}", i ? "," : "", (unsigned long long)group->bytes[i], (unsigned long long)group->peak[i]);
+        }
+        add(&text, "]}");
+    }
+    add(&text, "]}");
+    reply->payload_bytes = (uint32_t)(text.at - payload);
+    if (text.left <= 1) reply->result = NVML_ABI_INSUFFICIENT_SIZE;
+}
+
+void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+    for (uint32_t i = 0; i < node->facts->card_count; i++) timeline_advance(node, &node->cards[i], node_now_ns());
+    switch (request->op) {
+    case SIM_BOOKS: write_books(node, reply, payload); return;
+    case SIM_WATCH: {
+        struct group *group = calloc(1, sizeof *group);
+        if (!group) {
+            reply->result = NVML_ABI_MEMORY;
+            return;
+        }
+        group->root = (pid_t)request->arg[0];
+        struct group **last = &node->groups;
+        while (*last) last = &(*last)->next;
+        *last = group;
+        return;
+    }
+    case SIM_SET_STATE:
+        if (request->card >= node->facts->card_count) {
+            reply->result = NVML_ABI_INVALID_ARGUMENT;
+            return;
+        }
+        if (request->arg[0] == SIM_STATE_TEMPERATURE) node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
+        else if (request->arg[0] == SIM_STATE_POWER_MW) node->cards[request->card].power_mw = (uint32_t)request->arg[1];
+        else if (request->arg[0] == SIM_STATE_LOST) node->cards[request->card].lost = request->arg[1] != 0;
+        else reply->result = NVML_ABI_INVALID_ARGUMENT;
+        return;
+    case SIM_LIST_COST_US: node->list_cost_us = request->arg[0]; return;
+    default: reply->result = NVML_ABI_NOT_SUPPORTED;
+    }
+}

@@ -1,0 +1,122 @@
+/* Which cards a simulated node has. Sizes and counts of the models are public data-sheet figures; context and reserved
+ * sizes are the simulator's assumptions until a probe has measured them on the card itself. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node.h"
+
+#define MIB (1024ull * 1024)
+#define LEAST_GRANULE (64ull * 1024)
+#define DEFAULT_GRANULE (2 * MIB)
+
+struct model {
+    const char *key, *name;
+    uint32_t total_mib, reserved_mib, context_mib;
+    uint32_t sm_count, cc_major, cc_minor, sm_mhz, memory_mhz, bus_bits, l2_kib, power_w, pci_id;
+};
+
+static const struct model MODELS[] = {
+    {"h200", "NVIDIA H200", 143771, 601, 480, 132, 9, 0, 1980, 3201, 6144, 61440, 700, 0x233510de},
+    {"h100", "NVIDIA H100 80GB HBM3", 81559, 601, 480, 132, 9, 0, 1980, 2619, 5120, 51200, 700, 0x233010de},
+    {"a100", "NVIDIA A100-SXM4-80GB", 81920, 634, 420, 108, 8, 0, 1410, 1593, 5120, 40960, 400, 0x20b210de},
+    {"l40s", "NVIDIA L40S", 46068, 484, 370, 142, 8, 9, 2520, 9001, 384, 98304, 350, 0x26b910de},
+    {"l4", "NVIDIA L4", 23034, 434, 200, 58, 8, 9, 2040, 6251, 192, 49152, 72, 0x27b810de},
+    {"a10", "NVIDIA A10", 23028, 428, 250, 72, 8, 6, 1695, 6251, 384, 6144, 150, 0x223610de},
+    {"t4", "Tesla T4", 15360, 420, 104, 40, 7, 5, 1590, 5001, 256, 4096, 70, 0x1eb810de},
+    {"v100", "Tesla V100-SXM2-16GB", 16384, 254, 304, 80, 7, 0, 1530, 877, 4096, 6144, 300, 0x1db110de},
+};
+
+static bool parse_mib(const char *text, uint64_t *bytes) {
+    char *end;
+    unsigned long long number = strtoull(text, &end, 10);
+    uint64_t unit = !strcmp(end, "Gi") ? 1024 * MIB : !strcmp(end, "Mi") ? MIB : !strcmp(end, "Ki") ? 1024 : 0;
+    if (unit == 0 || end == text || number == 0 || number > (1ull << 50) / unit) return false;
+    *bytes = number * unit;
+    return true;
+}
+
+static void complain(const char *text, const char *what) {
+    fprintf(stderr, "cotenant-simulator: --card %s: %s; want MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi], MODEL one of", text, what);
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) fprintf(stderr, " %s", MODELS[i].key);
+    fputc('\n', stderr);
+}
+
+bool card_add(struct node *node, const char *text) {
+    uint32_t index = node->facts->card_count;
+    if (index == SIM_MAX_CARDS) return complain(text, "a node has at most 16 cards"), false;
+    char copy[256];
+    if (strlen(text) >= sizeof copy) return complain(text, "too long"), false;
+    strcpy(copy, text);
+    char *rest = copy, *word = strsep(&rest, ",");
+    const struct model *model = NULL;
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
+        if (!strcmp(MODELS[i].key, word)) model = &MODELS[i];
+    }
+    if (!model) return complain(text, "no such model"), false;
+    uint64_t total = model->total_mib * MIB, reserved = model->reserved_mib * MIB;
+    uint64_t context = model->context_mib * MIB, granule = DEFAULT_GRANULE;
+    while ((word = strsep(&rest, ","))) {
+        char *value = strchr(word, '=');
+        if (!value) return complain(text, "want NAME=SIZE"), false;
+        *value++ = 0;
+        uint64_t *field = !strcmp(word, "memory")     ? &total
+                          : !strcmp(word, "reserved") ? &reserved
+                          : !strcmp(word, "context")  ? &context
+                          : !strcmp(word, "granule")  ? &granule
+                                                      : NULL;
+        if (!field || !parse_mib(value, field)) return complain(text, word), false;
+    }
+    if (granule < LEAST_GRANULE || granule > 64 * MIB || (granule & (granule - 1))) {
+        return complain(text, "granule must be a power of two from 64Ki to 64Mi"), false;
+    }
+    if (reserved >= total || context > total - reserved) return complain(text, "no memory is left for clients"), false;
+
+    struct sim_card_facts *facts = &node->facts->cards[index];
+    snprintf(facts->name, sizeof facts->name, "%s", model->name);
+    /* "51a0" marks a simulated card in the identifier itself; the last byte numbers it */
+    static const unsigned char uuid[16] = {0x51, 0xa0, 0xc0, 0x7e, 0x4a, 0x27, 0x45, 0x51, 0x8d, 0x21, 0x6e, 0x10, 0, 0, 0, 0};
+    memcpy(facts->uuid, uuid, sizeof uuid);
+    facts->uuid[12] = (unsigned char)(model - MODELS);
+    facts->uuid[15] = (unsigned char)index;
+    facts->total_bytes = total;
+    facts->reserved_bytes = reserved;
+    facts->granule_bytes = granule;
+    facts->sm_count = model->sm_count;
+    facts->cc_major = model->cc_major;
+    facts->cc_minor = model->cc_minor;
+    facts->sm_mhz = model->sm_mhz;
+    facts->memory_mhz = model->memory_mhz;
+    facts->bus_bits = model->bus_bits;
+    facts->l2_kib = model->l2_kib;
+    facts->power_limit_mw = model->power_w * 1000;
+    facts->pci_bus = 0x10 + index;
+    facts->pci_id = model->pci_id;
+    struct card *card = &node->cards[index];
+    card->index = index;
+    card->context_bytes = (context + granule - 1) / granule * granule;
+    card->temperature_c = 34;
+    card->power_mw = model->power_w * 1000 / 8;
+    card->now_ns = node_now_ns();
+    card->next_sample_ns = card->now_ns + SIM_SAMPLE_NS;
+    node->facts->card_count++;
+    return true;
+}
+
+/* Whoever trusts formulas is wrong here: the granule is larger than the usual one, contexts cost more, code costs from
+ * the first byte, and released memory leaves the books late. All of it can be found out by measuring. */
+void cards_perturb(struct node *node) {
+    for (uint32_t i = 0; i < node->facts->card_count; i++) {
+        struct sim_card_facts *facts = &node->facts->cards[i];
+        facts->granule_bytes <<= node_random(node) % 3;
+        uint64_t granule = facts->granule_bytes;
+        uint64_t extra = (1 + node_random(node) % 16) * granule;
+        node->cards[i].context_bytes = (node->cards[i].context_bytes + extra + granule - 1) / granule * granule;
+    }
+    node->facts->code_free_bytes = 0;
+    node->late_ns = 50 * 1000 * 1000;
+}
+
+uint64_t card_usable(const struct node *node, uint32_t card) {
+    return node->facts->cards[card].total_bytes - node->facts->cards[card].reserved_bytes;
+}

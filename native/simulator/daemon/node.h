@@ -1,0 +1,146 @@
+/* The simulated node's state: cards, clients, blocks of memory, groups, the time line. One thread owns all of it.
+ *
+ * Invariants: a card's used_bytes is the sum over its clients' bytes[card][kind], the dead ones that still linger
+ * included; used_bytes + reserved_bytes <= total_bytes; every block belongs to one client and is counted there once,
+ * however many references other clients hold. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "../protocol.h"
+
+#define SIM_SAMPLES 72 /* the driver's utilisation ring: 72 samples over 10 s */
+#define SIM_SAMPLE_NS (10000000000ull / SIM_SAMPLES)
+#define SIM_RETIRED_PIDS 128
+
+struct client;
+struct group;
+
+struct sample {
+    uint64_t at_ns; /* CLOCK_MONOTONIC; 0 = never written */
+    pid_t pid;      /* the process that ran last when the sample was taken; 0 = none */
+    uint32_t percent; /* of the sample period in which any kernel ran */
+};
+
+/* One process's queue on one card, as the daemon sees it. */
+struct channel {
+    struct sim_channel *shared;
+    int memfd;
+    uint64_t taken;       /* items taken off the ring */
+    struct sim_item item; /* the one under way, copied out of the ring; duration_ns counts down */
+    bool busy;
+    uint64_t sm_ns;
+};
+
+struct card {
+    uint32_t index;
+    uint64_t context_bytes;
+    uint32_t temperature_c, power_mw;
+    bool lost;
+    /* time line */
+    uint64_t now_ns;          /* simulated up to here */
+    struct client *running;   /* whose turn it is */
+    uint64_t slice_left_ns;
+    uint64_t next_sample_ns, busy_in_sample_ns, energy_mj;
+    pid_t last_pid;
+    struct sample samples[SIM_SAMPLES];
+    uint32_t sample_next;
+};
+
+struct client {
+    struct client *next;
+    int fd;       /* -1 once the process is gone and only its memory lingers */
+    int pidfd;    /* -1 where the kernel has none */
+    uint32_t role, types;
+    pid_t pid;    /* in the daemon's PID namespace */
+    uint64_t started_us;
+    uint64_t pid_namespace;
+    char command[16];
+    struct group *group;
+    uint64_t bytes[SIM_MAX_CARDS][SIM_KIND_COUNT];
+    uint64_t peak[SIM_MAX_CARDS];
+    uint32_t contexts[SIM_MAX_CARDS];
+    struct channel channel[SIM_MAX_CARDS];
+    uint64_t linger_until_ns; /* when fd is -1 */
+};
+
+/* One reference holder of a block. The first holder of a block pays for it. */
+struct holding {
+    struct holding *next;
+    struct client *client;
+    uint32_t count;
+};
+
+struct block {
+    uint64_t id; /* 0 = free entry; low half index + 1, high half generation */
+    uint32_t card, kind;
+    uint64_t bytes;
+    uint64_t device, inode; /* of the memfd behind a SIM_KIND_VMM block */
+    struct holding *holders;
+    uint64_t linger_until_ns; /* given back, not yet gone from the books; 0 = live */
+    struct client *payer;
+};
+
+/* A process and its descendants, watched for the most that they held at once. */
+struct group {
+    struct group *next;
+    pid_t root;
+    uint64_t bytes[SIM_MAX_CARDS], peak[SIM_MAX_CARDS];
+};
+
+struct node {
+    const char *dir;
+    struct sim_facts *facts; /* shared with every client */
+    int facts_fd;            /* read-only copy of its descriptor, for clients */
+    int doorbell_fd;
+    int listen_fd, epoll_fd;
+    struct card cards[SIM_MAX_CARDS];
+    struct client *clients;
+    struct group *groups;
+    struct block *blocks;
+    size_t block_count, block_capacity, block_free;
+    uint64_t slice_ns;
+    uint64_t list_cost_us;
+    uint64_t perturb; /* 0 = off, else the seed */
+    uint64_t late_ns; /* the longest that released memory stays in the books */
+    uint64_t random;
+    bool stopping;
+};
+
+/* cards.c */
+bool card_add(struct node *node, const char *text); /* false: says on stderr what is wrong with it */
+void cards_perturb(struct node *node);
+uint64_t card_usable(const struct node *node, uint32_t card);
+
+/* books.c: results are abi_result values */
+int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind, struct block **out);
+struct block *books_find(struct node *node, uint64_t id);
+int books_keep(struct client *client, struct block *block);
+int books_give(struct node *node, struct client *client, struct block *block);
+int books_context(struct node *node, struct client *client, uint32_t card, struct block **out);
+struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode);
+void books_bury(struct node *node, struct client *client); /* the process is gone: all its references go */
+uint64_t books_expire(struct node *node, uint64_t now_ns);  /* returns when the next thing expires; UINT64_MAX = never */
+uint64_t client_bytes(const struct client *client, uint32_t card, bool with_managed);
+
+/* timeline.c */
+void timeline_advance(struct node *node, struct card *card, uint64_t now_ns);
+uint64_t timeline_next_wake(struct node *node, struct card *card); /* UINT64_MAX: nothing to do until the doorbell */
+void timeline_forget(struct card *card, struct client *client);
+
+/* clients.c */
+void clients_accept(struct node *node);
+void client_readable(struct node *node, struct client *client);
+void client_gone(struct node *node, struct client *client);
+uint32_t pid_seen_by(const struct client *caller, const struct client *client); /* 0 = not visible */
+void client_free(struct node *node, struct client *client);
+
+/* answers.c: requests of the NVML and control roles; fill the payload and the reply */
+void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload);
+void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
+
+uint64_t node_now_ns(void);
+uint64_t node_random(struct node *node);

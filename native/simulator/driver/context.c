@@ -1,0 +1,330 @@
+/* Contexts: primary and explicit, each with its own memory on the card, the per-thread stack of current ones, and
+ * errors that stick: after an illegal address, assert or launch failure every call in the process on that card says so
+ * until its contexts are gone. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+#define STACK_DEPTH 32
+static _Thread_local struct sim_context *stack[STACK_DEPTH];
+static _Thread_local int depth;
+
+bool sim_is_context(struct sim_context *context) {
+    for (struct sim_context *known = sim.contexts; known; known = known->next) {
+        if (known == context) return true;
+    }
+    return false;
+}
+
+int sim_usable(struct sim_context *context) {
+    if (context->magic != SIM_CONTEXT_MAGIC) return ABI_ERROR_INVALID_CONTEXT;
+    if (!context->alive) return ABI_ERROR_CONTEXT_IS_DESTROYED;
+    struct sim_channel *channel = sim.channel[context->card];
+    return channel ? atomic_load_explicit(&channel->error, memory_order_relaxed) : ABI_SUCCESS;
+}
+
+int sim_current(struct sim_context **context) {
+    *context = depth > 0 ? stack[depth - 1] : NULL;
+    if (!*context) return ABI_ERROR_INVALID_CONTEXT;
+    return sim_usable(*context);
+}
+
+/* Under sim.lock. Context structures are never freed: a handle that outlives its context must answer, not crash. */
+static int context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    uint32_t card = sim.card_of[device];
+    struct sim_context *context = calloc(1, sizeof *context);
+    if (!context) return ABI_ERROR_OUT_OF_MEMORY;
+    struct sim_request request = {.op = SIM_CONTEXT_NEW, .card = card};
+    struct sim_reply reply;
+    int fd;
+    int result = sim_request(&request, -1, &reply, &fd);
+    if (result != ABI_SUCCESS) {
+        free(context);
+        return result;
+    }
+    if (fd >= 0) {
+        void *map = mmap(NULL, sizeof(struct sim_channel), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        close(fd);
+        if (map != MAP_FAILED) sim.channel[card] = map;
+    }
+    if (!sim.channel[card]) {
+        sim_simple(SIM_CONTEXT_END, card, reply.arg[0], 0, NULL);
+        free(context);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    *context = (struct sim_context){.magic = SIM_CONTEXT_MAGIC, .device = device, .card = card, .refs = 1, .primary = primary, .alive = true, .flags = flags, .block = reply.arg[0], .id = ++sim.next_id, .next = sim.contexts};
+    context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
+    context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES] = 2048;
+    context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
+    sim.contexts = context;
+    *out = context;
+    return ABI_SUCCESS;
+}
+
+/* Under sim.lock. */
+static void context_end(struct sim_context *context) {
+    sim_free_all_of(context);
+    for (struct sim_module *module = sim.modules; module; module = module->next) {
+        if (module->context == context && module->block) {
+            sim_simple(SIM_GIVE, context->card, module->block, 0, NULL);
+            module->block = 0;
+        }
+    }
+    sim_simple(SIM_CONTEXT_END, context->card, context->block, 0, NULL);
+    context->alive = false;
+    bool last = true;
+    for (struct sim_context *other = sim.contexts; other; other = other->next) {
+        if (other->alive && other->card == context->card) last = false;
+    }
+    if (!last) return;
+    sim_pools_drop(context->device);
+    if (sim.channel[context->card]) atomic_store(&sim.channel[context->card]->error, 0);
+}
+
+static int finish(struct sim_context *context) {
+    sim_wait_all(context);
+    pthread_mutex_lock(&sim.lock);
+    if (context->alive) context_end(context);
+    pthread_mutex_unlock(&sim.lock);
+    return ABI_SUCCESS;
+}
+
+bool sim_primary_of(int device, struct sim_context **context) {
+    *context = device >= 0 && device < sim.device_count ? sim.primary[device] : NULL;
+    return *context != NULL;
+}
+
+SIM_EXPORT abi_result cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxRetain");
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_context *context = sim.primary[device];
+    int result = ABI_SUCCESS;
+    if (context) context->refs++;
+    else if ((result = context_new(&context, 0, device, true)) == ABI_SUCCESS) sim.primary[device] = context;
+    pthread_mutex_unlock(&sim.lock);
+    if (result == ABI_SUCCESS) *out = (abi_context)context;
+    return result;
+}
+
+static int primary_drop(abi_device device, bool reset) {
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_context *context = sim.primary[device];
+    bool ends = context && (reset || --context->refs == 0);
+    if (ends) sim.primary[device] = NULL;
+    pthread_mutex_unlock(&sim.lock);
+    if (ends) finish(context);
+    return context || reset ? ABI_SUCCESS : ABI_ERROR_INVALID_CONTEXT;
+}
+
+SIM_EXPORT abi_result cuDevicePrimaryCtxRelease_v2(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxRelease_v2");
+    return primary_drop(device, false);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxRelease(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxRelease");
+    return primary_drop(device, false);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxReset_v2(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxReset_v2");
+    return primary_drop(device, true);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxReset(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxReset");
+    return primary_drop(device, true);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxSetFlags_v2(abi_device device, unsigned flags) {
+    SIM_ENTER("cuDevicePrimaryCtxSetFlags_v2");
+    (void)flags;
+    return device >= 0 && device < sim.device_count ? ABI_SUCCESS : ABI_ERROR_INVALID_DEVICE;
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxSetFlags(abi_device device, unsigned flags) {
+    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *flags, int *active) {
+    SIM_ENTER("cuDevicePrimaryCtxGetState");
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    if (flags) *flags = 0;
+    if (active) *active = sim.primary[device] != NULL;
+    return ABI_SUCCESS;
+}
+
+static int push(struct sim_context *context) {
+    if (depth == STACK_DEPTH) return ABI_ERROR_INVALID_VALUE;
+    stack[depth++] = context;
+    return ABI_SUCCESS;
+}
+
+static int create(abi_context *out, unsigned flags, abi_device device) {
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_context *context = NULL;
+    int result = context_new(&context, flags, device, false);
+    pthread_mutex_unlock(&sim.lock);
+    if (result != ABI_SUCCESS) return result;
+    *out = (abi_context)context;
+    return push(context);
+}
+
+SIM_EXPORT abi_result cuCtxCreate_v4(abi_context *out, void *parameters, unsigned flags, abi_device device) {
+    SIM_ENTER("cuCtxCreate_v4");
+    (void)parameters;
+    return create(out, flags, device);
+}
+SIM_EXPORT abi_result cuCtxCreate_v3(abi_context *out, void *affinity, int count, unsigned flags, abi_device device) {
+    SIM_ENTER("cuCtxCreate_v3");
+    (void)affinity;
+    if (count != 0) return ABI_ERROR_NOT_SUPPORTED;
+    return create(out, flags, device);
+}
+SIM_EXPORT abi_result cuCtxCreate_v2(abi_context *out, unsigned flags, abi_device device) {
+    SIM_ENTER("cuCtxCreate_v2");
+    return create(out, flags, device);
+}
+SIM_EXPORT abi_result cuCtxCreate(abi_context *out, unsigned flags, abi_device device) {
+    SIM_ENTER("cuCtxCreate");
+    return create(out, flags, device);
+}
+
+static int destroy(abi_context handle) {
+    struct sim_context *context = (struct sim_context *)handle;
+    pthread_mutex_lock(&sim.lock);
+    bool known = sim_is_context(context) && context->alive && !context->primary;
+    pthread_mutex_unlock(&sim.lock);
+    if (!known) return ABI_ERROR_INVALID_CONTEXT;
+    if (depth > 0 && stack[depth - 1] == context) depth--;
+    return finish(context);
+}
+
+SIM_EXPORT abi_result cuCtxDestroy_v2(abi_context context) {
+    SIM_ENTER("cuCtxDestroy_v2");
+    return destroy(context);
+}
+SIM_EXPORT abi_result cuCtxDestroy(abi_context context) {
+    SIM_ENTER("cuCtxDestroy");
+    return destroy(context);
+}
+
+SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
+    SIM_ENTER("cuCtxSetCurrent");
+    struct sim_context *context = (struct sim_context *)handle;
+    if (context) {
+        pthread_mutex_lock(&sim.lock);
+        bool known = sim_is_context(context);
+        pthread_mutex_unlock(&sim.lock);
+        if (!known) return ABI_ERROR_INVALID_CONTEXT;
+    }
+    if (depth == 0) return context ? push(context) : ABI_SUCCESS;
+    if (context) stack[depth - 1] = context;
+    else depth--;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxGetCurrent(abi_context *context) {
+    SIM_ENTER("cuCtxGetCurrent");
+    if (!context) return ABI_ERROR_INVALID_VALUE;
+    *context = (abi_context)(depth > 0 ? stack[depth - 1] : NULL);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxPushCurrent_v2(abi_context handle) {
+    SIM_ENTER("cuCtxPushCurrent_v2");
+    pthread_mutex_lock(&sim.lock);
+    bool known = sim_is_context((struct sim_context *)handle);
+    pthread_mutex_unlock(&sim.lock);
+    return known ? push((struct sim_context *)handle) : ABI_ERROR_INVALID_CONTEXT;
+}
+SIM_EXPORT abi_result cuCtxPopCurrent_v2(abi_context *context) {
+    SIM_ENTER("cuCtxPopCurrent_v2");
+    if (depth == 0) return ABI_ERROR_INVALID_CONTEXT;
+    struct sim_context *top = stack[--depth];
+    if (context) *context = (abi_context)top;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxPushCurrent(abi_context context) {
+    return cuCtxPushCurrent_v2(context);
+}
+SIM_EXPORT abi_result cuCtxPopCurrent(abi_context *context) {
+    return cuCtxPopCurrent_v2(context);
+}
+
+SIM_EXPORT abi_result cuCtxGetDevice(abi_device *device) {
+    SIM_ENTER("cuCtxGetDevice");
+    struct sim_context *context = depth > 0 ? stack[depth - 1] : NULL;
+    if (!context || !context->alive) return ABI_ERROR_INVALID_CONTEXT;
+    if (!device) return ABI_ERROR_INVALID_VALUE;
+    *device = context->device;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxGetFlags(unsigned *flags) {
+    SIM_ENTER("cuCtxGetFlags");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result == ABI_SUCCESS && flags) *flags = context->flags;
+    return result;
+}
+SIM_EXPORT abi_result cuCtxGetId(abi_context handle, unsigned long long *id) {
+    SIM_ENTER("cuCtxGetId");
+    struct sim_context *context = (struct sim_context *)handle;
+    if (!context && sim_current(&context) != ABI_SUCCESS) return ABI_ERROR_CONTEXT_IS_DESTROYED;
+    if (!id) return ABI_ERROR_INVALID_VALUE;
+    *id = context->id;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxGetApiVersion(abi_context context, unsigned *version) {
+    SIM_ENTER("cuCtxGetApiVersion");
+    (void)context;
+    if (!version) return ABI_ERROR_INVALID_VALUE;
+    *version = 3020;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
+    SIM_ENTER("cuCtxGetLimit");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!value) return ABI_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    *value = context->limits[limit];
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
+    SIM_ENTER("cuCtxSetLimit");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    context->limits[limit] = value; /* remembered; the simulated context does not grow by it */
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    SIM_ENTER("cuCtxGetStreamPriorityRange");
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxGetCacheConfig(int *config) {
+    SIM_ENTER("cuCtxGetCacheConfig");
+    if (!config) return ABI_ERROR_INVALID_VALUE;
+    *config = 0;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxSetCacheConfig(int config) {
+    SIM_ENTER("cuCtxSetCacheConfig");
+    (void)config; /* a hint */
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuCtxSynchronize(void) {
+    SIM_ENTER("cuCtxSynchronize");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result == ABI_SUCCESS) result = sim_wait_all(context);
+    sim_pools_settle();
+    return result;
+}

@@ -1,0 +1,240 @@
+/* Copies and fills. They move real bytes, on the calling thread: a synchronous one first waits for the work before it,
+ * as on a card; an asynchronous one takes effect during the call, which no correct program can tell from later. Copy
+ * engines have no time line of their own here. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "sim.h"
+
+static int both_usable(abi_devptr to, abi_devptr from, size_t bytes) {
+    struct sim_context *context;
+    bool device;
+    int result = sim_current(&context);
+    if (result == ABI_SUCCESS) result = sim_check_range(to, bytes, &device);
+    if (result == ABI_SUCCESS) result = sim_check_range(from, bytes, &device);
+    return result;
+}
+
+static int copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
+    if (bytes == 0) return ABI_SUCCESS;
+    int result = both_usable(to, from, bytes);
+    if (result == ABI_SUCCESS) memmove((void *)to, (void *)from, bytes);
+    return result;
+}
+
+static int copy_after_all(abi_devptr to, abi_devptr from, size_t bytes) {
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result == ABI_SUCCESS) result = sim_wait_all(context);
+    return result == ABI_SUCCESS ? copy_now(to, from, bytes) : result;
+}
+
+static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream handle) {
+    struct sim_context *context;
+    struct sim_stream *stream;
+    int result = sim_stream_context(handle, &context, &stream);
+    if (result != ABI_SUCCESS) return result;
+    if (bytes == 0) return ABI_SUCCESS;
+    bool device;
+    if ((result = sim_check_range(to, bytes, &device)) != ABI_SUCCESS) return result;
+    if ((result = sim_check_range(from, bytes, &device)) != ABI_SUCCESS) return result;
+    memmove((void *)to, (void *)from, bytes);
+    return ABI_SUCCESS;
+}
+
+/* One synchronous form and its per-thread twin; one asynchronous form and its twin. */
+#define SYNC(name, twin, to_type, from_type)                                    \
+    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) {      \
+        SIM_ENTER(#name);                                                       \
+        return copy_after_all((abi_devptr)to, (abi_devptr)from, bytes);         \
+    }                                                                           \
+    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) {      \
+        return name(to, from, bytes);                                           \
+    }
+#define ASYNC(name, twin, to_type, from_type)                                                     \
+    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes, abi_stream stream) {     \
+        SIM_ENTER(#name);                                                                         \
+        return copy_on((abi_devptr)to, (abi_devptr)from, bytes, stream);                          \
+    }                                                                                             \
+    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes, abi_stream stream) {     \
+        return name(to, from, bytes, stream);                                                     \
+    }
+
+SYNC(cuMemcpy, cuMemcpy_ptds, abi_devptr, abi_devptr)
+SYNC(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, abi_devptr, const void *)
+SYNC(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, void *, abi_devptr)
+SYNC(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, abi_devptr, abi_devptr)
+ASYNC(cuMemcpyAsync, cuMemcpyAsync_ptsz, abi_devptr, abi_devptr)
+ASYNC(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, abi_devptr, const void *)
+ASYNC(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, void *, abi_devptr)
+ASYNC(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, abi_devptr, abi_devptr)
+
+SIM_EXPORT abi_result cuMemcpyPeer(abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context, size_t bytes) {
+    SIM_ENTER("cuMemcpyPeer");
+    (void)to_context;
+    (void)from_context;
+    return copy_after_all(to, from, bytes);
+}
+SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context, size_t bytes, abi_stream stream) {
+    SIM_ENTER("cuMemcpyPeerAsync");
+    (void)to_context;
+    (void)from_context;
+    return copy_on(to, from, bytes, stream);
+}
+
+static int copy_2d(const abi_memcpy_2d *copy, abi_stream stream, bool wait) {
+    if (!copy || copy->src_type == ABI_MEMORY_ARRAY || copy->dst_type == ABI_MEMORY_ARRAY) return copy ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
+    abi_devptr from = copy->src_type == ABI_MEMORY_HOST ? (abi_devptr)copy->src_host : copy->src_device;
+    abi_devptr to = copy->dst_type == ABI_MEMORY_HOST ? (abi_devptr)copy->dst_host : copy->dst_device;
+    int result = wait ? sim_wait_stream(stream) : ABI_SUCCESS;
+    for (size_t row = 0; row < copy->height && result == ABI_SUCCESS; row++) {
+        result = copy_on(to + (copy->dst_y + row) * copy->dst_pitch + copy->dst_x, from + (copy->src_y + row) * copy->src_pitch + copy->src_x, copy->width_bytes, stream);
+    }
+    return result;
+}
+SIM_EXPORT abi_result cuMemcpy2D_v2(const abi_memcpy_2d *copy) {
+    SIM_ENTER("cuMemcpy2D_v2");
+    return copy_2d(copy, NULL, true);
+}
+SIM_EXPORT abi_result cuMemcpy2D_v2_ptds(const abi_memcpy_2d *copy) {
+    return cuMemcpy2D_v2(copy);
+}
+SIM_EXPORT abi_result cuMemcpy2DUnaligned_v2(const abi_memcpy_2d *copy) {
+    return cuMemcpy2D_v2(copy);
+}
+SIM_EXPORT abi_result cuMemcpy2DAsync_v2(const abi_memcpy_2d *copy, abi_stream stream) {
+    SIM_ENTER("cuMemcpy2DAsync_v2");
+    return copy_2d(copy, stream, false);
+}
+SIM_EXPORT abi_result cuMemcpy2DAsync_v2_ptsz(const abi_memcpy_2d *copy, abi_stream stream) {
+    return cuMemcpy2DAsync_v2(copy, stream);
+}
+
+/* Fills `rows` rows of `count` elements of `size` bytes. */
+static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size_t count, size_t rows, abi_stream stream, bool wait) {
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result == ABI_SUCCESS && wait) result = sim_wait_all(context);
+    if (to % size || (count && rows > 1 && pitch < count * size)) return ABI_ERROR_INVALID_VALUE;
+    for (size_t row = 0; row < rows && result == ABI_SUCCESS && count; row++) {
+        char *at = (char *)(to + row * pitch);
+        bool device;
+        result = sim_check_range((abi_devptr)at, count * size, &device);
+        if (result != ABI_SUCCESS) break;
+        if (size == 1) memset(at, (int)value, count);
+        for (size_t i = 0; size == 2 && i < count; i++) ((uint16_t *)at)[i] = (uint16_t)value;
+        for (size_t i = 0; size == 4 && i < count; i++) ((uint32_t *)at)[i] = value;
+    }
+    return result;
+}
+
+#define FILL(bits, type)                                                                                               \
+    SIM_EXPORT abi_result cuMemsetD##bits##_v2(abi_devptr to, type value, size_t count) {                              \
+        SIM_ENTER("cuMemsetD" #bits "_v2");                                                                            \
+        return fill(to, 0, value, bits / 8, count, 1, NULL, true);                                                     \
+    }                                                                                                                  \
+    SIM_EXPORT abi_result cuMemsetD##bits##_v2_ptds(abi_devptr to, type value, size_t count) {                         \
+        return cuMemsetD##bits##_v2(to, value, count);                                                                 \
+    }                                                                                                                  \
+    SIM_EXPORT abi_result cuMemsetD##bits##Async(abi_devptr to, type value, size_t count, abi_stream stream) {         \
+        SIM_ENTER("cuMemsetD" #bits "Async");                                                                          \
+        return fill(to, 0, value, bits / 8, count, 1, stream, false);                                                  \
+    }                                                                                                                  \
+    SIM_EXPORT abi_result cuMemsetD##bits##Async_ptsz(abi_devptr to, type value, size_t count, abi_stream stream) {    \
+        return cuMemsetD##bits##Async(to, value, count, stream);                                                       \
+    }                                                                                                                  \
+    SIM_EXPORT abi_result cuMemsetD2D##bits##_v2(abi_devptr to, size_t pitch, type value, size_t width, size_t rows) { \
+        SIM_ENTER("cuMemsetD2D" #bits "_v2");                                                                          \
+        return fill(to, pitch, value, bits / 8, width, rows, NULL, true);                                              \
+    }                                                                                                                  \
+    SIM_EXPORT abi_result cuMemsetD2D##bits##Async(abi_devptr to, size_t pitch, type value, size_t width, size_t rows, abi_stream stream) { \
+        SIM_ENTER("cuMemsetD2D" #bits "Async");                                                                        \
+        return fill(to, pitch, value, bits / 8, width, rows, stream, false);                                           \
+    }
+
+FILL(8, unsigned char)
+FILL(16, unsigned short)
+FILL(32, unsigned int)
+
+/* ---- page-locked host memory ---- */
+
+struct host_block {
+    void *at;
+    size_t bytes;
+    bool registered;
+    struct host_block *next;
+};
+static struct host_block *host_blocks;
+
+static int host_add(void *at, size_t bytes, bool registered) {
+    struct host_block *block = malloc(sizeof *block);
+    if (!block) return ABI_ERROR_OUT_OF_MEMORY;
+    *block = (struct host_block){at, bytes, registered, host_blocks};
+    pthread_mutex_lock(&sim.lock);
+    host_blocks = block;
+    pthread_mutex_unlock(&sim.lock);
+    return ABI_SUCCESS;
+}
+
+static bool host_remove(void *at, bool registered) {
+    pthread_mutex_lock(&sim.lock);
+    struct host_block *found = NULL;
+    for (struct host_block **place = &host_blocks; *place; place = &(*place)->next) {
+        if ((*place)->at == at && (*place)->registered == registered) {
+            found = *place;
+            *place = found->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    if (found && !registered) munmap(found->at, found->bytes);
+    free(found);
+    return found != NULL;
+}
+
+static int host_alloc(void **pointer, size_t bytes) {
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!pointer || bytes == 0) return ABI_ERROR_INVALID_VALUE;
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) return ABI_ERROR_OUT_OF_MEMORY;
+    *pointer = map;
+    return host_add(map, bytes, false);
+}
+SIM_EXPORT abi_result cuMemAllocHost_v2(void **pointer, size_t bytes) {
+    SIM_ENTER("cuMemAllocHost_v2");
+    return host_alloc(pointer, bytes);
+}
+SIM_EXPORT abi_result cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
+    SIM_ENTER("cuMemHostAlloc");
+    (void)flags;
+    return host_alloc(pointer, bytes);
+}
+SIM_EXPORT abi_result cuMemFreeHost(void *pointer) {
+    SIM_ENTER("cuMemFreeHost");
+    return host_remove(pointer, false) ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+SIM_EXPORT abi_result cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
+    SIM_ENTER("cuMemHostRegister_v2");
+    (void)flags;
+    return pointer && bytes ? host_add(pointer, bytes, true) : ABI_ERROR_INVALID_VALUE;
+}
+SIM_EXPORT abi_result cuMemHostUnregister(void *pointer) {
+    SIM_ENTER("cuMemHostUnregister");
+    return host_remove(pointer, true) ? ABI_SUCCESS : ABI_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+SIM_EXPORT abi_result cuMemHostGetDevicePointer_v2(abi_devptr *device, void *pointer, unsigned flags) {
+    SIM_ENTER("cuMemHostGetDevicePointer_v2");
+    if (!device || !pointer || flags) return ABI_ERROR_INVALID_VALUE;
+    *device = (abi_devptr)pointer;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuMemHostGetFlags(unsigned *flags, void *pointer) {
+    SIM_ENTER("cuMemHostGetFlags");
+    if (!flags || !pointer) return ABI_ERROR_INVALID_VALUE;
+    *flags = 2; /* mapped into the device's address space */
+    return ABI_SUCCESS;
+}

@@ -1,0 +1,202 @@
+/* Devices: what they are and what they can do. Attributes that no simulated kernel could make use of answer 0. */
+#include <stdio.h>
+#include <string.h>
+
+#include "sim.h"
+
+SIM_EXPORT abi_result cuInit(unsigned flags) {
+    SIM_ENTER("cuInit");
+    if (flags != 0) return ABI_ERROR_INVALID_VALUE;
+    return sim_start();
+}
+
+SIM_EXPORT abi_result cuDriverGetVersion(int *version) {
+    SIM_ENTER("cuDriverGetVersion");
+    if (!version) return ABI_ERROR_INVALID_VALUE;
+    /* Answers without cuInit, as the real one does; the node's own version is known only afterwards. */
+    *version = sim.facts ? (int)sim.facts->cuda_version : 13000;
+    return ABI_SUCCESS;
+}
+
+static const struct sim_card_facts *facts_of(abi_device device) {
+    return device >= 0 && device < sim.device_count ? &sim.facts->cards[sim.card_of[device]] : NULL;
+}
+
+SIM_EXPORT abi_result cuDeviceGetCount(int *count) {
+    SIM_ENTER("cuDeviceGetCount");
+    if (!count) return ABI_ERROR_INVALID_VALUE;
+    *count = sim.device_count;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceGet(abi_device *device, int ordinal) {
+    SIM_ENTER("cuDeviceGet");
+    if (!device) return ABI_ERROR_INVALID_VALUE;
+    if (ordinal < 0 || ordinal >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceGetName(char *name, int length, abi_device device) {
+    SIM_ENTER("cuDeviceGetName");
+    const struct sim_card_facts *facts = facts_of(device);
+    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    if (!name || length <= 0) return ABI_ERROR_INVALID_VALUE;
+    snprintf(name, (size_t)length, "%s", facts->name);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceGetUuid_v2(abi_uuid *uuid, abi_device device) {
+    SIM_ENTER("cuDeviceGetUuid_v2");
+    const struct sim_card_facts *facts = facts_of(device);
+    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    if (!uuid) return ABI_ERROR_INVALID_VALUE;
+    memcpy(uuid->bytes, facts->uuid, sizeof uuid->bytes);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceGetUuid(abi_uuid *uuid, abi_device device) {
+    SIM_ENTER("cuDeviceGetUuid");
+    return cuDeviceGetUuid_v2(uuid, device);
+}
+
+SIM_EXPORT abi_result cuDeviceTotalMem_v2(size_t *bytes, abi_device device) {
+    SIM_ENTER("cuDeviceTotalMem_v2");
+    const struct sim_card_facts *facts = facts_of(device);
+    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    if (!bytes) return ABI_ERROR_INVALID_VALUE;
+    *bytes = facts->total_bytes - facts->reserved_bytes;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceTotalMem(unsigned *bytes, abi_device device) {
+    SIM_ENTER("cuDeviceTotalMem");
+    size_t wide;
+    abi_result result = cuDeviceTotalMem_v2(&wide, device);
+    if (result == ABI_SUCCESS) *bytes = wide > 0xffffffffu ? 0xffffffffu : (unsigned)wide;
+    return result;
+}
+
+SIM_EXPORT abi_result cuDeviceGetPCIBusId(char *id, int length, abi_device device) {
+    SIM_ENTER("cuDeviceGetPCIBusId");
+    const struct sim_card_facts *facts = facts_of(device);
+    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    if (!id || length <= 0) return ABI_ERROR_INVALID_VALUE;
+    snprintf(id, (size_t)length, "%04X:%02X:%02X.0", facts->pci_domain, facts->pci_bus, facts->pci_device);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceGetByPCIBusId(abi_device *device, const char *id) {
+    SIM_ENTER("cuDeviceGetByPCIBusId");
+    unsigned domain, bus, slot;
+    if (!device || !id || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return ABI_ERROR_INVALID_VALUE;
+    for (int i = 0; i < sim.device_count; i++) {
+        const struct sim_card_facts *facts = facts_of(i);
+        if (facts->pci_domain == domain && facts->pci_bus == bus && facts->pci_device == slot) {
+            *device = i;
+            return ABI_SUCCESS;
+        }
+    }
+    return ABI_ERROR_INVALID_DEVICE;
+}
+
+SIM_EXPORT abi_result cuDeviceComputeCapability(int *major, int *minor, abi_device device) {
+    SIM_ENTER("cuDeviceComputeCapability");
+    const struct sim_card_facts *facts = facts_of(device);
+    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    if (!major || !minor) return ABI_ERROR_INVALID_VALUE;
+    *major = (int)facts->cc_major;
+    *minor = (int)facts->cc_minor;
+    return ABI_SUCCESS;
+}
+
+/* Attributes that are the same on every simulated card: number, value. */
+static const int COMMON[][2] = {
+    {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535}, {8, 49152}, {9, 65536}, {10, 32},
+    {11, 2147483647}, {12, 65536}, {14, 512}, {15, 1}, {19, 1}, {21, 131072}, {22, 131072}, {23, 65536}, {24, 16384},
+    {25, 16384}, {26, 16384}, {27, 32768}, {28, 32768}, {29, 2048}, {30, 512}, {31, 1}, {39, 2048}, {40, 2}, {41, 1},
+    {51, 32}, {78, 1}, {79, 1}, {80, 1}, {81, 102400}, {82, 65536}, {83, 1}, {89, 1}, {90, 1}, {95, 1}, {97, 101376},
+    {99, 1}, {102, 1}, {103, 1}, {106, 24}, {111, 1024}, {115, 1}, {119, 1}, {122, 0}, {130, 0}, {131, -1}, {134, -1},
+};
+
+SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device device) {
+    SIM_ENTER("cuDeviceGetAttribute");
+    const struct sim_card_facts *facts = facts_of(device);
+    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    if (!value || attribute <= 0) return ABI_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case 13: *value = (int)facts->sm_mhz * 1000; return ABI_SUCCESS;
+    case 16: *value = (int)facts->sm_count; return ABI_SUCCESS;
+    case 33: *value = (int)facts->pci_bus; return ABI_SUCCESS;
+    case 34: *value = (int)facts->pci_device; return ABI_SUCCESS;
+    case 36: *value = (int)facts->memory_mhz * 1000; return ABI_SUCCESS;
+    case 37: *value = (int)facts->bus_bits; return ABI_SUCCESS;
+    case 38: *value = (int)facts->l2_kib * 1024; return ABI_SUCCESS;
+    case 50: *value = (int)facts->pci_domain; return ABI_SUCCESS;
+    case 75: *value = (int)facts->cc_major; return ABI_SUCCESS;
+    case 76: *value = (int)facts->cc_minor; return ABI_SUCCESS;
+    default: break;
+    }
+    *value = 0;
+    for (size_t i = 0; i < sizeof COMMON / sizeof *COMMON; i++) {
+        if (COMMON[i][0] == attribute) *value = COMMON[i][1];
+    }
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceCanAccessPeer(int *can, abi_device device, abi_device peer) {
+    SIM_ENTER("cuDeviceCanAccessPeer");
+    if (!facts_of(device) || !facts_of(peer)) return ABI_ERROR_INVALID_DEVICE;
+    if (!can) return ABI_ERROR_INVALID_VALUE;
+    *can = 0;
+    return ABI_SUCCESS;
+}
+
+static const struct {
+    int code;
+    const char *name, *text;
+} ERRORS[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {215, "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture"},
+    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
+    {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
+    {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+SIM_EXPORT abi_result cuGetErrorName(abi_result code, const char **name) {
+    if (!name) return ABI_ERROR_INVALID_VALUE;
+    *name = NULL;
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
+        if (ERRORS[i].code == code) *name = ERRORS[i].name;
+    }
+    return *name ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT abi_result cuGetErrorString(abi_result code, const char **text) {
+    if (!text) return ABI_ERROR_INVALID_VALUE;
+    *text = NULL;
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
+        if (ERRORS[i].code == code) *text = ERRORS[i].text;
+    }
+    return *text ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}

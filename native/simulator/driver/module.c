@@ -1,0 +1,307 @@
+/* Modules and libraries: which kernels an image holds. Bodies are not run; a kernel has a duration and may end in a
+ * sticky error. In PTX text a comment in front of an entry says so:
+ *     // cotenant-sim: duration_us=250 error=700
+ * Cubins (ELF) are listed by their section names; of fat binaries, whose parts are compressed, every name is taken to
+ * exist. Code larger than what a context holds anyway takes memory of the card. */
+#include <elf.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+#define FATBIN_MAGIC 0xba55ed50u
+#define FATBIN_WRAPPER_MAGIC 0x466243b1u
+#define ELF_MACHINE_CUDA 190
+
+static struct sim_function *add_function(struct sim_module *module, const char *name, size_t length) {
+    struct sim_function *function = calloc(1, sizeof *function);
+    char *copy = strndup(name, length);
+    if (!function || !copy) {
+        free(function);
+        free(copy);
+        return NULL;
+    }
+    *function = (struct sim_function){.magic = SIM_FUNCTION_MAGIC, .module = module, .name = copy, .duration_ns = sim.facts->kernel_ns, .next = module->functions};
+    module->functions = function;
+    return function;
+}
+
+static bool is_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
+}
+
+static int parse_ptx(struct sim_module *module, const char *text) {
+    const char *at = text, *previous_end = text;
+    while ((at = strstr(at, ".entry"))) {
+        const char *name = at + 6;
+        while (*name == ' ' || *name == '\t' || *name == '\n') name++;
+        size_t length = 0;
+        while (is_name(name[length])) length++;
+        if (length == 0) return ABI_ERROR_INVALID_PTX;
+        struct sim_function *function = add_function(module, name, length);
+        if (!function) return ABI_ERROR_OUT_OF_MEMORY;
+        const char *note = NULL, *next = previous_end;
+        while ((next = strstr(next, "cotenant-sim:")) && next < at) note = next++;
+        for (const char *word = note; word && *word && *word != '\n'; word++) {
+            unsigned long long number;
+            if (sscanf(word, "duration_us=%llu", &number) == 1 && number <= 3600000000ull) function->duration_ns = number * 1000;
+            if (sscanf(word, "error=%llu", &number) == 1 && number < 1000) function->error = (int)number;
+        }
+        const char *body = strchr(name, '{'), *end = body ? body : name + length;
+        for (const char *parameter = name; (parameter = strstr(parameter, ".param")) && parameter < end; parameter++) function->parameters++;
+        at = previous_end = end;
+    }
+    return ABI_SUCCESS;
+}
+
+/* Sizes come from the image itself: the driver's interface gives none. Reads nothing outside what the header spans. */
+static int parse_elf(struct sim_module *module, const unsigned char *image, uint64_t *size) {
+    Elf64_Ehdr header;
+    memcpy(&header, image, sizeof header);
+    if (header.e_machine != ELF_MACHINE_CUDA || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shnum == 0 || header.e_shstrndx >= header.e_shnum) return ABI_ERROR_INVALID_IMAGE;
+    *size = header.e_shoff + (uint64_t)header.e_shnum * sizeof(Elf64_Shdr);
+    Elf64_Shdr names;
+    memcpy(&names, image + header.e_shoff + header.e_shstrndx * sizeof(Elf64_Shdr), sizeof names);
+    for (unsigned i = 0; i < header.e_shnum; i++) {
+        Elf64_Shdr section;
+        memcpy(&section, image + header.e_shoff + i * sizeof section, sizeof section);
+        if (section.sh_type == SHT_NULL || section.sh_name >= names.sh_size) continue;
+        const char *name = (const char *)image + names.sh_offset + section.sh_name;
+        if (strncmp(name, ".text.", 6)) continue;
+        if (!add_function(module, name + 6, strlen(name + 6))) return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    return ABI_SUCCESS;
+}
+
+static void module_free(struct sim_module *module) {
+    for (struct sim_function *function = module->functions, *next; function; function = next) {
+        next = function->next;
+        function->magic = 0;
+        free(function->name);
+        free(function);
+    }
+    module->magic = 0;
+    free(module);
+}
+
+static int module_new(struct sim_context *context, const void *image, struct sim_module **out) {
+    struct sim_module *module = calloc(1, sizeof *module);
+    if (!module) return ABI_ERROR_OUT_OF_MEMORY;
+    module->magic = SIM_MODULE_MAGIC;
+    module->context = context;
+    uint32_t magic;
+    memcpy(&magic, image, sizeof magic);
+    uint64_t size = 0;
+    int result;
+    if (magic == FATBIN_MAGIC || magic == FATBIN_WRAPPER_MAGIC) {
+        module->any_name = true;
+        result = ABI_SUCCESS;
+    } else if (!memcmp(image, ELFMAG, SELFMAG)) {
+        result = parse_elf(module, image, &size);
+    } else if (strstr(image, ".version")) {
+        size = strlen(image);
+        result = parse_ptx(module, image);
+    } else {
+        result = ABI_ERROR_INVALID_IMAGE;
+    }
+    if (result == ABI_SUCCESS && context && size > sim.facts->code_free_bytes) {
+        result = sim_simple(SIM_TAKE, context->card, size - sim.facts->code_free_bytes, SIM_KIND_CODE, &module->block);
+    }
+    if (result != ABI_SUCCESS) {
+        module_free(module);
+        return result;
+    }
+    pthread_mutex_lock(&sim.lock);
+    module->next = sim.modules;
+    sim.modules = module;
+    pthread_mutex_unlock(&sim.lock);
+    *out = module;
+    return ABI_SUCCESS;
+}
+
+static struct sim_module *module_of(void *handle) {
+    struct sim_module *module = handle;
+    return module && module->magic == SIM_MODULE_MAGIC ? module : NULL;
+}
+
+static int module_end(void *handle) {
+    struct sim_module *module = module_of(handle);
+    if (!module) return ABI_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&sim.lock);
+    for (struct sim_module **place = &sim.modules; *place; place = &(*place)->next) {
+        if (*place == module) {
+            *place = module->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    if (module->block) sim_simple(SIM_GIVE, module->context->card, module->block, 0, NULL);
+    module_free(module);
+    return ABI_SUCCESS;
+}
+
+static int find_function(void *handle, const char *name, struct sim_function **out) {
+    struct sim_module *module = module_of(handle);
+    if (!module) return ABI_ERROR_INVALID_HANDLE;
+    if (!name || !out) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_function *function = module->functions;
+    while (function && strcmp(function->name, name)) function = function->next;
+    if (!function && module->any_name) function = add_function(module, name, strlen(name));
+    pthread_mutex_unlock(&sim.lock);
+    *out = function;
+    return function ? ABI_SUCCESS : ABI_ERROR_NOT_FOUND;
+}
+
+static int load_into_current(struct sim_module **out, const void *image) {
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!out || !image) return ABI_ERROR_INVALID_VALUE;
+    return module_new(context, image, out);
+}
+
+static int read_file(const char *path, char **text) {
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    struct stat info;
+    if (fd < 0) return ABI_ERROR_FILE_NOT_FOUND;
+    *text = NULL;
+    if (fstat(fd, &info) == 0 && info.st_size > 64 && info.st_size < 1 << 30) *text = calloc(1, (size_t)info.st_size + 1);
+    bool whole = *text && read(fd, *text, (size_t)info.st_size) == info.st_size;
+    close(fd);
+    if (whole) return ABI_SUCCESS;
+    free(*text);
+    return ABI_ERROR_INVALID_IMAGE;
+}
+
+SIM_EXPORT abi_result cuModuleLoadData(struct sim_module **module, const void *image) {
+    SIM_ENTER("cuModuleLoadData");
+    return load_into_current(module, image);
+}
+SIM_EXPORT abi_result cuModuleLoadDataEx(struct sim_module **module, const void *image, unsigned count, int *options, void **values) {
+    SIM_ENTER("cuModuleLoadDataEx");
+    (void)count;
+    (void)options;
+    (void)values;
+    return load_into_current(module, image);
+}
+SIM_EXPORT abi_result cuModuleLoadFatBinary(struct sim_module **module, const void *image) {
+    SIM_ENTER("cuModuleLoadFatBinary");
+    return load_into_current(module, image);
+}
+SIM_EXPORT abi_result cuModuleLoad(struct sim_module **module, const char *path) {
+    SIM_ENTER("cuModuleLoad");
+    char *text;
+    int result = read_file(path, &text);
+    if (result != ABI_SUCCESS) return result;
+    result = load_into_current(module, text);
+    free(text);
+    return result;
+}
+SIM_EXPORT abi_result cuModuleUnload(struct sim_module *module) {
+    SIM_ENTER("cuModuleUnload");
+    return module_end(module);
+}
+SIM_EXPORT abi_result cuModuleGetFunction(struct sim_function **function, struct sim_module *module, const char *name) {
+    SIM_ENTER("cuModuleGetFunction");
+    return find_function(module, name, function);
+}
+SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
+    SIM_ENTER("cuModuleGetLoadingMode");
+    if (!mode) return ABI_ERROR_INVALID_VALUE;
+    *mode = 1; /* eager */
+    return ABI_SUCCESS;
+}
+
+/* Libraries are modules that no context owns; a kernel of one is a function that any context can launch. */
+SIM_EXPORT abi_result cuLibraryLoadData(struct sim_module **library, const void *code, int *options, void **values, unsigned count, int *library_options, void **library_values, unsigned library_count) {
+    SIM_ENTER("cuLibraryLoadData");
+    (void)options;
+    (void)values;
+    (void)count;
+    (void)library_options;
+    (void)library_values;
+    (void)library_count;
+    if (!library || !code) return ABI_ERROR_INVALID_VALUE;
+    return module_new(NULL, code, library);
+}
+SIM_EXPORT abi_result cuLibraryLoadFromFile(struct sim_module **library, const char *path, int *options, void **values, unsigned count, int *library_options, void **library_values, unsigned library_count) {
+    SIM_ENTER("cuLibraryLoadFromFile");
+    char *text;
+    int result = read_file(path, &text);
+    if (result != ABI_SUCCESS) return result;
+    result = cuLibraryLoadData(library, text, options, values, count, library_options, library_values, library_count);
+    free(text);
+    return result;
+}
+SIM_EXPORT abi_result cuLibraryUnload(struct sim_module *library) {
+    SIM_ENTER("cuLibraryUnload");
+    return module_end(library);
+}
+SIM_EXPORT abi_result cuLibraryGetKernel(struct sim_function **kernel, struct sim_module *library, const char *name) {
+    SIM_ENTER("cuLibraryGetKernel");
+    return find_function(library, name, kernel);
+}
+SIM_EXPORT abi_result cuLibraryGetModule(struct sim_module **module, struct sim_module *library) {
+    SIM_ENTER("cuLibraryGetModule");
+    if (!module || !module_of(library)) return ABI_ERROR_INVALID_HANDLE;
+    *module = library;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuKernelGetFunction(struct sim_function **function, struct sim_function *kernel) {
+    SIM_ENTER("cuKernelGetFunction");
+    if (!function || !kernel || kernel->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    *function = kernel;
+    return ABI_SUCCESS;
+}
+
+static int function_attribute(int *value, int attribute, const struct sim_function *function) {
+    if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    if (!value || attribute < 0 || attribute > 15) return ABI_ERROR_INVALID_VALUE;
+    static const int VALUES[16] = {[0] = 1024, [4] = 32, [5] = 80, [6] = 80, [8] = 49152, [9] = -1};
+    *value = VALUES[attribute];
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuFuncGetAttribute(int *value, int attribute, struct sim_function *function) {
+    SIM_ENTER("cuFuncGetAttribute");
+    return function_attribute(value, attribute, function);
+}
+SIM_EXPORT abi_result cuKernelGetAttribute(int *value, int attribute, struct sim_function *kernel, abi_device device) {
+    SIM_ENTER("cuKernelGetAttribute");
+    (void)device;
+    return function_attribute(value, attribute, kernel);
+}
+SIM_EXPORT abi_result cuFuncSetAttribute(struct sim_function *function, int attribute, int value) {
+    SIM_ENTER("cuFuncSetAttribute");
+    (void)attribute;
+    (void)value;
+    return function && function->magic == SIM_FUNCTION_MAGIC ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
+}
+SIM_EXPORT abi_result cuFuncSetCacheConfig(struct sim_function *function, int config) {
+    SIM_ENTER("cuFuncSetCacheConfig");
+    (void)config;
+    return function && function->magic == SIM_FUNCTION_MAGIC ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
+}
+SIM_EXPORT abi_result cuFuncGetModule(struct sim_module **module, struct sim_function *function) {
+    SIM_ENTER("cuFuncGetModule");
+    if (!module || !function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    *module = function->module;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuFuncGetName(const char **name, struct sim_function *function) {
+    SIM_ENTER("cuFuncGetName");
+    if (!name || !function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    *name = function->name;
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct sim_function *function, int threads, size_t shared) {
+    SIM_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    (void)shared;
+    if (!blocks || !function || function->magic != SIM_FUNCTION_MAGIC || threads <= 0) return ABI_ERROR_INVALID_VALUE;
+    *blocks = threads > 1024 ? 0 : 2048 / threads < 24 ? 2048 / threads : 24;
+    return ABI_SUCCESS;
+}

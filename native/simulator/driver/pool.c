@@ -1,0 +1,363 @@
+/* Stream-ordered memory: pools that reserve chunks of the card, carve allocations out of them and keep what is freed
+ * until they are trimmed or the process synchronises. Assumption until a probe has measured it: a chunk is the request
+ * rounded up to the card's granule. Because work runs in submission order, a freed piece is free at once. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+
+#define POOL_MAGIC 0x504f4f21u
+#define PIECE 512u
+
+struct sim_segment {
+    uint64_t offset, bytes;
+    bool taken;
+    struct sim_segment *next;
+};
+
+struct sim_pool {
+    uint32_t magic;
+    int device;
+    bool is_default;
+    uint64_t max_bytes, release_threshold;
+    uint64_t reserved, reserved_high, used, used_high;
+    struct sim_region *chunks;
+    struct sim_pool *next;
+};
+
+static struct sim_pool *pools, *current_pool[SIM_MAX_CARDS], *default_pool[SIM_MAX_CARDS];
+
+static struct sim_pool *pool_new(int device) {
+    struct sim_pool *pool = calloc(1, sizeof *pool);
+    if (!pool) return NULL;
+    *pool = (struct sim_pool){.magic = POOL_MAGIC, .device = device, .next = pools};
+    pools = pool;
+    return pool;
+}
+
+struct sim_pool *sim_default_pool(int device) {
+    if (!default_pool[device]) {
+        default_pool[device] = pool_new(device);
+        if (default_pool[device]) default_pool[device]->is_default = true;
+    }
+    return default_pool[device];
+}
+
+static bool is_pool(const struct sim_pool *pool) {
+    for (const struct sim_pool *known = pools; known; known = known->next) {
+        if (known == pool) return true;
+    }
+    return false;
+}
+
+static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **out) {
+    uint32_t card = sim.card_of[pool->device];
+    uint64_t granule = sim.facts->cards[card].granule_bytes;
+    if (bytes > UINT64_MAX - granule) return ABI_ERROR_OUT_OF_MEMORY;
+    bytes = (bytes + granule - 1) / granule * granule;
+    if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes)) return ABI_ERROR_OUT_OF_MEMORY;
+    uint64_t block;
+    int result = sim_simple(SIM_TAKE, card, bytes, SIM_KIND_POOL, &block);
+    if (result != ABI_SUCCESS) return result;
+    struct sim_segment *segment = calloc(1, sizeof *segment);
+    struct sim_region *chunk;
+    result = segment ? sim_region_new(SIM_CHUNK, bytes, granule, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
+    if (result != ABI_SUCCESS) {
+        sim_simple(SIM_GIVE, card, block, 0, NULL);
+        free(segment);
+        return result;
+    }
+    *segment = (struct sim_segment){.bytes = bytes};
+    chunk->block = block;
+    chunk->device = pool->device;
+    chunk->pool = pool;
+    chunk->segments = segment;
+    chunk->next_chunk = pool->chunks;
+    pool->chunks = chunk;
+    pool->reserved += bytes;
+    if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
+    *out = chunk;
+    return ABI_SUCCESS;
+}
+
+static struct sim_segment *carve(struct sim_region *chunk, uint64_t bytes) {
+    for (struct sim_segment *segment = chunk->segments; segment; segment = segment->next) {
+        if (segment->taken || segment->bytes < bytes) continue;
+        if (segment->bytes > bytes) {
+            struct sim_segment *rest = calloc(1, sizeof *rest);
+            if (!rest) return NULL;
+            *rest = (struct sim_segment){.offset = segment->offset + bytes, .bytes = segment->bytes - bytes, .next = segment->next};
+            segment->bytes = bytes;
+            segment->next = rest;
+        }
+        segment->taken = true;
+        return segment;
+    }
+    return NULL;
+}
+
+static int pool_alloc(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer) {
+    if (bytes == 0) {
+        *pointer = 0;
+        return ABI_SUCCESS;
+    }
+    if (bytes > UINT64_MAX - PIECE) return ABI_ERROR_OUT_OF_MEMORY;
+    bytes = (bytes + PIECE - 1) / PIECE * PIECE;
+    struct sim_segment *segment = NULL;
+    struct sim_region *chunk;
+    for (chunk = pool->chunks; chunk; chunk = chunk->next_chunk) {
+        segment = carve(chunk, bytes);
+        if (segment) break;
+    }
+    if (!segment) {
+        int result = chunk_new(pool, bytes, &chunk);
+        if (result != ABI_SUCCESS) return result;
+        segment = carve(chunk, bytes);
+        if (!segment) return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    pool->used += bytes;
+    if (pool->used > pool->used_high) pool->used_high = pool->used;
+    *pointer = sim_region_address(chunk) + segment->offset;
+    return ABI_SUCCESS;
+}
+
+static struct sim_segment *segment_at(const struct sim_region *chunk, uint64_t offset) {
+    struct sim_segment *segment = chunk->segments;
+    while (segment && offset >= segment->offset + segment->bytes) segment = segment->next;
+    return segment;
+}
+
+bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes) {
+    struct sim_segment *segment = segment_at(region, pointer - sim_region_address(region));
+    if (!segment || !segment->taken) return false;
+    *start = sim_region_address(region) + segment->offset;
+    *bytes = segment->bytes;
+    return true;
+}
+
+static void coalesce(struct sim_region *chunk) {
+    for (struct sim_segment *segment = chunk->segments; segment;) {
+        struct sim_segment *next = segment->next;
+        if (next && !segment->taken && !next->taken) {
+            segment->bytes += next->bytes;
+            segment->next = next->next;
+            free(next);
+        } else {
+            segment = next;
+        }
+    }
+}
+
+int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
+    uint64_t offset = pointer - sim_region_address(region);
+    struct sim_segment *segment = segment_at(region, offset);
+    if (!segment || !segment->taken || segment->offset != offset) return ABI_ERROR_INVALID_VALUE;
+    segment->taken = false;
+    region->pool->used -= segment->bytes;
+    coalesce(region);
+    return ABI_SUCCESS;
+}
+
+static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
+    struct sim_region *chunk = *place;
+    *place = chunk->next_chunk;
+    pool->reserved -= chunk->bytes;
+    for (struct sim_segment *segment = chunk->segments, *next; segment; segment = next) {
+        next = segment->next;
+        if (segment->taken) pool->used -= segment->bytes;
+        free(segment);
+    }
+    sim_simple(SIM_GIVE, sim.card_of[pool->device], chunk->block, 0, NULL);
+    sim_region_end(chunk);
+}
+
+/* Gives back chunks without any allocation in them while more than `keep` is reserved. */
+static void trim(struct sim_pool *pool, uint64_t keep) {
+    for (struct sim_region **place = &pool->chunks; *place;) {
+        struct sim_region *chunk = *place;
+        bool empty = !chunk->segments->taken && !chunk->segments->next;
+        if (empty && pool->reserved > keep) chunk_end(pool, place);
+        else place = &chunk->next_chunk;
+    }
+}
+
+void sim_pools_drop(int device) {
+    for (struct sim_pool *pool = pools; pool; pool = pool->next) {
+        while (pool->device == device && pool->chunks) chunk_end(pool, &pool->chunks);
+    }
+}
+
+void sim_pools_settle(void) {
+    pthread_mutex_lock(&sim.lock);
+    for (struct sim_pool *pool = pools; pool; pool = pool->next) trim(pool, pool->release_threshold);
+    pthread_mutex_unlock(&sim.lock);
+}
+
+static int alloc_locked(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer) {
+    if (!pointer) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    int result = is_pool(pool) ? pool_alloc(pool, bytes, pointer) : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result != ABI_SUCCESS) return result;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_pool *pool = current_pool[context->device] ? current_pool[context->device] : sim_default_pool(context->device);
+    pthread_mutex_unlock(&sim.lock);
+    return alloc_locked(pool, bytes, pointer);
+}
+
+SIM_EXPORT abi_result cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    SIM_ENTER("cuMemAllocAsync");
+    return alloc_async(pointer, bytes, stream);
+}
+SIM_EXPORT abi_result cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    SIM_ENTER("cuMemAllocAsync_ptsz");
+    return alloc_async(pointer, bytes, stream);
+}
+SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    SIM_ENTER("cuMemAllocFromPoolAsync");
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    return result == ABI_SUCCESS ? alloc_locked((struct sim_pool *)pool, bytes, pointer) : result;
+}
+SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
+    SIM_ENTER("cuMemFreeAsync");
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result != ABI_SUCCESS || pointer == 0) return result;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    result = region && region->kind == SIM_CHUNK ? sim_chunk_free(region, pointer) : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
+    return cuMemFreeAsync(pointer, stream);
+}
+
+SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
+    SIM_ENTER("cuMemPoolCreate");
+    if (!out || !props || props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
+    if (props->location.type != ABI_LOCATION_DEVICE || props->handle_types != ABI_HANDLE_NONE) return ABI_ERROR_NOT_SUPPORTED;
+    if (props->location.id < 0 || props->location.id >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_pool *pool = pool_new(props->location.id);
+    if (pool) pool->max_bytes = props->max_size;
+    pthread_mutex_unlock(&sim.lock);
+    if (!pool) return ABI_ERROR_OUT_OF_MEMORY;
+    *out = (abi_pool)pool;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemPoolDestroy(abi_pool handle) {
+    SIM_ENTER("cuMemPoolDestroy");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    int result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    if (is_pool(pool) && !pool->is_default) {
+        while (pool->chunks) chunk_end(pool, &pool->chunks);
+        for (struct sim_pool **place = &pools; *place; place = &(*place)->next) {
+            if (*place == pool) {
+                *place = pool->next;
+                break;
+            }
+        }
+        if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
+        pool->magic = 0;
+        free(pool);
+        result = ABI_SUCCESS;
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemPoolTrimTo(abi_pool handle, size_t keep) {
+    SIM_ENTER("cuMemPoolTrimTo");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    pthread_mutex_lock(&sim.lock);
+    bool known = is_pool(pool);
+    if (known) trim(pool, keep);
+    pthread_mutex_unlock(&sim.lock);
+    return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void *value) {
+    SIM_ENTER("cuMemPoolGetAttribute");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    int result = ABI_SUCCESS;
+    pthread_mutex_lock(&sim.lock);
+    if (!value || !is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
+    else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL) *(int *)value = 1;
+    else if (attribute == ABI_POOL_RELEASE_THRESHOLD) *(uint64_t *)value = pool->release_threshold;
+    else if (attribute == ABI_POOL_RESERVED_CURRENT) *(uint64_t *)value = pool->reserved;
+    else if (attribute == ABI_POOL_RESERVED_HIGH) *(uint64_t *)value = pool->reserved_high;
+    else if (attribute == ABI_POOL_USED_CURRENT) *(uint64_t *)value = pool->used;
+    else if (attribute == ABI_POOL_USED_HIGH) *(uint64_t *)value = pool->used_high;
+    else result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemPoolSetAttribute(abi_pool handle, int attribute, void *value) {
+    SIM_ENTER("cuMemPoolSetAttribute");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    int result = ABI_SUCCESS;
+    pthread_mutex_lock(&sim.lock);
+    if (!value || !is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
+    else if (attribute == ABI_POOL_RELEASE_THRESHOLD) pool->release_threshold = *(uint64_t *)value;
+    else if (attribute == ABI_POOL_RESERVED_HIGH) pool->reserved_high = pool->reserved;
+    else if (attribute == ABI_POOL_USED_HIGH) pool->used_high = pool->used;
+    else if (attribute < ABI_POOL_REUSE_FOLLOW_EVENTS || attribute > ABI_POOL_REUSE_INTERNAL) result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemPoolSetAccess(abi_pool pool, const abi_access_desc *map, size_t count) {
+    SIM_ENTER("cuMemPoolSetAccess");
+    (void)map;
+    (void)count;
+    pthread_mutex_lock(&sim.lock);
+    bool known = is_pool((struct sim_pool *)pool);
+    pthread_mutex_unlock(&sim.lock);
+    return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+static int pool_of_device(abi_pool *out, abi_device device, bool by_default) {
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_pool *pool = !by_default && current_pool[device] ? current_pool[device] : sim_default_pool(device);
+    pthread_mutex_unlock(&sim.lock);
+    *out = (abi_pool)pool;
+    return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT abi_result cuDeviceGetDefaultMemPool(abi_pool *pool, abi_device device) {
+    SIM_ENTER("cuDeviceGetDefaultMemPool");
+    return pool_of_device(pool, device, true);
+}
+SIM_EXPORT abi_result cuDeviceGetMemPool(abi_pool *pool, abi_device device) {
+    SIM_ENTER("cuDeviceGetMemPool");
+    return pool_of_device(pool, device, false);
+}
+SIM_EXPORT abi_result cuDeviceSetMemPool(abi_device device, abi_pool handle) {
+    SIM_ENTER("cuDeviceSetMemPool");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    bool fits = is_pool(pool) && pool->device == device;
+    if (fits) current_pool[device] = pool;
+    pthread_mutex_unlock(&sim.lock);
+    return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,172 @@
+/* Inside of the simulated libcuda.so.1. What is the daemon's (the books, the time line) is in ../protocol.h; this
+ * library holds what a user-space driver holds: contexts, address space, sub-allocation, modules, streams.
+ *
+ * Locking: `sim.lock` guards all tables of the process; it is never held while waiting for the card, and held across
+ * requests to the daemon, which answers at once. A forked child must not use any of it: it sees sim_alive as 0. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../abi/cuda.h"
+#include "../protocol.h"
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+#define SIM_PAGE (2ull << 20) /* unit of the address space */
+#define SIM_SMALL_UNIT 512u   /* small allocations are multiples of this */
+
+struct sim_context {
+    uint32_t magic;
+    int device;    /* ordinal */
+    uint32_t card; /* the node's index of it */
+    unsigned refs; /* primary: retains; else 1 */
+    bool primary, alive;
+    unsigned flags;
+    uint64_t block; /* the daemon's id of the context's own memory */
+    uint64_t id;
+    size_t limits[8];
+    struct sim_context *next;
+};
+
+/* A run of pages of the address space. */
+enum sim_region_kind { SIM_FREE, SIM_LARGE, SIM_SMALLS, SIM_MANAGED, SIM_CHUNK, SIM_RESERVED };
+struct sim_region {
+    enum sim_region_kind kind;
+    uint64_t page, pages;      /* first page and number of pages in the arena */
+    uint64_t bytes;            /* as asked; SIM_SMALLS and SIM_CHUNK: the block's size */
+    uint64_t block;            /* the daemon's id */
+    struct sim_context *context;
+    int device;
+    /* SIM_SMALLS: units taken from each start, 0 = not a start; one bit per unit that is in use */
+    uint16_t *units;
+    uint64_t *used;
+    uint32_t unit_count, units_used, hint;
+    struct sim_region *next_small;
+    /* SIM_CHUNK */
+    struct sim_pool *pool;
+    struct sim_segment *segments;
+    struct sim_region *next_chunk;
+    /* SIM_RESERVED: the physical block behind each page, or NULL */
+    struct sim_physical **mapped;
+};
+
+struct sim_physical {
+    struct sim_physical *next;
+    uint64_t block, bytes;
+    int memfd, device;
+    unsigned handles, maps;
+    abi_vmm_prop prop;
+};
+
+struct sim_function {
+    uint32_t magic;
+    struct sim_module *module;
+    char *name;
+    uint64_t duration_ns;
+    int error; /* sticky error that a launch ends with */
+    unsigned parameters;
+    struct sim_function *next;
+};
+struct sim_module {
+    uint32_t magic;
+    struct sim_context *context; /* NULL for a library */
+    struct sim_function *functions;
+    bool any_name; /* an image whose kernels cannot be listed: every name is found */
+    uint64_t block;
+    struct sim_module *next;
+};
+
+struct sim_stream {
+    uint32_t magic;
+    struct sim_context *context;
+    unsigned flags;
+    int priority;
+    uint64_t id;
+    _Atomic uint64_t last; /* number of the last item submitted through it */
+};
+struct sim_event {
+    uint32_t magic;
+    struct sim_context *context;
+    unsigned flags;
+    uint32_t cell;
+    uint64_t item; /* 0 = never recorded */
+};
+
+struct sim_state {
+    pthread_mutex_t lock;
+    _Atomic int ready; /* cuInit has succeeded */
+    int fd, doorbell;
+    const struct sim_facts *facts;
+    int device_count;
+    uint32_t card_of[SIM_MAX_CARDS]; /* ordinal -> card */
+    struct sim_channel *channel[SIM_MAX_CARDS];
+    pthread_mutex_t queue_lock[SIM_MAX_CARDS];
+    uint32_t cell_next[SIM_MAX_CARDS], *cell_free[SIM_MAX_CARDS], cell_free_count[SIM_MAX_CARDS];
+    struct sim_context *contexts;
+    struct sim_context *primary[SIM_MAX_CARDS];
+    struct sim_module *modules;
+    struct sim_physical *physicals;
+    uint64_t next_id;
+};
+extern struct sim_state sim;
+extern const volatile uint32_t *sim_alive; /* points at 1; at 0 in a forked child */
+
+/* connect.c */
+int sim_start(void);
+int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *reply, int *fd_out);
+int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out);
+int sim_enter_slow(const char *name);
+extern int sim_faults_armed;
+
+/* context.c: the calling thread's current context, or an error */
+int sim_current(struct sim_context **context);
+int sim_usable(struct sim_context *context); /* its sticky error, if any */
+bool sim_is_context(struct sim_context *context);
+bool sim_primary_of(int device, struct sim_context **context);
+
+/* memory.c; all under sim.lock unless said otherwise */
+int sim_arena_start(uint64_t bytes);
+bool sim_in_arena(abi_devptr pointer);
+struct sim_region *sim_region_at(abi_devptr pointer);
+int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment, struct sim_region **region);
+void sim_region_end(struct sim_region *region);
+abi_devptr sim_region_address(const struct sim_region *region);
+void sim_free_all_of(struct sim_context *context);
+/* Takes the lock. The range is usable device memory, or host memory (then *device is false). */
+int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
+bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
+
+/* pool.c */
+struct sim_pool *sim_default_pool(int device);
+bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
+int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
+void sim_pools_drop(int device); /* the card's last context is gone: pools keep nothing */
+void sim_pools_settle(void); /* takes the lock: gives unused chunks back, as synchronising does */
+
+/* vmm.c */
+void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);
+
+/* queue.c */
+int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);
+int sim_wait(struct sim_context *context, uint64_t number);
+int sim_wait_all(struct sim_context *context);
+int sim_stream_context(abi_stream stream, struct sim_context **context, struct sim_stream **object);
+int sim_wait_stream(abi_stream stream);
+
+#define SIM_CONTEXT_MAGIC 0x43545821u
+#define SIM_MODULE_MAGIC 0x4d4f4421u
+#define SIM_FUNCTION_MAGIC 0x46554e21u
+#define SIM_STREAM_MAGIC 0x53545221u
+#define SIM_EVENT_MAGIC 0x45565421u
+
+/* First line of every entry point: injected faults, use before cuInit, use in a forked child. */
+#define SIM_ENTER(name)                                                                   \
+    do {                                                                                  \
+        if (__builtin_expect(sim_faults_armed | !atomic_load_explicit(&sim.ready, memory_order_acquire) | !*sim_alive, 0)) { \
+            int early = sim_enter_slow(name);                                             \
+            if (early) return early;                                                      \
+        }                                                                                 \
+    } while (0)

@@ -1,0 +1,147 @@
+/* How the simulated driver's libraries (driver/, nvml/) speak with the simulated kernel driver (daemon/).
+ *
+ * One daemon is one node. It owns the cards, the books (who holds how many bytes of which card) and the time line. A
+ * library connects to DIR/node.sock (DIR/lib holds the libraries; the socket is found from the library's own path, so no
+ * environment is needed), and the connection lives exactly as long as the process: when it dies, however it dies, its
+ * memory goes back. Its host pid is taken from the socket's peer credentials, never from what it says.
+ *
+ * Requests and replies are one SEQPACKET message each, one reply per request, in order. Kernels do not travel by
+ * message: each (process, card) has a channel in shared memory, a ring that the process fills and the daemon empties,
+ * as a GPU's push buffer. The daemon trusts nothing in it. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define SIM_PROTOCOL 1u
+#define SIM_MAX_CARDS 16
+#define SIM_SOCKET_NAME "node.sock"
+
+enum sim_op {
+    SIM_HELLO = 1,   /* arg[0] role, arg[1] SIM_TYPE_* bits; reply fds: facts page, doorbell */
+    SIM_CONTEXT_NEW, /* card; reply arg[0] context id; fd: the channel, if it is this process's first on the card */
+    SIM_CONTEXT_END, /* arg[0] context id */
+    SIM_TAKE,        /* card, arg[0] bytes, arg[1] SIM_KIND_*; fd for SIM_KIND_VMM; reply arg[0] block id, [1] bytes */
+    SIM_GIVE,        /* arg[0] block id: one reference less */
+    SIM_KEEP,        /* arg[0] block id: one reference more */
+    SIM_IMPORT,      /* fd of another process's block; reply arg[0] block id, arg[1] bytes, arg[2] card */
+    SIM_MEMORY,      /* card; reply arg[0] used, arg[1] free (SIM_TAKE of `free` bytes would succeed) */
+    SIM_RESIDUAL,    /* card, arg[0] bytes that the context grew by (code, local memory); as SIM_TAKE, freed with it */
+    /* NVML role */
+    SIM_PROCESSES = 32, /* card, arg[0] SIM_TYPE_* bit; payload sim_process[] as the caller may see them */
+    SIM_UTILISATION,    /* card, arg[0] last seen us; reply arg[0] newest us; payload sim_process_utilisation[] */
+    SIM_CARD_STATE,     /* card; payload sim_card_state */
+    SIM_ACCOUNTING,     /* card, arg[0] pid; payload sim_accounting */
+    /* control role */
+    SIM_BOOKS = 64,   /* payload: JSON text of all books */
+    SIM_WATCH,        /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
+    SIM_SET_STATE,    /* card, arg[0] SIM_STATE_*, arg[1] value */
+    SIM_LIST_COST_US, /* arg[0]: how long a process list takes; stands in for a slow or hung driver */
+};
+
+enum { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2, SIM_ROLE_CONTROL = 3 };
+enum { SIM_TYPE_COMPUTE = 1, SIM_TYPE_GRAPHICS = 2, SIM_TYPE_MPS = 4 };
+enum { SIM_KIND_CONTEXT, SIM_KIND_LINEAR, SIM_KIND_POOL, SIM_KIND_VMM, SIM_KIND_MANAGED, SIM_KIND_CODE, SIM_KIND_COUNT };
+enum { SIM_STATE_TEMPERATURE, SIM_STATE_POWER_MW, SIM_STATE_LOST };
+
+struct sim_request {
+    uint32_t op;
+    uint32_t card;
+    uint64_t arg[4];
+};
+
+struct sim_reply {
+    int32_t result; /* an abi_result for CUDA operations, an NVML return for NVML ones */
+    uint32_t payload_bytes;
+    uint64_t arg[4];
+};
+
+#define SIM_MAX_PAYLOAD (160 * 1024)
+
+struct sim_process {
+    uint32_t pid; /* in the caller's PID namespace */
+    uint32_t pad;
+    uint64_t bytes;
+};
+
+struct sim_process_utilisation {
+    uint32_t pid; /* the caller's view, or the raw host pid where the caller cannot see it (as the real driver does) */
+    uint32_t sm_percent;
+    uint32_t memory_percent;
+    uint32_t pad;
+    uint64_t timestamp_us;
+};
+
+struct sim_card_state {
+    uint64_t used_bytes;
+    uint32_t sm_percent; /* share of the last sample period in which a kernel ran */
+    uint32_t memory_percent;
+    uint32_t temperature_c;
+    uint32_t power_mw;
+    uint64_t energy_mj;
+    uint32_t sm_mhz, memory_mhz;
+    uint32_t lost;
+    uint32_t pad;
+};
+
+struct sim_accounting {
+    uint64_t max_bytes, lifetime_ms, start_us;
+    uint32_t sm_percent, running;
+};
+
+/* What every process may know of a card. Mapped read-only by clients; `used_bytes` is live. */
+struct sim_card_facts {
+    char name[64];
+    unsigned char uuid[16];
+    uint64_t total_bytes;    /* what NVML calls total */
+    uint64_t reserved_bytes; /* the driver's own; usable = total - reserved */
+    uint64_t granule_bytes;  /* physical memory is handed out in pieces of this size */
+    uint32_t sm_count, cc_major, cc_minor;
+    uint32_t sm_mhz, memory_mhz, bus_bits, l2_kib, power_limit_mw;
+    uint32_t pci_domain, pci_bus, pci_device, pci_id;
+    _Atomic uint64_t used_bytes; /* clients' bytes, without reserved */
+};
+
+struct sim_facts {
+    uint32_t protocol, card_count;
+    uint32_t cuda_version; /* 1000 x major + 10 x minor */
+    uint32_t pad;
+    char driver_version[32];
+    uint64_t kernel_ns; /* duration of a kernel that says nothing else */
+    uint64_t code_free_bytes; /* code up to this size lies inside the context's own bytes */
+    struct sim_card_facts cards[SIM_MAX_CARDS];
+};
+
+/* ---- channel ---- */
+#define SIM_RING_ENTRIES 4096u
+#define SIM_CELLS 65536u
+
+enum { SIM_ITEM_KERNEL = 1, SIM_ITEM_STAMP = 2 };
+
+struct sim_item {
+    uint64_t submit_ns;   /* CLOCK_MONOTONIC */
+    uint64_t duration_ns; /* SIM_ITEM_KERNEL */
+    uint32_t kind;
+    uint32_t cell;  /* SIM_ITEM_STAMP: cell that gets the completion time */
+    int32_t error;  /* SIM_ITEM_KERNEL: sticky error that it ends with; 0 = none */
+    uint32_t pad[9];
+};
+
+/* Items complete in submission order: item k (counted from 1) is done when completed >= k. */
+struct sim_channel {
+    _Atomic uint64_t put;        /* written by the process: items submitted */
+    uint64_t pad0[7];
+    _Atomic uint64_t completed;  /* written by the daemon from here on */
+    _Atomic uint32_t completed_futex; /* changes whenever completed does */
+    _Atomic int32_t error;       /* sticky error of this process on this card */
+    _Atomic uint32_t sleeping;   /* 1: ring the doorbell after a submission or before a wait */
+    uint32_t pad1;
+    _Atomic uint64_t sm_ns;      /* measured SM time of this process */
+    uint64_t pad2[4];
+    _Atomic uint64_t wait_for;   /* written by the process: smallest item that somebody waits for; 0 = nobody */
+    uint64_t pad3[7];
+    struct sim_item ring[SIM_RING_ENTRIES];
+    _Atomic uint64_t cells[SIM_CELLS]; /* completion times, ns; 0 = not yet */
+};
+
+_Static_assert(sizeof(struct sim_item) == 64, "one cache line per item");

@@ -1,0 +1,214 @@
+/* A CUDA driver-API program that does what its standard input says, one command a line, and answers each with one line:
+ * the driver's result, then values. It finds the driver as most programs do: dlopen, then dlsym. Tests drive it. */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../../native/abi/cuda.h"
+
+static void *driver;
+
+static void *find(const char *name) {
+    void *function = dlsym(driver, name);
+    if (!function) {
+        fprintf(stderr, "client: no %s: %s\n", name, dlerror());
+        exit(3);
+    }
+    return function;
+}
+#define CALL(name, types, ...) ((abi_result(*) types)find(#name))(__VA_ARGS__)
+
+static abi_module module;
+
+/* A module with one kernel that runs for so many microseconds and then ends with a sticky error, or not. */
+static abi_result kernel(abi_function *function, unsigned long us, unsigned long error) {
+    char text[512];
+    snprintf(text, sizeof text,
+             ".version 8.0\n.target sm_80\n.address_size 64\n// cotenant-sim: duration_us=%lu error=%lu\n"
+             ".visible .entry work()\n{\n ret;\n}\n",
+             us, error);
+    abi_result result = CALL(cuModuleLoadData, (abi_module *, const void *), &module, text);
+    if (result) return result;
+    return CALL(cuModuleGetFunction, (abi_function *, abi_module, const char *), function, module, "work");
+}
+
+static abi_result launch(abi_function function, unsigned long count) {
+    abi_result result = ABI_SUCCESS;
+    abi_result (*entry)(abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, abi_stream,
+                        void **, void **) = find("cuLaunchKernel");
+    for (unsigned long i = 0; i < count && !result; i++)
+        result = entry(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    return result;
+}
+
+static abi_result vmm_take(uint64_t bytes, abi_devptr *at, abi_vmm_handle *handle) {
+    abi_device device = 0;
+    CALL(cuCtxGetDevice, (abi_device *), &device);
+    abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED,
+                         .requested_handle_types = ABI_HANDLE_POSIX_FD,
+                         .location = {ABI_LOCATION_DEVICE, device}};
+    abi_access_desc access = {.location = prop.location, .flags = ABI_ACCESS_READ_WRITE};
+    abi_result result = CALL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), handle,
+                             bytes, &prop, 0ull);
+    if (result) return result;
+    result = CALL(cuMemAddressReserve, (abi_devptr *, size_t, size_t, abi_devptr, unsigned long long), at, bytes,
+                  (size_t)0, (abi_devptr)0, 0ull);
+    if (!result) result = CALL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), *at, bytes, (size_t)0, *handle, 0ull);
+    if (!result) result = CALL(cuMemSetAccess, (abi_devptr, size_t, const abi_access_desc *, size_t), *at, bytes, &access, (size_t)1);
+    return result;
+}
+
+/* Bytes of a pattern that tells who wrote them and where. */
+static abi_result check(abi_devptr at, uint64_t bytes, unsigned value, uint64_t *wrong) {
+    unsigned char *copy = malloc(bytes);
+    if (!copy) return ABI_ERROR_OUT_OF_MEMORY;
+    abi_result result = CALL(cuMemcpyDtoH_v2, (void *, abi_devptr, size_t), copy, at, (size_t)bytes);
+    *wrong = 0;
+    for (uint64_t i = 0; !result && i < bytes; i++) *wrong += copy[i] != (unsigned char)value;
+    free(copy);
+    return result;
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+int main(int argc, char **argv) {
+    char line[4096];
+    const char *name = argc > 1 ? argv[1] : "libcuda.so.1";
+    driver = dlopen(name, RTLD_NOW);
+    if (!driver) {
+        fprintf(stderr, "client: %s\n", dlerror());
+        return 3;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        char word[32];
+        uint64_t a = 0, b = 0, c = 0, value = 0;
+        if (sscanf(line, "%31s %" SCNu64 " %" SCNu64 " %" SCNu64, word, &a, &b, &c) < 1) continue;
+        abi_result result = ABI_SUCCESS;
+        abi_context context;
+        abi_function function;
+        abi_vmm_handle handle;
+        abi_devptr at = 0;
+        size_t first = 0, second = 0;
+        int number = 0;
+        if (!strcmp(word, "init")) {
+            result = CALL(cuInit, (unsigned), 0u);
+        } else if (!strcmp(word, "context")) { /* context DEVICE: the primary one, made current */
+            result = CALL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)a);
+            if (!result) result = CALL(cuCtxSetCurrent, (abi_context), context);
+        } else if (!strcmp(word, "create")) { /* create DEVICE: an explicit one */
+            result = CALL(cuCtxCreate_v2, (abi_context *, unsigned, abi_device), &context, 0u, (abi_device)a);
+            value = (uintptr_t)context;
+        } else if (!strcmp(word, "destroy")) {
+            result = CALL(cuCtxDestroy_v2, (abi_context), (abi_context)(uintptr_t)a);
+        } else if (!strcmp(word, "release")) {
+            result = CALL(cuDevicePrimaryCtxRelease_v2, (abi_device), (abi_device)a);
+        } else if (!strcmp(word, "reset")) {
+            result = CALL(cuDevicePrimaryCtxReset_v2, (abi_device), (abi_device)a);
+        } else if (!strcmp(word, "count")) {
+            result = CALL(cuDeviceGetCount, (int *), &number);
+            value = (uint64_t)number;
+        } else if (!strcmp(word, "total")) {
+            result = CALL(cuDeviceTotalMem_v2, (size_t *, abi_device), &first, (abi_device)a);
+            value = first;
+        } else if (!strcmp(word, "info")) {
+            result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), &first, &second);
+            printf("%d %zu %zu\n", result, first, second);
+            continue;
+        } else if (!strcmp(word, "alloc")) {
+            result = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)a);
+            value = at;
+        } else if (!strcmp(word, "fill-all")) { /* fill-all BYTES: as many allocations of BYTES as there are */
+            uint64_t count = 0;
+            while ((result = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)a)) == ABI_SUCCESS) count++;
+            value = count;
+        } else if (!strcmp(word, "fill-managed")) {
+            uint64_t count = 0;
+            while ((result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u)) == ABI_SUCCESS) count++;
+            value = count;
+        } else if (!strcmp(word, "managed")) {
+            result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u);
+            value = at;
+        } else if (!strcmp(word, "pitch")) {
+            result = CALL(cuMemAllocPitch_v2, (abi_devptr *, size_t *, size_t, size_t, unsigned), &at, &first, (size_t)a, (size_t)b, 4u);
+            printf("%d %" PRIu64 " %zu\n", result, (uint64_t)at, first);
+            continue;
+        } else if (!strcmp(word, "free")) {
+            result = CALL(cuMemFree_v2, (abi_devptr), (abi_devptr)a);
+        } else if (!strcmp(word, "pool-alloc")) {
+            result = CALL(cuMemAllocAsync, (abi_devptr *, size_t, abi_stream), &at, (size_t)a, (abi_stream)NULL);
+            value = at;
+        } else if (!strcmp(word, "pool-free")) {
+            result = CALL(cuMemFreeAsync, (abi_devptr, abi_stream), (abi_devptr)a, (abi_stream)NULL);
+        } else if (!strcmp(word, "pool-keep")) { /* pool-keep BYTES: release threshold of device 0's pool */
+            abi_pool pool;
+            result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
+            if (!result) result = CALL(cuMemPoolSetAttribute, (abi_pool, int, void *), pool, (int)ABI_POOL_RELEASE_THRESHOLD, (void *)&a);
+        } else if (!strcmp(word, "pool-trim")) {
+            abi_pool pool;
+            result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
+            if (!result) result = CALL(cuMemPoolTrimTo, (abi_pool, size_t), pool, (size_t)a);
+        } else if (!strcmp(word, "vmm")) {
+            handle = 0;
+            result = vmm_take(a, &at, &handle);
+            printf("%d %" PRIu64 " %" PRIu64 "\n", result, (uint64_t)at, (uint64_t)handle);
+            continue;
+        } else if (!strcmp(word, "unmap")) {
+            result = CALL(cuMemUnmap, (abi_devptr, size_t), (abi_devptr)a, (size_t)b);
+        } else if (!strcmp(word, "unhandle")) {
+            result = CALL(cuMemRelease, (abi_vmm_handle), (abi_vmm_handle)a);
+        } else if (!strcmp(word, "host")) {
+            void *page = NULL;
+            result = CALL(cuMemHostAlloc, (void **, size_t, unsigned), &page, (size_t)a, 0u);
+            value = (uintptr_t)page;
+        } else if (!strcmp(word, "set")) { /* set AT BYTES VALUE */
+            result = CALL(cuMemsetD8_v2, (abi_devptr, unsigned char, size_t), (abi_devptr)a, (unsigned char)c, (size_t)b);
+        } else if (!strcmp(word, "check")) { /* check AT BYTES VALUE: number of wrong bytes */
+            result = check(a, b, (unsigned)c, &value);
+        } else if (!strcmp(word, "launch")) { /* launch COUNT US [ERROR] */
+            result = kernel(&function, b ? b : 100, c);
+            if (!result) result = launch(function, a);
+        } else if (!strcmp(word, "sync")) {
+            double before = now_ms();
+            result = CALL(cuCtxSynchronize, (void));
+            printf("%d %.3f\n", result, now_ms() - before);
+            continue;
+        } else if (!strcmp(word, "timed")) { /* timed COUNT US: milliseconds between events around the launches */
+            abi_event start, end;
+            float ms = 0;
+            result = kernel(&function, b, 0);
+            if (!result) result = CALL(cuEventCreate, (abi_event *, unsigned), &start, 0u);
+            if (!result) result = CALL(cuEventCreate, (abi_event *, unsigned), &end, 0u);
+            if (!result) result = CALL(cuEventRecord, (abi_event, abi_stream), start, (abi_stream)NULL);
+            if (!result) result = launch(function, a);
+            if (!result) result = CALL(cuEventRecord, (abi_event, abi_stream), end, (abi_stream)NULL);
+            if (!result) result = CALL(cuEventSynchronize, (abi_event), end);
+            if (!result) result = CALL(cuEventElapsedTime, (float *, abi_event, abi_event), &ms, start, end);
+            printf("%d %.3f\n", result, (double)ms);
+            continue;
+        } else if (!strcmp(word, "spin")) { /* spin MS US: launch kernels of US back to back for MS milliseconds */
+            double until = now_ms() + (double)a;
+            result = kernel(&function, b, 0);
+            while (!result && now_ms() < until) {
+                result = launch(function, 16);
+                if (!result) result = CALL(cuCtxSynchronize, (void));
+                value += 16;
+            }
+        } else if (!strcmp(word, "abort")) {
+            abort();
+        } else {
+            fprintf(stderr, "client: no such command: %s\n", word);
+            return 2;
+        }
+        printf("%d %" PRIu64 "\n", result, value);
+    }
+    return 0;
+}
