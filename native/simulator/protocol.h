@@ -57,6 +57,7 @@ struct sim_reply {
 };
 
 #define SIM_MAX_PAYLOAD (160 * 1024)
+#define SIM_SAMPLES_MAX 72 /* a utilisation answer has at most one row per sample */
 
 struct sim_process {
     uint32_t pid; /* in the caller's PID namespace */

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "../../abi/cuda.h"
-#include "../protocol.h"
+#include "../client/client.h"
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_PAGE (2ull << 20) /* unit of the address space */
@@ -119,7 +119,6 @@ int sim_start(void);
 int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *reply, int *fd_out);
 int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out);
 int sim_enter_slow(const char *name);
-extern int sim_faults_armed;
 
 /* context.c: the calling thread's current context, or an error */
 int sim_current(struct sim_context **context);

@@ -1,0 +1,20 @@
+/* What both simulated libraries need to speak with their node: finding it, one request at a time, injected faults. */
+#pragma once
+
+#include <stddef.h>
+
+#include "../protocol.h"
+
+/* Connects to the node that owns the library which `own_symbol` lies in (DIR/lib/NAME -> DIR/node.sock) and says hello.
+ * Returns the socket, or -1. The caller closes the two descriptors. */
+int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd);
+
+/* One request and its reply on `fd`; -1 when the node is gone, else 0 (the node's answer is in reply->result). Up to two
+ * descriptors come back in `fds`. `payload` may be NULL when none is expected. Not thread-safe: the caller locks. */
+int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, struct sim_reply *reply, char *payload,
+                      size_t payload_size, int *fds, int *fd_count);
+
+/* Faults per symbol, from COTENANT_SIM_FAULTS="cuMemAlloc_v2=2@3x1,nvmlInit_v2=9": the 3rd call of the first answers 2,
+ * once; every call of the second answers 9. Armed until the environment has been read. */
+extern int sim_faults_armed;
+int sim_fault(const char *symbol); /* 0 = none */

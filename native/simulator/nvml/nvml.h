@@ -1,0 +1,35 @@
+/* Inside of the simulated libnvidia-ml.so.1: the link to the node, and how every call begins. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../abi/nvml.h"
+#include "../client/client.h"
+
+#define NVML_EXPORT __attribute__((visibility("default"))) nvml_abi_return
+
+extern const struct sim_facts *nvml_facts; /* NULL until nvmlInit */
+
+/* Card of a handle, or an NVML return. */
+nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card);
+nvml_abi_device nvml_handle(uint32_t card);
+
+/* One request of the NVML role; payload_bytes gets the length of what came. */
+nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
+                         uint32_t payload_size);
+
+#define NVML_ENTER(name)                                                  \
+    do {                                                                  \
+        nvml_abi_return fault = sim_faults_armed ? sim_fault(name) : 0;   \
+        if (fault) return fault;                                          \
+        if (!nvml_facts) return NVML_ABI_UNINITIALIZED;                   \
+    } while (0)
+
+#define NVML_ENTER_CARD(name, device, card)                               \
+    uint32_t card;                                                        \
+    NVML_ENTER(name);                                                     \
+    do {                                                                  \
+        nvml_abi_return wrong = nvml_card(device, &card);                 \
+        if (wrong) return wrong;                                          \
+    } while (0)

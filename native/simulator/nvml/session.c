@@ -1,0 +1,160 @@
+/* Initialising, shutting down, and facts about the system. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "nvml.h"
+
+const struct sim_facts *nvml_facts;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int link_fd = -1, users;
+static pid_t owner;
+static char handles[SIM_MAX_CARDS];
+
+static nvml_abi_return start(void) {
+    int facts_fd, doorbell;
+    link_fd = sim_link_open(&nvml_facts, SIM_ROLE_NVML, 0, &facts_fd, &doorbell);
+    if (link_fd < 0) return NVML_ABI_DRIVER_NOT_LOADED;
+    void *facts = mmap(NULL, sizeof(struct sim_facts), PROT_READ, MAP_SHARED, facts_fd, 0);
+    close(facts_fd);
+    close(doorbell);
+    if (facts == MAP_FAILED) return NVML_ABI_MEMORY;
+    nvml_facts = facts;
+    owner = getpid();
+    return NVML_ABI_SUCCESS;
+}
+
+static nvml_abi_return init(const char *name) {
+    nvml_abi_return fault = sim_faults_armed ? sim_fault(name) : 0;
+    if (fault) return fault;
+    pthread_mutex_lock(&lock);
+    nvml_abi_return result = nvml_facts ? NVML_ABI_SUCCESS : start();
+    if (result == NVML_ABI_SUCCESS) users++;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+NVML_EXPORT nvmlInit_v2(void) {
+    return init("nvmlInit_v2");
+}
+NVML_EXPORT nvmlInit(void) {
+    return init("nvmlInit");
+}
+NVML_EXPORT nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    return init("nvmlInitWithFlags");
+}
+NVML_EXPORT nvmlShutdown(void) {
+    NVML_ENTER("nvmlShutdown");
+    pthread_mutex_lock(&lock);
+    if (--users == 0) {
+        close(link_fd);
+        munmap((void *)nvml_facts, sizeof *nvml_facts);
+        nvml_facts = NULL;
+        link_fd = -1;
+    }
+    pthread_mutex_unlock(&lock);
+    return NVML_ABI_SUCCESS;
+}
+
+nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card) {
+    char *handle = device;
+    if (handle < handles || handle >= handles + nvml_facts->card_count) return NVML_ABI_INVALID_ARGUMENT;
+    *card = (uint32_t)(handle - handles);
+    return NVML_ABI_SUCCESS;
+}
+
+nvml_abi_device nvml_handle(uint32_t card) {
+    return &handles[card];
+}
+
+nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
+                         uint32_t payload_size) {
+    struct sim_request request = {.op = op, .card = card, .arg = {a}};
+    int fds[2], count;
+    pthread_mutex_lock(&lock);
+    /* A forked child would steal its parent's replies: to the real driver it is a process without a session, too. */
+    int failed = getpid() != owner || sim_link_exchange(link_fd, &request, -1, reply, payload, payload_size, fds, &count);
+    pthread_mutex_unlock(&lock);
+    return failed ? NVML_ABI_UNKNOWN : reply->result;
+}
+
+NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    NVML_ENTER("nvmlSystemGetDriverVersion");
+    if (!text || length <= strlen(nvml_facts->driver_version)) return text ? NVML_ABI_INSUFFICIENT_SIZE : NVML_ABI_INVALID_ARGUMENT;
+    strcpy(text, nvml_facts->driver_version);
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlSystemGetNVMLVersion(char *text, unsigned length) {
+    NVML_ENTER("nvmlSystemGetNVMLVersion");
+    if (!text) return NVML_ABI_INVALID_ARGUMENT;
+    int needed = snprintf(text, length, "%u.%s", nvml_facts->cuda_version / 1000, nvml_facts->driver_version);
+    return needed < (int)length ? NVML_ABI_SUCCESS : NVML_ABI_INSUFFICIENT_SIZE;
+}
+static nvml_abi_return cuda_version(int *version) {
+    if (!version) return NVML_ABI_INVALID_ARGUMENT;
+    *version = (int)nvml_facts->cuda_version;
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlSystemGetCudaDriverVersion(int *version) {
+    NVML_ENTER("nvmlSystemGetCudaDriverVersion");
+    return cuda_version(version);
+}
+NVML_EXPORT nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    NVML_ENTER("nvmlSystemGetCudaDriverVersion_v2");
+    return cuda_version(version);
+}
+NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) {
+    NVML_ENTER("nvmlSystemGetProcessName");
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    FILE *file = fopen(path, "re");
+    size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    text[got] = 0;
+    if (got == 0) return NVML_ABI_NOT_FOUND;
+    if (!name || length == 0) return NVML_ABI_INVALID_ARGUMENT;
+    return snprintf(name, length, "%s", text) < (int)length ? NVML_ABI_SUCCESS : NVML_ABI_INSUFFICIENT_SIZE;
+}
+
+NVML_EXPORT nvmlDeviceGetCount_v2(unsigned *count) {
+    NVML_ENTER("nvmlDeviceGetCount_v2");
+    if (!count) return NVML_ABI_INVALID_ARGUMENT;
+    *count = nvml_facts->card_count;
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
+    return nvmlDeviceGetCount_v2(count);
+}
+NVML_EXPORT nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device) {
+    NVML_ENTER("nvmlDeviceGetHandleByIndex_v2");
+    if (!device || index >= nvml_facts->card_count) return NVML_ABI_INVALID_ARGUMENT;
+    *device = nvml_handle(index);
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlDeviceGetHandleByIndex(unsigned index, nvml_abi_device *device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+__attribute__((visibility("default"))) const char *nvmlErrorString(nvml_abi_return code) {
+    switch (code) {
+    case NVML_ABI_SUCCESS: return "Success";
+    case NVML_ABI_UNINITIALIZED: return "Uninitialized";
+    case NVML_ABI_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_ABI_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ABI_NO_PERMISSION: return "Insufficient Permissions";
+    case NVML_ABI_NOT_FOUND: return "Not Found";
+    case NVML_ABI_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case NVML_ABI_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case NVML_ABI_TIMEOUT: return "Timeout";
+    case NVML_ABI_LIBRARY_NOT_FOUND: return "NVML Shared Library Not Found";
+    case NVML_ABI_FUNCTION_NOT_FOUND: return "Function Not Found";
+    case NVML_ABI_GPU_IS_LOST: return "GPU is lost";
+    case NVML_ABI_RESET_REQUIRED: return "GPU requires reset";
+    case NVML_ABI_MEMORY: return "Insufficient Memory";
+    case NVML_ABI_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+    default: return "Unknown Error";
+    }
+}
