@@ -234,9 +234,11 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
     }
 }
 
+/* One request a turn: a request that was sent after somebody's death must not be answered before that death is noticed,
+ * and the loop notices all deaths before it answers anything that was sent by then. */
 void client_readable(struct node *node, struct client *client) {
     static char payload[SIM_MAX_PAYLOAD];
-    for (int turns = 0; client->fd >= 0 && turns < 64; turns++) {
+    if (client->fd >= 0) {
         struct sim_request request = {0};
         struct iovec part = {&request, sizeof request};
         union {

@@ -1,0 +1,313 @@
+/* Joining the container's grant: the limits page and the ledger lie beside this object, where a trusted party mounted
+ * both; nothing is taken from the environment. A process that cannot be held to a grant is not let through: cuInit then
+ * fails, with one line on standard error that says why.
+ *
+ * A forked child is not attached (it has no CUDA either): a page of memory that the kernel zeroes in children says so,
+ * also after a raw clone. Its own cuInit, should the driver allow it, attaches it anew. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cot.h"
+
+/* `alive` is 1 in the process that attached, 0 in its forked children and before anybody has. */
+struct attachment {
+    volatile uint32_t *alive;
+    const struct cot_page *page;
+    char *ledger;
+    int ledger_fd;
+    uint32_t card_count, slot_count, slot;
+    uint64_t slot_bytes;
+    uint32_t card_of[COT_MAX_CARDS]; /* device ordinal -> card; COT_NO_CARD */
+    int device_count;
+};
+static struct attachment at;
+static _Atomic uint32_t attached;
+static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
+
+bool cot_attached(void) {
+    return __builtin_expect(atomic_load_explicit(&attached, memory_order_acquire) && *at.alive, 1);
+}
+
+static abi_result refuse(const char *what, const char *path, int error) {
+    char text[PATH_MAX + 256];
+    int length = snprintf(text, sizeof text, "cotenant: this container's GPU grant cannot be read, so the GPU stays closed: %s %s%s%s\n",
+                          what, path, error ? ": " : "", error ? strerror(error) : "");
+    if (length > 0) (void)!write(STDERR_FILENO, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+    return ABI_ERROR_NOT_PERMITTED;
+}
+
+/* A descriptor out of the way of programs that count theirs. */
+static int open_high(const char *path, int flags) {
+    int fd = open(path, flags | O_CLOEXEC);
+    if (fd < 0) return -1;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, 512);
+    if (high < 0) return fd;
+    close(fd);
+    return high;
+}
+
+static abi_result map_page(const char *folder) {
+    char path[PATH_MAX];
+    struct stat info;
+    if (snprintf(path, sizeof path, "%s/limits", folder) >= (int)sizeof path) return refuse("too long:", folder, 0);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return refuse("no limits page at", path, errno);
+    abi_result result = ABI_SUCCESS;
+    struct cot_page_header header = {0};
+    if (fstat(fd, &info) != 0 || pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
+        result = refuse("cannot read", path, errno);
+    } else if (header.magic != COT_PAGE_MAGIC || header.version != COT_PAGE_VERSION) {
+        result = refuse("not a limits page of a version known here:", path, 0);
+    } else if (header.card_count > COT_MAX_CARDS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
+               (uint64_t)info.st_size < cot_page_bytes(header.slot_count, header.card_count)) {
+        result = refuse("sizes do not fit in", path, 0);
+    } else {
+        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) {
+            result = refuse("cannot map", path, errno);
+        } else {
+            at.page = map;
+            at.card_count = header.card_count;
+            at.slot_count = header.slot_count;
+        }
+    }
+    close(fd);
+    return result;
+}
+
+/* Sizes come from the page: whatever a neighbour wrote into the ledger's header is not believed. */
+static abi_result map_ledger(const char *folder) {
+    char path[PATH_MAX];
+    struct stat info;
+    uint64_t bytes = cot_ledger_bytes(at.slot_count, at.card_count);
+    if (snprintf(path, sizeof path, "%s/ledger", folder) >= (int)sizeof path) return refuse("too long:", folder, 0);
+    at.ledger_fd = open_high(path, O_RDWR);
+    if (at.ledger_fd < 0) return refuse("no ledger at", path, errno);
+    at.slot_bytes = cot_slot_bytes(at.card_count);
+    if (fstat(at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
+        close(at.ledger_fd);
+        return refuse("too short:", path, 0);
+    }
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, at.ledger_fd, 0);
+    if (map == MAP_FAILED) {
+        close(at.ledger_fd);
+        return refuse("cannot map", path, errno);
+    }
+    at.ledger = map;
+    return ABI_SUCCESS;
+}
+
+static struct cot_slot *slot_at(uint32_t slot) {
+    return (struct cot_slot *)(at.ledger + cot_ledger_slots_offset(at.card_count) + slot * at.slot_bytes);
+}
+
+const struct cot_slot *cot_slot_at(uint32_t slot) {
+    return slot_at(slot);
+}
+
+struct cot_slot_card *cot_row(uint32_t slot, uint32_t card) {
+    return (struct cot_slot_card *)(slot_at(slot) + 1) + card;
+}
+
+struct cot_ledger_total *cot_total(uint32_t card) {
+    return (struct cot_ledger_total *)(at.ledger + sizeof(struct cot_ledger_header)) + card;
+}
+
+/* Random bytes that the kernel makes at every exec; the same for all copies of this object in one program. */
+static uint64_t program_image(void) {
+    uint64_t image = 0;
+    const void *random = (const void *)getauxval(AT_RANDOM);
+    if (random) memcpy(&image, random, sizeof image);
+    return image;
+}
+
+static uint64_t pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+static void note_use(uint32_t slot) {
+    struct cot_ledger_header *header = (struct cot_ledger_header *)at.ledger;
+    uint32_t used = __atomic_load_n(&header->slots_used, __ATOMIC_RELAXED);
+    while (used <= slot && !__atomic_compare_exchange_n(&header->slots_used, &used, slot + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* Takes a free slot, or this process's own from before an exec. The byte lock comes first: whoever holds it is the only
+ * one that may set or clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
+static bool take_slot(void) {
+    uint32_t pid = (uint32_t)getpid();
+    uint64_t start = cot_start_ticks(pid), space = pid_namespace();
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    uint64_t stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
+    for (int round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < at.slot_count; i++) {
+            struct cot_slot *slot = slot_at(i);
+            uint64_t occupant = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
+            bool ours = occupant && slot->pid == pid && slot->start_ticks == start && slot->pid_namespace == space &&
+                        slot->image != program_image();
+            if (occupant && !ours) continue;
+            if (!cot_lock_slot(at.ledger_fd, i)) continue;
+            if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != occupant) {
+                cot_unlock_slot(at.ledger_fd, i); /* taken and lost again by somebody who died: for the reaper */
+                continue;
+            }
+            note_use(i);
+            memset(slot + 1, 0, at.slot_bytes - sizeof *slot);
+            slot->pid = 0;
+            slot->state = COT_SLOT_LIVE;
+            __atomic_store_n(&slot->stamp, stamp, __ATOMIC_SEQ_CST);
+            slot->start_ticks = start;
+            slot->pid_namespace = space;
+            slot->image = program_image();
+            __atomic_store_n(&slot->pid, pid, __ATOMIC_SEQ_CST);
+            at.slot = i;
+            return true;
+        }
+        if (!cot_reap()) return false;
+    }
+    return false;
+}
+
+/* Which ordinal is which card of the grant, by UUID: whatever CUDA_VISIBLE_DEVICES has made of the order. */
+static abi_result map_devices(void) {
+    int count = 0;
+    abi_result result = CALL_DRIVER("cuDeviceGetCount", (int *), &count);
+    if (result != ABI_SUCCESS) return result;
+    at.device_count = count > (int)COT_MAX_CARDS ? (int)COT_MAX_CARDS : count;
+    for (int device = 0; device < at.device_count; device++) {
+        abi_uuid uuid;
+        at.card_of[device] = COT_NO_CARD;
+        if (CALL_DRIVER("cuDeviceGetUuid", (abi_uuid *, abi_device), &uuid, device) != ABI_SUCCESS) continue;
+        for (uint32_t card = 0; card < at.card_count; card++) {
+            if (!memcmp(at.page->cards[card].uuid, uuid.bytes, sizeof uuid.bytes)) at.card_of[device] = card;
+        }
+    }
+    return ABI_SUCCESS;
+}
+
+static void leave(void) {
+    if (at.ledger) munmap(at.ledger, cot_ledger_bytes(at.slot_count, at.card_count));
+    if (at.page) munmap((void *)at.page, cot_page_bytes(at.slot_count, at.card_count));
+    if (at.ledger_fd >= 0) close(at.ledger_fd);
+    at.ledger = NULL;
+    at.page = NULL;
+    at.ledger_fd = -1;
+}
+
+static abi_result join(void) {
+    char folder[PATH_MAX];
+    if (!shim_own_folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
+    if (at.ledger) leave(); /* a parent's */
+    at.ledger_fd = -1;
+    abi_result result = map_page(folder);
+    if (result == ABI_SUCCESS) result = map_ledger(folder);
+    if (result == ABI_SUCCESS) result = map_devices();
+    if (result == ABI_SUCCESS && !take_slot()) result = refuse("every slot is taken in", folder, 0);
+    if (result != ABI_SUCCESS) {
+        leave();
+        return result;
+    }
+    uint32_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK) != 0) {
+        leave();
+        return refuse("this kernel cannot tell forked children apart:", folder, errno);
+    }
+    *page = 1;
+    at.alive = page;
+    shim_gate = &at.page->header.gate;
+    atomic_store_explicit(&attached, 1, memory_order_release);
+    return ABI_SUCCESS;
+}
+
+abi_result cot_attach(void) {
+    static _Atomic int failed; /* a grant that could not be read once is not read again by this process */
+    if (cot_attached()) return ABI_SUCCESS;
+    pthread_mutex_lock(&joining);
+    abi_result result = cot_attached() ? ABI_SUCCESS : failed ? ABI_ERROR_NOT_PERMITTED : join();
+    if (result == ABI_ERROR_NOT_PERMITTED) failed = 1;
+    pthread_mutex_unlock(&joining);
+    return result;
+}
+
+void *cot_driver(const char *name) {
+    int index = shim_find(name);
+    return index < 0 ? NULL : shim_real((uint32_t)index);
+}
+
+uint32_t cot_card_count(void) {
+    return at.card_count;
+}
+uint32_t cot_slot_count(void) {
+    return at.slot_count;
+}
+uint32_t cot_own_slot(void) {
+    return at.slot;
+}
+struct cot_slot_card *cot_own(uint32_t card) {
+    return cot_row(at.slot, card);
+}
+const struct cot_page *cot_page_now(void) {
+    return at.page;
+}
+int cot_ledger_fd(void) {
+    return at.ledger_fd;
+}
+uint32_t cot_slots_used(void) {
+    uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)at.ledger)->slots_used, __ATOMIC_SEQ_CST);
+    return used < at.slot_count ? used : at.slot_count;
+}
+uint32_t cot_card_of(abi_device device) {
+    return device >= 0 && device < at.device_count ? at.card_of[device] : COT_NO_CARD;
+}
+
+/* Last entry that was read whole, per card. Words are copied one by one: a reader that meets an update sees old and new
+ * ones mixed for a moment, each of which was true. */
+static struct {
+    _Atomic uint64_t generation; /* of the page, plus one; 0 = never read */
+    _Atomic uint64_t memory_bytes, context_bytes, granule_bytes;
+    _Atomic uint32_t flags;
+} seen[COT_MAX_CARDS];
+
+/* Reads the entry until it is whole; the agent rewrites it in one short write. */
+static void read_card(uint32_t card, uint64_t generation) {
+    struct cot_page_card entry;
+    for (int tries = 0;; tries++) {
+        const volatile uint64_t *from = (const volatile uint64_t *)&at.page->cards[card];
+        uint64_t *to = (uint64_t *)&entry;
+        for (unsigned i = 0; i < sizeof entry / sizeof *to; i++) to[i] = from[i];
+        if (entry.check == cot_check(&entry, COT_CARD_WORDS)) break;
+        if (tries == 1000) { /* never seen whole: nothing may be taken on its word */
+            entry.memory_bytes = 0;
+            break;
+        }
+    }
+    atomic_store_explicit(&seen[card].memory_bytes, entry.memory_bytes, memory_order_relaxed);
+    atomic_store_explicit(&seen[card].context_bytes, entry.context_bytes, memory_order_relaxed);
+    /* The granule stays what it was when the first page was counted with it. */
+    uint64_t unset = 0, granule = entry.granule_bytes ? entry.granule_bytes : 2u << 20;
+    atomic_compare_exchange_strong(&seen[card].granule_bytes, &unset, granule);
+    atomic_store_explicit(&seen[card].flags, entry.flags, memory_order_relaxed);
+    atomic_store_explicit(&seen[card].generation, generation + 1, memory_order_release);
+}
+
+void cot_limits(uint32_t card, struct cot_limits *limits) {
+    uint64_t generation = __atomic_load_n(&at.page->header.generation, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(atomic_load_explicit(&seen[card].generation, memory_order_acquire) != generation + 1, 0)) read_card(card, generation);
+    limits->memory_bytes = atomic_load_explicit(&seen[card].memory_bytes, memory_order_relaxed);
+    limits->context_bytes = atomic_load_explicit(&seen[card].context_bytes, memory_order_relaxed);
+    limits->granule_bytes = atomic_load_explicit(&seen[card].granule_bytes, memory_order_relaxed);
+    limits->releases_late = atomic_load_explicit(&seen[card].flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
+    limits->isolate = __atomic_load_n(&at.page->header.flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
+}

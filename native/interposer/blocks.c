@@ -1,0 +1,252 @@
+/* What this process allocated: blocks by pointer or handle, and how many of them share each page of the card's granule.
+ * Both are sharded hash tables in memory of their own (no malloc: this runs inside the tenant's allocator's callers at
+ * worst), each shard behind a lock of two instructions that is never held across a driver call. */
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cot.h"
+
+#define SHARDS 64u
+#define LEAST_CAPACITY 64u
+#define TOMBSTONE 1ull
+
+struct lock {
+    _Atomic uint32_t word;
+};
+
+static void lock(struct lock *lock) {
+    for (unsigned tries = 0; atomic_exchange_explicit(&lock->word, 1, memory_order_acquire); tries++) {
+        if (tries > 64) sched_yield();
+    }
+}
+static void unlock(struct lock *lock) {
+    atomic_store_explicit(&lock->word, 0, memory_order_release);
+}
+
+static uint64_t mix(uint64_t key) {
+    key ^= key >> 33;
+    key *= 0xff51afd7ed558ccdull;
+    return key ^ key >> 29;
+}
+
+/* ---- one shard: open addressing; every entry begins with its key, 0 = never used ---- */
+struct shard {
+    struct lock lock;
+    uint32_t capacity, filled; /* filled counts tombstones */
+    char *entries;
+};
+
+static void *probe(const struct shard *shard, size_t size, uint64_t key, uint64_t hash) {
+    if (shard->capacity == 0) return NULL;
+    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
+        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
+        if (*entry == key) return entry;
+        if (*entry == 0) return NULL;
+    }
+}
+
+static void *place(struct shard *shard, size_t size, uint64_t hash) {
+    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
+        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
+        if (*entry <= TOMBSTONE) {
+            if (*entry == 0) shard->filled++;
+            return entry;
+        }
+    }
+}
+
+static bool make_room(struct shard *shard, size_t size) {
+    if (shard->capacity && shard->filled < shard->capacity / 4 * 3) return true;
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < shard->capacity; i++) live += *(uint64_t *)(shard->entries + i * size) > TOMBSTONE;
+    uint32_t capacity = LEAST_CAPACITY;
+    while (capacity < live * 4) capacity *= 2;
+    char *entries = mmap(NULL, capacity * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (entries == MAP_FAILED) return false;
+    struct shard grown = {.capacity = capacity, .entries = entries};
+    for (uint32_t i = 0; i < shard->capacity; i++) {
+        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
+        if (*entry > TOMBSTONE) memcpy(place(&grown, size, mix(*entry)), entry, size);
+    }
+    if (shard->entries) munmap(shard->entries, shard->capacity * size);
+    shard->capacity = grown.capacity;
+    shard->filled = grown.filled;
+    shard->entries = grown.entries;
+    return true;
+}
+
+/* ---- blocks ---- */
+
+static struct shard blocks[SHARDS];
+
+bool cot_blocks_add(const struct cot_block *block) {
+    uint64_t hash = mix(block->key);
+    struct shard *shard = &blocks[hash % SHARDS];
+    lock(&shard->lock);
+    bool room = make_room(shard, sizeof *block);
+    if (room) memcpy(place(shard, sizeof *block, hash), block, sizeof *block);
+    unlock(&shard->lock);
+    return room;
+}
+
+bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
+    uint32_t left;
+    return cot_blocks_refer(key, kind, -1, block, &left) && left == 0;
+}
+
+bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
+    uint64_t hash = mix(key);
+    struct shard *shard = &blocks[hash % SHARDS];
+    if (key <= TOMBSTONE) return false;
+    lock(&shard->lock);
+    struct cot_block *entry = probe(shard, sizeof *entry, key, hash);
+    bool found = entry && entry->kind == kind && (change > 0 || entry->references > 0);
+    if (found) {
+        entry->references += (uint32_t)change;
+        *block = *entry;
+        *left = entry->references;
+        if (*left == 0) entry->key = TOMBSTONE;
+    }
+    unlock(&shard->lock);
+    return found;
+}
+
+void cot_blocks_drop_context(void *context) {
+    for (unsigned i = 0; i < SHARDS; i++) {
+        for (uint32_t k = 0;; k++) {
+            struct shard *shard = &blocks[i];
+            struct cot_block found = {0};
+            lock(&shard->lock);
+            while (k < shard->capacity) {
+                struct cot_block *entry = (struct cot_block *)shard->entries + k;
+                if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) {
+                    found = *entry;
+                    entry->key = TOMBSTONE;
+                    break;
+                }
+                k++;
+            }
+            unlock(&shard->lock);
+            if (!found.key) break;
+            struct cot_limits limits;
+            cot_limits(found.card, &limits);
+            uint64_t bytes = found.kind == COT_LINEAR ? cot_pages_remove(found.card, found.key, found.bytes, limits.granule_bytes) : found.bytes;
+            if (found.kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(found.card)->managed, bytes, __ATOMIC_RELAXED);
+            if (bytes) cot_release(found.card, bytes);
+        }
+    }
+}
+
+/* ---- pages ---- */
+
+struct page {
+    uint64_t key; /* page number + 2, so that no key looks free */
+    uint16_t card;
+    bool small;     /* holds requests of the size that the driver packs together */
+    uint32_t users; /* allocations that lie in it in part */
+};
+static struct shard pages[SHARDS];
+
+static bool page_join(uint32_t card, uint64_t number, bool small) {
+    uint64_t key = number + 2, hash = mix(key);
+    struct shard *shard = &pages[hash % SHARDS];
+    lock(&shard->lock);
+    struct page *page = probe(shard, sizeof *page, key, hash);
+    bool fresh = page == NULL;
+    if (page) {
+        page->users++;
+    } else if (make_room(shard, sizeof *page)) {
+        page = place(shard, sizeof *page, hash);
+        *page = (struct page){.key = key, .card = (uint16_t)card, .small = small, .users = 1};
+    }
+    unlock(&shard->lock);
+    return fresh;
+}
+
+static bool page_part(uint64_t number) {
+    uint64_t key = number + 2, hash = mix(key);
+    struct shard *shard = &pages[hash % SHARDS];
+    bool last = false;
+    lock(&shard->lock);
+    struct page *page = probe(shard, sizeof *page, key, hash);
+    if (page && --page->users == 0) {
+        page->key = TOMBSTONE;
+        last = true;
+    }
+    unlock(&shard->lock);
+    return last;
+}
+
+/* Pages that an allocation covers whole are nobody else's and need no entry; only its ragged ends are shared. */
+static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule, bool add) {
+    uint64_t end = at + bytes, first = at / granule, last = (end - 1) / granule, whole_first, whole_end, changed = 0;
+    if (bytes == 0 || end < at) return 0;
+    whole_first = (at + granule - 1) / granule;
+    whole_end = end / granule;
+    if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;
+    bool ragged_head = first < whole_first, ragged_tail = last >= whole_end, small = cot_is_packed(bytes, granule);
+    if (ragged_head && (add ? page_join(card, first, small) : page_part(first))) changed += granule;
+    if (ragged_tail && !(ragged_head && last == first) && (add ? page_join(card, last, small) : page_part(last))) changed += granule;
+    return changed;
+}
+
+uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return change(card, at, bytes, granule, true);
+}
+
+uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return change(card, at, bytes, granule, false);
+}
+
+#define UNIT 512u
+#define MOST_UNITS (1u << 17) /* of a page: a granule of 64 MiB */
+
+static struct lock gap_lock;
+static uint64_t taken[MOST_UNITS / 64]; /* under gap_lock; too large for a stack or for thread storage */
+
+/* Marks what the blocks of one page take of it; true if `units` free ones lie in a row. */
+static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
+    uint64_t count = granule / UNIT, start = number * granule, run = 0;
+    if (count > MOST_UNITS) return false;
+    memset(taken, 0, sizeof taken);
+    for (unsigned i = 0; i < SHARDS; i++) {
+        lock(&blocks[i].lock);
+        for (uint32_t k = 0; k < blocks[i].capacity; k++) {
+            const struct cot_block *block = (const struct cot_block *)blocks[i].entries + k;
+            if (block->key <= TOMBSTONE || block->kind != COT_LINEAR || block->key + block->bytes <= start || block->key >= start + granule) continue;
+            uint64_t from = block->key > start ? (block->key - start) / UNIT : 0;
+            uint64_t to = (block->key + block->bytes - start + UNIT - 1) / UNIT;
+            for (uint64_t unit = from; unit < to && unit < count; unit++) taken[unit / 64] |= 1ull << (unit % 64);
+        }
+        unlock(&blocks[i].lock);
+    }
+    for (uint64_t unit = 0; unit < count; unit++) {
+        run = taken[unit / 64] >> (unit % 64) & 1 ? 0 : run + 1;
+        if (run >= units) return true;
+    }
+    return false;
+}
+
+/* The number of a page of the card in shard `i`, from entry *k on; 0 = none left. */
+static uint64_t next_page(unsigned i, uint32_t *k, uint32_t card) {
+    uint64_t number = 0;
+    lock(&pages[i].lock);
+    while (*k < pages[i].capacity && !number) {
+        const struct page *page = (const struct page *)pages[i].entries + (*k)++;
+        if (page->key > TOMBSTONE && page->card == card && page->small) number = page->key - 2;
+    }
+    unlock(&pages[i].lock);
+    return number;
+}
+
+bool cot_pages_have_gap(uint32_t card, uint64_t bytes, uint64_t granule) {
+    uint64_t units = (bytes + UNIT - 1) / UNIT, number;
+    bool found = false;
+    lock(&gap_lock);
+    for (unsigned i = 0; i < SHARDS && !found; i++) {
+        for (uint32_t k = 0; !found && (number = next_page(i, &k, card));) found = page_has_gap(number, granule, units);
+    }
+    unlock(&gap_lock);
+    return found;
+}

@@ -1,0 +1,220 @@
+/* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts that
+ * a runtime makes behind the exported names (through the driver's own tables) are charged when they first appear. */
+#include <pthread.h>
+
+#include "cot.h"
+
+#define MOST_CONTEXTS 1024
+
+struct known_context {
+    void *handle;
+    abi_device device;
+    uint32_t card;
+    uint64_t charged;
+    bool primary;
+};
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct known_context contexts[MOST_CONTEXTS];
+static _Atomic uint32_t epoch = 1; /* grows when any context comes or goes: what threads remember is void then */
+
+static _Thread_local struct {
+    void *handle;
+    uint32_t card, epoch;
+} recent;
+
+static struct known_context *find(void *handle) {
+    for (int i = 0; i < MOST_CONTEXTS; i++) {
+        if (contexts[i].handle == handle) return &contexts[i];
+    }
+    return NULL;
+}
+
+/* Under the lock. A full table loses sight of the context, not of its charge. */
+static void remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
+    struct known_context *entry = find(NULL);
+    if (entry) *entry = (struct known_context){handle, device, card, charged, primary};
+    if (card != COT_NO_CARD && charged) __atomic_fetch_add(&cot_own(card)->context, charged, __ATOMIC_RELAXED);
+    atomic_fetch_add(&epoch, 1);
+}
+
+/* Under the lock. */
+static void forget(struct known_context *entry) {
+    struct known_context old = *entry;
+    *entry = (struct known_context){0};
+    atomic_fetch_add(&epoch, 1);
+    if (old.card == COT_NO_CARD) return;
+    cot_blocks_drop_context(old.handle);
+    bool last = true;
+    for (int i = 0; i < MOST_CONTEXTS; i++) last = last && !(contexts[i].handle && contexts[i].card == old.card);
+    if (last) cot_pools_forget(old.card);
+    if (!old.charged) return;
+    __atomic_fetch_sub(&cot_own(old.card)->context, old.charged, __ATOMIC_RELAXED);
+    cot_release(old.card, old.charged);
+}
+
+static abi_result learn_current(void *handle, uint32_t *card) {
+    abi_device device;
+    abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
+    if (result != ABI_SUCCESS) return result;
+    *card = cot_card_of(device);
+    pthread_mutex_lock(&contexts_lock);
+    if (!find(handle)) {
+        struct cot_limits limits = {0};
+        if (*card != COT_NO_CARD) {
+            cot_limits(*card, &limits);
+            if (limits.context_bytes) cot_charge(*card, limits.context_bytes);
+        }
+        remember(handle, device, *card, limits.context_bytes, false);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return ABI_SUCCESS;
+}
+
+abi_result cot_current(uint32_t *card, void **context) {
+    void *handle = NULL;
+    abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), &handle);
+    if (result != ABI_SUCCESS) return result;
+    if (!handle) return ABI_ERROR_INVALID_CONTEXT;
+    *context = handle;
+    uint32_t now = atomic_load_explicit(&epoch, memory_order_acquire);
+    if (__builtin_expect(recent.handle == handle && recent.epoch == now, 1)) {
+        *card = recent.card;
+        return ABI_SUCCESS;
+    }
+    result = learn_current(handle, card);
+    if (result != ABI_SUCCESS) return result;
+    recent.handle = handle;
+    recent.card = *card;
+    recent.epoch = atomic_load_explicit(&epoch, memory_order_acquire);
+    return ABI_SUCCESS;
+}
+
+/* Room for one context on the card of a device: reserved bytes, or a refusal. */
+static abi_result make_room(abi_device device, uint32_t *card, uint64_t *reserved) {
+    abi_result result = cot_attach();
+    if (result != ABI_SUCCESS) return result;
+    *card = cot_card_of(device);
+    *reserved = 0;
+    if (*card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
+    struct cot_limits limits;
+    cot_limits(*card, &limits);
+    if (!cot_reserve(*card, limits.context_bytes)) {
+        cot_deny(*card);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    *reserved = limits.context_bytes;
+    return ABI_SUCCESS;
+}
+
+static void settle(abi_result result, void *handle, abi_device device, uint32_t card, uint64_t reserved, bool primary) {
+    if (result != ABI_SUCCESS) {
+        cot_rollback(card, reserved);
+        return;
+    }
+    pthread_mutex_lock(&contexts_lock);
+    struct known_context *known = find(handle);
+    if (known) {
+        cot_rollback(card, reserved); /* another thread retained the same one meanwhile */
+    } else {
+        cot_commit(card, reserved, reserved);
+        remember(handle, device, card, reserved, primary);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+/* ---- primary contexts ---- */
+
+static struct known_context *primary_of(abi_device device) {
+    for (int i = 0; i < MOST_CONTEXTS; i++) {
+        if (contexts[i].handle && contexts[i].primary && contexts[i].device == device) return &contexts[i];
+    }
+    return NULL;
+}
+
+abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
+    if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+    pthread_mutex_lock(&contexts_lock);
+    bool known = primary_of(device) != NULL;
+    pthread_mutex_unlock(&contexts_lock);
+    if (known) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+    uint32_t card;
+    uint64_t reserved;
+    abi_result result = make_room(device, &card, &reserved);
+    if (result != ABI_SUCCESS) return result;
+    result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+    settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, true);
+    return result;
+}
+
+/* After a release or reset that the driver has done: is the primary context gone? */
+static void check_primary(abi_device device) {
+    unsigned flags;
+    int active = 1;
+    if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) != ABI_SUCCESS || active) return;
+    pthread_mutex_lock(&contexts_lock);
+    struct known_context *entry = primary_of(device);
+    if (entry) forget(entry);
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+#define AFTER_PRIMARY(symbol)                                                    \
+    abi_result cot_##symbol(abi_device device) {                                 \
+        abi_result result = CALL_REAL(symbol, (abi_device), device);             \
+        if (result == ABI_SUCCESS && cot_attached()) check_primary(device);      \
+        return result;                                                           \
+    }
+AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
+AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+AFTER_PRIMARY(cuDevicePrimaryCtxReset)
+AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+/* ---- explicit contexts ---- */
+
+/* `device` is the last argument of every version; the rest goes to the driver as it came. */
+#define CREATE(symbol, parameters, types, ...)                                          \
+    abi_result cot_##symbol parameters {                                                \
+        uint32_t card;                                                                  \
+        uint64_t reserved;                                                              \
+        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);      \
+        abi_result result = make_room(device, &card, &reserved);                        \
+        if (result != ABI_SUCCESS) return result;                                       \
+        result = CALL_REAL(symbol, types, __VA_ARGS__);                                 \
+        settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false); \
+        return result;                                                                  \
+    }
+CREATE(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out, flags, device)
+CREATE(cuCtxCreate_v2, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out, flags, device)
+CREATE(cuCtxCreate_v3, (abi_context * out, void *affinity, int count, unsigned flags, abi_device device),
+       (abi_context *, void *, int, unsigned, abi_device), out, affinity, count, flags, device)
+CREATE(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi_device device),
+       (abi_context *, void *, unsigned, abi_device), out, parameters, flags, device)
+
+static void after_destroy(void *handle) {
+    pthread_mutex_lock(&contexts_lock);
+    struct known_context *entry = handle ? find(handle) : NULL;
+    if (entry) forget(entry);
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+#define DESTROY(symbol)                                                                 \
+    abi_result cot_##symbol(abi_context context) {                                      \
+        abi_result result = CALL_REAL(symbol, (abi_context), context);                  \
+        if (result == ABI_SUCCESS && cot_attached()) after_destroy(context);            \
+        return result;                                                                  \
+    }
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+
+/* Attaching adds a use to the current context, detaching takes one away; the last one ends it. */
+abi_result cot_cuCtxAttach(abi_context *out, unsigned flags) {
+    return CALL_REAL(cuCtxAttach, (abi_context *, unsigned), out, flags);
+}
+abi_result cot_cuCtxDetach(abi_context context) {
+    abi_result result = CALL_REAL(cuCtxDetach, (abi_context), context);
+    unsigned version;
+    if (result == ABI_SUCCESS && cot_attached() && context &&
+        CALL_DRIVER("cuCtxGetApiVersion", (abi_context, unsigned *), context, &version) != ABI_SUCCESS) {
+        after_destroy(context);
+    }
+    return result;
+}

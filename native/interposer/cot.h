@@ -1,0 +1,117 @@
+/* Inside of libcotenant.so: one process's view of its container's grant, and the charge on it.
+ *
+ * The grant is the limits page (trusted, read-only), the charge is this process's slot of the ledger plus everybody
+ * else's. Nothing is charged or refused in a process that has no page: such a process never gets past cuInit. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../abi/cuda.h"
+#include "../format/ledger.h"
+#include "../format/page.h"
+#include "generated/cuda_verbs.h"
+#include "shim.h"
+
+#define COT_NO_CARD UINT32_MAX
+
+/* Calls the real entry point or answers what a machine without a driver answers. */
+#define CALL_REAL(symbol, types, ...)                                                       \
+    ({                                                                                      \
+        abi_result(*real_) types = (abi_result(*) types)shim_real(COT_AT_##symbol);         \
+        real_ ? real_(__VA_ARGS__) : (abi_result)shim_missing();                            \
+    })
+/* The same for an entry point that has no wrapper. */
+#define CALL_DRIVER(name, types, ...)                                                       \
+    ({                                                                                      \
+        static _Atomic(void *) address_;                                                    \
+        void *known_ = atomic_load_explicit(&address_, memory_order_relaxed);               \
+        if (!known_) atomic_store_explicit(&address_, known_ = cot_driver(name), memory_order_relaxed); \
+        abi_result(*real_) types = (abi_result(*) types)known_;                             \
+        real_ ? real_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;                       \
+    })
+void *cot_driver(const char *name);
+
+/* ---- attach.c: the page, the ledger, this process's slot ---- */
+
+/* ABI_SUCCESS once page and ledger are mapped and a slot is held. Every call that takes memory begins with it and answers
+ * its error, so that a process without a readable grant, or one that came past cuInit, takes none. */
+abi_result cot_attach(void);
+/* True in a process that is attached and not a forked child of it. Calls that take nothing only ask this. */
+bool cot_attached(void);
+uint32_t cot_card_count(void);
+uint32_t cot_slot_count(void);
+uint32_t cot_own_slot(void);
+const struct cot_slot *cot_slot_at(uint32_t slot);
+struct cot_slot_card *cot_row(uint32_t slot, uint32_t card); /* card's row in a slot */
+struct cot_slot_card *cot_own(uint32_t card);
+uint32_t cot_slots_used(void);
+struct cot_ledger_total *cot_total(uint32_t card);
+const struct cot_page *cot_page_now(void);
+int cot_ledger_fd(void);
+
+/* The card entry as last read whole. */
+struct cot_limits {
+    uint64_t memory_bytes, context_bytes, granule_bytes;
+    bool isolate, releases_late;
+};
+void cot_limits(uint32_t card, struct cot_limits *limits);
+/* Card of the grant behind a device ordinal, or COT_NO_CARD. */
+uint32_t cot_card_of(abi_device device);
+
+/* ---- quota.c: announce, check, commit or roll back ---- */
+
+/* True: `bytes` are announced in this process's slot and fit; the caller calls the driver, then commits or rolls back. */
+bool cot_reserve(uint32_t card, uint64_t bytes);
+void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged);
+void cot_rollback(uint32_t card, uint64_t reserved);
+void cot_charge(uint32_t card, uint64_t bytes);  /* without a check: it is held already */
+void cot_release(uint32_t card, uint64_t bytes); /* the driver has taken it back */
+void cot_deny(uint32_t card);
+void cot_touch(uint32_t card); /* something may have changed although no count did */
+/* What the container holds on a card, everything announced included. */
+uint64_t cot_held(uint32_t card);
+
+/* ---- liveness.c ---- */
+uint64_t cot_start_ticks(uint32_t pid); /* 0: no such process, or a zombie */
+bool cot_reap(void);                    /* frees slots of the dead; true if any was */
+bool cot_lock_slot(int fd, uint32_t slot);
+void cot_unlock_slot(int fd, uint32_t slot);
+
+/* ---- blocks.c: what this process allocated ---- */
+enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM };
+struct cot_block {
+    uint64_t key; /* pointer or handle */
+    uint64_t bytes;
+    uint32_t card;
+    uint32_t kind;
+    void *context;
+    uint32_t references; /* COT_VMM: handles and mappings */
+};
+bool cot_blocks_add(const struct cot_block *block);
+bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block); /* removes it */
+/* Adds `change` to a block's references; *left gets what remains. False: no such block. At 0 it is removed. */
+bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
+/* Removes every block of a context, charge by charge. */
+void cot_blocks_drop_context(void *context);
+/* Does the driver pack a request of this size with others? From 1 MiB on it gets pages of its own. */
+static inline bool cot_is_packed(uint64_t bytes, uint64_t granule) {
+    return bytes < 1u << 20 && bytes < granule;
+}
+/* Bytes by which this process's pages of a card grow with [at, at+bytes), or shrink without it: memory is held by the
+ * granule, and small allocations share one. */
+uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+/* Is there room for `bytes` in one row, in a page that small allocations hold anyway? Slow: walks all of them. */
+bool cot_pages_have_gap(uint32_t card, uint64_t bytes, uint64_t granule);
+
+/* ---- contexts.c ---- */
+/* Card of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_CARD for a card
+ * without a grant. */
+abi_result cot_current(uint32_t *card, void **context);
+
+/* ---- pools.c ---- */
+void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
+void cot_pools_forget(uint32_t card);

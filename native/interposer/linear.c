@@ -1,0 +1,178 @@
+/* Memory by bytes: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their cuMemFree.
+ *
+ * The charge is what the card really gives up: whole granules. A large request has granules of its own; small ones share
+ * them, so what a small one costs is known only from where it lies. It is therefore announced as one granule and charged
+ * as none or one. */
+#include "cot.h"
+
+#define MANAGED_GRANULE 65536ull /* managed memory moves in pieces of 64 KiB */
+
+static uint64_t round_up(uint64_t bytes, uint64_t granule) {
+    return bytes > UINT64_MAX - granule ? UINT64_MAX / granule * granule : (bytes + granule - 1) / granule * granule;
+}
+
+struct ticket {
+    uint32_t card;
+    void *context;
+    struct cot_limits limits;
+    uint64_t reserved;
+    bool gap; /* nothing is reserved: the request may only go where memory is held already */
+};
+
+/* Room for `bytes` in the calling thread's context, or the error to answer. */
+static abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
+    abi_result result = cot_attach();
+    if (result == ABI_SUCCESS) result = cot_current(&ticket->card, &ticket->context);
+    if (result != ABI_SUCCESS) return result;
+    if (ticket->card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
+    cot_limits(ticket->card, &ticket->limits);
+    ticket->gap = false;
+    ticket->reserved = round_up(bytes, granule ? granule : ticket->limits.granule_bytes);
+    if (cot_reserve(ticket->card, ticket->reserved)) return ABI_SUCCESS;
+    /* The grant is full, yet a small request may fit where small ones lie already. */
+    if (granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes) && cot_pages_have_gap(ticket->card, bytes, ticket->limits.granule_bytes)) {
+        ticket->reserved = 0;
+        ticket->gap = true;
+        return ABI_SUCCESS;
+    }
+    cot_deny(ticket->card);
+    return ABI_ERROR_OUT_OF_MEMORY;
+}
+
+/* The driver gave [pointer, pointer + bytes). Charges it, or takes it back when it turns out larger than announced and
+ * the rest does not fit. */
+static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint64_t bytes) {
+    uint64_t charge = cot_pages_add(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
+    if (charge > ticket->reserved) {
+        uint64_t more = charge - ticket->reserved;
+        if (ticket->gap || !cot_reserve(ticket->card, more)) {
+            cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
+            CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
+            cot_rollback(ticket->card, ticket->reserved);
+            cot_deny(ticket->card);
+            return ABI_ERROR_OUT_OF_MEMORY;
+        }
+        ticket->reserved = charge;
+    }
+    struct cot_block block = {.key = pointer, .bytes = bytes, .card = ticket->card, .kind = COT_LINEAR, .context = ticket->context, .references = 1};
+    cot_blocks_add(&block);
+    if (charge) cot_commit(ticket->card, ticket->reserved, charge);
+    else if (ticket->reserved) cot_rollback(ticket->card, ticket->reserved);
+    return ABI_SUCCESS;
+}
+
+/* Calls the driver between announcement and charge. */
+#define RESERVE_LINEAR(symbol, types, bytes, pointer, ...)                            \
+    ({                                                                                \
+        struct ticket ticket_;                                                             \
+        abi_result result_ = begin(bytes, 0, &ticket_);                               \
+        if (result_ == ABI_SUCCESS) {                                                 \
+            result_ = CALL_REAL(symbol, types, __VA_ARGS__);                          \
+            if (result_ == ABI_SUCCESS) result_ = finish_linear(&ticket_, *(pointer), bytes); \
+            else cot_rollback(ticket_.card, ticket_.reserved);                        \
+        }                                                                             \
+        result_;                                                                      \
+    })
+
+abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
+    if (!pointer || bytes == 0) return CALL_REAL(cuMemAlloc_v2, (abi_devptr *, size_t), pointer, bytes);
+    return RESERVE_LINEAR(cuMemAlloc_v2, (abi_devptr *, size_t), bytes, pointer, pointer, bytes);
+}
+
+/* The 32-bit form of old; its pointers fit into 32 bits or it fails. */
+abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
+    if (!pointer || bytes == 0) return CALL_REAL(cuMemAlloc, (unsigned *, unsigned), pointer, bytes);
+    return RESERVE_LINEAR(cuMemAlloc, (unsigned *, unsigned), bytes, pointer, pointer, bytes);
+}
+
+/* Rows are padded by the driver; the padding is announced as the driver is known to choose it, and charged as it did. */
+static uint64_t pitch_guess(uint64_t width, uint64_t height) {
+    uint64_t row = round_up(width, 512);
+    return height && row > UINT64_MAX / height ? UINT64_MAX : row * height;
+}
+
+abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
+    typedef abi_result (*call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
+    call real = (call)shim_real(COT_AT_cuMemAllocPitch_v2);
+    if (!real) return (abi_result)shim_missing();
+    if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
+    struct ticket ticket;
+    abi_result result = begin(pitch_guess(width, height), 0, &ticket);
+    if (result != ABI_SUCCESS) return result;
+    result = real(pointer, pitch, width, height, element);
+    if (result != ABI_SUCCESS) {
+        cot_rollback(ticket.card, ticket.reserved);
+        return result;
+    }
+    return finish_linear(&ticket, *pointer, *pitch * height);
+}
+
+abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+    typedef abi_result (*call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
+    call real = (call)shim_real(COT_AT_cuMemAllocPitch);
+    if (!real) return (abi_result)shim_missing();
+    if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
+    struct ticket ticket;
+    abi_result result = begin(pitch_guess(width, height), 0, &ticket);
+    if (result != ABI_SUCCESS) return result;
+    result = real(pointer, pitch, width, height, element);
+    if (result != ABI_SUCCESS) {
+        cot_rollback(ticket.card, ticket.reserved);
+        return result;
+    }
+    return finish_linear(&ticket, *pointer, (uint64_t)*pitch * height);
+}
+
+abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
+    if (!pointer || bytes == 0) return CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
+    struct ticket ticket;
+    abi_result result = begin(bytes, MANAGED_GRANULE, &ticket);
+    if (result != ABI_SUCCESS) return result;
+    result = CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
+    if (result != ABI_SUCCESS) {
+        cot_rollback(ticket.card, ticket.reserved);
+        return result;
+    }
+    struct cot_block block = {.key = *pointer, .bytes = ticket.reserved, .card = ticket.card, .kind = COT_MANAGED, .context = ticket.context, .references = 1};
+    cot_blocks_add(&block);
+    __atomic_fetch_add(&cot_own(ticket.card)->managed, ticket.reserved, __ATOMIC_RELAXED);
+    cot_commit(ticket.card, ticket.reserved, ticket.reserved);
+    return ABI_SUCCESS;
+}
+
+/* Taken out of the table before the driver's free, for afterwards the address may be somebody else's; put back if the
+ * driver refuses. */
+static bool forget(abi_devptr pointer, struct cot_block *block) {
+    return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
+}
+
+static abi_result after_free(abi_result result, const struct cot_block *block) {
+    if (result != ABI_SUCCESS) {
+        struct cot_block again = *block;
+        again.references = 1;
+        cot_blocks_add(&again);
+        return result;
+    }
+    uint64_t bytes = block->bytes;
+    if (block->kind == COT_MANAGED) {
+        __atomic_fetch_sub(&cot_own(block->card)->managed, bytes, __ATOMIC_RELAXED);
+    } else {
+        struct cot_limits limits;
+        cot_limits(block->card, &limits);
+        bytes = cot_pages_remove(block->card, block->key, block->bytes, limits.granule_bytes);
+    }
+    if (bytes) cot_release(block->card, bytes);
+    return result;
+}
+
+abi_result cot_cuMemFree_v2(abi_devptr pointer) {
+    struct cot_block block;
+    if (!cot_attached() || !forget(pointer, &block)) return CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
+    return after_free(CALL_REAL(cuMemFree_v2, (abi_devptr), pointer), &block);
+}
+
+abi_result cot_cuMemFree(unsigned pointer) {
+    struct cot_block block;
+    if (!cot_attached() || !forget(pointer, &block)) return CALL_REAL(cuMemFree, (unsigned), pointer);
+    return after_free(CALL_REAL(cuMemFree, (unsigned), pointer), &block);
+}

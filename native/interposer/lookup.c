@@ -1,0 +1,142 @@
+/* The look-up routes: dlsym and dlvsym for everybody, cuGetProcAddress in both forms.
+ *
+ * dlsym tail-jumps into libc's for every name that is not a driver's, with the caller's return address in place, because
+ * RTLD_NEXT and RTLD_DEFAULT mean something relative to it. */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "../abi/generated/cuda_symbols.h"
+#include "cot.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* The second object, which answers for NVML, when it is loaded too. */
+static bool nvml_look_up(void *handle, const char *name, const void *caller, void **answer) {
+    typedef bool (*look_up)(void *, const char *, const void *, void **);
+    static _Atomic(void *) companion;
+    void *known = atomic_load_explicit(&companion, memory_order_acquire);
+    if (!known) {
+        known = libc_dlsym(RTLD_DEFAULT, "cotenant_nvml_look_up");
+        atomic_store_explicit(&companion, known ? known : (void *)-1, memory_order_release);
+    }
+    return known && known != (void *)-1 && ((look_up)known)(handle, name, caller, answer);
+}
+
+static bool is_cuda_name(const char *name) {
+    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+/* Called by dlsym's assembly: the answer, or the address of libc's dlsym to jump to. */
+struct route {
+    void *answer, *go_on;
+};
+__attribute__((used)) struct route cot_route_dlsym(void *handle, const char *name, const void *caller) {
+    struct route route = {NULL, NULL};
+    bool decided = is_cuda_name(name)             ? shim_look_up(handle, name, caller, &route.answer)
+                   : !strncmp(name, "nvml", 4) ? nvml_look_up(handle, name, caller, &route.answer)
+                                                  : false;
+    if (!decided) route.go_on = libc_dlsym_address();
+    return route;
+}
+
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, @function\n"
+        ".p2align 4\n"
+        "dlsym:\n"
+        "    .cfi_startproc\n"
+        "    endbr64\n"
+        "    pushq %rdi\n"
+        "    .cfi_adjust_cfa_offset 8\n"
+        "    pushq %rsi\n"
+        "    .cfi_adjust_cfa_offset 8\n"
+        "    subq $8, %rsp\n"
+        "    .cfi_adjust_cfa_offset 8\n"
+        "    movq 24(%rsp), %rdx\n"
+        "    call cot_route_dlsym\n"
+        "    addq $8, %rsp\n"
+        "    .cfi_adjust_cfa_offset -8\n"
+        "    popq %rsi\n"
+        "    .cfi_adjust_cfa_offset -8\n"
+        "    popq %rdi\n"
+        "    .cfi_adjust_cfa_offset -8\n"
+        "    testq %rdx, %rdx\n"
+        "    jne 1f\n"
+        "    ret\n"
+        "1:  jmp *%rdx\n"
+        "    .cfi_endproc\n"
+        "    .size dlsym, .-dlsym\n");
+
+/* Drivers version no symbol, so a versioned question about one of their names fails as it should; it is asked of libc
+ * from here, which only differs for the pseudo handles, and those find names of libc's own the same way. */
+EXPORT void *dlvsym(void *handle, const char *name, const char *version) {
+    void *found = libc_dlvsym(handle, name, version), *answer;
+    if (found && is_cuda_name(name) && shim_look_up(handle, name, __builtin_return_address(0), &answer)) return answer;
+    return found;
+}
+
+/* ---- cuGetProcAddress ---- */
+
+static const struct {
+    const char *base;
+    int version;
+    uint32_t per_thread;
+    const char *symbol;
+} ROWS[] = {
+#define ROW(base, version, per_thread, symbol) {base, version, per_thread, #symbol},
+    ABI_CUDA_VERSION_ROWS(ROW)
+#undef ROW
+};
+
+static int first_row(const char *base) {
+    int low = 0, high = ABI_CUDA_VERSION_ROW_COUNT;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (strcmp(ROWS[middle].base, base) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low < ABI_CUDA_VERSION_ROW_COUNT && !strcmp(ROWS[low].base, base) ? low : -1;
+}
+
+typedef abi_result (*gpa_v1)(const char *, void **, int, uint64_t);
+typedef abi_result (*gpa_v2)(const char *, void **, int, uint64_t, int *);
+
+static abi_result ask(bool second, const char *base, void **address, int version, uint64_t flags, int *status) {
+    void *real = shim_real(second ? COT_AT_cuGetProcAddress_v2 : COT_AT_cuGetProcAddress);
+    if (!real) return (abi_result)shim_missing();
+    return second ? ((gpa_v2)real)(base, address, version, flags, status) : ((gpa_v1)real)(base, address, version, flags);
+}
+
+/* "Ask twice": the driver's answer is recognised by asking it again at a version whose variant this build knows. Only if
+ * both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant passes. */
+static void *recognise(bool second, const char *base, void *address, int version, uint64_t flags) {
+    int first = first_row(base);
+    if (first < 0) return address;
+    bool per_thread = flags & ABI_GPA_PER_THREAD_STREAM;
+    int best = -1;
+    for (int i = first; i < ABI_CUDA_VERSION_ROW_COUNT && !strcmp(ROWS[i].base, base); i++) {
+        if (ROWS[i].version > version || (ROWS[i].per_thread && !per_thread)) continue;
+        if (best < 0 || ROWS[i].version > ROWS[best].version || (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread)) best = i;
+    }
+    if (best < 0) return address;
+    int index = shim_find(ROWS[best].symbol);
+    if (index < 0) return address;
+    const struct shim_entry *entry = &shim_entries[index];
+    if (!entry->wrapper && !entry->gated) return address;
+    if (address == entry->trampoline) return address;
+    void *again = NULL;
+    if (ask(second, base, &again, ROWS[best].version, flags, NULL) != ABI_SUCCESS || again != address) return address;
+    return entry->trampoline;
+}
+
+abi_result cot_cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {
+    abi_result result = ask(true, base, address, version, flags, status);
+    if (result == ABI_SUCCESS && base && address && *address) *address = recognise(true, base, *address, version, flags);
+    return result;
+}
+
+abi_result cot_cuGetProcAddress(const char *base, void **address, int version, uint64_t flags) {
+    abi_result result = ask(false, base, address, version, flags, NULL);
+    if (result == ABI_SUCCESS && base && address && *address) *address = recognise(false, base, *address, version, flags);
+    return result;
+}

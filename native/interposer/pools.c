@@ -1,0 +1,218 @@
+/* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much that
+ * is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
+ * announced as if the pool had nothing left. */
+#include <pthread.h>
+
+#include "cot.h"
+
+#define MOST_POOLS 256
+
+struct known_pool {
+    abi_pool handle;
+    uint32_t card;
+    uint64_t charged;
+};
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct known_pool pools[MOST_POOLS];
+
+static struct known_pool *find(abi_pool handle) {
+    for (int i = 0; i < MOST_POOLS; i++) {
+        if (pools[i].handle == handle) return &pools[i];
+    }
+    return NULL;
+}
+
+static struct known_pool *find_or_add(abi_pool handle, uint32_t card) {
+    struct known_pool *pool = find(handle);
+    if (!pool && (pool = find(NULL))) *pool = (struct known_pool){.handle = handle, .card = card};
+    return pool;
+}
+
+static uint64_t attribute(abi_pool pool, int which) {
+    uint64_t value = 0;
+    if (CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, which, &value) != ABI_SUCCESS) return 0;
+    return value;
+}
+
+/* Under the lock: makes the charge what the pool reserves now. */
+static void read_back(struct known_pool *pool) {
+    uint64_t now = attribute(pool->handle, ABI_POOL_RESERVED_CURRENT), before = pool->charged;
+    pool->charged = now;
+    cot_touch(pool->card);
+    struct cot_slot_card *own = cot_own(pool->card);
+    __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
+    if (now > before) cot_charge(pool->card, now - before);
+    if (now < before) cot_release(pool->card, before - now);
+}
+
+void cot_pools_trim(uint32_t card) {
+    pthread_mutex_lock(&pools_lock);
+    for (int i = 0; i < MOST_POOLS; i++) {
+        if (!pools[i].handle || pools[i].card != card) continue;
+        CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), pools[i].handle, 0);
+        read_back(&pools[i]);
+    }
+    pthread_mutex_unlock(&pools_lock);
+}
+
+void cot_pools_forget(uint32_t card) {
+    pthread_mutex_lock(&pools_lock);
+    for (int i = 0; i < MOST_POOLS; i++) {
+        if (!pools[i].handle || pools[i].card != card) continue;
+        uint64_t charged = pools[i].charged;
+        pools[i] = (struct known_pool){0};
+        __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
+        if (charged) cot_release(card, charged);
+    }
+    pthread_mutex_unlock(&pools_lock);
+}
+
+static bool is_capturing(abi_stream stream) {
+    int status = ABI_CAPTURE_NONE;
+    return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS && status == ABI_CAPTURE_ACTIVE;
+}
+
+/* The device of a stream's context; default streams belong to the current one. */
+static abi_result device_of(abi_stream stream, abi_device *device) {
+    if ((uintptr_t)stream > (uintptr_t)ABI_STREAM_PER_THREAD) {
+        abi_context context, popped;
+        abi_result result = CALL_DRIVER("cuStreamGetCtx", (abi_stream, abi_context *), stream, &context);
+        if (result != ABI_SUCCESS) return result;
+        result = CALL_DRIVER("cuCtxPushCurrent", (abi_context), context);
+        if (result != ABI_SUCCESS) return result;
+        result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
+        CALL_DRIVER("cuCtxPopCurrent", (abi_context *), &popped);
+        return result;
+    }
+    return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
+}
+
+/* Stream-ordered allocation from `pool` (NULL: the device's current one) by calling `real` with its own arguments. */
+typedef abi_result (*alloc_call)(abi_devptr *, size_t, abi_stream);
+typedef abi_result (*alloc_from_call)(abi_devptr *, size_t, abi_pool, abi_stream);
+
+static abi_result call(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    if (!real) return (abi_result)shim_missing();
+    return from_pool ? ((alloc_from_call)real)(pointer, bytes, pool, stream) : ((alloc_call)real)(pointer, bytes, stream);
+}
+
+static abi_result free_again(abi_devptr pointer, abi_stream stream) {
+    return CALL_REAL(cuMemFreeAsync, (abi_devptr, abi_stream), pointer, stream);
+}
+
+static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    abi_device device;
+    void *context;
+    uint32_t card;
+    abi_result result = cot_attach();
+    if (result != ABI_SUCCESS) return result;
+    /* Recorded, not run: the graph's memory is the graph's. */
+    if (!pointer || bytes == 0 || is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
+    result = device_of(stream, &device);
+    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
+    if (result != ABI_SUCCESS) return call(real, from_pool, pointer, bytes, pool, stream);
+    card = cot_card_of(device);
+    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
+    abi_pool from = pool;
+    if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS) return ABI_ERROR_OUT_OF_MEMORY;
+
+    struct cot_limits limits;
+    cot_limits(card, &limits);
+    uint64_t reserved = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
+    if (bytes > UINT64_MAX - limits.granule_bytes) reserved = UINT64_MAX;
+    bool from_kept = false;
+    if (!cot_reserve(card, reserved)) {
+        /* The grant is full; what the pool keeps unused is charged already and may serve. */
+        uint64_t kept = attribute(from, ABI_POOL_RESERVED_CURRENT), used = attribute(from, ABI_POOL_USED_CURRENT);
+        if (kept < used || kept - used < bytes) {
+            cot_deny(card);
+            return ABI_ERROR_OUT_OF_MEMORY;
+        }
+        reserved = 0;
+        from_kept = true;
+    }
+    result = call(real, from_pool, pointer, bytes, pool, stream);
+    pthread_mutex_lock(&pools_lock);
+    struct known_pool *known = find_or_add(from, card);
+    uint64_t before = known ? known->charged : 0;
+    if (known) read_back(known);
+    bool grew = known && known->charged > before;
+    pthread_mutex_unlock(&pools_lock);
+    cot_rollback(card, reserved); /* read_back has charged what it came to */
+    if (result == ABI_SUCCESS && from_kept && grew) {
+        free_again(*pointer, stream);
+        cot_pools_trim(card);
+        cot_deny(card);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+abi_result cot_cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    return allocate(shim_real(COT_AT_cuMemAllocAsync), false, pointer, bytes, NULL, stream);
+}
+abi_result cot_cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    return allocate(shim_real(COT_AT_cuMemAllocAsync_ptsz), false, pointer, bytes, NULL, stream);
+}
+abi_result cot_cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    return allocate(shim_real(COT_AT_cuMemAllocFromPoolAsync), true, pointer, bytes, pool, stream);
+}
+abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    return allocate(shim_real(COT_AT_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
+}
+
+/* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
+ * sees, or the agent. */
+static abi_result after_free(abi_result result) {
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    pthread_mutex_lock(&pools_lock);
+    for (int i = 0; i < MOST_POOLS; i++) {
+        if (pools[i].handle && pools[i].charged) read_back(&pools[i]);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    return result;
+}
+abi_result cot_cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
+    return after_free(CALL_REAL(cuMemFreeAsync, (abi_devptr, abi_stream), pointer, stream));
+}
+abi_result cot_cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
+    return after_free(CALL_REAL(cuMemFreeAsync_ptsz, (abi_devptr, abi_stream), pointer, stream));
+}
+
+abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
+    abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
+    if (result != ABI_SUCCESS || !cot_attached() || props->location.type != ABI_LOCATION_DEVICE) return result;
+    uint32_t card = cot_card_of(props->location.id);
+    if (card == COT_NO_CARD) return result; /* nothing can be allocated from it */
+    pthread_mutex_lock(&pools_lock);
+    struct known_pool *known = find_or_add(*out, card);
+    if (known) read_back(known);
+    pthread_mutex_unlock(&pools_lock);
+    return result;
+}
+
+abi_result cot_cuMemPoolDestroy(abi_pool pool) {
+    abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    pthread_mutex_lock(&pools_lock);
+    struct known_pool *known = find(pool);
+    if (known) {
+        uint64_t charged = known->charged;
+        uint32_t card = known->card;
+        *known = (struct known_pool){0};
+        __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
+        if (charged) cot_release(card, charged);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    return result;
+}
+
+abi_result cot_cuMemPoolTrimTo(abi_pool pool, size_t keep) {
+    abi_result result = CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), pool, keep);
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    pthread_mutex_lock(&pools_lock);
+    struct known_pool *known = pool ? find(pool) : NULL;
+    if (known) read_back(known);
+    pthread_mutex_unlock(&pools_lock);
+    return result;
+}

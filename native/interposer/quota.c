@@ -1,0 +1,170 @@
+/* Announce, check, call, commit or roll back. A request is announced in the process's own slot before anybody's counts
+ * are read, so of two that race at least one sees the other; no lock, no shared total, nothing to repair.
+ *
+ * What a slot counts for is its own word, corrected by what the agent learned from the driver: more, if the driver holds
+ * more for it than it charged (code, local memory); less, if it holds less and the process has done nothing since; and
+ * freed memory as long as the card may still hold it. */
+#include <time.h>
+
+#include "cot.h"
+
+#define SPIN_TRIES 64
+#define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
+#define SANE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
+
+static uint64_t sane(uint64_t bytes) {
+    return bytes < SANE_BYTES ? bytes : SANE_BYTES;
+}
+
+/* Distinguishes every state of a row from the one that the agent measured. */
+static uint64_t signature(const struct cot_slot_card *row) {
+    uint64_t held = __atomic_load_n(&row->held, __ATOMIC_RELAXED), freed = __atomic_load_n(&row->freed, __ATOMIC_RELAXED);
+    uint64_t changes = __atomic_load_n(&row->changes, __ATOMIC_RELAXED);
+    return cot_row_signature(held, freed, changes);
+}
+
+struct sums {
+    uint64_t held, pending;
+};
+
+static void add_row(uint32_t slot, uint32_t card, bool late, struct sums *sums) {
+    const struct cot_slot_card *row = cot_row(slot, card);
+    /* In the order in which bytes move (pending, then held, then freed), so that a move in between is met twice rather
+     * than missed. */
+    uint64_t pending = sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
+    uint64_t held = sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
+    const struct cot_page *page = cot_page_now();
+    if (page->header.flags & COT_PAGE_HAS_FEEDBACK) {
+        struct cot_page_feedback seen = page->feedback[slot * cot_card_count() + card];
+        uint64_t stamp = __atomic_load_n(&cot_slot_at(slot)->stamp, __ATOMIC_ACQUIRE);
+        bool valid = seen.stamp == stamp && stamp != 0 && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
+        if (valid && seen.residual_bytes > 0) held += sane((uint64_t)seen.residual_bytes);
+        if (valid && seen.residual_bytes < 0 && pending == 0 && seen.signature == signature(row)) {
+            uint64_t less = sane((uint64_t)-seen.residual_bytes);
+            held -= less < held ? less : held;
+        }
+        if (late) {
+            uint64_t freed = __atomic_load_n(&row->freed, __ATOMIC_SEQ_CST), released = valid ? seen.released_bytes : 0;
+            if (freed > released) held += sane(freed - released);
+        }
+    } else if (late) {
+        held += sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
+    }
+    sums->held += held;
+    sums->pending += pending;
+}
+
+static struct sums sum(uint32_t card, bool late) {
+    struct sums sums = {0, 0};
+    for (uint32_t slot = 0, used = cot_slots_used(); slot < used; slot++) add_row(slot, card, late, &sums);
+    return sums;
+}
+
+uint64_t cot_held(uint32_t card) {
+    struct cot_limits limits;
+    cot_limits(card, &limits);
+    struct sums sums = sum(card, limits.releases_late);
+    return sums.held + sums.pending;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Steps aside for a time that differs from process to process and grows with each try. */
+static void back_off(unsigned tries) {
+    static _Thread_local uint32_t seed;
+    if (!seed) seed = (uint32_t)now_ns() ^ (uint32_t)(uintptr_t)&seed;
+    seed = seed * 1664525u + 1013904223u;
+    unsigned reach = tries < 8 ? tries : 8;
+    if (tries < SPIN_TRIES / 4) {
+        for (volatile uint32_t i = (seed >> 16) % (64u << reach); i > 0; i--) {
+        }
+        return;
+    }
+    struct timespec pause = {.tv_nsec = (long)((seed >> 12) % (4000u << reach))};
+    nanosleep(&pause, NULL);
+}
+
+/* The rare half of cot_reserve: the request did not fit as the counts stood. It is un-announced on entry. */
+static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *own) {
+    uint64_t deadline = 0;
+    bool reaped = false, trimmed = false;
+    for (unsigned tries = 0;; tries++) {
+        struct cot_limits limits;
+        cot_limits(card, &limits);
+        if (bytes > limits.memory_bytes) return false;
+        struct sums others = sum(card, limits.releases_late);
+        if (others.held + bytes > limits.memory_bytes) {
+            /* Full even without what others only announced: get back what can be had, then give up. */
+            if (!trimmed) {
+                trimmed = true;
+                cot_pools_trim(card);
+                continue;
+            }
+            if (!reaped) {
+                reaped = true;
+                if (cot_reap()) continue;
+            }
+            /* Memory that leaves late comes back without anybody's doing; wait for the agent to see it go. */
+            if (!limits.releases_late || sum(card, false).held + bytes > limits.memory_bytes) return false;
+        }
+        uint64_t now = now_ns();
+        if (!deadline) deadline = now + WAIT_NS;
+        if (now > deadline) return false;
+        back_off(tries);
+        __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
+        struct sums all = sum(card, limits.releases_late);
+        if (all.held + all.pending <= limits.memory_bytes) return true;
+        __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
+        if (tries == 2 * SPIN_TRIES) reaped = false; /* somebody may have died while announcing */
+    }
+}
+
+bool cot_reserve(uint32_t card, uint64_t bytes) {
+    struct cot_slot_card *own = cot_own(card);
+    struct cot_limits limits;
+    cot_limits(card, &limits);
+    if (!limits.isolate) {
+        __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
+        return true;
+    }
+    if (bytes <= limits.memory_bytes) {
+        __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
+        struct sums all = sum(card, limits.releases_late);
+        if (__builtin_expect(all.held + all.pending <= limits.memory_bytes, 1)) return true;
+        __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
+    }
+    return reserve_slow(card, bytes, own);
+}
+
+void cot_deny(uint32_t card) {
+    __atomic_fetch_add(&cot_total(card)->denied, 1, __ATOMIC_RELAXED);
+}
+
+/* Charged before it is un-announced: killed in between, it counts twice, never not at all. */
+void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged) {
+    struct cot_slot_card *own = cot_own(card);
+    __atomic_fetch_add(&own->held, charged, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&own->pending, reserved, __ATOMIC_SEQ_CST);
+}
+
+void cot_rollback(uint32_t card, uint64_t reserved) {
+    __atomic_fetch_sub(&cot_own(card)->pending, reserved, __ATOMIC_SEQ_CST);
+}
+
+void cot_charge(uint32_t card, uint64_t bytes) {
+    __atomic_fetch_add(&cot_own(card)->held, bytes, __ATOMIC_SEQ_CST);
+}
+
+void cot_release(uint32_t card, uint64_t bytes) {
+    struct cot_slot_card *own = cot_own(card);
+    __atomic_fetch_add(&own->freed, bytes, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&own->held, bytes, __ATOMIC_SEQ_CST);
+}
+
+void cot_touch(uint32_t card) {
+    __atomic_fetch_add(&cot_own(card)->changes, 1, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,51 @@
+/* What the two preloaded objects share: exported names that jump through a table, the real library behind them, and
+ * libc's own dlsym. Each object has its own copy of all of it.
+ *
+ * Everything here may run before any constructor and inside another library's look-ups, so it does not allocate, log or
+ * lock on paths that resolve a name. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct shim_entry {
+    const char *name;
+    void *trampoline; /* our exported function of that name */
+    void *wrapper;    /* C function that serves it, or NULL: straight to the real one */
+    bool gated;
+};
+
+/* Given by each object: its names in byte order, and the file it stands in for. */
+extern const struct shim_entry shim_entries[];
+extern const uint32_t shim_entry_count;
+extern const char shim_soname[];  /* "libcuda.so.1" */
+extern const char shim_marker[];  /* a symbol that only our own object exports */
+
+int shim_missing(void);           /* what a call answers whose real entry point is not there */
+
+extern void *shim_target[];         /* where each trampoline jumps */
+extern const uint32_t *shim_gate;   /* points at the gate word; 0 = open */
+
+/* Index of a name, or -1. */
+int shim_find(const char *name);
+/* The real entry point, or NULL when the real library lacks it or is not there. */
+void *shim_real(uint32_t index);
+/* The real library's handle, or NULL. Looked for once; a failure is remembered. */
+void *shim_real_library(void);
+/* True for an address inside the real library's own objects. */
+bool shim_is_real_code(const void *address);
+
+void *libc_dlsym(void *handle, const char *name);
+void *libc_dlvsym(void *handle, const char *name, const char *version);
+void *libc_dlsym_address(void);
+
+/* dlsym, dlvsym and their kin for one library's names: true when *answer is decided here, false: ask libc. */
+bool shim_look_up(void *handle, const char *name, const void *caller, void **answer);
+
+/* Called by the assembly. */
+void *shim_resolve(uint64_t index);
+void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack);
+
+/* The folder that this object lies in, without a slash at its end; false when it cannot be told. */
+bool shim_own_folder(char *path, size_t size);

@@ -1,0 +1,90 @@
+// The amounts that one container wrote, sorted by dialect, and the other way: a request's amounts in our own names.
+// Owns limits against requests and what the cluster counts; the meaning of an amount is its dialect's.
+import type { ContainerPlace } from './containers.ts';
+import type { Dialect } from './dialects/dialect.ts';
+import { field, isObject, type JsonObject } from './json.ts';
+import { GPU, GPU_CORES, GPU_MEMORY } from './names.ts';
+import { invalid, keyPath, type Problem } from './problem.ts';
+import { formatBytes, formatCount, sameQuantity } from './quantity.ts';
+import { type CardShare, nominalBytes } from './request.ts';
+
+/** Dialect -> resource name -> text of its limit; only dialects of which at least one name is there. */
+export type AmountsByDialect = ReadonlyMap<Dialect, ReadonlyMap<string, string>>;
+
+export function amountPath(container: string, resource: string): string {
+  return keyPath(`${container}.resources.limits`, resource);
+}
+
+/** Reads the limits, and notes a problem wherever requests say something else: shares have one size for now. */
+export function collectAmounts(
+  place: ContainerPlace,
+  dialects: readonly Dialect[],
+  problems: Problem[],
+): AmountsByDialect {
+  const found = new Map<Dialect, Map<string, string>>();
+  const resources = field(place.container, 'resources');
+  if (resources === undefined) return found;
+  const limits = mapAt(resources, 'limits', place.path, problems);
+  const requests = mapAt(resources, 'requests', place.path, problems);
+  if (limits === undefined && requests === undefined) return found;
+  for (const dialect of dialects) {
+    for (const resource of dialect.resources) {
+      const limit = field(limits, resource);
+      const request = field(requests, resource);
+      if (limit === undefined && request === undefined) continue;
+      const path = keyPath(`${place.path}.resources.requests`, resource);
+      if (limit === undefined) {
+        problems.push(invalid(path, request, 'has no limit beside it', 'write the same amount under resources.limits'));
+      } else if (typeof limit !== 'string' && typeof limit !== 'number') {
+        problems.push(
+          invalid(amountPath(place.path, resource), limit, 'is not a quantity', 'write a number or a text'),
+        );
+      } else if (request !== undefined && request !== limit && !sameQuantity(request, limit)) {
+        problems.push(invalid(path, request, `is not the limit "${limit}"`, 'write the same amount in both'));
+      } else {
+        const amounts = found.get(dialect) ?? new Map<string, string>();
+        found.set(dialect, amounts.set(resource, String(limit)));
+      }
+    }
+  }
+  return found;
+}
+
+function mapAt(resources: unknown, key: string, path: string, problems: Problem[]): JsonObject | undefined {
+  const found = field(resources, key);
+  if (found === undefined || isObject(found)) return found;
+  problems.push(invalid(`${path}.resources.${key}`, found, 'is not a map', 'write resource names with their amounts'));
+  return undefined;
+}
+
+/**
+ * What the cluster counts for these cards, in our own names. Shares in percent and whole cards have a size only once the
+ * card is known: for them the scheduler and quotas count cards alone, and the exact share stands in the annotation.
+ */
+export function ownAmounts(cards: readonly CardShare[]): ReadonlyMap<string, string> {
+  const amounts = new Map([[GPU, formatCount(cards.length)]]);
+  let bytes: number | undefined = 0;
+  let cores: number | undefined = 0;
+  for (const { memory, coresPercent } of cards) {
+    const nominal = nominalBytes(memory);
+    bytes = bytes === undefined || nominal === undefined ? undefined : bytes + nominal;
+    cores = cores === undefined || coresPercent === undefined ? undefined : cores + coresPercent;
+  }
+  if (bytes !== undefined) amounts.set(GPU_MEMORY, formatBytes(bytes));
+  if (cores !== undefined) amounts.set(GPU_CORES, formatCount(cores));
+  return amounts;
+}
+
+/** True when both name the same resources with the same values, however they are written. */
+export function sameAmounts(one: ReadonlyMap<string, string>, other: ReadonlyMap<string, string>): boolean {
+  if (one.size !== other.size) return false;
+  for (const [resource, amount] of one) {
+    if (!sameQuantity(amount, other.get(resource))) return false;
+  }
+  return true;
+}
+
+/** `cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi`, for messages. */
+export function showAmounts(amounts: ReadonlyMap<string, string>): string {
+  return [...amounts].map(([resource, amount]) => `${resource}: ${amount}`).join(', ');
+}

@@ -1,0 +1,101 @@
+// What a pod's annotations choose beside the amounts: placement, policy, priority, isolation, cards, templates.
+// Owns their values and whether the operator's rules allow them; other annotation keys are not looked at.
+import { field, type JsonObject } from './json.ts';
+import {
+  COMPUTE_POLICY_ANNOTATION,
+  GPU_MODEL_ANNOTATION,
+  GPU_UUID_ANNOTATION,
+  MEMORY_ISOLATION_ANNOTATION,
+  PLACEMENT_ANNOTATION,
+  PRIORITY_ANNOTATION,
+  TEMPLATE_ANNOTATION,
+} from './names.ts';
+import { forbidden, invalid, keyPath, type Problem } from './problem.ts';
+import type { ComputePolicy, MemoryIsolation, Placement, Priority } from './request.ts';
+import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES, type Rules } from './rules.ts';
+
+export type Choices = {
+  readonly placement: Placement | undefined;
+  readonly computePolicy: ComputePolicy | undefined;
+  readonly priority: Priority;
+  readonly memoryIsolation: MemoryIsolation | undefined;
+  readonly gpuModels: readonly string[];
+  readonly gpuUuids: readonly string[];
+  /** One template for the only container, or a template for each container named. */
+  readonly templates: string | ReadonlyMap<string, string> | undefined;
+};
+
+const LONGEST_LIST = 32;
+
+export function annotationPath(key: string): string {
+  return keyPath('metadata.annotations', key);
+}
+
+/** Reads our annotations; what is wrong or not allowed is added to `problems`, and reads as not chosen. */
+export function readChoices(annotations: JsonObject, rules: Rules, problems: Problem[]): Choices {
+  const text = (key: string): string | undefined => {
+    const value = field(annotations, key);
+    if (value === undefined || typeof value === 'string') return value;
+    problems.push(invalid(annotationPath(key), value, 'is not text', 'write a text'));
+    return undefined;
+  };
+  const one = <T extends string>(key: string, known: readonly T[], allowed: readonly T[]): T | undefined => {
+    const value = text(key);
+    if (value === undefined) return undefined;
+    const chosen = known.find((name) => name === value);
+    const right = `write one of ${allowed.join(', ') || 'none: this namespace allows no choice'}`;
+    if (chosen === undefined) problems.push(invalid(annotationPath(key), value, 'is not known', right));
+    else if (!allowed.includes(chosen)) problems.push(notAllowed(key, value, right));
+    else return chosen;
+    return undefined;
+  };
+  const list = (key: string, allowed: boolean, pattern: RegExp, example: string): readonly string[] => {
+    const value = text(key);
+    if (value === undefined) return [];
+    const entries = value.split(',').map((entry) => entry.trim());
+    if (!allowed) problems.push(notAllowed(key, value, 'leave it out'));
+    else if (entries.length > LONGEST_LIST || !entries.every((entry) => pattern.test(entry))) {
+      const wrong = `is not a list of at most ${LONGEST_LIST} names`;
+      problems.push(invalid(annotationPath(key), value, wrong, `write them with commas, such as "${example}"`));
+    } else return [...new Set(entries)].sort();
+    return [];
+  };
+  const isolation: readonly MemoryIsolation[] = rules.allowMemoryIsolationOff ? ['on', 'off'] : ['on'];
+  return {
+    placement: one(PLACEMENT_ANNOTATION, PLACEMENTS, rules.placements),
+    computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies),
+    priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',
+    memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
+    gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, /^[\w .:+/()-]{1,100}$/, 'NVIDIA H200,Tesla T4'),
+    gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, /^GPU-[0-9A-Za-z-]{1,60}$/, 'GPU-8f3c0d52-...'),
+    templates: readTemplates(text(TEMPLATE_ANNOTATION), rules, problems),
+  };
+}
+
+function notAllowed(key: string, value: string, right: string): Problem {
+  return forbidden(annotationPath(key), value, 'is not allowed in this namespace', right);
+}
+
+/** `small`, or `main=small,helper=tiny`. */
+function readTemplates(text: string | undefined, rules: Rules, problems: Problem[]): Choices['templates'] {
+  if (text === undefined) return undefined;
+  const path = annotationPath(TEMPLATE_ANNOTATION);
+  if (rules.templates.size === 0) {
+    const right = `leave it out and write amounts under resources.limits`;
+    problems.push(forbidden(path, text, 'names a template, but no templates are configured', right));
+    return undefined;
+  }
+  const chosen = new Map<string, string>();
+  for (const entry of text.split(',').slice(0, LONGEST_LIST + 1)) {
+    const [, container = '', template = ''] = /^\s*(?:([^=]*)=)?(.*?)\s*$/.exec(entry) ?? [];
+    const repeated = chosen.has(container) || (container === '' && text.includes(','));
+    if (!rules.templates.has(template) || repeated || chosen.size >= LONGEST_LIST) {
+      const wrong = repeated ? 'names no container, or one twice' : 'is no configured template';
+      const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
+      problems.push(invalid(path, entry, wrong, right));
+      return undefined;
+    }
+    chosen.set(container, template);
+  }
+  return chosen.get('') ?? chosen;
+}

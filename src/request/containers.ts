@@ -1,0 +1,39 @@
+// The containers of a pod as places: the object, its field path, its kind. Checks that the lists are lists.
+// Owns how a pod is walked; ephemeral containers are not here, for they can hold no resources.
+import { field, isObject, type JsonObject } from './json.ts';
+import { invalid, missing, type Problem, type Result } from './problem.ts';
+import type { ContainerKind } from './request.ts';
+
+export type ContainerPlace = {
+  readonly container: JsonObject;
+  /** e.g. `spec.initContainers[0]` */
+  readonly path: string;
+  readonly kind: ContainerKind;
+};
+
+/** Init containers (a sidecar is one that restarts always), then containers, in the pod's order. */
+export function containersOf(pod: unknown): Result<ContainerPlace[]> {
+  const spec = field(pod, 'spec');
+  if (!isObject(spec)) return { ok: false, problems: [missing('spec', 'write the pod with its spec')] };
+  const places: ContainerPlace[] = [];
+  const problems: Problem[] = [];
+  for (const list of ['initContainers', 'containers']) {
+    const given = field(spec, list);
+    if (given === undefined) continue;
+    if (!Array.isArray(given)) {
+      problems.push(invalid(`spec.${list}`, given, 'is not a list', 'write a list of containers'));
+      continue;
+    }
+    for (const [index, container] of given.entries()) {
+      const path = `spec.${list}[${index}]`;
+      if (!isObject(container)) {
+        problems.push(invalid(path, container, 'is not a container', 'write an object with a name and an image'));
+      } else if (list === 'containers') {
+        places.push({ container, path, kind: 'app' });
+      } else {
+        places.push({ container, path, kind: field(container, 'restartPolicy') === 'Always' ? 'sidecar' : 'init' });
+      }
+    }
+  }
+  return problems.length > 0 ? { ok: false, problems } : { ok: true, value: places };
+}

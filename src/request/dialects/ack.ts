@@ -1,0 +1,81 @@
+// Alibaba's ACK shared GPU scheduling and open-source gpushare: `aliyun.com/gpu-mem` in units of the cluster.
+// Owns these names' meaning. The limit is the proportional one of cGPU unless the operator chose the literal size.
+import { textAt } from '../json.ts';
+import { failed, invalid, keyPath, missing, type Problem, type Result } from '../problem.ts';
+import { parseWhole } from '../quantity.ts';
+import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../request.ts';
+import type { Rules } from '../rules.ts';
+import type { Answer, Asked, Dialect } from './dialect.ts';
+
+const MEMORY = 'aliyun.com/gpu-mem';
+const CORES = 'aliyun.com/gpu-core.percentage';
+const COUNT_LABEL = 'aliyun.com/gpu-count';
+const DISABLE = 'CGPU_DISABLE';
+
+export const ack: Dialect = {
+  name: 'ack',
+  resources: [MEMORY, CORES],
+  environment: [DISABLE],
+  schedulers: ['ack-co-scheduler'],
+  zeroIsNothing: true,
+  read,
+};
+
+function read(asked: Asked, rules: Rules): Result<Answer> {
+  const { unitBytes, rounding } = rules.ack;
+  const memoryText = asked.amounts.get(MEMORY);
+  if (memoryText === undefined) {
+    return failed(missing(asked.amountPath(MEMORY), `${CORES} is only served beside an amount of ${MEMORY}`));
+  }
+  const problems: Problem[] = [];
+  const units = parseWhole(memoryText, 1, MOST_MEMORY_BYTES / unitBytes);
+  if (!units.ok) problems.push(invalid(asked.amountPath(MEMORY), memoryText, units.wrong, units.right));
+  const cards = readCount(asked, problems);
+  const coresText = asked.amounts.get(CORES);
+  const cores = coresText === undefined ? undefined : readCores(coresText, cards, asked, problems);
+  if (!units.ok || problems.length > 0) return { ok: false, problems };
+  const perCard = Math.floor(units.value / cards);
+  if (perCard * cards !== units.value) {
+    const near = [perCard, perCard + 1].filter((count) => count > 0).map((count) => count * cards);
+    const wrong = `cannot be split equally over the ${cards} cards of label ${COUNT_LABEL}`;
+    return failed(invalid(asked.amountPath(MEMORY), memoryText, wrong, `write ${near.join(' or ')}`));
+  }
+  const memory: MemoryAmount =
+    rounding === 'cgpu'
+      ? { kind: 'units', units: perCard, unitBytes, rounding: 'cgpu' }
+      : { kind: 'bytes', bytes: perCard * unitBytes };
+  const share: CardShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
+  const warnings =
+    cores !== undefined && cores % 5 !== 0 ? [`${CORES}: ${cores} is taken as it is; ACK itself takes steps of 5`] : [];
+  const disable = asked.environment.get(DISABLE);
+  return {
+    ok: true,
+    value: {
+      cards: Array.from({ length: cards }, () => share),
+      ...(disable === 'true' || disable === '1' ? { memoryIsolation: 'off' } : {}),
+      warnings,
+    },
+  };
+}
+
+function readCount(asked: Asked, problems: Problem[]): number {
+  const text = textAt(asked.labels, COUNT_LABEL);
+  if (text === undefined) return 1;
+  const count = parseWhole(text, 1, MOST_CARDS);
+  if (count.ok) return count.value;
+  problems.push(invalid(keyPath('metadata.labels', COUNT_LABEL), text, count.wrong, count.right));
+  return 1;
+}
+
+function readCores(text: string, cards: number, asked: Asked, problems: Problem[]): number | undefined {
+  const path = asked.amountPath(CORES);
+  const percent = parseWhole(text, 1, 100);
+  if (!percent.ok) {
+    problems.push(invalid(path, text, percent.wrong, `${percent.right}: percent of one card`));
+    return undefined;
+  }
+  if (cards === 1) return percent.value;
+  const right = `leave it out, or ask for one card, or use cotenant.io/gpu-cores, which is a total over all cards`;
+  problems.push(invalid(path, text, `is a share of one card, but label ${COUNT_LABEL} asks for ${cards}`, right));
+  return undefined;
+}

@@ -1,0 +1,33 @@
+// Reading values whose shape nobody has checked yet: own keys only, never a prototype's, never a throw.
+// Owns access; what a missing or strange value means is decided by the reader.
+
+export type JsonObject = { readonly [key: string]: unknown };
+
+export const EMPTY: JsonObject = Object.freeze({});
+
+export function isObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** The object's own value, or undefined. `null` counts as absent: Go writes nil slices and maps that way. */
+export function field(value: unknown, key: string): unknown {
+  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, key)) return undefined;
+  return (value as JsonObject)[key] ?? undefined;
+}
+
+/** The own value where it is an object, else an empty one. Only for parts whose type another check refuses. */
+export function objectAt(value: unknown, key: string): JsonObject {
+  const found = field(value, key);
+  return isObject(found) ? found : EMPTY;
+}
+
+/** The own value where it is a list, else an empty one. Only for parts whose type another check refuses. */
+export function listAt(value: unknown, key: string): readonly unknown[] {
+  const found = field(value, key);
+  return Array.isArray(found) ? found : [];
+}
+
+export function textAt(value: unknown, key: string): string | undefined {
+  const found = field(value, key);
+  return typeof found === 'string' ? found : undefined;
+}

@@ -1,0 +1,58 @@
+// The names that users and the cluster see: resources, annotations, and which of them a tenant may write.
+// Owns the spelling only; what a value means is read in the files beside this one.
+
+/** Cards that the container sees. */
+export const GPU = 'cotenant.io/gpu';
+/** Memory over all cards of the container, in bytes. */
+export const GPU_MEMORY = 'cotenant.io/gpu-memory';
+/** Compute over all cards of the container, in percent of one card. */
+export const GPU_CORES = 'cotenant.io/gpu-cores';
+export const OWN_RESOURCES: readonly string[] = [GPU, GPU_MEMORY, GPU_CORES];
+
+/** The normalised limits of a pod, written by the webhook alone. */
+export const REQUEST_ANNOTATION = 'cotenant.io/request';
+/** What the pod got, written by the scheduler's Binding alone. */
+export const GRANT_ANNOTATION = 'cotenant.io/grant';
+/** `gpu-uuids.cotenant.io/<container>`: the granted cards of one container, written by the Binding alone. */
+export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
+
+export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
+export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';
+export const PRIORITY_ANNOTATION = 'cotenant.io/priority';
+export const MEMORY_ISOLATION_ANNOTATION = 'cotenant.io/memory-isolation';
+export const GPU_MODEL_ANNOTATION = 'cotenant.io/gpu-model';
+export const GPU_UUID_ANNOTATION = 'cotenant.io/gpu-uuid';
+export const TEMPLATE_ANNOTATION = 'cotenant.io/template';
+
+/** The annotations that a tenant writes. */
+export const TENANT_ANNOTATIONS: readonly string[] = [
+  PLACEMENT_ANNOTATION,
+  COMPUTE_POLICY_ANNOTATION,
+  PRIORITY_ANNOTATION,
+  MEMORY_ISOLATION_ANNOTATION,
+  GPU_MODEL_ANNOTATION,
+  GPU_UUID_ANNOTATION,
+  TEMPLATE_ANNOTATION,
+];
+
+/** The annotation that carries one container's granted cards. A container's name is a DNS label, so the key always fits. */
+export function uuidsAnnotation(container: string): string {
+  return UUIDS_PREFIX + container;
+}
+
+/** True for every annotation key in our domain, also those that a later version may add. */
+export function isOwnKey(key: string): boolean {
+  const slash = key.indexOf('/');
+  const domain = slash < 0 ? '' : key.slice(0, slash);
+  return domain === 'cotenant.io' || domain.endsWith('.cotenant.io');
+}
+
+/** True for the keys that say what a pod got. Nobody may create a pod with them. */
+export function isGrantKey(key: string): boolean {
+  return key === GRANT_ANNOTATION || key.startsWith(UUIDS_PREFIX);
+}
+
+/** A container's name as Kubernetes allows it (RFC 1123 label). */
+export function isContainerName(value: unknown): value is string {
+  return typeof value === 'string' && value.length <= 63 && /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(value);
+}

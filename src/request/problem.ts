@@ -1,0 +1,59 @@
+// What is wrong with something that a person wrote: where, which value, why, and what would be right.
+// Owns the value and its wording in one line; who shows it (admission answer, CLI, event) is left to the caller.
+
+/** `invalid`: the value makes no sense. `forbidden`: it makes sense, and this cluster or namespace does not allow it. */
+export type Problem = {
+  readonly kind: 'invalid' | 'forbidden';
+  /** Field path as Kubernetes writes it, e.g. `spec.containers[1].resources.limits["cotenant.io/gpu"]`. */
+  readonly path: string;
+  /** The value as shown to its writer; absent where the field itself is missing or its presence is the problem. */
+  readonly value?: string;
+  readonly wrong: string;
+  readonly right: string;
+};
+
+export type Result<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly problems: Problem[] };
+
+/** `value` undefined leaves the value out of the message. */
+export function invalid(path: string, value: unknown, wrong: string, right: string): Problem {
+  return problem('invalid', path, value, wrong, right);
+}
+
+export function missing(path: string, right: string): Problem {
+  return problem('invalid', path, undefined, 'is missing', right);
+}
+
+export function forbidden(path: string, value: unknown, wrong: string, right: string): Problem {
+  return problem('forbidden', path, value, wrong, right);
+}
+
+function problem(kind: Problem['kind'], path: string, value: unknown, wrong: string, right: string): Problem {
+  return value === undefined ? { kind, path, wrong, right } : { kind, path, value: showValue(value), wrong, right };
+}
+
+export function failed<T>(...problems: Problem[]): Result<T> {
+  return { ok: false, problems };
+}
+
+/** One line: `path: value wrong; right`. */
+export function formatProblem(problem: Problem): string {
+  const value = problem.value === undefined ? '' : `${problem.value} `;
+  return `${problem.path}: ${value}${problem.wrong}; ${problem.right}`;
+}
+
+/** `base["key"]`, the way Kubernetes writes the path of an entry of a map; keys are clipped, for they may be hostile. */
+export function keyPath(base: string, key: string): string {
+  return `${base}[${JSON.stringify(clip(key, 130))}]`;
+}
+
+/** A value for a message: short, on one line, and never descended into (a hostile value may be nested very deeply). */
+export function showValue(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(clip(value, 80));
+  if (value === null || typeof value === 'number' || typeof value === 'boolean') return String(value);
+  if (Array.isArray(value)) return `a list of ${value.length}`;
+  return 'an object';
+}
+
+function clip(text: string, most: number): string {
+  return text.length <= most ? text : `${text.slice(0, most)}...`;
+}

@@ -1,0 +1,150 @@
+// What a cluster's operator allows, per cluster and per namespace: dialects, their units, templates, choices.
+// Owns the values and how a configuration file is read into them; applying them is left to the readers of pods.
+import { EMPTY, field, isObject, type JsonObject } from './json.ts';
+import { failed, invalid, keyPath, type Problem, type Result } from './problem.ts';
+import { GIB, MIB } from './quantity.ts';
+import type { ComputePolicy, Placement, Priority } from './request.ts';
+
+/** Dialects that are off until switched on: their names mean different things in different clusters. */
+export type ForeignDialectName = 'ack' | 'metagpu';
+
+/** A named size: our own three amounts as text. */
+export type Template = { readonly gpu?: string; readonly gpuMemory?: string; readonly gpuCores?: string };
+
+export type Rules = {
+  readonly dialects: readonly ForeignDialectName[];
+  /** What one unit of `aliyun.com/gpu-mem` is in this cluster, and whether n units are n/units of a card or n times the unit. */
+  readonly ack: { readonly unitBytes: number; readonly rounding: 'cgpu' | 'literal' };
+  readonly templates: ReadonlyMap<string, Template>;
+  readonly placements: readonly Placement[];
+  readonly computePolicies: readonly ComputePolicy[];
+  readonly priorities: readonly Priority[];
+  /** Choices by which a tenant could take from its neighbours, or pin a card. */
+  readonly allowMemoryIsolationOff: boolean;
+  readonly allowMemoryOvercommit: boolean;
+  readonly allowGpuModel: boolean;
+  readonly allowGpuUuid: boolean;
+};
+
+export const PLACEMENTS: readonly Placement[] = ['binpack', 'spread', 'fragmentation'];
+export const COMPUTE_POLICIES: readonly ComputePolicy[] = [
+  'average',
+  'preemptive',
+  'weighted',
+  'fixed',
+  'soft',
+  'native',
+];
+export const PRIORITIES: readonly Priority[] = ['normal', 'high'];
+const FOREIGN_DIALECTS: readonly ForeignDialectName[] = ['ack', 'metagpu'];
+
+/** The escapes (isolation off, native policy, high priority, a fixed card, overcommit) are off until an operator says so. */
+export const DEFAULT_RULES: Rules = {
+  dialects: [],
+  ack: { unitBytes: GIB, rounding: 'cgpu' },
+  templates: new Map(),
+  placements: PLACEMENTS,
+  computePolicies: ['average', 'preemptive', 'weighted', 'fixed', 'soft'],
+  priorities: ['normal'],
+  allowMemoryIsolationOff: false,
+  allowMemoryOvercommit: false,
+  allowGpuModel: true,
+  allowGpuUuid: false,
+};
+
+const ACK_UNITS: ReadonlyMap<string, number> = new Map([
+  ['GiB', GIB],
+  ['MiB', MIB],
+  ['128MiB', 128 * MIB],
+  ['256MiB', 256 * MIB],
+  ['512MiB', 512 * MIB],
+]);
+const KEYS: readonly string[] = Object.keys(DEFAULT_RULES);
+
+/** Reads the operator's settings over `base`; keys that are not given keep the base's value. */
+export function parseRules(value: unknown, path: string, base: Rules): Result<Rules> {
+  if (value === undefined || value === null) return { ok: true, value: base };
+  if (!isObject(value)) return failed(invalid(path, value, 'is not a map of settings', `write ${KEYS.join(', ')}`));
+  const problems: Problem[] = unknownKeys(value, KEYS, path);
+  const choose = <T extends string>(key: string, known: readonly T[], present: readonly T[]): readonly T[] => {
+    const given = field(value, key);
+    if (given === undefined) return present;
+    if (Array.isArray(given) && given.every((entry) => known.some((name) => name === entry))) return given as T[];
+    problems.push(
+      invalid(`${path}.${key}`, given, 'is not a list of known names', `write some of ${known.join(', ')}`),
+    );
+    return present;
+  };
+  const flag = (key: string, present: boolean): boolean => {
+    const given = field(value, key);
+    if (given === undefined || typeof given === 'boolean') return given ?? present;
+    problems.push(invalid(`${path}.${key}`, given, 'is not a switch', 'write true or false'));
+    return present;
+  };
+  const rules: Rules = {
+    dialects: choose('dialects', FOREIGN_DIALECTS, base.dialects),
+    ack: parseAck(field(value, 'ack'), `${path}.ack`, base.ack, problems),
+    templates: parseTemplates(field(value, 'templates'), `${path}.templates`, base.templates, problems),
+    placements: choose('placements', PLACEMENTS, base.placements),
+    computePolicies: choose('computePolicies', COMPUTE_POLICIES, base.computePolicies),
+    priorities: choose('priorities', PRIORITIES, base.priorities),
+    allowMemoryIsolationOff: flag('allowMemoryIsolationOff', base.allowMemoryIsolationOff),
+    allowMemoryOvercommit: flag('allowMemoryOvercommit', base.allowMemoryOvercommit),
+    allowGpuModel: flag('allowGpuModel', base.allowGpuModel),
+    allowGpuUuid: flag('allowGpuUuid', base.allowGpuUuid),
+  };
+  return problems.length > 0 ? { ok: false, problems } : { ok: true, value: rules };
+}
+
+/** One problem for each key that a map of settings must not have: a misspelt setting would silently not apply. */
+export function unknownKeys(value: JsonObject, known: readonly string[], path: string): Problem[] {
+  return Object.keys(value)
+    .filter((key) => !known.includes(key))
+    .map((key) => invalid(keyPath(path, key), field(value, key), 'is no setting', `known are ${known.join(', ')}`));
+}
+
+function parseAck(value: unknown, path: string, base: Rules['ack'], problems: Problem[]): Rules['ack'] {
+  if (value === undefined) return base;
+  const given = isObject(value) ? value : EMPTY;
+  if (!isObject(value)) problems.push(invalid(path, value, 'is not a map of settings', 'write unit, rounding'));
+  problems.push(...unknownKeys(given, ['unit', 'rounding'], path));
+  const unit = field(given, 'unit');
+  const unitBytes = unit === undefined ? base.unitBytes : ACK_UNITS.get(String(unit));
+  if (unitBytes === undefined) {
+    const right = `write one of ${[...ACK_UNITS.keys()].join(', ')}`;
+    problems.push(invalid(`${path}.unit`, unit, 'is no unit that ACK knows', right));
+  }
+  const rounding = field(given, 'rounding') ?? base.rounding;
+  if (rounding !== 'cgpu' && rounding !== 'literal') {
+    problems.push(invalid(`${path}.rounding`, rounding, 'is no way to round', 'write cgpu or literal'));
+    return base;
+  }
+  return { unitBytes: unitBytes ?? base.unitBytes, rounding };
+}
+
+function parseTemplates(
+  value: unknown,
+  path: string,
+  base: Rules['templates'],
+  problems: Problem[],
+): Rules['templates'] {
+  if (value === undefined) return base;
+  if (!isObject(value)) {
+    problems.push(invalid(path, value, 'is not a map from name to amounts', 'write small: {gpuMemory: 4Gi}'));
+    return base;
+  }
+  const templates = new Map<string, Template>();
+  for (const [name, amounts] of Object.entries(value)) {
+    const at = keyPath(path, name);
+    if (!/^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$/.test(name) || name.length > 63) {
+      problems.push(invalid(at, name, 'is not a usable name', 'use letters, digits, "-", "_" and "."'));
+    } else if (!isObject(amounts) || Object.keys(amounts).length === 0) {
+      problems.push(invalid(at, amounts, 'names no amounts', 'write some of gpu, gpuMemory, gpuCores'));
+    } else {
+      problems.push(...unknownKeys(amounts, ['gpu', 'gpuMemory', 'gpuCores'], at));
+      const text = (key: string) => (field(amounts, key) === undefined ? {} : { [key]: String(field(amounts, key)) });
+      templates.set(name, { ...text('gpu'), ...text('gpuMemory'), ...text('gpuCores') });
+    }
+  }
+  return templates;
+}

@@ -1,0 +1,122 @@
+// Certificates that change on disk while the server runs, in the ways in which Kubernetes and people change them.
+import { X509Certificate } from 'node:crypto';
+import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { type Certificate, selfSigned } from '../../../webhook/certificate.ts';
+import { startWebhook, type Webhook } from '../../../webhook/server.ts';
+import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
+import { post, trusting } from './client.ts';
+
+const BODY = JSON.stringify(creation(sharePod()));
+const serialOf = ({ cert }: Certificate) => new X509Certificate(cert).serialNumber;
+const made = () => selfSigned(['localhost'], new Date());
+
+async function folderOf(t: ExecutionContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'cotenant-reload-'));
+  t.teardown(() => rm(folder, { recursive: true }));
+  return folder;
+}
+
+async function write(folder: string, { cert, key }: Certificate): Promise<void> {
+  await writeFile(join(folder, 'tls.crt'), cert);
+  await writeFile(join(folder, 'tls.key'), key);
+}
+
+/** A server on the folder's certificate, with a promise for each next line of its log. */
+async function started(t: ExecutionContext, folder: string) {
+  const lines: string[] = [];
+  let wake = () => {};
+  const webhook = await startWebhook({
+    configuration: configured(),
+    host: 'localhost',
+    certificate: { certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') },
+    log: (line) => {
+      lines.push(line);
+      wake();
+    },
+  });
+  t.teardown(() => webhook.close());
+  const logged = async (wanted: RegExp) => {
+    while (!lines.some((line) => wanted.test(line))) {
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+      });
+    }
+  };
+  return { webhook, lines, logged };
+}
+
+async function servedSerial(webhook: Webhook, ca: string): Promise<string> {
+  const agent = trusting(ca);
+  const { serialNumber } = await post(webhook, agent, '/mutate', BODY);
+  agent.destroy();
+  return serialNumber;
+}
+
+test('a certificate that is written over is served to new connections, while old ones go on', async (t) => {
+  const folder = await folderOf(t);
+  const [one, two] = [made(), made()];
+  await write(folder, one);
+  const { webhook, logged } = await started(t, folder);
+  t.is(webhook.certificate, one.cert);
+  const old = trusting(one.cert);
+  const before = await post(webhook, old, '/mutate', BODY);
+  t.is(before.serialNumber, serialOf(one));
+
+  await write(folder, two);
+  await logged(/certificate reloaded/);
+  t.is(await servedSerial(webhook, two.cert), serialOf(two));
+  const after = await post(webhook, old, '/mutate', BODY);
+  t.is(after.status, 200);
+  t.is(after.connection, before.connection, 'the connection from before was not cut');
+  old.destroy();
+  t.regex(await webhook.metrics(), /certificate_loads_total\{result="ok"\} 2\n/);
+});
+
+test('a Secret that the kubelet swaps by its link is followed', async (t) => {
+  const folder = await folderOf(t);
+  const [one, two] = [made(), made()];
+  for (const [name, certificate] of [
+    ['..first', one],
+    ['..second', two],
+  ] as const) {
+    await mkdir(join(folder, name));
+    await write(join(folder, name), certificate);
+  }
+  await symlink('..first', join(folder, '..data'));
+  await symlink('..data/tls.crt', join(folder, 'tls.crt'));
+  await symlink('..data/tls.key', join(folder, 'tls.key'));
+  const { webhook, logged } = await started(t, folder);
+  t.is(await servedSerial(webhook, one.cert), serialOf(one));
+  await symlink('..second', join(folder, '..data_tmp'));
+  await rename(join(folder, '..data_tmp'), join(folder, '..data'));
+  await logged(/certificate reloaded/);
+  t.is(await servedSerial(webhook, two.cert), serialOf(two));
+});
+
+test('a pair that does not belong together is refused, the old one serves on, and the right pair heals it', async (t) => {
+  const folder = await folderOf(t);
+  const [one, two] = [made(), made()];
+  await write(folder, one);
+  const { webhook, lines, logged } = await started(t, folder);
+  await writeFile(join(folder, 'tls.key'), two.key);
+  await logged(/cannot serve: the key is of another one; the old one stays in use/);
+  t.is(await servedSerial(webhook, one.cert), serialOf(one));
+  await writeFile(join(folder, 'tls.crt'), two.cert);
+  await logged(/certificate reloaded/);
+  t.is(await servedSerial(webhook, two.cert), serialOf(two));
+  t.false(
+    lines.some((line) => line.includes('PRIVATE')),
+    'no key is logged',
+  );
+  t.regex(await webhook.metrics(), /certificate_loads_total\{result="refused"\} [1-9]/);
+});
+
+test('a server without a usable certificate does not start', async (t) => {
+  const folder = await folderOf(t);
+  await t.throwsAsync(() => started(t, folder), { code: 'ENOENT' });
+  await write(folder, { cert: made().cert, key: made().key });
+  await t.throwsAsync(() => started(t, folder), { message: /cannot serve: the key is of another one/ });
+});

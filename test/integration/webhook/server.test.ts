@@ -1,0 +1,230 @@
+// The real HTTPS server with real TLS clients: what an API server relies on beyond the answers themselves.
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+import test, { type ExecutionContext } from 'ava';
+import { startWebhook, type Webhook, type WebhookOptions } from '../../../webhook/server.ts';
+import { configured, creation, fixture, sharePod } from '../../unit/webhook/reviews.ts';
+import { connectRaw, post, trusting } from './client.ts';
+
+const BODY = JSON.stringify(creation(sharePod()));
+
+async function started(t: ExecutionContext, options: Partial<WebhookOptions> = {}): Promise<Webhook> {
+  const webhook = await startWebhook({ configuration: configured(), host: 'localhost', log: () => {}, ...options });
+  t.teardown(() => webhook.close());
+  return webhook;
+}
+
+test('a review is answered over TLS 1.3 and HTTP/1.1 with the certificate for its name', async (t) => {
+  const webhook = await started(t);
+  const agent = trusting(webhook.certificate);
+  const reply = await post(webhook, agent, '/mutate', JSON.stringify(fixture('1.26-create-ack-deployment')));
+  t.like(reply, { status: 200, httpVersion: '1.1' });
+  t.is(reply.headers['content-type'], 'application/json');
+  t.is(reply.headers['x-powered-by'], undefined);
+  const answer = JSON.parse(reply.text);
+  t.like(answer, { apiVersion: 'admission.k8s.io/v1', kind: 'AdmissionReview' });
+  t.like(answer.response, { uid: '705ab4f5-6393-11e8-b7cc-42010a800002', allowed: true, patchType: 'JSONPatch' });
+  agent.destroy();
+
+  const raw = await connectRaw(webhook, { ALPNProtocols: ['h2', 'http/1.1'] });
+  t.is(raw.socket.getProtocol(), 'TLSv1.3');
+  t.is(raw.socket.alpnProtocol, 'http/1.1', 'a client that offers HTTP/2 gets HTTP/1.1');
+  raw.socket.destroy();
+});
+
+test('an older TLS is not served, and a client that trusts another authority does not connect', async (t) => {
+  const webhook = await started(t);
+  await t.throwsAsync(() => connectRaw(webhook, { maxVersion: 'TLSv1.2' }));
+  const other = await started(t);
+  const stranger = trusting(other.certificate);
+  const error = await t.throwsAsync(() => post(webhook, stranger, '/mutate', BODY));
+  t.is((error as NodeJS.ErrnoException | undefined)?.code, 'DEPTH_ZERO_SELF_SIGNED_CERT');
+  stranger.destroy();
+});
+
+test('both routes answer, and others say where to go', async (t) => {
+  const webhook = await started(t);
+  const agent = trusting(webhook.certificate);
+  t.like(JSON.parse((await post(webhook, agent, '/validate', BODY)).text).response, { allowed: false });
+  t.like(await post(webhook, agent, '/elsewhere', BODY), { status: 404 });
+  const get = await fetchRaw(webhook, 'GET /mutate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n');
+  t.regex(get, /^HTTP\/1\.1 405 [\s\S]*allow: POST/i);
+  agent.destroy();
+});
+
+async function fetchRaw(webhook: Webhook, request: string): Promise<string> {
+  const raw = await connectRaw(webhook);
+  raw.socket.write(request);
+  await raw.ended;
+  return raw.received();
+}
+
+test('what cannot be read as a review is answered with a plain 4xx text', async (t) => {
+  const webhook = await started(t);
+  const agent = trusting(webhook.certificate);
+  const cases: [string | Buffer, number, RegExp, Record<string, string>?][] = [
+    ['', 400, /the body is empty/],
+    ['{', 400, /the body is not JSON/],
+    ['"text"', 400, /request\.uid: is missing/],
+    ['{"request": {}}', 400, /request\.uid: is missing/],
+    [
+      Buffer.concat([Buffer.from('{"a": "'), Buffer.from([0xc3, 0x28]), Buffer.from('"}')]),
+      400,
+      /the body is not UTF-8/,
+    ],
+    [Buffer.from([0xef, 0xbb, 0xbf, 0x7b, 0x7d]), 400, /the body is not JSON/],
+    [BODY, 415, /unsupported/i, { 'content-encoding': 'gzip' }],
+  ];
+  for (const [body, status, message, headers] of cases) {
+    const reply = await post(webhook, agent, '/mutate', body, headers);
+    t.is(reply.status, status, String(message));
+    const answer = JSON.parse(reply.text);
+    t.is(answer.code, status);
+    t.regex(answer.message, message);
+    t.notRegex(reply.text, /node_modules|at .*\.ts/, 'no trace is told');
+  }
+  agent.destroy();
+});
+
+test('any content type is read, for what counts is the body', async (t) => {
+  const webhook = await started(t);
+  const agent = trusting(webhook.certificate);
+  for (const type of ['application/json; charset=utf-8', 'text/plain', 'application/x-www-form-urlencoded', '']) {
+    const reply = await post(webhook, agent, '/mutate', BODY, type ? { 'content-type': type } : {});
+    t.is(reply.status, 200, type);
+  }
+  agent.destroy();
+});
+
+test('a body of several megabytes is read, and one above eight is refused before it is', async (t) => {
+  const webhook = await started(t);
+  const agent = trusting(webhook.certificate);
+  const padded = (size: number) => JSON.stringify(creation({ ...sharePod(), padding: 'x'.repeat(size) }));
+  t.like(await post(webhook, agent, '/mutate', padded(5_000_000)), { status: 200 });
+  const refused = await post(webhook, agent, '/mutate', padded(9_000_000));
+  t.is(refused.status, 413);
+  t.is(JSON.parse(refused.text).message, 'the body is larger than 8388608 bytes');
+  t.is(refused.headers.connection, 'close');
+  t.like(await post(webhook, agent, '/mutate', BODY), { status: 200 }, 'the next one is served');
+  agent.destroy();
+});
+
+test('a connection is reused after six idle seconds, beyond the default of Node and beyond the time for a request', async (t) => {
+  const webhook = await started(t, { timeouts: { requestMs: 1_000 } });
+  const agent = trusting(webhook.certificate);
+  const first = await post(webhook, agent, '/mutate', BODY);
+  // The idle time itself is what is tested, so it has to pass.
+  await new Promise((resolve) => setTimeout(resolve, 6_000));
+  const second = await post(webhook, agent, '/mutate', BODY);
+  t.is(second.status, 200);
+  t.is(second.connection, first.connection);
+  agent.destroy();
+});
+
+test('a body that does not come is cut off in its time', async (t) => {
+  const webhook = await started(t, { timeouts: { requestMs: 300 } });
+  const raw = await connectRaw(webhook);
+  raw.socket.write('POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"half":');
+  await raw.ended;
+  t.regex(raw.received(), /^HTTP\/1\.1 408 /);
+});
+
+test('a client that goes away in the middle of its body does no harm', async (t) => {
+  const webhook = await started(t);
+  const raw = await connectRaw(webhook);
+  raw.socket.write('POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"half":');
+  raw.socket.destroy();
+  await raw.ended;
+  const agent = trusting(webhook.certificate);
+  t.like(await post(webhook, agent, '/mutate', BODY), { status: 200 });
+  agent.destroy();
+});
+
+test('very many reviews at once each get their own answer', async (t) => {
+  const webhook = await started(t);
+  const agents = Array.from({ length: 20 }, () => trusting(webhook.certificate));
+  const replies = await Promise.all(
+    Array.from({ length: 200 }, async (_, index) => {
+      const agent = agents[index % agents.length] ?? trusting(webhook.certificate);
+      const body = JSON.stringify(creation(sharePod({ name: `c${index}` }), { uid: `uid-${index}` }));
+      const { text } = await post(webhook, agent, '/mutate', body);
+      const { uid, patch } = JSON.parse(text).response;
+      return uid === `uid-${index}` && Buffer.from(patch, 'base64').includes(`gpu-uuids.cotenant.io/c${index}'`);
+    }),
+  );
+  t.is(replies.filter(Boolean).length, 200);
+  for (const agent of agents) agent.destroy();
+});
+
+test('stopping waits for the request in flight, answers it as the last one, and lets nobody else in', async (t) => {
+  const webhook = await started(t, { healthPort: 0 });
+  const idle = await connectRaw(webhook);
+  idle.socket.write(`POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`);
+  await idle.until('AdmissionReview');
+  const flight = await connectRaw(webhook);
+  flight.socket.write(
+    `POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY.slice(0, 50)}`,
+  );
+  // An answered request on the same server, after those bytes, shows that the server has seen them.
+  const agent = trusting(webhook.certificate);
+  await post(webhook, agent, '/mutate', BODY);
+  agent.destroy();
+
+  let stopped = false;
+  const closing = webhook.close().then(() => {
+    stopped = true;
+  });
+  await idle.ended;
+  t.is(webhook.close(), webhook.close(), 'closing twice is closing once');
+  t.false(stopped, 'the request in flight holds the server');
+  await t.throwsAsync(() => connectRaw(webhook), { code: 'ECONNREFUSED' });
+  const ready = await fetch(`http://localhost:${webhook.healthPort}/readyz`);
+  t.is(ready.status, 503);
+  await ready.text();
+
+  flight.socket.write(BODY.slice(50));
+  await flight.ended;
+  t.regex(flight.received(), /^HTTP\/1\.1 200 [\s\S]*connection: close[\s\S]*"allowed":true/i);
+  await closing;
+});
+
+test('a request that never ends does not hold the server longer than its grace', async (t) => {
+  const webhook = await started(t, { timeouts: { graceMs: 50 } });
+  const raw = await connectRaw(webhook);
+  raw.socket.write('POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{');
+  const agent = trusting(webhook.certificate);
+  await post(webhook, agent, '/mutate', BODY);
+  agent.destroy();
+  await webhook.close();
+  await raw.ended;
+  t.is(raw.received(), '');
+});
+
+test('probes and metrics are served beside, in plain HTTP', async (t) => {
+  const webhook = await started(t, { healthPort: 0 });
+  const agent = trusting(webhook.certificate);
+  await post(webhook, agent, '/mutate', BODY);
+  await post(webhook, agent, '/mutate', '{');
+  agent.destroy();
+  const get = async (path: string) => {
+    const reply = await fetch(`http://localhost:${webhook.healthPort}${path}`);
+    return { status: reply.status, text: await reply.text() };
+  };
+  t.deepEqual(await get('/healthz'), { status: 200, text: 'ok' });
+  t.deepEqual(await get('/readyz'), { status: 200, text: 'ok' });
+  t.is((await get('/mutate')).status, 404);
+  const page = (await get('/metrics')).text;
+  t.regex(page, /cotenant_webhook_reviews_total\{route="mutate",outcome="patched"\} 1\n/);
+  t.regex(page, /cotenant_webhook_reviews_total\{route="mutate",outcome="malformed"\} 1\n/);
+  t.regex(page, /cotenant_webhook_certificate_not_after_timestamp_seconds \d{10}\n/);
+  t.is(page, await webhook.metrics());
+});
+
+test('a port that is taken is an error, and leaves nothing listening', async (t) => {
+  const taken = createServer().listen(0, 'localhost');
+  await once(taken, 'listening');
+  t.teardown(() => taken.close());
+  const { port } = taken.address() as { port: number };
+  await t.throwsAsync(() => started(t, { port }), { code: 'EADDRINUSE' });
+  await t.throwsAsync(() => started(t, { healthPort: port }), { code: 'EADDRINUSE' });
+});

@@ -1,0 +1,68 @@
+/* Writes a container's files as the agent would, for tests that need a grant without an agent:
+ *   grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS]...
+ * DIR gets `limits` and `ledger`; with an existing page of the same shape only its card entries are rewritten. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../../native/format/ledger.h"
+
+int main(int argc, char **argv) {
+    static struct cot_page page;
+    char path[4096];
+    struct stat info;
+    if (argc < 5) {
+        fprintf(stderr, "usage: grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS]...\n");
+        return 2;
+    }
+    page.header = (struct cot_page_header){
+        .magic = COT_PAGE_MAGIC,
+        .version = COT_PAGE_VERSION,
+        .card_count = (uint32_t)(argc - 4),
+        .slot_count = (uint32_t)atoi(argv[2]),
+        .flags = (uint32_t)atoi(argv[3]),
+        .generation = 1,
+    };
+    uint64_t bytes = cot_page_bytes(page.header.slot_count, page.header.card_count);
+    page.header.bytes = (uint32_t)bytes;
+    for (int i = 4; i < argc; i++) {
+        struct cot_page_card *card = &page.cards[i - 4];
+        unsigned long long memory, context, granule;
+        char hex[33];
+        unsigned flags = 0;
+        if (sscanf(argv[i], "%32[0-9a-f]:%llu:%llu:%llu:%u", hex, &memory, &context, &granule, &flags) < 4) return 2;
+        for (int k = 0; k < 16; k++) {
+            unsigned byte;
+            sscanf(hex + 2 * k, "%2x", &byte);
+            card->uuid[k] = (uint8_t)byte;
+        }
+        card->memory_bytes = memory;
+        card->context_bytes = context;
+        card->granule_bytes = granule;
+        card->flags = flags;
+        card->check = cot_check(card, COT_CARD_WORDS);
+    }
+    snprintf(path, sizeof path, "%s/limits", argv[1]);
+    int fd = open(path, O_RDWR | O_CREAT, 0644);
+    if (fd < 0 || fstat(fd, &info) != 0) return perror(path), 1;
+    if ((uint64_t)info.st_size == bytes) {
+        struct cot_page_header before;
+        if (pread(fd, &before, sizeof before, 0) == sizeof before) page.header.generation = before.generation + 1;
+    } else if (ftruncate(fd, (off_t)bytes) != 0) {
+        return perror(path), 1;
+    }
+    if (pwrite(fd, page.cards, sizeof page.cards, sizeof page.header) != sizeof page.cards) return 1;
+    if (pwrite(fd, &page.header, sizeof page.header, 0) != sizeof page.header) return 1;
+    close(fd);
+    snprintf(path, sizeof path, "%s/ledger", argv[1]);
+    fd = open(path, O_RDWR | O_CREAT, 0666);
+    if (fd < 0 || fstat(fd, &info) != 0) return perror(path), 1;
+    uint64_t ledger = cot_ledger_bytes(page.header.slot_count, page.header.card_count);
+    struct cot_ledger_header header = {.magic = COT_LEDGER_MAGIC, .version = COT_LEDGER_VERSION, .card_count = page.header.card_count, .slot_count = page.header.slot_count};
+    if ((uint64_t)info.st_size != ledger && (ftruncate(fd, (off_t)ledger) != 0 || pwrite(fd, &header, sizeof header, 0) != sizeof header)) return perror(path), 1;
+    close(fd);
+    return 0;
+}

@@ -1,0 +1,297 @@
+// One table of golden cases per dialect: limits in, shares per card or the refusal out.
+import test from 'ava';
+import { GIB, MIB } from '../../../src/request/quantity.ts';
+import type { CardShare } from '../../../src/request/request.ts';
+import { outcome, podWith, rules } from './pods.ts';
+
+type Case = {
+  limits: object;
+  settings?: object;
+  labels?: object;
+  annotations?: object;
+  env?: object[];
+  expected: readonly CardShare[] | readonly string[] | 'none';
+};
+
+const bytes = (count: number) => ({ memory: { kind: 'bytes', bytes: count } }) as const;
+const units = (count: number, unitBytes = GIB) =>
+  ({ memory: { kind: 'units', units: count, unitBytes, rounding: 'cgpu' } }) as const;
+const percent = (count: number) => ({ memory: { kind: 'percent', percent: count } }) as const;
+const whole = { memory: { kind: 'whole' } } as const;
+const limit = (name: string) => `spec.containers[0].resources.limits["${name}"]`;
+
+function table(title: string, cases: Record<string, Case>): void {
+  for (const [name, { limits, settings, expected, ...more }] of Object.entries(cases)) {
+    test(`${title}: ${name}`, (t) => {
+      t.deepEqual(outcome(podWith(limits, more), rules(settings)), expected);
+    });
+  }
+}
+
+const G = 'cotenant.io/gpu';
+const M = 'cotenant.io/gpu-memory';
+const C = 'cotenant.io/gpu-cores';
+
+table('our names', {
+  'memory alone is a slice of one card': { limits: { [M]: '6Gi' }, expected: [bytes(6 * GIB)] },
+  'amounts are totals that are split equally': {
+    limits: { [G]: '2', [M]: '12Gi', [C]: '50' },
+    expected: [
+      { ...bytes(6 * GIB), coresPercent: 25 },
+      { ...bytes(6 * GIB), coresPercent: 25 },
+    ],
+  },
+  'cards alone are whole cards': { limits: { [G]: 2 }, expected: [whole, whole] },
+  'compute alone comes with all memory of the card': {
+    limits: { [C]: '2' },
+    expected: [{ ...whole, coresPercent: 2 }],
+  },
+  'any spelling of an amount will do': {
+    limits: { [G]: '2000m', [M]: '8388608Ki' },
+    expected: [bytes(4 * GIB), bytes(4 * GIB)],
+  },
+  'one MiB is the least': { limits: { [M]: '1Mi' }, expected: [bytes(MIB)] },
+  'decimal gigabytes are refused, with both neighbours and the likely meaning': {
+    limits: { [M]: '4G' },
+    expected: [
+      `${limit(M)}: "4G" is not a whole number of MiB on the card; write "3814Mi" or "3815Mi" (or "4Gi", if binary units were meant)`,
+    ],
+  },
+  'a total that does not split is refused with the next ones that do': {
+    limits: { [G]: '2', [M]: '3Mi' },
+    expected: [`${limit(M)}: "3Mi" is not a whole number of MiB on each of 2 cards; write "2Mi" or "4Mi"`],
+  },
+  'less than one MiB': {
+    limits: { [M]: '8' },
+    expected: [`${limit(M)}: "8" is not a whole number of MiB on the card; write "1Mi"`],
+  },
+  'no memory': {
+    limits: { [M]: '0' },
+    expected: [`${limit(M)}: "0" is not more than nothing; write at least 1Mi, or leave it out`],
+  },
+  'negative memory': {
+    limits: { [G]: '4', [M]: '-1Gi' },
+    expected: [
+      `${limit(M)}: "-1Gi" is not more than nothing; write at least 4Mi (1Mi on each of 4 cards), or leave it out`,
+    ],
+  },
+  'more memory than any node has': {
+    limits: { [M]: '1e30' },
+    expected: [`${limit(M)}: "1e30" is more than any node has; write at most 1Pi`],
+  },
+  'a just too large amount': {
+    limits: { [M]: '1025Ti' },
+    expected: [`${limit(M)}: "1025Ti" is more than any node has; write at most 1Pi`],
+  },
+  'memory that is no quantity': {
+    limits: { [M]: '4GB' },
+    expected: [
+      `${limit(M)}: "4GB" is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti); write an amount such as "4Gi" or "1536Mi"`,
+    ],
+  },
+  'no cards': {
+    limits: { [G]: '0' },
+    expected: [
+      `${limit(G)}: "0" is less than 1; write a whole number from 1 to 64, or leave ${G} out where the container needs no GPU`,
+    ],
+  },
+  'half a card': {
+    limits: { [G]: '500m' },
+    expected: [
+      `${limit(G)}: "500m" is not a whole number; write a whole number from 1 to 64, or leave ${G} out where the container needs no GPU`,
+    ],
+  },
+  'a billion cards': {
+    limits: { [G]: '1G' },
+    expected: [
+      `${limit(G)}: "1G" is more than 64; write a whole number from 1 to 64, or leave ${G} out where the container needs no GPU`,
+    ],
+  },
+  '101 percent of one card': {
+    limits: { [C]: '101' },
+    expected: [
+      `${limit(C)}: "101" is more than 100; write a whole number from 1 to 100 (100 is all compute of the card), or leave it out`,
+    ],
+  },
+  'no compute': {
+    limits: { [M]: '1Gi', [C]: '0' },
+    expected: [
+      `${limit(C)}: "0" is less than 1; write a whole number from 1 to 100 (100 is all compute of the card), or leave it out`,
+    ],
+  },
+  'compute that does not split': {
+    limits: { [G]: '2', [M]: '2Gi', [C]: '25' },
+    expected: [
+      `${limit(C)}: "25" cannot be split equally over 2 cards in whole percent; write 24 or 26, the total over all cards`,
+    ],
+  },
+  'two faults are both told': {
+    limits: { [M]: '1', [C]: '500' },
+    expected: [
+      `${limit(M)}: "1" is not a whole number of MiB on the card; write "1Mi"`,
+      `${limit(C)}: "500" is more than 100; write a whole number from 1 to 100 (100 is all compute of the card), or leave it out`,
+    ],
+  },
+});
+
+const MEM = 'aliyun.com/gpu-mem';
+const PCT = 'aliyun.com/gpu-core.percentage';
+const four = { labels: { 'aliyun.com/gpu-count': '4' } };
+const disabled = (value: string) => ({ env: [{ name: 'CGPU_DISABLE', value }] });
+
+table('ACK', {
+  'units are proportional, as cGPU has them': { limits: { [MEM]: 3 }, expected: [units(3)] },
+  'literal sizes where the operator says so': {
+    limits: { [MEM]: '3' },
+    settings: { ack: { rounding: 'literal' } },
+    expected: [bytes(3 * GIB)],
+  },
+  'a cluster that counts in MiB': {
+    limits: { [MEM]: '16276' },
+    settings: { ack: { unit: 'MiB' } },
+    expected: [units(16276, MIB)],
+  },
+  'a cluster that counts in 128 MiB': {
+    limits: { [MEM]: '5' },
+    settings: { ack: { unit: '128MiB' } },
+    expected: [units(5, 128 * MIB)],
+  },
+  'memory and compute': { limits: { [MEM]: '2', [PCT]: '30' }, expected: [{ ...units(2), coresPercent: 30 }] },
+  'compute in other steps than five': {
+    limits: { [MEM]: '2', [PCT]: '2' },
+    expected: [{ ...units(2), coresPercent: 2 }],
+  },
+  'the pod label spreads the total over cards': {
+    limits: { [MEM]: '8' },
+    ...four,
+    expected: [units(2), units(2), units(2), units(2)],
+  },
+  'a total that does not split over the label': {
+    limits: { [MEM]: '9' },
+    ...four,
+    expected: [
+      `${limit(MEM)}: "9" cannot be split equally over the 4 cards of label aliyun.com/gpu-count; write 8 or 12`,
+    ],
+  },
+  'fewer units than cards': {
+    limits: { [MEM]: '3' },
+    ...four,
+    expected: [`${limit(MEM)}: "3" cannot be split equally over the 4 cards of label aliyun.com/gpu-count; write 4`],
+  },
+  'a label that is no number': {
+    limits: { [MEM]: '8' },
+    labels: { 'aliyun.com/gpu-count': 'four' },
+    expected: [
+      'metadata.labels["aliyun.com/gpu-count"]: "four" is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti); write a whole number from 1 to 64',
+    ],
+  },
+  'compute over several cards': {
+    limits: { [MEM]: '8', [PCT]: '30' },
+    ...four,
+    expected: [
+      `${limit(PCT)}: "30" is a share of one card, but label aliyun.com/gpu-count asks for 4; leave it out, or ask for one card, or use cotenant.io/gpu-cores, which is a total over all cards`,
+    ],
+  },
+  'compute without memory': {
+    limits: { [PCT]: '30' },
+    expected: [`${limit(MEM)}: is missing; ${PCT} is only served beside an amount of ${MEM}`],
+  },
+  'compute above a card': {
+    limits: { [MEM]: '2', [PCT]: '101' },
+    expected: [`${limit(PCT)}: "101" is more than 100; write a whole number from 1 to 100: percent of one card`],
+  },
+  'a fraction of a unit': {
+    limits: { [MEM]: '5.5' },
+    expected: [`${limit(MEM)}: "5.5" is not a whole number; write a whole number from 1 to 1048576`],
+  },
+  'zero units ask for nothing': { limits: { [MEM]: '0' }, expected: 'none' },
+  'zero units beside compute': {
+    limits: { [MEM]: '0', [PCT]: '5' },
+    expected: [`${limit(MEM)}: "0" is less than 1; write a whole number from 1 to 1048576`],
+  },
+  overflow: {
+    limits: { [MEM]: '1e30' },
+    expected: [`${limit(MEM)}: "1e30" is more than 1048576; write a whole number from 1 to 1048576`],
+  },
+  'isolation off is refused until it is allowed': {
+    limits: { [MEM]: '3' },
+    ...disabled('1'),
+    expected: [
+      'spec.containers[0].env: "CGPU_DISABLE=1" switches isolation off, which is not allowed here; leave it out, or have allowMemoryIsolationOff switched on',
+    ],
+  },
+  'isolation off where it is allowed': {
+    limits: { [MEM]: '3' },
+    settings: { allowMemoryIsolationOff: true },
+    ...disabled('true'),
+    expected: [units(3)],
+  },
+  'isolation not switched off': { limits: { [MEM]: '3' }, ...disabled('false'), expected: [units(3)] },
+  'a switch that comes from elsewhere cannot be read': {
+    limits: { [MEM]: '3' },
+    env: [{ name: 'CGPU_DISABLE', valueFrom: { configMapKeyRef: { name: 'x', key: 'y' } } }],
+    expected: [
+      'spec.containers[0].env[0]: "CGPU_DISABLE" takes its value from elsewhere; write the value itself, true or false',
+    ],
+  },
+  'not switched on: the names are nobody’s': { limits: { [MEM]: '3' }, settings: { dialects: [] }, expected: 'none' },
+});
+
+const U = 'cnvrg.io/metagpu';
+const over = (value: string) => ({ annotations: { 'gpu-mem-limit.cnvrg.io/metagpu': value } });
+
+table('MetaGPU', {
+  '30 units are 30 percent of a card': { limits: { [U]: '30' }, expected: [percent(30)] },
+  '100 units are a whole card': { limits: { [U]: 100 }, expected: [whole] },
+  '150 units are a card and a half': { limits: { [U]: '150' }, expected: [whole, percent(50)] },
+  '201 units are two cards and one percent': { limits: { [U]: '201' }, expected: [whole, whole, percent(1)] },
+  'zero units ask for nothing': { limits: { [U]: '0' }, expected: 'none' },
+  'a fraction of a unit': {
+    limits: { [U]: '0.5' },
+    expected: [`${limit(U)}: "0.5" is not a whole number; write a whole number from 1 to 6400: 100 is one card`],
+  },
+  'negative units': {
+    limits: { [U]: '-1' },
+    expected: [`${limit(U)}: "-1" is less than 1; write a whole number from 1 to 6400: 100 is one card`],
+  },
+  'more units than cards of any node': {
+    limits: { [U]: '1e30' },
+    expected: [`${limit(U)}: "1e30" is more than 6400; write a whole number from 1 to 6400: 100 is one card`],
+  },
+  'a limit above the reserve where overcommit is allowed': {
+    limits: { [U]: '33' },
+    settings: { allowMemoryOvercommit: true },
+    ...over('50'),
+    expected: [{ ...percent(33), memoryLimit: { kind: 'percent', percent: 50 } }],
+  },
+  'a limit of the whole second card': {
+    limits: { [U]: '150' },
+    settings: { allowMemoryOvercommit: true },
+    ...over('200'),
+    expected: [whole, { ...percent(50), memoryLimit: { kind: 'whole' } }],
+  },
+  'a limit that is the reserve is no overcommit': { limits: { [U]: '33' }, ...over('33'), expected: [percent(33)] },
+  'overcommit where it is not allowed': {
+    limits: { [U]: '33' },
+    ...over('50'),
+    expected: [
+      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "50" is more than the 33 units that cnvrg.io/metagpu reserves, and overcommit is not allowed here; write 33, or have allowMemoryOvercommit switched on',
+    ],
+  },
+  'a limit below the reserve': {
+    limits: { [U]: '33' },
+    ...over('20'),
+    expected: [
+      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "20" is less than 33; write a whole number from 33 to 100: from what is reserved up to all memory of the card',
+    ],
+  },
+  'a limit of more cards than are reserved': {
+    limits: { [U]: '150' },
+    settings: { allowMemoryOvercommit: true },
+    ...over('201'),
+    expected: [
+      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "201" is more than 200; write a whole number from 150 to 200: from what is reserved up to all memory of 2 cards',
+    ],
+  },
+  'not switched on: the name is nobody’s': { limits: { [U]: '30' }, settings: { dialects: ['ack'] }, expected: 'none' },
+});

@@ -1,0 +1,30 @@
+// Pods for the tests of requests: the smallest ones that hold what a case is about.
+
+import { formatProblem } from '../../../src/request/problem.ts';
+import { readPodRequest } from '../../../src/request/read.ts';
+import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rules.ts';
+
+/** Rules with both foreign dialects on, and `changes` in the words of the operator's settings. */
+export function rules(changes: object = {}): Rules {
+  const read = parseRules({ dialects: ['ack', 'metagpu'], ...changes }, 'rules', DEFAULT_RULES);
+  if (!read.ok) throw new Error(read.problems.map(formatProblem).join('\n'));
+  return read.value;
+}
+
+/** A pod of one container named main with these limits, and the requests that the API server would fill in. */
+export function podWith(limits: object, more: { labels?: object; annotations?: object; env?: object[] } = {}): object {
+  const { labels, annotations, env } = more;
+  const container = { name: 'main', ...(env && { env }), resources: { limits, requests: { ...limits } } };
+  return {
+    metadata: { ...(labels && { labels }), ...(annotations && { annotations }) },
+    spec: { containers: [container] },
+  };
+}
+
+/** What main asks for, or every problem in words: short enough for a table. */
+export function outcome(pod: object, under: Rules): unknown {
+  const reading = readPodRequest(pod, under);
+  if (reading.kind === 'none') return 'none';
+  if (reading.kind === 'refused') return reading.problems.map(formatProblem);
+  return reading.request.containers[0]?.cards;
+}

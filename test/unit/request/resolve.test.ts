@@ -1,0 +1,86 @@
+import test from 'ava';
+import fc from 'fast-check';
+import { GIB, MIB } from '../../../src/request/quantity.ts';
+import { type MemoryAmount, nominalBytes, resolveLimit, resolveShare } from '../../../src/request/request.ts';
+
+const units = (count: number, unitBytes = GIB): MemoryAmount => ({
+  kind: 'units',
+  units: count,
+  unitBytes,
+  rounding: 'cgpu',
+});
+
+// Card's total and limit in MiB, as ACK's own pages and users' posts show them for n of the card's units.
+const PUBLISHED: [card: string, totalMiB: number, units: number, limitMiB: number][] = [
+  ['T4', 15079, 3, 3231],
+  ['V100', 16130, 4, 4301],
+  ['V100', 16130, 2, 2150],
+  ['V100', 16130, 3, 3226],
+  ['T4', 15360, 3, 3072],
+];
+
+test('units resolve to every limit that is published for cGPU', (t) => {
+  for (const [card, total, count, limit] of PUBLISHED) {
+    t.is(
+      resolveShare({ memory: units(count) }, total * MIB),
+      limit * MIB,
+      `${count} units of a ${card} of ${total} MiB`,
+    );
+  }
+});
+
+test('an amount resolves to bytes of the card it lies on', (t) => {
+  const total = 15079 * MIB;
+  const cases: [MemoryAmount, number][] = [
+    [{ kind: 'bytes', bytes: 5 * GIB }, 5 * GIB],
+    [{ kind: 'whole' }, total],
+    [{ kind: 'percent', percent: 30 }, 150 * 30 * MIB],
+    [units(14), total],
+    [units(256, 128 * MIB), Math.floor((15079 * 256) / 117) * MIB],
+    [units(10, MIB), 10 * MIB],
+  ];
+  for (const [memory, expected] of cases) t.is(resolveShare({ memory }, total), expected, JSON.stringify(memory));
+});
+
+test('a share that is enforced at another amount than it reserves resolves to both', (t) => {
+  const share = { memory: { kind: 'percent', percent: 33 }, memoryLimit: { kind: 'whole' } } as const;
+  t.is(resolveShare(share, 80 * GIB), Math.floor((80 * 1024) / 100) * 33 * MIB);
+  t.is(resolveLimit(share, 80 * GIB), 80 * GIB);
+  t.is(resolveLimit({ memory: units(1) }, 80 * GIB), GIB);
+});
+
+test('units never resolve to less than their share, together fill the card, and more than all do not fit', (t) => {
+  const unit = fc.constantFrom(MIB, 128 * MIB, 256 * MIB, 512 * MIB, GIB);
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(
+        unit,
+        fc.integer({ min: 1024, max: 200_000 }),
+        fc.integer({ min: 1, max: 300_000 }),
+        (size, mib, n) => {
+          const total = mib * MIB;
+          const all = Math.floor(total / size);
+          const resolved = resolveShare({ memory: units(n, size) }, total);
+          const problem = `${n} of ${all} units of ${size} on ${total} gave ${resolved}`;
+          if (n <= all && (resolved < n * size || resolved > total)) throw new Error(problem);
+          if (n === all && resolved !== total) throw new Error(problem);
+          if (n > all && resolved <= total) throw new Error(problem);
+          if (n < all && resolved + resolveShare({ memory: units(all - n, size) }, total) > total)
+            throw new Error(problem);
+        },
+      ),
+      { numRuns: 2000 },
+    );
+  });
+});
+
+test('a card smaller than one unit cannot hold it', (t) => {
+  t.is(resolveShare({ memory: units(1) }, 512 * MIB), GIB);
+});
+
+test('only amounts that need no card have a nominal size', (t) => {
+  t.is(nominalBytes({ kind: 'bytes', bytes: 7 * MIB }), 7 * MIB);
+  t.is(nominalBytes(units(3)), 3 * GIB);
+  t.is(nominalBytes({ kind: 'percent', percent: 5 }), undefined);
+  t.is(nominalBytes({ kind: 'whole' }), undefined);
+});

@@ -1,0 +1,66 @@
+// What the pages say in examples and tables is what the code does.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { parse } from 'yaml';
+import { parseRecord } from '../../../src/request/record.ts';
+import { parseConfiguration } from '../../../webhook/configuration.ts';
+import { createMetrics } from '../../../webhook/metrics.ts';
+import { answerOf, configured, creation, sharePod } from './reviews.ts';
+
+const page = (name: string) => readFileSync(join(import.meta.dirname, '../../../docs', name), 'utf8');
+const blocks = (name: string, language: string) =>
+  [...page(name).matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\``, 'gm'))].map((match) => match[1] ?? '');
+
+test('every pod of the page on requests is patched', (t) => {
+  const pods = blocks('requests.md', 'yaml').map((text) => parse(text));
+  t.is(pods.length, 3);
+  for (const pod of pods) t.like(answerOf(creation(pod)), { outcome: 'patched', denial: undefined }, pod.metadata.name);
+});
+
+test('the refusal and the record that the page shows are the real ones', (t) => {
+  const [refusal = ''] = blocks('requests.md', 'text');
+  const limits = { 'cotenant.io/gpu-memory': '4G' };
+  t.is(answerOf(creation(sharePod({ resources: { limits } }))).denial, `422 Invalid: ${refusal.trim()}`);
+  const [record = ''] = blocks('requests.md', 'json');
+  t.true(parseRecord(record.trim()).ok);
+});
+
+test('the configuration that the page shows is one, with every setting in it', (t) => {
+  const [text = ''] = blocks('webhook.md', 'yaml');
+  const settings = parse(text);
+  const read = parseConfiguration(settings);
+  t.true(read.ok);
+  if (!read.ok) return;
+  t.deepEqual(Object.keys(read.value).sort(), Object.keys(settings).sort());
+  t.deepEqual(Object.keys(read.value.rules).sort(), Object.keys(settings.rules).sort());
+  t.deepEqual(read.value.namespaces.get('research')?.dialects, ['ack', 'metagpu']);
+});
+
+test('the variables that the page says are removed are removed, and the others are not', (t) => {
+  const rows = page('webhook.md').split('Variables that are removed')[1]?.split('## ')[0] ?? '';
+  const [table = '', after = ''] = rows.split('\n`LD_PRELOAD`');
+  const cells = table.split('\n').map((row) => row.split('|')[1] ?? '');
+  const removed = cells.flatMap((cell) => [...cell.matchAll(/`([A-Z_]+)\*?`/g)].map((match) => match[1] ?? ''));
+  const kept = ['LD_PRELOAD', ...[...after.matchAll(/`([A-Z_]+)`/g)].map((match) => match[1] ?? '')];
+  t.true(removed.length >= 12 && kept.length === 3, `${removed} ${kept}`);
+  const env = [...removed.map((name) => (name.endsWith('_') ? `${name}X` : name)), ...kept].map((name) => ({ name }));
+  const { pod } = answerOf(creation(sharePod({ env })));
+  const [main] = (pod.spec as { containers: { env: { name: string }[] }[] }).containers;
+  const left = main?.env.map(({ name }) => name).filter((name) => !name.startsWith('NVIDIA_'));
+  t.deepEqual(left, kept);
+});
+
+test('the metrics that the page names are those that are served', async (t) => {
+  const named = [...page('webhook.md').matchAll(/^\| `(cotenant_webhook_\w+)/gm)].map((match) => match[1]);
+  const served = [...(await createMetrics().render()).matchAll(/^# TYPE (\S+)/gm)].map((match) => match[1]);
+  t.deepEqual(named.sort(), served.sort());
+});
+
+test('the dialects of the page are switched on by their names', (t) => {
+  for (const limits of [{ 'aliyun.com/gpu-mem': '1' }, { 'cnvrg.io/metagpu': '1' }]) {
+    const pod = creation(sharePod({ resources: { limits } }));
+    t.is(answerOf(pod).outcome, 'patched');
+    t.is(answerOf(pod, configured({ rules: {} })).outcome, 'allowed');
+  }
+});

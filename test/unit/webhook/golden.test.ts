@@ -1,0 +1,59 @@
+// Whole answers against files in test/golden/webhook. After a wanted change: UPDATE_GOLDEN=1 ava test/unit/webhook/golden.test.ts
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import test from 'ava';
+import type { JsonObject } from '../../../src/request/json.ts';
+import type { Route } from '../../../webhook/review.ts';
+import { answerOf, configured, creation, FIXTURES, fixture, sharePod } from './reviews.ts';
+
+const GOLDEN = join(import.meta.dirname, '../../golden/webhook');
+const limited = (name: string, limits: object) => ({ name, resources: { limits } });
+
+const REVIEWS: Record<string, JsonObject> = {
+  'one-container': creation(sharePod()),
+  'two-containers': creation(
+    sharePod({}, { containers: [limited('a', { 'cotenant.io/gpu-memory': '2Gi' }), { name: 'b' }] }),
+  ),
+  'whole-cards': creation(sharePod(limited('main', { 'cotenant.io/gpu': 2 }))),
+  'ack-one-card': creation(
+    sharePod(limited('main', { 'aliyun.com/gpu-mem': 3, 'aliyun.com/gpu-core.percentage': 30 })),
+  ),
+  'metagpu-card-and-a-half': creation(sharePod(limited('main', { 'cnvrg.io/metagpu': '150' }))),
+};
+for (const file of readdirSync(FIXTURES)) REVIEWS[basename(file, '.json')] = fixture(basename(file, '.json'));
+
+for (const [name, body] of Object.entries(REVIEWS)) {
+  const route: Route = name.includes('-update-') && !name.includes('ephemeral') ? 'validate' : 'mutate';
+
+  test(`${name}: the answer is the golden one`, (t) => {
+    const { pod: _, ...answer } = answerOf(body, configured(), route);
+    const file = join(GOLDEN, `${name}.json`);
+    const text = `${JSON.stringify({ route, ...answer }, null, 2)}\n`;
+    if (process.env.UPDATE_GOLDEN) writeFileSync(file, text);
+    t.is(text, readFileSync(file, 'utf8'));
+  });
+
+  test(`${name}: a second pass over the patched pod changes nothing`, (t) => {
+    const first = answerOf(body, configured(), route);
+    const again = { ...body, request: { ...(body.request as object), object: first.pod } };
+    const second = answerOf(again, configured(), route);
+    t.deepEqual(second.patch, []);
+    t.is(second.allowed, first.allowed);
+  });
+}
+
+test('every golden file belongs to a review', (t) => {
+  const stray = readdirSync(GOLDEN).filter((file) => !Object.hasOwn(REVIEWS, basename(file, '.json')));
+  t.deepEqual(stray, []);
+  t.true(existsSync(join(GOLDEN, 'one-container.json')));
+});
+
+test('validation, after the patch, finds every created pod as it must be, and before it, every pod with a share wanting', (t) => {
+  for (const [name, body] of Object.entries(REVIEWS)) {
+    if (name.includes('-update-')) continue;
+    const mutated = answerOf(body);
+    const after = { ...body, request: { ...(body.request as object), object: mutated.pod } };
+    t.true(answerOf(after, configured(), 'validate').allowed, name);
+    t.is(answerOf(body, configured(), 'validate').allowed, mutated.patch.length === 0, name);
+  }
+});

@@ -1,0 +1,225 @@
+// Random pods, reasonable and hostile: what holds for every one of them.
+import test from 'ava';
+import fc from 'fast-check';
+import type { JsonObject } from '../../../src/request/json.ts';
+import { injectPod } from '../../../webhook/inject.ts';
+import { diff, prove } from '../../../webhook/patch.ts';
+import { review } from '../../../webhook/review.ts';
+import { same } from '../../../webhook/same.ts';
+import { configured, creation } from './reviews.ts';
+
+const configuration = configured({
+  rules: {
+    dialects: ['ack', 'metagpu'],
+    allowMemoryIsolationOff: true,
+    allowMemoryOvercommit: true,
+    allowGpuUuid: true,
+    priorities: ['normal', 'high'],
+    templates: { small: { gpuMemory: '1Gi' } },
+  },
+  runtimeClassName: 'nvidia',
+});
+
+const amounts = fc.constantFrom<unknown>(
+  '1',
+  2,
+  '3',
+  '4Gi',
+  '1536Mi',
+  '30',
+  '150',
+  '100',
+  '0',
+  '-1',
+  '4G',
+  '1e30',
+  'x',
+  null,
+);
+const resources = fc.dictionary(
+  fc.constantFrom(
+    'cotenant.io/gpu',
+    'cotenant.io/gpu-memory',
+    'cotenant.io/gpu-cores',
+    'aliyun.com/gpu-mem',
+    'aliyun.com/gpu-core.percentage',
+    'cnvrg.io/metagpu',
+    'cpu',
+  ),
+  amounts,
+  { maxKeys: 3, noNullPrototype: true },
+);
+const variable = fc.record({
+  name: fc.constantFrom(
+    'A',
+    'NVIDIA_VISIBLE_DEVICES',
+    'NVIDIA_DRIVER_CAPABILITIES',
+    'CGPU_DISABLE',
+    'LD_AUDIT',
+    'CUDA_MPS_X',
+  ),
+  value: fc.constantFrom('1', 'all', 'void', 'compute', 'true'),
+});
+const mount = fc.record({
+  name: fc.constantFrom('own', 'cotenant'),
+  mountPath: fc.constantFrom('/data', '/run', '/var/run', '/run/cotenant', '/etc/ld.so.preload'),
+});
+const rare = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: undefined, freq: 1 });
+const container = fc.record(
+  {
+    name: fc.constantFrom('main', 'helper', 'agent', 'init', 'Bad_Name'),
+    env: fc.array(variable, { maxLength: 4 }),
+    resources: fc.record({ limits: resources, requests: rare(resources) }, { requiredKeys: [] }),
+    volumeMounts: fc.array(mount, { maxLength: 2 }),
+    restartPolicy: rare(fc.constantFrom('Always')),
+    securityContext: rare(fc.record({ privileged: fc.boolean() })),
+  },
+  { requiredKeys: ['name'], noNullPrototype: true },
+);
+const annotations = fc.dictionary(
+  fc.constantFrom(
+    'cotenant.io/placement',
+    'cotenant.io/priority',
+    'cotenant.io/template',
+    'cotenant.io/request',
+    'note',
+  ),
+  fc.constantFrom('spread', 'high', 'small', 'main=small', '{}', 'x'),
+  { maxKeys: 2, noNullPrototype: true },
+);
+const pod = fc.record(
+  {
+    metadata: fc.record(
+      { annotations, labels: fc.constantFrom({}, { 'aliyun.com/gpu-count': '2' }) },
+      { requiredKeys: [], noNullPrototype: true },
+    ),
+    spec: fc.record(
+      {
+        containers: fc.array(container, { minLength: 1, maxLength: 3 }),
+        initContainers: fc.array(container, { maxLength: 2 }),
+        volumes: fc.constantFrom<unknown[]>([], [{ name: 'own', emptyDir: {} }]),
+        schedulerName: fc.constantFrom('default-scheduler', 'cotenant-scheduler', 'other'),
+      },
+      { requiredKeys: ['containers'], noNullPrototype: true },
+    ),
+  },
+  { requiredKeys: ['spec'], noNullPrototype: true },
+) as fc.Arbitrary<JsonObject>;
+
+/** One pod in three has one share only and nothing odd, so that most properties also see pods that are patched. */
+const plainShare = fc
+  .tuple(
+    pod,
+    fc.constantFrom({ 'cotenant.io/gpu-memory': '2Gi' }, { 'aliyun.com/gpu-mem': '4' }, { 'cnvrg.io/metagpu': '150' }),
+  )
+  .map(([{ metadata: _, spec, ...rest }, limits]): JsonObject => {
+    const { initContainers: _more, ...kept } = spec as JsonObject;
+    const containers = [{ name: 'main', resources: { limits } }, { name: 'side' }];
+    return { ...rest, spec: { ...kept, containers, schedulerName: 'default-scheduler' } };
+  });
+const anyPod = fc.oneof({ weight: 2, arbitrary: pod }, { weight: 1, arbitrary: plainShare });
+
+test('for any pod: nothing is thrown, inputs stay, patches lead where they should, and a second pass is empty', (t) => {
+  const kinds = { untouched: 0, patched: 0, refused: 0 };
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(anyPod, (given) => {
+        const text = JSON.stringify(given);
+        const injection = injectPod(given, 'team-a', configuration);
+        kinds[injection.kind] += 1;
+        if (JSON.stringify(given) !== text) throw new Error('the pod was changed');
+        if (injection.kind !== 'patched') return;
+        const operations = diff(given, injection.pod);
+        if (operations.length === 0) throw new Error('a pod of this shape cannot have been patched before');
+        const proof = prove(given, operations, injection.pod);
+        if (!proof.ok) throw new Error(proof.why);
+        // The API server reads the patched pod anew, so the second pass must not depend on objects being the same.
+        const reread = JSON.parse(JSON.stringify(injection.pod));
+        const again = injectPod(reread, 'team-a', configuration);
+        if (again.kind !== 'patched' || diff(reread, again.pod).length > 0) throw new Error('a second pass changes it');
+        if (again.record !== injection.record) throw new Error('a second pass reads another request');
+      }),
+      { numRuns: 4000 },
+    );
+  });
+  t.true(kinds.untouched > 100 && kinds.patched > 1000 && kinds.refused > 500, JSON.stringify(kinds));
+});
+
+test('for any pod, a share never leaves without its volume, its devices and our scheduler', (t) => {
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(anyPod, (given) => {
+        const injection = injectPod(given, 'team-a', configuration);
+        if (injection.kind !== 'patched') return;
+        const spec = injection.pod.spec as {
+          volumes: unknown[];
+          schedulerName: string;
+          containers: {
+            env: { name: string; value?: string }[];
+            resources?: { limits?: object };
+            volumeMounts?: unknown[];
+          }[];
+          initContainers?: (typeof spec)['containers'];
+        };
+        if (!spec.volumes.some((volume) => same({ name: 'cotenant', csi: { driver: 'cotenant.io' } }, volume))) {
+          throw new Error('no volume');
+        }
+        if (spec.schedulerName !== 'cotenant-scheduler') throw new Error(spec.schedulerName);
+        for (const each of [...spec.containers, ...(spec.initContainers ?? [])]) {
+          const share = Object.hasOwn(each.resources?.limits ?? {}, 'cotenant.io/gpu');
+          const visible = each.env.filter(({ name }) => name === 'NVIDIA_VISIBLE_DEVICES');
+          if (visible.length !== 1 || (visible[0]?.value === 'void') === share) throw new Error('devices are open');
+          if (share && (each.volumeMounts?.length ?? 0) < 4) throw new Error('mounts are missing');
+          const foreign = Object.keys(each.resources?.limits ?? {}).filter((name) => /aliyun|cnvrg/.test(name));
+          if (foreign.length > 0) throw new Error(`left to count: ${foreign}`);
+        }
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});
+
+test('for any JSON at all, a review is answered or called malformed, and never a fault of ours', (t) => {
+  const keys = fc.oneof(
+    fc.constantFrom(
+      'uid',
+      'object',
+      'oldObject',
+      'operation',
+      'resource',
+      'subResource',
+      'spec',
+      'metadata',
+      'containers',
+    ),
+    fc.constantFrom('name', 'env', 'volumes', 'volumeMounts', 'resources', 'limits', 'annotations', '__proto__', 'csi'),
+    fc.constantFrom('cotenant.io/gpu', 'cotenant.io/request', 'ephemeralContainers', 'securityContext', 'mountPath'),
+  );
+  const { value } = fc.letrec((tie) => ({
+    value: fc.oneof(
+      { depthSize: 'medium', withCrossShrink: true },
+      fc.constantFrom<unknown>(null, 1, true, '', 'x', 'cotenant', '2', 'UPDATE', 'CREATE', 'pods', '/run/cotenant'),
+      fc.array(tie('value'), { maxLength: 3 }),
+      fc.dictionary(keys, tie('value'), { maxKeys: 5, noNullPrototype: true }),
+    ),
+  }));
+  const operations = fc.constantFrom(
+    { operation: 'CREATE' },
+    { operation: 'UPDATE', subResource: 'ephemeralcontainers' },
+  );
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(value, value, operations, fc.constantFrom('mutate', 'validate'), (object, oldObject, more, route) => {
+        const text = JSON.stringify([object, oldObject]);
+        const reviewed = review(route, creation(object, { oldObject, ...more }), configuration);
+        if (reviewed.outcome === 'malformed' || reviewed.outcome === 'internal')
+          throw new Error(JSON.stringify(reviewed));
+        if (review(route, object, configuration).outcome !== 'malformed' && !Object.hasOwn(Object(object), 'request')) {
+          throw new Error('an answer for nobody');
+        }
+        if (JSON.stringify([object, oldObject]) !== text) throw new Error('the review was changed');
+      }),
+      { numRuns: 4000 },
+    );
+  });
+});

@@ -1,0 +1,195 @@
+// What a pod with a share may not have: one row per way around the limits, with the words that its writer gets.
+import test from 'ava';
+import { answerOf, configured, creation, sharePod } from './reviews.ts';
+
+const COVERS =
+  "would cover /etc/ld.so.preload or /run/cotenant, through which the container's limits reach it; write another path";
+const LEAVES = 'would let the container out of its limits; leave';
+const ONLY =
+  'the only one allowed is {"name":"cotenant","csi":{"driver":"cotenant.io"}}, which the webhook adds itself';
+const ours = { name: 'cotenant', csi: { driver: 'cotenant.io' } };
+const mounting = (mountPath: string, name = 'own') =>
+  sharePod({ volumeMounts: [{ name, mountPath }] }, { volumes: [{ name: 'own', emptyDir: {} }] });
+const capable = (add: string[]) => sharePod({ securityContext: { capabilities: { add } } });
+const mountRow = (path: string): [object, string] => [
+  mounting(path),
+  `spec.containers[0].volumeMounts[0].mountPath: ${JSON.stringify(path)} ${COVERS}`,
+];
+const capabilityRow = (name: string): [object, string] => [
+  capable(['NET_ADMIN', name]),
+  `spec.containers[0].securityContext.capabilities.add[1]: "${name}" ${LEAVES} out ALL, SYS_ADMIN, SYS_MODULE, SYS_RAWIO, BPF, SYS_PTRACE in a pod with a share of a GPU`,
+];
+
+const REFUSED: Record<string, [pod: object, message: string]> = {
+  'a privileged container': [
+    sharePod({ securityContext: { privileged: true } }),
+    `spec.containers[0].securityContext.privileged: true ${LEAVES} it out in a pod with a share of a GPU`,
+  ],
+  CAP_SYS_ADMIN: capabilityRow('SYS_ADMIN'),
+  'CAP_SYS_ADMIN by its kernel name': capabilityRow('CAP_SYS_ADMIN'),
+  'CAP_SYS_ADMIN in small letters': capabilityRow('sys_admin'),
+  CAP_SYS_PTRACE: capabilityRow('SYS_PTRACE'),
+  'all capabilities': capabilityRow('ALL'),
+  "the host's processes": [
+    sharePod({}, { hostPID: true }),
+    'spec.hostPID: true lets the container reach the processes of other tenants; leave it out in a pod with a share of a GPU',
+  ],
+  'a preset node': [
+    sharePod({}, { nodeName: 'gpu-1' }),
+    'spec.nodeName: "gpu-1" goes past the scheduler, which alone grants cards; leave it out; to choose a node use spec.nodeSelector or spec.affinity',
+  ],
+  'another scheduler': [
+    sharePod({}, { schedulerName: 'volcano' }),
+    'spec.schedulerName: "volcano" does not grant shares of GPUs; leave it out or write cotenant-scheduler',
+  ],
+  'a forged grant': [
+    sharePod({}, {}, { annotations: { 'cotenant.io/grant': '{"main":[]}' } }),
+    'metadata.annotations["cotenant.io/grant"]: "{\\"main\\":[]}" says what the scheduler granted; leave this annotation out',
+  ],
+  'forged devices': [
+    sharePod({}, {}, { annotations: { 'gpu-uuids.cotenant.io/main': 'all' } }),
+    'metadata.annotations["gpu-uuids.cotenant.io/main"]: "all" says what the scheduler granted; leave this annotation out',
+  ],
+  'a forged record': [
+    sharePod({}, {}, { annotations: { 'cotenant.io/request': '{"version":1}' } }),
+    'metadata.annotations["cotenant.io/request"]: "{\\"version\\":1}" is not what the webhook writes; leave this annotation out',
+  ],
+  'our volume with more in it': [
+    sharePod({}, { volumes: [{ name: 'cotenant', csi: { driver: 'cotenant.io', readOnly: true } }] }),
+    `spec.volumes[0]: "csi.driver cotenant.io" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+  ],
+  'our volume with attributes': [
+    sharePod({}, { volumes: [{ name: 'cotenant', csi: { driver: 'cotenant.io', volumeAttributes: { pod: 'x' } } }] }),
+    `spec.volumes[0]: "csi.driver cotenant.io" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+  ],
+  'our driver under another name': [
+    sharePod({}, { volumes: [{ name: 'mine', csi: { driver: 'cotenant.io' } }] }),
+    `spec.volumes[0]: "csi.driver cotenant.io" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+  ],
+  'our name on another volume': [
+    sharePod({}, { volumes: [{ name: 'cotenant', emptyDir: {} }] }),
+    `spec.volumes[0]: "cotenant" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+  ],
+  'our volume twice': [
+    sharePod({}, { volumes: [ours, { ...ours }] }),
+    `spec.volumes[1]: "cotenant" is there twice; ${ONLY}`,
+  ],
+  'a writable mount of our volume': [
+    mounting('/mnt/all', 'cotenant'),
+    'spec.containers[0].volumeMounts[0]: "/mnt/all" mounts the volume "cotenant", which is not the pod\'s to mount; leave it out: the webhook adds the mounts that are needed',
+  ],
+  "another container's ledger": [
+    sharePod({ volumeMounts: [{ name: 'cotenant', mountPath: '/run/cotenant/ledger', subPath: 'ledgers/x/ledger' }] }),
+    'spec.containers[0].volumeMounts[0]: "/run/cotenant/ledger" mounts the volume "cotenant", which is not the pod\'s to mount; leave it out: the webhook adds the mounts that are needed',
+  ],
+  'a mount over the preload list': mountRow('/etc/ld.so.preload'),
+  'a mount below our folder': mountRow('/run/cotenant/limits'),
+  'a mount over our folder': mountRow('/run/cotenant/'),
+  'a mount over our folder through the usual link': mountRow('/var/run/cotenant'),
+  'a mount that is written with doubled slashes': mountRow('//run//./cotenant'),
+  'a relative mount, which the kubelet makes absolute': mountRow('etc/ld.so.preload'),
+  'a mount that climbs': mountRow('/var/run/../etc/ld.so.preload'),
+  'a termination message over the limits': [
+    sharePod({ terminationMessagePath: '/run/cotenant/limits' }),
+    `spec.containers[0].terminationMessagePath: "/run/cotenant/limits" ${COVERS}`,
+  ],
+  'a block device over the limits': [
+    sharePod({ volumeDevices: [{ name: 'disk', devicePath: '/run/cotenant/limits' }] }),
+    `spec.containers[0].volumeDevices[0].devicePath: "/run/cotenant/limits" ${COVERS}`,
+  ],
+  'a list of devices as a mount, in a neighbour': [
+    sharePod(
+      {},
+      {
+        initContainers: [
+          { name: 'n', volumeMounts: [{ name: 'own', mountPath: '/var/run/nvidia-container-devices/all' }] },
+        ],
+      },
+    ),
+    'spec.initContainers[0].volumeMounts[0].mountPath: "/var/run/nvidia-container-devices/all" would be taken for a list of devices, past what was granted; write another path',
+  ],
+  'a second container of the same name': [
+    sharePod({}, { initContainers: [{ name: 'main' }] }),
+    'spec.containers[0].name: "main" names a second container; give each container its own name',
+  ],
+  'a neighbour without a usable name': [
+    sharePod({}, { initContainers: [{ name: 'A/B' }] }),
+    'spec.initContainers[0].name: "A/B" is no name of a container; write at most 63 of a-z, 0-9 and "-"',
+  ],
+  'variables of another type': [
+    sharePod({ env: { A: 'b' } }),
+    'spec.containers[0].env: an object is not a list of objects; write it as the API describes',
+  ],
+  'volumes of another type': [
+    sharePod({}, { volumes: ['x'] }),
+    'spec.volumes: a list of 1 is not a list of objects; write it as the API describes',
+  ],
+};
+
+for (const [name, [pod, message]] of Object.entries(REFUSED)) {
+  test(`a pod with a share is refused with field, value and what would be right: ${name}`, (t) => {
+    const answer = answerOf(creation(pod));
+    t.false(answer.allowed);
+    t.is(answer.denial?.replace(/^(403 Forbidden|422 Invalid): /, ''), message);
+    t.deepEqual(answer.patch, []);
+  });
+}
+
+test('a neighbour may not mount our volume either', (t) => {
+  const pod = sharePod(
+    {},
+    { initContainers: [{ name: 'spy', volumeMounts: [{ name: 'cotenant', mountPath: '/x' }] }] },
+  );
+  t.regex(answerOf(creation(pod)).denial ?? '', /^403 .*spec\.initContainers\[0\]\.volumeMounts\[0\]: "\/x" mounts/);
+});
+
+test('a neighbour may be privileged, trace, and mount where it likes: it has no share', (t) => {
+  const free = {
+    name: 'init',
+    securityContext: { privileged: true, capabilities: { add: ['SYS_PTRACE'] } },
+    volumeMounts: [{ name: 'own', mountPath: '/etc/ld.so.preload' }],
+  };
+  t.true(
+    answerOf(creation(sharePod({}, { initContainers: [free], volumes: [{ name: 'own', emptyDir: {} }] }))).allowed,
+  );
+});
+
+test('mounts beside our paths, and above them, are fine', (t) => {
+  const paths = ['/run', '/var/run', '/etc', '/etc/ld.so.preload.d', '/run/cotenants', '/data', '/'];
+  const volumeMounts = paths.map((mountPath) => ({ name: 'own', mountPath }));
+  t.is(answerOf(creation(sharePod({ volumeMounts }, { volumes: [{ name: 'own', emptyDir: {} }] }))).denial, undefined);
+});
+
+test('dropping capabilities, and adding harmless ones, is fine', (t) => {
+  t.true(answerOf(creation(capable(['NET_BIND_SERVICE', 'IPC_LOCK']))).allowed);
+  t.true(answerOf(creation(sharePod({ securityContext: { capabilities: { drop: ['ALL'] } } }))).allowed);
+});
+
+test('schedulers and runtime classes that the configuration allows stay, others are refused', (t) => {
+  const configuration = configured({
+    schedulerName: 'gpu-scheduler',
+    allowedSchedulers: ['volcano'],
+    runtimeClassName: 'nvidia',
+    allowedRuntimeClasses: ['nvidia-cdi'],
+  });
+  const specOf = (spec: object) => {
+    const { allowed, denial, pod } = answerOf(creation(sharePod({}, spec)), configuration);
+    const { schedulerName, runtimeClassName } = pod.spec as Record<string, unknown>;
+    return allowed ? [schedulerName, runtimeClassName] : denial;
+  };
+  t.deepEqual(specOf({}), ['gpu-scheduler', 'nvidia']);
+  t.deepEqual(specOf({ schedulerName: undefined }), ['gpu-scheduler', 'nvidia']);
+  t.deepEqual(specOf({ schedulerName: 'volcano', runtimeClassName: 'nvidia-cdi' }), ['volcano', 'nvidia-cdi']);
+  t.deepEqual(specOf({ schedulerName: 'ack-co-scheduler' }), ['gpu-scheduler', 'nvidia']);
+  t.is(
+    specOf({ runtimeClassName: 'kata' }),
+    '403 Forbidden: spec.runtimeClassName: "kata" is not one that gives containers their GPU; leave it out or write nvidia or nvidia-cdi',
+  );
+});
+
+test('of very many problems the first ten are told, and how many more there are', (t) => {
+  const volumeMounts = Array.from({ length: 200 }, () => ({ name: 'own', mountPath: '/run/cotenant' }));
+  const { denial = '' } = answerOf(creation(sharePod({ volumeMounts })));
+  t.is(denial.split(' | ').length, 11);
+  t.true(denial.endsWith(' | and 190 more'));
+});

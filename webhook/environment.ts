@@ -1,0 +1,78 @@
+// Environment variables of a container: which card it sees, which driver parts, and which names are not the tenant's.
+// Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
+import { type JsonObject, textAt } from '../src/request/json.ts';
+import { uuidsAnnotation } from '../src/request/names.ts';
+import { same } from './same.ts';
+
+export const VISIBLE_DEVICES = 'NVIDIA_VISIBLE_DEVICES';
+export const DRIVER_CAPABILITIES = 'NVIDIA_DRIVER_CAPABILITIES';
+/** NVIDIA's runtime then does nothing for the container: no device, no driver library, whatever its image says. */
+export const NO_DEVICES: JsonObject = { name: VISIBLE_DEVICES, value: 'void' };
+
+/**
+ * Removed from containers with a share. LD_PRELOAD and LD_LIBRARY_PATH stay: images need them, and our route is
+ * /etc/ld.so.preload. CUDA_VISIBLE_DEVICES stays: it can only narrow what was granted.
+ */
+const REMOVED: readonly { readonly names: RegExp; readonly because: string }[] = [
+  { names: /^CUDA_MPS_/, because: 'MPS is set up by the agent, and another pipe directory would leave its limits' },
+  { names: /^NVIDIA_GPU_MEMORY_/, because: 'the driver would take its memory limit from it' },
+  { names: /^NVIDIA_MIG_(CONFIG|MONITOR)_DEVICES$/, because: 'it gives control over how cards are partitioned' },
+  { names: /^LD_AUDIT$/, because: 'an audit library can lead the loader past the interposer' },
+  { names: /^(CUDA_DISABLE_CONTROL|CUDA_REDIRECT|CUDA_DEVICE_MEMORY_SHARED_CACHE)$/, because: 'it switches HAMi off' },
+  { names: /^(ENABLE_CUDA_HOOKS|DISABLE_GPU_LIMITER)$/, because: 'it switches another sharing system off' },
+  { names: /^CGPU_DISABLE$/, because: 'it was read, and cGPU is not what holds the limit here' },
+  { names: /^COTENANT_/, because: 'these names are kept for Cotenant' },
+];
+
+export type Environment = { readonly entries: readonly unknown[]; readonly warnings: readonly string[] };
+
+/** The variables of a container with a share. Warnings name what was taken out or replaced; none once that is done. */
+export function withShare(
+  entries: readonly unknown[],
+  container: string,
+  allowedCapabilities: readonly string[],
+): Environment {
+  const warnings: string[] = [];
+  const kept = entries.filter((entry) => {
+    const name = textAt(entry, 'name') ?? '';
+    const rule = REMOVED.find(({ names }) => names.test(name));
+    // A variable that a dialect reads is no surprise to its writer: it had its effect.
+    if (rule && name !== 'CGPU_DISABLE') warnings.push(`${container}: ${name} is removed: ${rule.because}`);
+    return rule === undefined;
+  });
+  const visible = {
+    name: VISIBLE_DEVICES,
+    valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath: `metadata.annotations['${uuidsAnnotation(container)}']` } },
+  };
+  const fallback = ['compute', 'utility'].filter((capability) => allowedCapabilities.includes(capability)).join(',');
+  const wanted = textAt(last(kept, DRIVER_CAPABILITIES), 'value');
+  const chosen = wanted?.split(',').every((capability) => allowedCapabilities.includes(capability))
+    ? wanted
+    : undefined;
+  const capabilities = { name: DRIVER_CAPABILITIES, value: chosen ?? (fallback || allowedCapabilities.join(',')) };
+  for (const own of [visible, capabilities]) {
+    const present = last(kept, own.name);
+    if (present !== undefined && !same(own, present)) warnings.push(`${container}: ${own.name} is replaced`);
+  }
+  return { entries: withEntry(withEntry(kept, visible), capabilities), warnings };
+}
+
+/** The variables of a container that has no share, in a pod where another one has. */
+export function withoutDevices(entries: readonly unknown[]): readonly unknown[] {
+  return withEntry(entries, NO_DEVICES);
+}
+
+/** The entry that counts: of several with one name, Kubernetes takes the last. */
+export function last(entries: readonly unknown[], name: string): unknown {
+  return entries.findLast((entry) => textAt(entry, 'name') === name);
+}
+
+/** The entry in the place of the first of its name, no second one; appended where there is none. */
+function withEntry(entries: readonly unknown[], own: JsonObject): readonly unknown[] {
+  const name = textAt(own, 'name');
+  const first = entries.findIndex((entry) => textAt(entry, 'name') === name);
+  if (first < 0) return [...entries, own];
+  return entries
+    .map((entry, index) => (index === first ? own : entry))
+    .filter((entry, index) => index <= first || textAt(entry, 'name') !== name);
+}

@@ -1,0 +1,249 @@
+// The HTTPS server that API servers call, and the plain one for probes and metrics.
+// Owns HTTP, TLS, limits of time and size, and stopping; what is answered to a review is review.ts's business.
+import { isUtf8 } from 'node:buffer';
+import { X509Certificate } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer as createHttpServer, type Server as HttpServer, type Server } from 'node:http';
+import { createServer as createHttpsServer } from 'node:https';
+import type { AddressInfo } from 'node:net';
+import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
+import { type Certificate, selfSigned } from './certificate.ts';
+import { type CertificateFiles, readCertificate, watchCertificate } from './certificate-files.ts';
+import type { WebhookConfiguration } from './configuration.ts';
+import { createMetrics, type WebhookMetrics } from './metrics.ts';
+import { type Route, review } from './review.ts';
+
+export type WebhookOptions = {
+  readonly configuration: WebhookConfiguration;
+  /** Address to listen on; all addresses by default. */
+  readonly host?: string;
+  /** 0, the default, takes a free port. */
+  readonly port?: number;
+  /** Files to serve with, followed when they change. Absent: a self-signed certificate for `names`, for development. */
+  readonly certificate?: CertificateFiles;
+  /** Names and addresses of the self-signed certificate. */
+  readonly names?: readonly string[];
+  /** Where given, a plain HTTP server answers /healthz, /readyz and /metrics there (0: a free port). */
+  readonly healthPort?: number;
+  readonly timeouts?: Partial<Timeouts>;
+  /** One line for the operator; standard error by default. */
+  readonly log?: (line: string) => void;
+};
+
+export type Webhook = {
+  readonly url: string;
+  readonly port: number;
+  readonly healthPort: number | undefined;
+  /** The certificate it began with, in PEM; with a self-signed one this is also the authority to trust. */
+  readonly certificate: string;
+  /** The metrics page in Prometheus' text format. */
+  readonly metrics: () => Promise<string>;
+  /** Stops accepting, answers what has begun, closes idle connections; after the grace time cuts what is left. */
+  readonly close: () => Promise<void>;
+};
+
+export type Timeouts = {
+  /** From a request's first byte to its last. */
+  readonly requestMs: number;
+  /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
+  readonly idleMs: number;
+  readonly graceMs: number;
+};
+
+type Stopping = { readonly stopping: boolean };
+
+const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, graceMs: 10_000 };
+// An update carries the old and the new pod, and a pod may be 1.5 MB in etcd and more as JSON.
+const LARGEST_BODY = 8 * 1024 * 1024;
+const TLS = { minVersion: 'TLSv1.3' } as const;
+
+/** Starts serving. Rejects when the certificate cannot serve or a port is taken. */
+export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
+  const { configuration, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
+  const log = options.log ?? ((line: string) => console.error(line));
+  const timeouts = { ...TIMEOUTS, ...options.timeouts };
+  const files = options.certificate;
+  const certificate = files ? await readCertificate(files) : selfSigned(names, new Date());
+  const metrics = createMetrics();
+  metrics.certificateLoaded(new X509Certificate(certificate.cert).validToDate);
+  const state = { stopping: false };
+
+  const app = createApp(configuration, metrics, state, log);
+  const server = createHttpsServer({ ...TLS, ...certificate, ...serverTimes(timeouts) }, app);
+  await listen(server, options.port ?? 0, host);
+  const health = options.healthPort === undefined ? undefined : createHealthServer(metrics, state);
+  try {
+    if (health) await listen(health, options.healthPort ?? 0, host);
+  } catch (error) {
+    server.close();
+    throw error;
+  }
+  const take = (next: Certificate) => {
+    server.setSecureContext({ ...TLS, ...next });
+    metrics.certificateLoaded(new X509Certificate(next.cert).validToDate);
+    log('webhook: certificate reloaded');
+  };
+  const refuse = (why: string) => {
+    metrics.certificateRefused();
+    log(`webhook: ${why}; the old one stays in use`);
+  };
+  const watching = files ? watchCertificate(files, certificate, take, refuse) : undefined;
+
+  const stop = async (): Promise<void> => {
+    state.stopping = true;
+    await watching?.close();
+    await closeServer(server, timeouts.graceMs);
+    if (health) await closeServer(health, 0);
+  };
+  let stopped: Promise<void> | undefined;
+  const port = portOf(server);
+  return {
+    url: `https://${host?.includes(':') ? `[${host}]` : (host ?? 'localhost')}:${port}`,
+    port,
+    healthPort: health && portOf(health),
+    certificate: certificate.cert,
+    metrics: metrics.render,
+    close: () => {
+      stopped ??= stop();
+      return stopped;
+    },
+  };
+}
+
+/**
+ * The time for headers is not set above the idle time, as older advice has it: when it is above the time for the request,
+ * Node (seen on 26) swaps the two, and a slow body would get the longer one. Idle connections are under neither.
+ */
+function serverTimes({ requestMs, idleMs }: Timeouts) {
+  const connectionsCheckingInterval = Math.min(1_000, requestMs);
+  return {
+    requestTimeout: requestMs,
+    headersTimeout: requestMs,
+    keepAliveTimeout: idleMs,
+    connectionsCheckingInterval,
+  };
+}
+
+/** The application without a listener; `state.stopping` makes every answer the last one on its connection. */
+export function createApp(
+  configuration: WebhookConfiguration,
+  metrics: WebhookMetrics,
+  state: Stopping,
+  log: (line: string) => void,
+): Express {
+  const app = express();
+  app.disable('x-powered-by');
+  app.disable('etag');
+  // Any content type is read: what counts is that the body is a review. Compressed ones are refused.
+  const body = express.raw({ type: () => true, limit: LARGEST_BODY, inflate: false });
+  app.post('/mutate', body, reviewHandler('mutate', configuration, metrics, state, log));
+  app.post('/validate', body, reviewHandler('validate', configuration, metrics, state, log));
+  app.use((request, response) => {
+    const known = request.path === '/mutate' || request.path === '/validate';
+    if (known) response.set('allow', 'POST');
+    refuse(response, known ? 405 : 404, 'POST an AdmissionReview to /mutate or /validate');
+  });
+  app.use(errorHandler(metrics, log));
+  return app;
+}
+
+function reviewHandler(
+  route: Route,
+  configuration: WebhookConfiguration,
+  metrics: WebhookMetrics,
+  state: Stopping,
+  log: (line: string) => void,
+): RequestHandler {
+  return (request, response) => {
+    const started = performance.now();
+    // Asked now and not when the request began: the server may have been told to stop while the body was on its way.
+    if (state.stopping) response.set('connection', 'close');
+    const parsed = parseBody(request.body);
+    const reviewed = parsed.ok
+      ? review(route, parsed.value, configuration)
+      : ({ outcome: 'malformed', message: parsed.why } as const);
+    if (reviewed.outcome === 'malformed') {
+      refuse(response, 400, reviewed.message);
+    } else {
+      const text = JSON.stringify(reviewed.answer);
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
+      response.end(text);
+      if (reviewed.fault !== undefined) log(`webhook: ${route}: ${reviewed.fault}`);
+    }
+    metrics.observe(route, reviewed.outcome, (performance.now() - started) / 1000);
+  };
+}
+
+type Body = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly why: string };
+
+/** UTF-8 and JSON, strictly: a byte that is replaced silently could make two names one. */
+function parseBody(body: unknown): Body {
+  if (!Buffer.isBuffer(body) || body.length === 0) return { ok: false, why: 'the body is empty' };
+  if (!isUtf8(body)) return { ok: false, why: 'the body is not UTF-8' };
+  try {
+    return { ok: true, value: JSON.parse(body.toString('utf8')) };
+  } catch (error) {
+    return { ok: false, why: `the body is not JSON: ${error instanceof Error ? error.message : String(error)}` };
+  }
+}
+
+/** What went wrong before a review could be read: too large, cut off, compressed; else a fault of ours. */
+function errorHandler(metrics: WebhookMetrics, log: (line: string) => void): ErrorRequestHandler {
+  return (error: unknown, request, response, next) => {
+    if (response.headersSent) {
+      next(error);
+      return;
+    }
+    const { status, type } = error as { status?: unknown; type?: unknown };
+    const code = typeof status === 'number' && status >= 400 && status < 500 ? status : 500;
+    const why = type === 'entity.too.large' ? `the body is larger than ${LARGEST_BODY} bytes` : String(error);
+    if (code === 500) log(`webhook: ${error instanceof Error ? error.stack : why}`);
+    // What is left of the body is not worth reading, so the connection cannot be used again.
+    response.set('connection', 'close');
+    refuse(response, code, code === 500 ? 'internal: the operator finds the reason in the log' : why);
+    const route: Route = request.path === '/validate' ? 'validate' : 'mutate';
+    metrics.observe(route, code === 500 ? 'internal' : 'malformed', 0);
+  };
+}
+
+function refuse(response: Response, code: number, message: string): void {
+  response.status(code).json({ code, message });
+}
+
+function createHealthServer(metrics: WebhookMetrics, state: Stopping): HttpServer {
+  const app = express();
+  app.disable('x-powered-by');
+  app.get('/healthz', (_request, response) => {
+    response.type('text').send('ok');
+  });
+  // It listens only once a certificate is loaded, so that not stopping is all there is to being ready.
+  app.get('/readyz', (_request, response) => {
+    response
+      .status(state.stopping ? 503 : 200)
+      .type('text')
+      .send(state.stopping ? 'stopping' : 'ok');
+  });
+  app.get('/metrics', async (_request, response) => {
+    response.set('content-type', metrics.contentType).send(await metrics.render());
+  });
+  return createHttpServer(app);
+}
+
+async function listen(server: Server, port: number, host: string | undefined): Promise<void> {
+  server.listen(port, host);
+  await once(server, 'listening');
+}
+
+/** Idle connections close at once, others after their answer; what is left after the grace time is cut. */
+async function closeServer(server: Server, graceMs: number): Promise<void> {
+  const closed = once(server, 'close');
+  server.close();
+  server.closeIdleConnections();
+  const timer = setTimeout(() => server.closeAllConnections(), graceMs);
+  await closed;
+  clearTimeout(timer);
+}
+
+function portOf(server: Server): number {
+  return (server.address() as AddressInfo).port;
+}

@@ -1,0 +1,77 @@
+// Changes to pods that exist: our annotations stay as they are, our amounts too, and debug containers get no device.
+// Owns what an UPDATE may not do; how pods look when they are created is inject.ts's business.
+import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/request/json.ts';
+import { isOwnKey, OWN_RESOURCES } from '../src/request/names.ts';
+import { forbidden, keyPath, type Problem } from '../src/request/problem.ts';
+import { sameQuantity } from '../src/request/quantity.ts';
+import type { WebhookConfiguration } from './configuration.ts';
+import { last, NO_DEVICES, VISIBLE_DEVICES, withoutDevices } from './environment.ts';
+import { checkEphemeral } from './guard.ts';
+import { same } from './same.ts';
+import { hasVolume } from './volume.ts';
+
+/** Problems of a change from `before` to `after`, which may be an update of the pod or of any subresource of it. */
+export function checkUpdate(
+  before: JsonObject,
+  after: JsonObject,
+  user: string | undefined,
+  { annotationWriters }: WebhookConfiguration,
+): Problem[] {
+  const problems = checkAmounts(before, after);
+  if (user !== undefined && annotationWriters.includes(user)) return problems;
+  const [old, now] = [before, after].map((pod) => objectAt(field(pod, 'metadata'), 'annotations')) as [
+    JsonObject,
+    JsonObject,
+  ];
+  for (const key of new Set([...Object.keys(old), ...Object.keys(now)])) {
+    if (!isOwnKey(key) || same(field(old, key), field(now, key))) continue;
+    const wrong = `may not be ${field(old, key) === undefined ? 'added' : 'changed'} by ${JSON.stringify(user ?? '')}`;
+    const right = 'leave it as it is; to ask for something else create the pod anew';
+    problems.push(forbidden(keyPath('metadata.annotations', key), field(now, key), wrong, right));
+  }
+  return problems;
+}
+
+/** Kubernetes lets nobody resize extended resources today; this holds it to that for ours. */
+function checkAmounts(before: JsonObject, after: JsonObject): Problem[] {
+  const problems: Problem[] = [];
+  for (const list of ['initContainers', 'containers']) {
+    const old = listAt(field(before, 'spec'), list);
+    for (const [index, container] of listAt(field(after, 'spec'), list).entries()) {
+      for (const resource of OWN_RESOURCES) {
+        const [was, is] = [old[index], container].map((each) =>
+          field(field(field(each, 'resources'), 'limits'), resource),
+        );
+        if (was === is || sameQuantity(was, is)) continue;
+        const path = keyPath(`spec.${list}[${index}].resources.limits`, resource);
+        problems.push(forbidden(path, is, 'is not the amount that the pod was granted', 'leave it as it is'));
+      }
+    }
+  }
+  return problems;
+}
+
+export type EphemeralReview = { readonly problems: readonly Problem[]; readonly pod: JsonObject };
+
+/**
+ * New debug containers of a pod with a share: refused where they reach for the volume, the devices or the mounts of others,
+ * and given `void`, since the image may itself say that it wants all devices. Other pods are not ours.
+ */
+export function reviewEphemeral(before: JsonObject, after: JsonObject): EphemeralReview {
+  if (!hasVolume(after)) return { problems: [], pod: after };
+  const known = new Set(listAt(field(before, 'spec'), 'ephemeralContainers').map((each) => textAt(each, 'name')));
+  const problems: Problem[] = [];
+  const containers = listAt(field(after, 'spec'), 'ephemeralContainers').map((container, index) => {
+    if (known.has(textAt(container, 'name'))) return container;
+    const path = `spec.ephemeralContainers[${index}]`;
+    problems.push(...checkEphemeral(container, path));
+    const env = listAt(container, 'env');
+    const visible = last(env, VISIBLE_DEVICES);
+    if (visible !== undefined && !same(NO_DEVICES, visible)) {
+      const wrong = `sets ${VISIBLE_DEVICES} in a pod with a share of a GPU, to which debug containers have no limit`;
+      problems.push(forbidden(`${path}.env`, textAt(visible, 'value'), wrong, 'leave it out, or write void'));
+    }
+    return isObject(container) ? { ...container, env: withoutDevices(env) } : container;
+  });
+  return { problems, pod: { ...after, spec: { ...objectAt(after, 'spec'), ephemeralContainers: containers } } };
+}

@@ -1,0 +1,151 @@
+// The inline CSI volume through which the node's agent hands a pod its interposer, limits and ledgers, and its mounts.
+// Owns what is mounted where, and which of a pod's own volumes and mounts would stand in its way.
+import { posix } from 'node:path';
+import type { ContainerPlace } from '../src/request/containers.ts';
+import { field, isObject, type JsonObject, listAt, textAt } from '../src/request/json.ts';
+import { forbidden, invalid, type Problem } from '../src/request/problem.ts';
+import { same } from './same.ts';
+
+const NAME = 'cotenant';
+const DRIVER = 'cotenant.io';
+const PRELOAD = '/etc/ld.so.preload';
+const HOME = '/run/cotenant';
+// NVIDIA's toolkit can be set to read the list of devices from what is mounted below this path.
+const DEVICE_LIST = '/run/nvidia-container-devices';
+
+// No `readOnly`: it would make the ledgers read-only too. What must not be written lies on a superblock that is read-only.
+const VOLUME: JsonObject = { name: NAME, csi: { driver: DRIVER } };
+const BYTE_EQUAL = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
+
+/** The mounts of one container with a share, parents before children. */
+export function mountsOf(container: string): readonly JsonObject[] {
+  const name = NAME;
+  return [
+    { name, mountPath: PRELOAD, subPath: 'ld.so.preload', readOnly: true },
+    { name, mountPath: HOME, subPath: 'lib', readOnly: true },
+    { name, mountPath: `${HOME}/limits`, subPath: `containers/${container}/limits`, readOnly: true },
+    { name, mountPath: `${HOME}/ledger`, subPath: `ledgers/${container}/ledger` },
+  ];
+}
+
+/** The pod's volumes with ours, which `checkVolumes` has found to be absent or exactly right. */
+export function withVolume(volumes: readonly unknown[]): readonly unknown[] {
+  return volumes.some((volume) => same(VOLUME, volume)) ? volumes : [...volumes, VOLUME];
+}
+
+/**
+ * The container's mounts with ours at the end of them. Runtimes mount parents before children, but `/var/run` is a link to
+ * `/run` in most images and would cover ours if it came later, so ours move behind such a mount.
+ */
+export function withMounts(mounts: readonly unknown[], container: string): readonly unknown[] {
+  const ours = mountsOf(container);
+  const isOurs = (mount: unknown) => ours.some((own) => same(own, mount));
+  const lastCover = mounts.findLastIndex((mount) => !isOurs(mount) && absolute(textAt(mount, 'mountPath')) === '/run');
+  const firstOurs = mounts.findIndex(isOurs);
+  const present = ours.filter((own) => mounts.some((mount) => same(own, mount)));
+  if (present.length === ours.length && (lastCover < 0 || firstOurs > lastCover)) return mounts;
+  return [...mounts.filter((mount) => !isOurs(mount)), ...ours];
+}
+
+/** Volumes that only we may bring: ours under another shape, and our driver under another name. */
+export function checkVolumes(pod: unknown, hasShare: boolean): Problem[] {
+  const problems: Problem[] = [];
+  let ours = 0;
+  for (const [index, volume] of listAt(field(pod, 'spec'), 'volumes').entries()) {
+    const driver = field(field(volume, 'csi'), 'driver');
+    if (field(volume, 'name') !== NAME && driver !== DRIVER) continue;
+    const path = `spec.volumes[${index}]`;
+    ours += 1;
+    if (!same(VOLUME, volume)) {
+      const value = driver === DRIVER ? `csi.driver ${DRIVER}` : textAt(volume, 'name');
+      problems.push(forbidden(path, value, 'is a name of Cotenant in a volume of another shape', BYTE_EQUAL));
+    } else if (!hasShare) {
+      const right = 'leave the volume out, or ask for a share with cotenant.io/gpu-memory';
+      problems.push(forbidden(path, NAME, 'is the volume of Cotenant in a pod that asks for no share of a GPU', right));
+    } else if (ours > 1) {
+      problems.push(forbidden(path, NAME, 'is there twice', BYTE_EQUAL));
+    }
+  }
+  return problems;
+}
+
+/** Mounts of our volume that are not ours. `shareOf` is the container's name if it has a share, for which some are. */
+export function checkVolumeMounts(container: JsonObject, path: string, shareOf: string | undefined): Problem[] {
+  const problems: Problem[] = [];
+  const ours = shareOf === undefined ? [] : mountsOf(shareOf);
+  for (const [index, mount] of listAt(container, 'volumeMounts').entries()) {
+    if (textAt(mount, 'name') !== NAME || ours.some((own) => same(own, mount))) continue;
+    const wrong = `mounts the volume "${NAME}", which is not the pod's to mount`;
+    const right = 'leave it out: the webhook adds the mounts that are needed';
+    problems.push(forbidden(`${path}.volumeMounts[${index}]`, textAt(mount, 'mountPath'), wrong, right));
+  }
+  return problems;
+}
+
+/** Mounts that NVIDIA's toolkit would take for a list of devices, in any container of a pod with a share. */
+export function checkDeviceLists(container: JsonObject, path: string): Problem[] {
+  return listAt(container, 'volumeMounts').flatMap((mount, index) => {
+    const mountPath = textAt(mount, 'mountPath');
+    if (!isWithin(absolute(mountPath), DEVICE_LIST)) return [];
+    const wrong = 'would be taken for a list of devices, past what was granted';
+    return [forbidden(`${path}.volumeMounts[${index}].mountPath`, mountPath, wrong, 'write another path')];
+  });
+}
+
+/** Mounts over the paths through which a container with a share gets its limits. */
+export function checkCovers(container: JsonObject, path: string): Problem[] {
+  const problems: Problem[] = [];
+  for (const [index, mount] of listAt(container, 'volumeMounts').entries()) {
+    const mountPath = textAt(mount, 'mountPath');
+    if (textAt(mount, 'name') !== NAME && isReserved(mountPath)) {
+      problems.push(covers(`${path}.volumeMounts[${index}].mountPath`, mountPath));
+    }
+  }
+  for (const [index, device] of listAt(container, 'volumeDevices').entries()) {
+    const devicePath = textAt(device, 'devicePath');
+    if (isReserved(devicePath)) problems.push(covers(`${path}.volumeDevices[${index}].devicePath`, devicePath));
+  }
+  // The kubelet mounts a file of its own there.
+  const messagePath = textAt(container, 'terminationMessagePath');
+  if (isReserved(messagePath)) problems.push(covers(`${path}.terminationMessagePath`, messagePath));
+  return problems;
+}
+
+/** True when the pod carries our volume, which only a patched pod does: the structure that says a pod has a share. */
+export function hasVolume(pod: unknown): boolean {
+  return listAt(field(pod, 'spec'), 'volumes').some((volume) => same(VOLUME, volume));
+}
+
+/** Problems for parts that must be lists of objects before anything of them may be copied into a patch. */
+export function checkLists(place: ContainerPlace): Problem[] {
+  const problems: Problem[] = [];
+  for (const key of ['env', 'volumeMounts', 'volumeDevices']) {
+    const given = field(place.container, key);
+    if (given === undefined || (Array.isArray(given) && given.every(isObject))) continue;
+    problems.push(invalid(`${place.path}.${key}`, given, 'is not a list of objects', 'write it as the API describes'));
+  }
+  return problems;
+}
+
+function covers(path: string, value: string | undefined): Problem {
+  const wrong = `would cover ${PRELOAD} or ${HOME}, through which the container's limits reach it`;
+  return forbidden(path, value, wrong, 'write another path');
+}
+
+/** `..` is refused as such: runtimes resolve it after links, so `/var/run/../etc` is `/etc` and not `/var/etc`. */
+function isReserved(path: string | undefined): boolean {
+  if (path?.split('/').includes('..')) return true;
+  const at = absolute(path);
+  return isWithin(at, PRELOAD) || isWithin(at, HOME);
+}
+
+function isWithin(path: string, folder: string): boolean {
+  return path === folder || path.startsWith(`${folder}/`);
+}
+
+/** The path as the runtime will resolve it: from the root even where it is written relative, `/var/run` being `/run`. */
+function absolute(path: string | undefined): string {
+  if (path === undefined) return '/';
+  const normal = posix.normalize(`/${path}`).replace(/(?<=.)\/$/, '');
+  return normal.replace(/^\/var\/run(?=\/|$)/, '/run');
+}
