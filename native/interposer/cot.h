@@ -75,7 +75,6 @@ void cot_touch(uint32_t card); /* something may have changed although no count d
 uint64_t cot_held(uint32_t card);
 
 /* ---- liveness.c ---- */
-uint64_t cot_start_ticks(uint32_t pid); /* 0: no such process, or a zombie */
 bool cot_reap(void);                    /* frees slots of the dead; true if any was */
 bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);

@@ -2,35 +2,11 @@
  * nothing (a program may have closed all its descriptors), so the start time decides where /proc shows the process, and
  * the agent where it does not (another PID namespace): it marks the slot in the page. */
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cot.h"
-
-/* Field 22 of stat, counted after the last bracket: the command may hold anything. 0: gone, or a zombie, whose memory
- * the kernel has taken back already. */
-uint64_t cot_start_ticks(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t length = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (length <= 0) return 0;
-    text[length] = 0;
-    const char *field = strrchr(text, ')');
-    if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
-    field += 2;
-    for (int number = 3; number < 22; number++) {
-        field = strchr(field, ' ');
-        if (!field) return 0;
-        field++;
-    }
-    return strtoull(field, NULL, 10);
-}
 
 static off_t lock_byte(uint32_t slot) {
     return (off_t)slot; /* which bytes they are does not matter: locks and contents have nothing to do with each other */

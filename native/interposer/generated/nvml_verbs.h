@@ -301,7 +301,7 @@
     X(295, nvmlDeviceWorkloadPowerProfileGetProfilesInfo, PASS, 0) \
     X(296, nvmlDeviceWorkloadPowerProfileSetRequestedProfiles, PASS, 0) \
     X(297, nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1, PASS, 0) \
-    X(298, nvmlErrorString, PASS, 0) \
+    X(298, nvmlErrorString, VIRTUALISE, 4) \
     X(299, nvmlEventSetCreate, PASS, 0) \
     X(300, nvmlEventSetFree, PASS, 0) \
     X(301, nvmlEventSetGetContextCount_v1, PASS, 0) \
@@ -443,12 +443,14 @@
     X(136, nvmlDeviceGetMemoryInfo_v2) \
     X(185, nvmlDeviceGetProcessUtilization) \
     X(186, nvmlDeviceGetProcessesUtilizationInfo) \
-    X(194, nvmlDeviceGetRunningProcessDetailList)
+    X(194, nvmlDeviceGetRunningProcessDetailList) \
+    X(298, nvmlErrorString)
 #define COT_NVML_GROUPS(X) \
     X(0, "pass", "other", "reads or sets facts of the card, or needs rights that a tenant lacks") \
     X(1, "virtualise", "processes", "only the container's own processes") \
     X(2, "virtualise", "cards", "only the cards of the grant, where the process can reach more of them") \
-    X(3, "virtualise", "memory", "total is the grant, used is what the container holds")
+    X(3, "virtualise", "memory", "total is the grant, used is what the container holds") \
+    X(4, "virtualise", "text", "has an answer also where there is no library to ask")
 /* Indices by name, for wrappers that call the real one. */
 enum {
     COT_AT_nvmlDeviceGetComputeRunningProcesses = 41,
@@ -470,4 +472,5 @@ enum {
     COT_AT_nvmlDeviceGetProcessUtilization = 185,
     COT_AT_nvmlDeviceGetProcessesUtilizationInfo = 186,
     COT_AT_nvmlDeviceGetRunningProcessDetailList = 194,
+    COT_AT_nvmlErrorString = 298,
 };

@@ -1,0 +1,39 @@
+/* The second object: NVML's names and who serves them. Its look-ups arrive through the CUDA object's dlsym. */
+#include "../generated/nvml_verbs.h"
+#include "../shim.h"
+
+#include "../../abi/nvml.h"
+#include "../../format/page.h"
+
+#define DECLARE_SYMBOL(index, symbol, verb, group) extern void symbol(void);
+COT_NVML_ROWS(DECLARE_SYMBOL)
+#define DECLARE_WRAPPER(index, symbol) extern nvml_abi_return cot_##symbol();
+COT_NVML_WRAPPED(DECLARE_WRAPPER)
+
+#define SERVE_VIRTUALISE(symbol) (void *)symbol, (void *)cot_##symbol, false
+#define SERVE_PASS(symbol) (void *)symbol, NULL, false
+
+const struct shim_entry shim_entries[] = {
+#define ENTRY(index, symbol, verb, group) {#symbol, SERVE_##verb(symbol)},
+    COT_NVML_ROWS(ENTRY)
+#undef ENTRY
+};
+const uint32_t shim_entry_count = COT_NVML_COUNT;
+const char shim_soname[] = "libnvidia-ml.so.1";
+const char shim_marker[] = "cotenant_nvml_look_up";
+
+static const uint32_t open_gate = COT_GATE_OPEN;
+const uint32_t *shim_gate = &open_gate;
+
+int shim_missing(void) {
+    return shim_real_library() ? NVML_ABI_FUNCTION_NOT_FOUND : NVML_ABI_LIBRARY_NOT_FOUND;
+}
+
+/* No NVML name is gated. */
+void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
+    return shim_target[index];
+}
+
+__attribute__((visibility("default"))) bool cotenant_nvml_look_up(void *handle, const char *name, const void *caller, void **answer) {
+    return shim_look_up(handle, name, caller, answer);
+}
