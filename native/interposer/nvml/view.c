@@ -18,31 +18,30 @@ static int ledger_fd = -1;
 static uint64_t own_namespace;
 static uint32_t card_count, slot_count;
 
-static const void *map_file(const char *folder, const char *name, uint64_t least) {
+/* Maps a file whole. Its descriptor stays open: closing it would drop the record lock that the CUDA object of this same
+ * process holds on the ledger. */
+static const void *map_file(const char *folder, const char *name, uint64_t least, int *fd) {
     char path[PATH_MAX];
     struct stat info;
-    void *map = MAP_FAILED;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return NULL;
-    if (fstat(fd, &info) == 0 && (uint64_t)info.st_size >= least) map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0 || fstat(*fd, &info) != 0 || (uint64_t)info.st_size < least) return NULL;
+    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, *fd, 0);
     return map == MAP_FAILED ? NULL : map;
 }
 
 static void join(void) {
     char folder[PATH_MAX];
     if (!shim_own_folder(folder, sizeof folder)) return;
-    const struct cot_page *limits = map_file(folder, "limits", sizeof *limits);
+    int page_fd;
+    const struct cot_page *limits = map_file(folder, "limits", sizeof *limits, &page_fd);
     if (!limits || limits->header.magic != COT_PAGE_MAGIC || limits->header.version != COT_PAGE_VERSION) return;
     card_count = limits->header.card_count;
     slot_count = limits->header.slot_count;
     if (card_count > COT_MAX_CARDS || slot_count > COT_MAX_SLOTS) return;
-    ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, card_count));
+    ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, card_count), &ledger_fd);
     if (!ledger) return;
-    char path[PATH_MAX];
     struct stat info;
-    if (snprintf(path, sizeof path, "%s/ledger", folder) < (int)sizeof path) ledger_fd = open(path, O_RDONLY | O_CLOEXEC);
     if (stat("/proc/self/ns/pid", &info) == 0) own_namespace = info.st_ino;
     page = limits;
 }

@@ -1,0 +1,9 @@
+#include "addon.h"
+
+static Napi::Object Init(Napi::Env env, Napi::Object exports) {
+    InitFiles(env, exports);
+    InitProcesses(env, exports);
+    return exports;
+}
+
+NODE_API_MODULE(cotenant, Init)

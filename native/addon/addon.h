@@ -1,0 +1,8 @@
+// The parts of the addon. Each exports plain functions over plain values and descriptors; the addon holds no state, so
+// that it may be loaded in several threads.
+#pragma once
+
+#include <napi.h>
+
+void InitFiles(Napi::Env env, Napi::Object exports);
+void InitProcesses(Napi::Env env, Napi::Object exports);

@@ -1,0 +1,266 @@
+// Limits pages and ledgers from the agent's side: pages are written in place, one entry per write, ledgers are read into
+// private memory, every field once. Nothing here maps a file that a tenant can shorten.
+#include "addon.h"
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+extern "C" {
+#include "../format/ledger.h"
+#include "../format/page.h"
+}
+
+namespace {
+
+uint64_t boot_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+bool write_at(int fd, const void *data, size_t size, off_t offset) {
+    return pwrite(fd, data, size, offset) == static_cast<ssize_t>(size);
+}
+
+Napi::Value fail(Napi::Env env, const char *what) {
+    const std::string text = std::string(what) + ": " + std::strerror(errno);
+    Napi::Error::New(env, text).ThrowAsJavaScriptException();
+    return env.Undefined();
+}
+
+bool parse_uuid(const std::string &text, uint8_t *bytes) {
+    size_t count = 0;
+    unsigned value = 0, digits = 0;
+    size_t start = text.rfind("GPU-", 0) == 0 ? 4 : 0;
+    for (size_t i = start; i < text.size(); i++) {
+        const char c = text[i];
+        if (c == '-') continue;
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0 || count == 16) return false;
+        value = value * 16 + static_cast<unsigned>(digit);
+        if (++digits == 2) {
+            bytes[count++] = static_cast<uint8_t>(value);
+            value = digits = 0;
+        }
+    }
+    return count == 16 && digits == 0;
+}
+
+uint64_t number(const Napi::Object &object, const char *name) {
+    const double value = object.Get(name).ToNumber().DoubleValue();
+    return value > 0 ? static_cast<uint64_t>(value) : 0;
+}
+
+bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_page_card *out) {
+    for (uint32_t i = 0; i < cards.Length(); i++) {
+        const Napi::Object card = cards.Get(i).As<Napi::Object>();
+        cot_page_card entry{};
+        if (!parse_uuid(card.Get("uuid").ToString().Utf8Value(), entry.uuid)) {
+            Napi::TypeError::New(info.Env(), "card uuid: want GPU- and 32 hexadecimal digits").ThrowAsJavaScriptException();
+            return false;
+        }
+        entry.memory_bytes = number(card, "memoryBytes");
+        entry.context_bytes = number(card, "contextBytes");
+        entry.granule_bytes = number(card, "granuleBytes");
+        entry.cores_percent = static_cast<uint32_t>(number(card, "coresPercent"));
+        entry.flags = card.Get("releasesLate").ToBoolean() ? COT_CARD_RELEASES_LATE : 0;
+        entry.check = cot_check(&entry, COT_CARD_WORDS);
+        out[i] = entry;
+    }
+    return true;
+}
+
+// writePage(fd, {slots, isolateMemory, generation, cards}): gives the file its size and writes header and cards. For a
+// page that is in use, `slots` and the number of cards must be what they were.
+Napi::Value WritePage(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const Napi::Object spec = info[1].As<Napi::Object>();
+    const Napi::Array cards = spec.Get("cards").As<Napi::Array>();
+    const uint64_t slots = number(spec, "slots");
+    if (cards.Length() == 0 || cards.Length() > COT_MAX_CARDS || slots == 0 || slots > COT_MAX_SLOTS) {
+        Napi::RangeError::New(info.Env(), "page: want 1 to 16 cards and 1 to 4096 slots").ThrowAsJavaScriptException();
+        return info.Env().Undefined();
+    }
+    cot_page_card entries[COT_MAX_CARDS] = {};
+    if (!parse_cards(info, cards, entries)) return info.Env().Undefined();
+    const uint64_t bytes = cot_page_bytes(static_cast<uint32_t>(slots), cards.Length());
+    struct stat before{};
+    if (fstat(fd, &before) != 0) return fail(info.Env(), "limits page");
+    if (static_cast<uint64_t>(before.st_size) != bytes && (before.st_size != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0)) {
+        if (before.st_size != 0) errno = EINVAL;
+        return fail(info.Env(), "limits page: its size is not to change");
+    }
+    cot_page_header old{};
+    if (pread(fd, &old, sizeof old, 0) != static_cast<ssize_t>(sizeof old)) return fail(info.Env(), "limits page");
+    cot_page_header header{};
+    header.magic = COT_PAGE_MAGIC;
+    header.version = COT_PAGE_VERSION;
+    header.bytes = static_cast<uint32_t>(bytes);
+    header.card_count = cards.Length();
+    header.slot_count = static_cast<uint32_t>(slots);
+    header.flags = (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
+    header.gate = old.gate;
+    header.generation = old.generation + 1;
+    header.heartbeat_ns = boot_ns();
+    // Entries first: whoever sees the new generation must find them.
+    if (!write_at(fd, entries, sizeof entries, offsetof(cot_page, cards))) return fail(info.Env(), "limits page");
+    if (!write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "limits page");
+    return Napi::Number::New(info.Env(), static_cast<double>(header.generation));
+}
+
+// touchPage(fd, gateClosed): the agent was here; the gate is so.
+Napi::Value TouchPage(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const uint32_t gate = info[1].ToBoolean() ? COT_GATE_CLOSED : COT_GATE_OPEN;
+    const uint64_t now = boot_ns();
+    if (!write_at(fd, &now, sizeof now, offsetof(cot_page_header, heartbeat_ns)) || !write_at(fd, &gate, sizeof gate, offsetof(cot_page_header, gate))) return fail(info.Env(), "limits page");
+    return info.Env().Undefined();
+}
+
+uint64_t big(const Napi::Value &value) {
+    bool lossless = true;
+    return value.IsBigInt() ? value.As<Napi::BigInt>().Uint64Value(&lossless) : 0;
+}
+
+// writeFeedback(fd, cardCount, entries): each {slot, card, stamp, residualBytes, releasedBytes, signature, deadStamp}.
+Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const uint32_t card_count = info[1].ToNumber().Uint32Value();
+    const Napi::Array entries = info[2].As<Napi::Array>();
+    for (uint32_t i = 0; i < entries.Length(); i++) {
+        const Napi::Object from = entries.Get(i).As<Napi::Object>();
+        const uint64_t slot = number(from, "slot"), card = number(from, "card");
+        if (slot >= COT_MAX_SLOTS || card >= card_count) continue;
+        cot_page_feedback entry{};
+        entry.stamp = big(from.Get("stamp"));
+        entry.residual_bytes = static_cast<int64_t>(from.Get("residualBytes").ToNumber().Int64Value());
+        entry.released_bytes = number(from, "releasedBytes");
+        entry.signature = big(from.Get("signature"));
+        entry.dead_stamp = big(from.Get("deadStamp"));
+        entry.check = cot_check(&entry, COT_FEEDBACK_WORDS);
+        const uint64_t at = offsetof(cot_page, feedback) + (slot * card_count + card) * sizeof entry;
+        if (!write_at(fd, &entry, sizeof entry, static_cast<off_t>(at))) return fail(info.Env(), "limits page");
+    }
+    uint32_t flags = 0;
+    if (pread(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)) == sizeof flags && !(flags & COT_PAGE_HAS_FEEDBACK) && entries.Length() > 0) {
+        flags |= COT_PAGE_HAS_FEEDBACK;
+        if (!write_at(fd, &flags, sizeof flags, offsetof(cot_page_header, flags))) return fail(info.Env(), "limits page");
+    }
+    return info.Env().Undefined();
+}
+
+// initLedger(fd, slots, cardCount): a fresh ledger, all slots free.
+Napi::Value InitLedger(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    cot_ledger_header header{};
+    header.magic = COT_LEDGER_MAGIC;
+    header.version = COT_LEDGER_VERSION;
+    header.slot_count = info[1].ToNumber().Uint32Value();
+    header.card_count = info[2].ToNumber().Uint32Value();
+    if (header.slot_count > COT_MAX_SLOTS || header.card_count > COT_MAX_CARDS) {
+        errno = EINVAL;
+        return fail(info.Env(), "ledger");
+    }
+    const uint64_t bytes = cot_ledger_bytes(header.slot_count, header.card_count);
+    if (ftruncate(fd, 0) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 || !write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "ledger");
+    return info.Env().Undefined();
+}
+
+Napi::Value bytes_value(Napi::Env env, uint64_t value) {
+    constexpr uint64_t most = 1ull << 53;
+    return Napi::Number::New(env, static_cast<double>(value < most ? value : most));
+}
+
+bool is_locked(int fd, uint32_t slot) {
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = slot;
+    lock.l_len = 1;
+    return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+Napi::Object row_object(Napi::Env env, const cot_slot_card &row) {
+    Napi::Object out = Napi::Object::New(env);
+    out.Set("heldBytes", bytes_value(env, row.held));
+    out.Set("pendingBytes", bytes_value(env, row.pending));
+    out.Set("freedBytes", bytes_value(env, row.freed));
+    out.Set("contextBytes", bytes_value(env, row.context));
+    out.Set("managedBytes", bytes_value(env, row.managed));
+    out.Set("poolBytes", bytes_value(env, row.pool));
+    out.Set("signature", Napi::BigInt::New(env, cot_row_signature(row.held, row.freed, row.changes)));
+    return out;
+}
+
+// readLedger(fd, slots, cardCount) -> {whole, denied: number[], slots: [...]}; sizes are the agent's own, never the
+// file's. `whole` is false when the file is shorter than it was made: then only what could be read is there.
+Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
+    const Napi::Env env = info.Env();
+    const int fd = info[0].ToNumber().Int32Value();
+    const uint32_t slots = info[1].ToNumber().Uint32Value(), cards = info[2].ToNumber().Uint32Value();
+    if (slots == 0 || slots > COT_MAX_SLOTS || cards == 0 || cards > COT_MAX_CARDS) {
+        errno = EINVAL;
+        return fail(env, "ledger");
+    }
+    static thread_local std::vector<uint64_t> buffer;
+    const uint64_t bytes = cot_ledger_bytes(slots, cards);
+    buffer.assign(bytes / sizeof(uint64_t), 0);
+    size_t got = 0;
+    while (got < bytes) {
+        const ssize_t length = pread(fd, reinterpret_cast<char *>(buffer.data()) + got, bytes - got, static_cast<off_t>(got));
+        if (length < 0 && errno == EINTR) continue;
+        if (length <= 0) break;
+        got += static_cast<size_t>(length);
+    }
+    const char *text = reinterpret_cast<const char *>(buffer.data());
+    cot_ledger_header header;
+    std::memcpy(&header, text, sizeof header);
+    Napi::Object out = Napi::Object::New(env);
+    out.Set("whole", Napi::Boolean::New(env, got == bytes && header.magic == COT_LEDGER_MAGIC && header.version == COT_LEDGER_VERSION));
+    Napi::Array denied = Napi::Array::New(env, cards);
+    for (uint32_t card = 0; card < cards; card++) {
+        cot_ledger_total total;
+        std::memcpy(&total, text + sizeof header + card * sizeof total, sizeof total);
+        denied.Set(card, bytes_value(env, total.denied));
+    }
+    out.Set("denied", denied);
+    Napi::Array list = Napi::Array::New(env);
+    for (uint32_t i = 0; i < slots; i++) {
+        const char *at = text + cot_ledger_slots_offset(cards) + i * cot_slot_bytes(cards);
+        cot_slot slot;
+        std::memcpy(&slot, at, sizeof slot);
+        if (slot.stamp == 0) continue;
+        Napi::Object entry = Napi::Object::New(env);
+        entry.Set("index", Napi::Number::New(env, i));
+        entry.Set("stamp", Napi::BigInt::New(env, slot.stamp));
+        entry.Set("pid", Napi::Number::New(env, slot.pid));
+        entry.Set("startTicks", bytes_value(env, slot.start_ticks));
+        entry.Set("pidNamespace", bytes_value(env, slot.pid_namespace));
+        entry.Set("locked", Napi::Boolean::New(env, is_locked(fd, i)));
+        Napi::Array rows = Napi::Array::New(env, cards);
+        for (uint32_t card = 0; card < cards; card++) {
+            cot_slot_card row;
+            std::memcpy(&row, at + sizeof slot + card * sizeof row, sizeof row);
+            rows.Set(card, row_object(env, row));
+        }
+        entry.Set("cards", rows);
+        list.Set(list.Length(), entry);
+    }
+    out.Set("slots", list);
+    return out;
+}
+
+} // namespace
+
+void InitFiles(Napi::Env env, Napi::Object exports) {
+    exports.Set("writePage", Napi::Function::New(env, WritePage));
+    exports.Set("touchPage", Napi::Function::New(env, TouchPage));
+    exports.Set("writeFeedback", Napi::Function::New(env, WriteFeedback));
+    exports.Set("initLedger", Napi::Function::New(env, InitLedger));
+    exports.Set("readLedger", Napi::Function::New(env, ReadLedger));
+}

@@ -1,0 +1,87 @@
+// Processes: who they are (from /proc), handles on them that cannot come to mean another one (pidfd), and signals that are
+// sent only after identity was checked again.
+#include "addon.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "../sampler/proc.h"
+
+namespace {
+
+int pidfd_open(pid_t pid) {
+    return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+}
+
+bool has_ended(int pidfd) {
+    pollfd wait{};
+    wait.fd = pidfd;
+    wait.events = POLLIN;
+    return poll(&wait, 1, 0) > 0;
+}
+
+// readProcess(pid) -> {startTicks, parent, state, command, cgroup, pidNamespace, namespacePid} or undefined.
+Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
+    const Napi::Env env = info.Env();
+    proc::Process process;
+    if (!proc::read_process(info[0].ToNumber().Int32Value(), process)) return env.Undefined();
+    Napi::Object out = Napi::Object::New(env);
+    out.Set("startTicks", Napi::Number::New(env, static_cast<double>(process.start_ticks)));
+    out.Set("parent", Napi::Number::New(env, process.parent));
+    out.Set("state", Napi::String::New(env, std::string(1, process.state)));
+    out.Set("command", Napi::String::New(env, process.command));
+    out.Set("cgroup", Napi::String::New(env, process.cgroup));
+    out.Set("pidNamespace", Napi::Number::New(env, static_cast<double>(process.pid_namespace)));
+    out.Set("namespacePid", Napi::Number::New(env, process.namespace_pid));
+    return out;
+}
+
+// signalExact(pid, startTicks, cgroup, signal) -> 'sent' | 'gone' | 'reused' | 'moved' | 'refused: ...'.
+// The handle is opened first, then identity is read through /proc and compared, then the handle is asked whether its
+// process still lives: only then can what was read have been the handle's own process.
+Napi::Value SignalExact(const Napi::CallbackInfo &info) {
+    const Napi::Env env = info.Env();
+    const pid_t pid = info[0].ToNumber().Int32Value();
+    const uint64_t start_ticks = static_cast<uint64_t>(info[1].ToNumber().Int64Value());
+    const std::string cgroup = info[2].ToString().Utf8Value();
+    const int signal = info[3].ToNumber().Int32Value();
+    auto answer = [&](const std::string &text) { return Napi::String::New(env, text); };
+    if (pid <= 1 || pid == getpid()) return answer("refused: not a process that may be signalled");
+    const int handle = pidfd_open(pid);
+    if (handle < 0) return answer(errno == ESRCH ? "gone" : std::string("refused: ") + std::strerror(errno));
+    proc::Process process;
+    std::string result = "sent";
+    if (!proc::read_process(pid, process)) result = "gone";
+    else if (process.start_ticks != start_ticks) result = "reused";
+    else if (process.cgroup != cgroup) result = "moved";
+    else if (has_ended(handle)) result = "gone";
+    else if (syscall(SYS_pidfd_send_signal, handle, signal, nullptr, 0) != 0) result = errno == ESRCH ? "gone" : std::string("refused: ") + std::strerror(errno);
+    close(handle);
+    return answer(result);
+}
+
+// becomeSubreaper(): orphaned descendants become our children, so that a process tree stays one.
+Napi::Value BecomeSubreaper(const Napi::CallbackInfo &info) {
+    return Napi::Boolean::New(info.Env(), prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
+}
+
+// dieWithParent(): this process gets SIGTERM when the one that started it ends.
+Napi::Value DieWithParent(const Napi::CallbackInfo &info) {
+    return Napi::Boolean::New(info.Env(), prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0) == 0);
+}
+
+} // namespace
+
+void InitProcesses(Napi::Env env, Napi::Object exports) {
+    exports.Set("readProcess", Napi::Function::New(env, ReadProcess));
+    exports.Set("signalExact", Napi::Function::New(env, SignalExact));
+    exports.Set("becomeSubreaper", Napi::Function::New(env, BecomeSubreaper));
+    exports.Set("dieWithParent", Napi::Function::New(env, DieWithParent));
+}

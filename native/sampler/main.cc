@@ -1,0 +1,109 @@
+// cotenant-sampler: reads NVML and /proc in a process of its own and prints one snapshot a line, as JSON. A hung driver
+// call can only hang this process, which its parent then abandons.
+//
+//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1]
+//
+// On standard input, one command a line: "interval MS" (all cards from now on), "stop" (gives its handles up and ends).
+// It ends when standard input does. What the figures mean is written beside their fields in src/agent/sample.ts.
+#include <cerrno>
+#include <cinttypes>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <poll.h>
+#include <string>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "sample.h"
+
+namespace {
+
+uint64_t now_ns(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Writes all of it; false when the reader has gone.
+bool write_all(const std::string &text) {
+    size_t at = 0;
+    while (at < text.size()) {
+        const ssize_t length = write(STDOUT_FILENO, text.data() + at, text.size() - at);
+        if (length < 0 && errno == EINTR) continue;
+        if (length <= 0) return false;
+        at += static_cast<size_t>(length);
+    }
+    return true;
+}
+
+// Waits until `deadline_ns` for commands; false: end.
+bool listen(uint64_t deadline_ns, uint64_t &interval_ms) {
+    static std::string pending;
+    for (;;) {
+        const uint64_t now = now_ns(CLOCK_MONOTONIC);
+        const uint64_t left_ms = deadline_ns > now ? (deadline_ns - now) / 1000000 : 0;
+        pollfd input{};
+        input.fd = STDIN_FILENO;
+        input.events = POLLIN;
+        const int ready = poll(&input, 1, static_cast<int>(left_ms));
+        if (ready == 0) return true;
+        if (ready < 0) {
+            if (errno == EINTR) continue;
+            return false;
+        }
+        char buffer[512];
+        const ssize_t length = read(STDIN_FILENO, buffer, sizeof buffer);
+        if (length <= 0) return false;
+        pending.append(buffer, static_cast<size_t>(length));
+        size_t end;
+        while ((end = pending.find('\n')) != std::string::npos) {
+            const std::string line = pending.substr(0, end);
+            pending.erase(0, end + 1);
+            uint64_t value = 0;
+            if (line == "stop") return false;
+            if (std::sscanf(line.c_str(), "interval %" SCNu64, &value) == 1 && value >= 50 && value <= 60000) {
+                if (value < interval_ms) deadline_ns = 0; // sooner than planned: now
+                interval_ms = value;
+            }
+        }
+        if (pending.size() > 4096) pending.clear();
+        if (deadline_ns == 0) return true;
+    }
+}
+
+int usage() {
+    std::fputs("usage: cotenant-sampler [--interval-ms 50..60000] [--library PATH]\n", stderr);
+    return 2;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    uint64_t interval_ms = 1000;
+    std::string library = "libnvidia-ml.so.1";
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 >= argc) return usage();
+        if (!std::strcmp(argv[i], "--interval-ms")) interval_ms = std::strtoull(argv[i + 1], nullptr, 10);
+        else if (!std::strcmp(argv[i], "--library")) library = argv[i + 1];
+        else return usage();
+    }
+    if (interval_ms < 50 || interval_ms > 60000) return usage();
+    prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    std::signal(SIGPIPE, SIG_IGN);
+    Sampler sampler(library);
+    uint64_t next = now_ns(CLOCK_MONOTONIC);
+    for (;;) {
+        const std::string line = sampler.take();
+        if (!write_all(line)) return 0;
+        next += interval_ms * 1000000;
+        const uint64_t now = now_ns(CLOCK_MONOTONIC);
+        if (next < now) next = now; // a slow round is not made up for
+        const uint64_t before = interval_ms;
+        if (!listen(next, interval_ms)) return 0;
+        if (interval_ms != before) next = now_ns(CLOCK_MONOTONIC);
+    }
+}

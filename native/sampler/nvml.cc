@@ -1,0 +1,222 @@
+#include "nvml.h"
+
+#include <cstring>
+#include <dlfcn.h>
+
+namespace nvml {
+
+namespace {
+constexpr unsigned char FILLING = 0xaa;
+constexpr unsigned MOST_PROCESSES = 1024; // the kernel answers at most 950
+} // namespace
+
+void *Library::find(const char *name) {
+    auto known = functions_.find(name);
+    if (known != functions_.end()) return known->second;
+    void *address = handle_ ? dlsym(handle_, name) : nullptr;
+    functions_[name] = address;
+    return address;
+}
+
+bool Library::answered(const char *call, int code) {
+    last_code_ = code;
+    if (code == NVML_ABI_SUCCESS) return true;
+    errors_[{call, code}]++;
+    return false;
+}
+
+bool Library::open(const std::string &path, std::string &problem) {
+    handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle_) {
+        const char *why = dlerror();
+        problem = "no NVIDIA driver library: " + std::string(why ? why : path);
+        return false;
+    }
+    if (dlsym(handle_, "cotenant_nvml_look_up")) {
+        problem = path + " is the view from inside a grant, not the driver; start the agent outside of any grant";
+        dlclose(handle_);
+        handle_ = nullptr;
+        return false;
+    }
+    auto init = reinterpret_cast<int (*)()>(find("nvmlInit_v2"));
+    const int code = init ? init() : static_cast<int>(NVML_ABI_FUNCTION_NOT_FOUND);
+    if (code == NVML_ABI_SUCCESS) return true;
+    auto text = reinterpret_cast<const char *(*)(int)>(find("nvmlErrorString"));
+    problem = "NVML does not start: " + std::string(text ? text(code) : "error") + " (" + std::to_string(code) + ")";
+    answered("nvmlInit_v2", code);
+    functions_.clear();
+    dlclose(handle_);
+    handle_ = nullptr;
+    return false;
+}
+
+void Library::close() {
+    if (!handle_) return;
+    if (auto shutdown = reinterpret_cast<int (*)()>(find("nvmlShutdown"))) shutdown();
+    functions_.clear();
+    dlclose(handle_);
+    handle_ = nullptr;
+}
+
+std::string Library::text(const char *call) {
+    char buffer[NVML_ABI_VERSION_BYTES] = {};
+    auto get = reinterpret_cast<int (*)(char *, unsigned)>(find(call));
+    return get && answered(call, get(buffer, sizeof buffer)) ? buffer : "";
+}
+
+int Library::cuda_version() {
+    int version = 0;
+    auto get = reinterpret_cast<int (*)(int *)>(find("nvmlSystemGetCudaDriverVersion_v2"));
+    return get && answered("nvmlSystemGetCudaDriverVersion_v2", get(&version)) ? version : 0;
+}
+
+bool Library::devices(std::vector<Device> &out) {
+    unsigned count = 0;
+    auto get_count = reinterpret_cast<int (*)(unsigned *)>(find("nvmlDeviceGetCount_v2"));
+    auto get_handle = reinterpret_cast<int (*)(unsigned, Device *)>(find("nvmlDeviceGetHandleByIndex_v2"));
+    out.clear();
+    if (!get_count || !get_handle || !answered("nvmlDeviceGetCount_v2", get_count(&count))) return false;
+    for (unsigned i = 0; i < count; i++) {
+        Device device = nullptr;
+        if (answered("nvmlDeviceGetHandleByIndex_v2", get_handle(i, &device))) out.push_back(device);
+    }
+    return true;
+}
+
+bool Library::device_text(Device device, const char *call, std::string &out) {
+    char buffer[NVML_ABI_UUID_BYTES] = {};
+    auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(find(call));
+    if (!get || !answered(call, get(device, buffer, sizeof buffer))) return false;
+    out = buffer;
+    return true;
+}
+
+bool Library::number(Device device, const char *call, uint32_t &out) {
+    auto get = reinterpret_cast<int (*)(Device, uint32_t *)>(find(call));
+    return get && answered(call, get(device, &out));
+}
+
+bool Library::number(Device device, const char *call, uint32_t which, uint32_t &out) {
+    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *)>(find(call));
+    return get && answered(call, get(device, which, &out));
+}
+
+bool Library::wide(Device device, const char *call, uint64_t &out) {
+    auto get = reinterpret_cast<int (*)(Device, uint64_t *)>(find(call));
+    return get && answered(call, get(device, &out));
+}
+
+bool Library::pair(Device device, const char *call, uint32_t &first, uint32_t &second) {
+    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *)>(find(call));
+    return get && answered(call, get(device, &first, &second));
+}
+
+bool Library::pci(Device device, std::string &out) {
+    nvml_abi_pci_v3 info{};
+    auto get = reinterpret_cast<int (*)(Device, nvml_abi_pci_v3 *)>(find("nvmlDeviceGetPciInfo_v3"));
+    if (!get || !answered("nvmlDeviceGetPciInfo_v3", get(device, &info))) return false;
+    out.assign(info.id, strnlen(info.id, sizeof info.id));
+    return true;
+}
+
+bool Library::memory(Device device, Memory &out) {
+    nvml_abi_memory_v2 second{};
+    second.version = NVML_ABI_STRUCT_VERSION(nvml_abi_memory_v2, 2);
+    auto get_second = reinterpret_cast<int (*)(Device, nvml_abi_memory_v2 *)>(find("nvmlDeviceGetMemoryInfo_v2"));
+    if (get_second && answered("nvmlDeviceGetMemoryInfo_v2", get_second(device, &second))) {
+        out = Memory{second.total, second.reserved, second.used, second.free, true};
+        return true;
+    }
+    nvml_abi_memory_v1 first{};
+    auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(find("nvmlDeviceGetMemoryInfo"));
+    if (!get_first || !answered("nvmlDeviceGetMemoryInfo", get_first(device, &first))) return false;
+    out = Memory{first.total, 0, first.used, first.free, false};
+    return true;
+}
+
+bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
+    nvml_abi_utilization rates{};
+    auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(find("nvmlDeviceGetUtilizationRates"));
+    if (!get || !answered("nvmlDeviceGetUtilizationRates", get(device, &rates))) return false;
+    gpu = rates.gpu;
+    memory = rates.memory;
+    return true;
+}
+
+// Entries end where the filling begins. A name's nominal stride is not trusted: one name has had 16, 24 and 32 bytes.
+size_t Library::stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) const {
+    size_t end = size;
+    while (end > 0 && buffer[end - 1] == FILLING) end--;
+    if (count == 0 || end == 0) return nominal;
+    for (const size_t stride : {size_t{16}, size_t{24}, size_t{32}}) {
+        if (end <= count * stride && end > (count - 1) * stride) return stride;
+    }
+    return nominal;
+}
+
+bool Library::processes(Device device, List list, std::vector<Entry> &out) {
+    static const char *const NAMES[3][3] = {
+        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"},
+        {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses"},
+        {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses"},
+    };
+    static const size_t NOMINAL[3] = {24, 24, 16};
+    static unsigned char buffer[MOST_PROCESSES * 32];
+    using Call = int (*)(Device, unsigned *, void *);
+    out.clear();
+    for (int form = 0; form < 3; form++) {
+        const char *name = NAMES[static_cast<int>(list)][form];
+        auto get = reinterpret_cast<Call>(find(name));
+        if (!get) continue;
+        unsigned count = MOST_PROCESSES;
+        std::memset(buffer, FILLING, sizeof buffer);
+        if (!answered(name, get(device, &count, buffer))) return false;
+        if (count > MOST_PROCESSES) count = MOST_PROCESSES;
+        const size_t stride = stride_of(buffer, sizeof buffer, count, NOMINAL[form]);
+        for (unsigned i = 0; i < count; i++) {
+            Entry entry;
+            std::memcpy(&entry.pid, buffer + i * stride, sizeof entry.pid);
+            std::memcpy(&entry.bytes, buffer + i * stride + 8, sizeof entry.bytes);
+            entry.known = entry.bytes != NVML_ABI_NOT_AVAILABLE_U64;
+            if (!entry.known) entry.bytes = 0;
+            out.push_back(entry);
+        }
+        return true;
+    }
+    last_code_ = NVML_ABI_FUNCTION_NOT_FOUND;
+    return false;
+}
+
+bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out) {
+    out.clear();
+    const char *versioned = "nvmlDeviceGetProcessesUtilizationInfo", *plain = "nvmlDeviceGetProcessUtilization";
+    if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned))) {
+        static nvml_abi_processes_utilization_entry rows[MOST_PROCESSES];
+        nvml_abi_processes_utilization request{};
+        request.version = NVML_ABI_STRUCT_VERSION(nvml_abi_processes_utilization, 1);
+        request.count = MOST_PROCESSES;
+        request.last_seen_us = last_seen_us;
+        request.entries = rows;
+        const int code = get(device, &request);
+        if (code == NVML_ABI_NOT_FOUND) return true;
+        if (answered(versioned, code)) {
+            for (unsigned i = 0; i < request.count && i < MOST_PROCESSES; i++) {
+                out.push_back({rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
+            }
+            return true;
+        }
+    }
+    auto get = reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(find(plain));
+    if (!get) return false;
+    static nvml_abi_process_utilization rows[MOST_PROCESSES];
+    unsigned count = MOST_PROCESSES;
+    const int code = get(device, rows, &count, last_seen_us);
+    if (code == NVML_ABI_NOT_FOUND) return true; // the answer when nobody ran
+    if (!answered(plain, code)) return false;
+    for (unsigned i = 0; i < count && i < MOST_PROCESSES; i++) {
+        out.push_back({rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
+    }
+    return true;
+}
+
+} // namespace nvml

@@ -1,0 +1,78 @@
+// NVML through a table of functions looked up by name, each of which may be missing: drivers differ. Nothing else in the
+// sampler knows the library. Return codes are handed up as they are; every failure is counted by call and code.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+extern "C" {
+#include "../abi/nvml.h"
+}
+
+namespace nvml {
+
+using Device = nvml_abi_device;
+
+struct Entry {
+    uint32_t pid = 0;
+    uint64_t bytes = 0;
+    bool known = false; // the driver told the bytes
+};
+
+struct Utilisation {
+    uint32_t pid = 0;
+    uint32_t sm = 0, memory = 0, encoder = 0, decoder = 0; // percent
+    uint64_t at_us = 0;
+};
+
+struct Memory {
+    uint64_t total = 0, reserved = 0, used = 0, free = 0;
+    bool second_form = false; // reserved is told apart from used
+};
+
+enum class List { Compute, Graphics, Mps };
+
+class Library {
+  public:
+    // Opens the library and initialises it. On failure `problem` says why in words, and nothing is open.
+    bool open(const std::string &path, std::string &problem);
+    void close();
+    bool ready() const { return handle_ != nullptr; }
+
+    std::string text(const char *call); // system facts: nvmlSystemGetDriverVersion, ...
+    int cuda_version();
+    bool devices(std::vector<Device> &out);
+    bool device_text(Device device, const char *call, std::string &out);
+    bool number(Device device, const char *call, uint32_t &out);
+    bool number(Device device, const char *call, uint32_t which, uint32_t &out); // a call with a selector
+    bool wide(Device device, const char *call, uint64_t &out);
+    bool pair(Device device, const char *call, uint32_t &first, uint32_t &second);
+    bool pci(Device device, std::string &out);
+    bool memory(Device device, Memory &out);
+    bool utilization(Device device, uint32_t &gpu, uint32_t &memory);
+    // False: not supported, or failed. An empty list is a success.
+    bool processes(Device device, List list, std::vector<Entry> &out);
+    // Since `last_seen_us`; *found is false when the driver says that nobody ran.
+    bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out);
+
+    int last_code() const { return last_code_; }
+    // How often each call answered each code other than success, "not found" of an idle card excepted.
+    const std::map<std::pair<std::string, int>, uint64_t> &errors() const { return errors_; }
+    // The last device call said that the card is lost or wants a reset.
+    static bool means_lost(int code) { return code == NVML_ABI_GPU_IS_LOST || code == NVML_ABI_RESET_REQUIRED; }
+
+  private:
+    void *find(const char *name);
+    bool answered(const char *call, int code);
+    size_t stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) const;
+
+    void *handle_ = nullptr;
+    int last_code_ = 0;
+    std::map<std::string, void *> functions_;
+    std::map<std::pair<std::string, int>, uint64_t> errors_;
+};
+
+} // namespace nvml

@@ -1,0 +1,305 @@
+#include "sample.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <ctime>
+
+namespace {
+
+constexpr uint64_t RING_US = 10000000;       // the driver keeps 10 s of utilisation samples
+constexpr uint64_t LATE_US = 300000;         // a sample may become readable this long after its time
+constexpr uint64_t REREAD_ROUNDS = 10;       // a process can be moved to another cgroup
+constexpr uint64_t INVENTORY_ROUNDS = 60;
+constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
+constexpr size_t MOST_ANCESTORS = 24;
+
+uint64_t now_ns(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Text as JSON, bytes that are not printable ASCII escaped one by one: a command name may hold anything.
+void add_text(std::string &out, const std::string &text) {
+    out += '"';
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte == '"' || byte == '\\') {
+            out += '\\';
+            out += c;
+        } else if (byte < 0x20 || byte > 0x7e) {
+            char escaped[8];
+            std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+            out += escaped;
+        } else {
+            out += c;
+        }
+    }
+    out += '"';
+}
+
+void add_field(std::string &out, const char *name, uint64_t value) {
+    char text[96];
+    std::snprintf(text, sizeof text, ",\"%s\":%" PRIu64, name, value);
+    out += text;
+}
+
+void add_field(std::string &out, const char *name, const std::string &value) {
+    out += ",\"";
+    out += name;
+    out += "\":";
+    add_text(out, value);
+}
+
+} // namespace
+
+bool Sampler::open_driver() {
+    if (library_.ready()) return true;
+    const uint64_t now = now_ns(CLOCK_MONOTONIC);
+    if (now < retry_at_ns_) return false;
+    retry_at_ns_ = now + RETRY_NS;
+    if (!library_.open(library_path_, problem_)) return false;
+    problem_.clear();
+    driver_version_ = library_.text("nvmlSystemGetDriverVersion");
+    cuda_version_ = library_.cuda_version();
+    inventory_round_ = 0;
+    return true;
+}
+
+// Cards by UUID, so that integrals survive a new enumeration.
+void Sampler::read_inventory() {
+    if (inventory_round_ != 0 && round_ - inventory_round_ < INVENTORY_ROUNDS) return;
+    std::vector<nvml::Device> devices;
+    if (!library_.devices(devices)) return;
+    inventory_round_ = round_;
+    for (nvml::Device device : devices) {
+        Card card;
+        card.device = device;
+        if (!library_.device_text(device, "nvmlDeviceGetUUID", card.uuid)) continue;
+        library_.device_text(device, "nvmlDeviceGetName", card.name);
+        library_.pci(device, card.pci);
+        card.has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", card.minor);
+        auto known = std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.uuid == card.uuid; });
+        if (known == cards_.end()) cards_.push_back(card);
+        else known->device = device;
+    }
+}
+
+// A pid that starts anew is another process: what the old one used stays with the old one's record until it is forgotten.
+Sampler::Known &Sampler::know(pid_t pid) {
+    Known &known = known_[pid];
+    proc::Process stat;
+    const bool there = proc::read_stat(pid, stat);
+    const bool same = known.read_round != 0 && there && stat.start_ticks == known.process.start_ticks;
+    if (there && !same) known = Known{};
+    if (there && (!same || round_ - known.read_round >= REREAD_ROUNDS)) {
+        known.gone = !proc::read_process(pid, known.process);
+        known.ancestors = proc::ancestors(pid, MOST_ANCESTORS);
+        known.read_round = round_;
+    } else if (!there) {
+        known.gone = true;
+    }
+    known.seen_round = round_;
+    return known;
+}
+
+// Compute, graphics and MPS lists name the same process with the same total, so they are united, never added.
+void Sampler::read_lists(size_t index, std::string &out) {
+    static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
+    static const char *const NAMES[] = {"compute", "graphics", "mps"};
+    std::vector<nvml::Entry> entries;
+    out += ",\"lists\":[";
+    bool first = true;
+    for (unsigned i = 0; i < 3; i++) {
+        if (!library_.processes(cards_[index].device, LISTS[i], entries)) {
+            cards_[index].lost = nvml::Library::means_lost(library_.last_code());
+            continue;
+        }
+        cards_[index].lost = false;
+        out += first ? "\"" : ",\"";
+        out += NAMES[i];
+        out += '"';
+        first = false;
+        for (const nvml::Entry &entry : entries) {
+            if (entry.pid == 0) continue;
+            Usage &usage = know(static_cast<pid_t>(entry.pid)).usage[index];
+            usage.listed = true;
+            usage.types |= 1u << i;
+            usage.bytes = std::max(usage.bytes, entry.bytes);
+            usage.bytes_known = usage.bytes_known || entry.known;
+        }
+    }
+    out += "]";
+}
+
+// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of pid 0,
+// of more than 100 % or of the past are not believed.
+void Sampler::integrate(size_t index, uint64_t now_us) {
+    Card &card = cards_[index];
+    const uint64_t since = card.last_seen_us;
+    std::vector<nvml::Utilisation> rows;
+    for (auto &[pid, known] : known_) {
+        auto usage = known.usage.find(index);
+        if (usage != known.usage.end()) usage->second.sm_percent = 0;
+    }
+    if (card.last_poll_us && now_us - card.last_poll_us > RING_US) card.gaps++;
+    if (!library_.process_utilization(card.device, since, rows)) return;
+    card.last_poll_us = now_us;
+    uint64_t newest = 0;
+    std::erase_if(rows, [&](const nvml::Utilisation &row) {
+        return row.pid == 0 || row.sm > 100 || row.memory > 100 || row.at_us <= since || row.at_us > now_us + 1000000;
+    });
+    for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
+    if (since == 0) { // the first answer averages a time that nobody watched
+        card.last_seen_us = newest ? newest : now_us - LATE_US;
+        return;
+    }
+    if (newest == 0) { // nobody ran: that time is accounted for, too
+        card.last_seen_us = std::max(since, now_us - LATE_US);
+        return;
+    }
+    const uint64_t window = std::min(newest - since, RING_US);
+    for (const nvml::Utilisation &row : rows) {
+        Usage &usage = know(static_cast<pid_t>(row.pid)).usage[index];
+        usage.sm_us += row.sm * window / 100;
+        usage.memory_us += row.memory * window / 100;
+        usage.encoder_us += std::min(row.encoder, 100u) * window / 100;
+        usage.decoder_us += std::min(row.decoder, 100u) * window / 100;
+        usage.sm_percent = row.sm;
+        if (row.sm) usage.active_us = row.at_us;
+    }
+    card.last_seen_us = newest;
+}
+
+void Sampler::write_card(size_t index, std::string &out) {
+    Card &card = cards_[index];
+    char text[64];
+    std::snprintf(text, sizeof text, "{\"index\":%zu", index);
+    out += text;
+    add_field(out, "uuid", card.uuid);
+    add_field(out, "name", card.name);
+    add_field(out, "pciBusId", card.pci);
+    if (card.has_minor) add_field(out, "minor", card.minor);
+    nvml::Memory memory;
+    if (library_.memory(card.device, memory)) {
+        add_field(out, "totalBytes", memory.total);
+        add_field(out, "usedBytes", memory.used);
+        add_field(out, "freeBytes", memory.free);
+        if (memory.second_form) add_field(out, "reservedBytes", memory.reserved);
+    }
+    uint32_t first, second;
+    uint64_t wide;
+    if (library_.utilization(card.device, first, second)) {
+        add_field(out, "utilizationPercent", first);
+        add_field(out, "memoryBusyPercent", second);
+    }
+    if (library_.pair(card.device, "nvmlDeviceGetEncoderUtilization", first, second)) add_field(out, "encoderPercent", first);
+    if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second)) add_field(out, "decoderPercent", first);
+    if (library_.number(card.device, "nvmlDeviceGetTemperature", 0u, first)) add_field(out, "temperatureC", first);
+    if (library_.number(card.device, "nvmlDeviceGetPowerUsage", first)) add_field(out, "powerMw", first);
+    if (library_.number(card.device, "nvmlDeviceGetEnforcedPowerLimit", first)) add_field(out, "powerLimitMw", first);
+    if (library_.wide(card.device, "nvmlDeviceGetTotalEnergyConsumption", wide)) add_field(out, "energyMj", wide);
+    if (library_.number(card.device, "nvmlDeviceGetClockInfo", 1u, first)) add_field(out, "smMhz", first);
+    if (library_.number(card.device, "nvmlDeviceGetClockInfo", 2u, first)) add_field(out, "memoryMhz", first);
+    if (library_.number(card.device, "nvmlDeviceGetMaxClockInfo", 1u, first)) add_field(out, "maxSmMhz", first);
+    if (library_.number(card.device, "nvmlDeviceGetMaxClockInfo", 2u, first)) add_field(out, "maxMemoryMhz", first);
+    read_lists(index, out);
+    integrate(index, now_ns(CLOCK_REALTIME) / 1000);
+    add_field(out, "utilizationGaps", card.gaps);
+    out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
+}
+
+void Sampler::write_process(pid_t pid, const Known &known, std::string &out) {
+    char text[64];
+    std::snprintf(text, sizeof text, "{\"pid\":%d", static_cast<int>(pid));
+    out += text;
+    if (known.gone) out += ",\"gone\":true"; /* not in /proc (any more) */
+    if (known.read_round != 0) {
+        add_field(out, "startTicks", known.process.start_ticks);
+        add_field(out, "command", known.process.command);
+        add_field(out, "cgroup", known.process.cgroup);
+        add_field(out, "pidNamespace", known.process.pid_namespace);
+        add_field(out, "namespacePid", static_cast<uint64_t>(known.process.namespace_pid));
+        out += ",\"ancestors\":[";
+        for (size_t i = 0; i < known.ancestors.size(); i++) {
+            std::snprintf(text, sizeof text, "%s%d", i ? "," : "", static_cast<int>(known.ancestors[i]));
+            out += text;
+        }
+        out += "]";
+    }
+    out += ",\"cards\":[";
+    bool first = true;
+    for (const auto &[index, usage] : known.usage) {
+        std::snprintf(text, sizeof text, "%s{\"card\":%zu", first ? "" : ",", index);
+        out += text;
+        first = false;
+        out += usage.listed ? ",\"listed\":true" : ",\"listed\":false";
+        if (usage.listed && usage.bytes_known) add_field(out, "bytes", usage.bytes);
+        add_field(out, "types", usage.types);
+        add_field(out, "smPercent", usage.sm_percent);
+        add_field(out, "smUs", usage.sm_us);
+        add_field(out, "memoryUs", usage.memory_us);
+        add_field(out, "encoderUs", usage.encoder_us);
+        add_field(out, "decoderUs", usage.decoder_us);
+        if (usage.active_us) add_field(out, "activeUs", usage.active_us);
+        out += "}";
+    }
+    out += "]}";
+}
+
+// A process is told once after its end, so that its last use is not lost, then forgotten.
+void Sampler::forget_unseen() {
+    for (auto entry = known_.begin(); entry != known_.end();) {
+        if (entry->second.seen_round != round_) entry = known_.erase(entry);
+        else ++entry;
+    }
+}
+
+std::string Sampler::take() {
+    round_++;
+    std::string out;
+    char text[160];
+    const uint64_t started = now_ns(CLOCK_MONOTONIC);
+    const bool ready = open_driver();
+    if (ready) read_inventory();
+    std::snprintf(text, sizeof text, "{\"round\":%" PRIu64 ",\"atMs\":%" PRIu64 ",\"bootNs\":%" PRIu64, round_, now_ns(CLOCK_REALTIME) / 1000000, now_ns(CLOCK_BOOTTIME));
+    out += text;
+    if (!ready) add_field(out, "problem", problem_);
+    add_field(out, "driverVersion", driver_version_);
+    add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
+    for (auto &[pid, known] : known_) {
+        for (auto &[index, usage] : known.usage) {
+            usage.listed = usage.bytes_known = false;
+            usage.bytes = 0;
+            usage.types = 0;
+        }
+    }
+    out += ",\"cards\":[";
+    for (size_t i = 0; ready && i < cards_.size(); i++) {
+        if (i) out += ',';
+        write_card(i, out);
+    }
+    out += "],\"processes\":[";
+    bool first = true;
+    for (const auto &[pid, known] : known_) {
+        if (!first) out += ',';
+        first = false;
+        write_process(pid, known, out);
+    }
+    out += "],\"errors\":[";
+    first = true;
+    for (const auto &[key, count] : library_.errors()) {
+        out += first ? "{\"call\":" : ",{\"call\":";
+        first = false;
+        add_text(out, key.first);
+        add_field(out, "code", static_cast<uint64_t>(key.second));
+        add_field(out, "count", count);
+        out += '}';
+    }
+    forget_unseen();
+    const uint64_t took = (now_ns(CLOCK_MONOTONIC) - started) / 1000;
+    std::snprintf(text, sizeof text, "],\"tookUs\":%" PRIu64 "}\n", took);
+    out += text;
+    return out;
+}

@@ -1,0 +1,62 @@
+// One round of sampling: every card's readings, who uses it, how much, and who those processes are.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nvml.h"
+#include "proc.h"
+
+class Sampler {
+  public:
+    explicit Sampler(std::string library) : library_path_(std::move(library)) {}
+    // The next snapshot as one line of JSON. Tries to open the driver again when there is none yet.
+    std::string take();
+
+  private:
+    struct Card {
+        nvml::Device device = nullptr;
+        std::string uuid, name, pci;
+        uint32_t minor = 0;
+        bool has_minor = false, lost = false;
+        uint64_t last_seen_us = 0;  // newest utilisation sample taken into account; 0 = none yet
+        uint64_t last_poll_us = 0;
+        uint64_t gaps = 0;          // times that the driver's ring overran before it was read
+    };
+    struct Usage { // of one process on one card, since the sampler first saw it
+        uint64_t sm_us = 0, memory_us = 0, encoder_us = 0, decoder_us = 0;
+        uint32_t sm_percent = 0; // over the last window
+        uint64_t active_us = 0;  // wall clock of its last sample with SM use
+        uint64_t bytes = 0;
+        uint32_t types = 0;      // 1 compute, 2 graphics, 4 MPS
+        bool bytes_known = false, listed = false;
+    };
+    struct Known {
+        proc::Process process;
+        std::vector<pid_t> ancestors;
+        uint64_t read_round = 0;
+        uint64_t seen_round = 0;
+        bool gone = false; // listed by the driver, but not in /proc
+        std::map<size_t, Usage> usage; // by card
+    };
+
+    bool open_driver();
+    void read_inventory();
+    void read_lists(size_t index, std::string &out);
+    void integrate(size_t index, uint64_t now_us);
+    void write_card(size_t index, std::string &out);
+    void write_process(pid_t pid, const Known &known, std::string &out);
+    Known &know(pid_t pid);
+    void forget_unseen();
+
+    std::string library_path_, problem_;
+    nvml::Library library_;
+    std::vector<Card> cards_;
+    std::map<pid_t, Known> known_;
+    uint64_t round_ = 0, inventory_round_ = 0, retry_at_ns_ = 0;
+    std::string driver_version_;
+    int cuda_version_ = 0;
+};
