@@ -1,0 +1,74 @@
+// Which grant or container a process belongs to. Pure: a process, the grants and what was found out before come in. A
+// process that belongs nowhere is never guessed about.
+import type { SampledProcess } from '../sample.ts';
+import { ownerOf } from './cgroup.ts';
+
+export type Owner =
+  | { readonly kind: 'grant'; readonly id: string }
+  /** In a container that holds no grant here. */
+  | { readonly kind: 'container'; readonly containerId: string; readonly podUid?: string }
+  | { readonly kind: 'host' }
+  /** Cannot be told; `reason` is a label of cotenant_exporter_attribution_failures_total. */
+  | { readonly kind: 'unknown'; readonly reason: 'gone' | 'no_cgroup' };
+
+/** The process that a plain grant was given to; its descendants belong to it. */
+export type GrantRoot = { readonly id: string; readonly pid: number; readonly startTicks: number };
+
+/** Names one process for good. */
+export const processKey = (pid: number, startTicks: number): string => `${pid}@${startTicks}`;
+
+/** What was found out about processes in earlier samples. */
+export type KnownOwners = {
+  readonly byProcess: ReadonlyMap<string, Owner>;
+  /** Grant of a process by its pid alone, for ancestors, whose start times are not sampled. */
+  readonly grantByPid: ReadonlyMap<number, string>;
+};
+export const NOBODY_KNOWN: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
+
+/**
+ * What once belonged to a grant stays with it, also when its parents are gone and its ancestry no longer shows it, and so
+ * do its children.
+ */
+export function ownerOfProcess(
+  process: SampledProcess,
+  roots: readonly GrantRoot[],
+  grantIds: ReadonlySet<string>,
+  known: KnownOwners,
+): Owner {
+  if (process.startTicks === undefined) return { kind: 'unknown', reason: 'gone' };
+  const before = known.byProcess.get(processKey(process.pid, process.startTicks));
+  if (before?.kind === 'grant' && grantIds.has(before.id)) return before;
+  if (process.cgroup === undefined || process.cgroup === '') return { kind: 'unknown', reason: 'no_cgroup' };
+  const owner = ownerOf(process.cgroup);
+  if (owner.tenant !== undefined && grantIds.has(owner.tenant)) return { kind: 'grant', id: owner.tenant };
+  const lineage = [process.pid, ...(process.ancestors ?? [])];
+  for (const root of roots) {
+    // A process cannot be older than its ancestor: then the pid has come to mean another process.
+    if (lineage.includes(root.pid) && process.startTicks >= root.startTicks) return { kind: 'grant', id: root.id };
+  }
+  for (const pid of process.ancestors ?? []) {
+    const id = known.grantByPid.get(pid);
+    if (id !== undefined && grantIds.has(id)) return { kind: 'grant', id };
+  }
+  if (owner.containerId !== undefined) {
+    const { containerId, podUid } = owner;
+    return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
+  }
+  return { kind: 'host' };
+}
+
+/** What is known after a sample: only processes that were in it, so that a reused pid is forgotten with its first owner. */
+export function remember(
+  processes: readonly SampledProcess[],
+  ownerOf: (process: SampledProcess) => Owner,
+): KnownOwners {
+  const byProcess = new Map<string, Owner>();
+  const grantByPid = new Map<number, string>();
+  for (const process of processes) {
+    if (process.startTicks === undefined || process.gone) continue;
+    const owner = ownerOf(process);
+    byProcess.set(processKey(process.pid, process.startTicks), owner);
+    if (owner.kind === 'grant') grantByPid.set(process.pid, owner.id);
+  }
+  return { byProcess, grantByPid };
+}

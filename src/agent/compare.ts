@@ -1,0 +1,241 @@
+// The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
+// published, shown or acted upon is read from this value.
+import type { Tolerance, Verdict } from '../quota/limits.ts';
+import { type CardUse, judge } from '../quota/limits.ts';
+import type { Owner } from './attribution/attribute.ts';
+import { processOfSlot } from './feedback.ts';
+import type { Grant } from './grants/grant.ts';
+import type { LedgerReading } from './native.ts';
+import type { Sample, SampledCard, SampledProcess, SampledUse } from './sample.ts';
+
+export type ProcessState = {
+  readonly pid: number;
+  readonly startTicks: number;
+  readonly command: string;
+  readonly cgroup: string;
+  readonly usedBytes: number;
+  readonly smPercent: number;
+  readonly types: number;
+  /** Its memory is in the container's ledger. */
+  readonly inLedger: boolean;
+};
+
+/** A container on one card. */
+export type ContainerCardState = {
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly limitBytes: number;
+  readonly coresPercent: number;
+  readonly usedBytes: number;
+  /** Held by processes that the ledger does not know. */
+  readonly bypassBytes: number;
+  readonly ledger: {
+    readonly contextBytes: number;
+    readonly managedBytes: number;
+    readonly poolBytes: number;
+    readonly bufferBytes: number;
+  };
+  readonly denied: number;
+  readonly smPercent: number;
+  readonly lastActiveMs: number | undefined;
+  readonly processes: readonly ProcessState[];
+};
+
+/** What holds the limit: the interposer inside, or only the agent from outside, or nothing. */
+export type Fence = 'interposer' | 'agent' | 'none';
+
+export type ContainerState = {
+  readonly grant: Grant;
+  readonly fence: Fence;
+  readonly cards: readonly ContainerCardState[];
+  readonly verdict: Verdict;
+  /** Its ledger was shortened, overwritten or replaced. */
+  readonly tampered: boolean;
+};
+
+export type ForeignState = {
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly containerId: string;
+  readonly podUid: string;
+  readonly usedBytes: number;
+  readonly processes: number;
+};
+
+export type DeviceState = {
+  readonly card: SampledCard;
+  readonly grantedBytes: number;
+  readonly grantedCoresPercent: number;
+  readonly containers: number;
+  readonly processes: { readonly compute: number; readonly graphics: number; readonly mps: number };
+  /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. */
+  readonly unattributedBytes: number;
+};
+
+export type NodeState = {
+  readonly sample: Sample;
+  readonly devices: readonly DeviceState[];
+  readonly containers: readonly ContainerState[];
+  readonly foreign: readonly ForeignState[];
+  readonly failures: Readonly<Record<string, number>>;
+};
+
+export type GrantReading = { readonly grant: Grant; readonly ledger: LedgerReading; readonly untouched: boolean };
+
+export function compare(
+  sample: Sample,
+  grants: readonly GrantReading[],
+  ownerOf: (process: SampledProcess) => Owner,
+  tolerance: Tolerance,
+): NodeState {
+  const owners = new Map(sample.processes.map((process) => [process, ownerOf(process)]));
+  const containers = grants.map((reading) => {
+    const own = sample.processes.filter((process) => {
+      const owner = owners.get(process);
+      return owner?.kind === 'grant' && owner.id === reading.grant.id;
+    });
+    return containerState(sample, reading, own, tolerance);
+  });
+  const failures: Record<string, number> = { gone: 0, no_cgroup: 0, host: 0, memory_not_available: 0 };
+  for (const [process, owner] of owners) {
+    const listed = process.cards.filter((use) => use.listed);
+    if (listed.length === 0) continue;
+    if (owner.kind === 'unknown') failures[owner.reason] = (failures[owner.reason] ?? 0) + 1;
+    if (owner.kind === 'host') failures.host = (failures.host ?? 0) + 1;
+    if (listed.some((use) => use.bytes === undefined))
+      failures.memory_not_available = (failures.memory_not_available ?? 0) + 1;
+  }
+  const foreign = foreignUse(sample, owners);
+  const devices = sample.cards.map((card) => deviceState(card, sample, grants, containers, foreign));
+  return { sample, devices, containers, foreign, failures };
+}
+
+const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>
+  process.cards.find((use) => use.card === card.index && use.listed);
+
+function containerState(
+  sample: Sample,
+  { grant, ledger, untouched }: GrantReading,
+  own: readonly SampledProcess[],
+  tolerance: Tolerance,
+): ContainerState {
+  const inLedger = new Set(
+    ledger.slots.flatMap((slot) => {
+      const process = processOfSlot(slot, own);
+      return process ? [process] : [];
+    }),
+  );
+  const cards = grant.cards.map((granted, position): ContainerCardState => {
+    const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
+    const using = own.flatMap((process) => {
+      const use = card && onCard(process, card);
+      return use ? [{ process, use }] : [];
+    });
+    const sum = (pick: (entry: { process: SampledProcess; use: SampledUse }) => number) =>
+      using.reduce((total, entry) => total + pick(entry), 0);
+    const rows = ledger.slots.flatMap((slot) => slot.cards[position] ?? []);
+    const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
+    const [contextBytes, managedBytes, poolBytes] = [
+      column((row) => row.contextBytes),
+      column((row) => row.managedBytes),
+      column((row) => row.poolBytes),
+    ];
+    const activeUs = Math.max(
+      0,
+      ...own.flatMap((process) => process.cards.flatMap((use) => (use.card === card?.index ? (use.activeUs ?? 0) : 0))),
+    );
+    return {
+      gpuUuid: granted.gpuUuid,
+      gpuIndex: card?.index ?? -1,
+      limitBytes: granted.limitBytes,
+      coresPercent: granted.coresPercent,
+      usedBytes: sum(({ use }) => use.bytes ?? 0),
+      bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
+      ledger: {
+        contextBytes,
+        managedBytes,
+        poolBytes,
+        bufferBytes: Math.max(0, column((row) => row.heldBytes) - contextBytes - managedBytes - poolBytes),
+      },
+      denied: ledger.denied[position] ?? 0,
+      smPercent: sum(({ use }) => use.smPercent),
+      lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
+      processes: using.map(({ process, use }) => ({
+        pid: process.pid,
+        startTicks: process.startTicks ?? 0,
+        command: process.command ?? '',
+        cgroup: process.cgroup ?? '',
+        usedBytes: use.bytes ?? 0,
+        smPercent: use.smPercent,
+        types: use.types,
+        inLedger: inLedger.has(process),
+      })),
+    };
+  });
+  const uses: CardUse[] = cards.map(({ gpuUuid, limitBytes, usedBytes, bypassBytes }) => ({
+    gpuUuid,
+    limitBytes,
+    usedBytes,
+    bypassBytes,
+  }));
+  const holds = cards.some((card) => card.usedBytes > 0);
+  const fence: Fence = !grant.isolateMemory ? 'none' : holds && inLedger.size === 0 ? 'agent' : 'interposer';
+  return {
+    grant,
+    fence,
+    cards,
+    verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
+    tampered: !ledger.whole || !untouched,
+  };
+}
+
+/** Containers that use a card without any grant, and plain processes of the host are not among them. */
+function foreignUse(sample: Sample, owners: ReadonlyMap<SampledProcess, Owner>): ForeignState[] {
+  const found = new Map<string, ForeignState>();
+  for (const [process, owner] of owners) {
+    if (owner.kind !== 'container') continue;
+    for (const card of sample.cards) {
+      const use = onCard(process, card);
+      if (!use) continue;
+      const key = `${card.uuid} ${owner.containerId}`;
+      const before = found.get(key);
+      found.set(key, {
+        gpuUuid: card.uuid,
+        gpuIndex: card.index,
+        containerId: owner.containerId,
+        podUid: owner.podUid ?? '',
+        usedBytes: (before?.usedBytes ?? 0) + (use.bytes ?? 0),
+        processes: (before?.processes ?? 0) + 1,
+      });
+    }
+  }
+  return [...found.values()];
+}
+
+function deviceState(
+  card: SampledCard,
+  sample: Sample,
+  grants: readonly GrantReading[],
+  containers: readonly ContainerState[],
+  foreign: readonly ForeignState[],
+): DeviceState {
+  const granted = grants.flatMap(({ grant }) => grant.cards.filter((entry) => entry.gpuUuid === card.uuid));
+  const using = containers.flatMap((container) =>
+    container.cards.filter((entry) => entry.gpuUuid === card.uuid && entry.usedBytes > 0),
+  );
+  const attributed =
+    using.reduce((total, entry) => total + entry.usedBytes, 0) +
+    foreign.filter((entry) => entry.gpuUuid === card.uuid).reduce((total, entry) => total + entry.usedBytes, 0);
+  const uses = sample.processes.flatMap((process) => onCard(process, card) ?? []);
+  const count = (bit: number) => uses.filter((use) => (use.types & bit) !== 0).length;
+  return {
+    card,
+    grantedBytes: granted.reduce((total, entry) => total + entry.memoryBytes, 0),
+    grantedCoresPercent: granted.reduce((total, entry) => total + entry.coresPercent, 0),
+    containers:
+      using.length +
+      new Set(foreign.filter((entry) => entry.gpuUuid === card.uuid).map((entry) => entry.containerId)).size,
+    processes: { compute: count(1), graphics: count(2), mps: count(4) },
+    unattributedBytes: Math.max(0, (card.usedBytes ?? 0) - attributed),
+  };
+}

@@ -1,0 +1,158 @@
+// Carries out what the ladder says, container by container, worst first. Refuses, with a written reason, whenever the
+// ground is not firm: data that is old or does not add up, too many stops in a minute. Reads nothing but the node's state.
+
+import { type Action, CALM, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
+import type { Verdict } from '../../quota/limits.ts';
+import type { ContainerState, NodeState } from '../compare.ts';
+import type { LiveGrant, Registry } from '../grants/registry.ts';
+import type { Native } from '../native.ts';
+import { type ActionRecord, type Audit, recordOf } from './record.ts';
+import {
+  findTargets,
+  groupOf,
+  killGroup,
+  type Signalled,
+  signalTargets,
+  type Target,
+  unifiedMount,
+} from './targets.ts';
+
+export type EnforcerPolicy = LadderPolicy & {
+  /** A sample older than this is no ground for acting. */
+  readonly staleMs: number;
+  readonly mostStopsPerMinute: number;
+};
+
+export const ENFORCER_LIMITS = { staleMs: 3000, mostStopsPerMinute: 6 };
+
+export type Enforcer = {
+  /** Acts on one state; returns what was done. */
+  act(state: NodeState): readonly ActionRecord[];
+  readonly policy: EnforcerPolicy;
+};
+
+const SIGTERM = 15;
+const SIGKILL = 9;
+const MIB = 1024 * 1024;
+
+export function createEnforcer(
+  registry: Registry,
+  native: Native,
+  audit: Audit,
+  policy: EnforcerPolicy,
+  now: () => number,
+): Enforcer {
+  const ladders = new Map<string, LadderState>();
+  const mount = unifiedMount();
+  // A stop of before a restart counts for the cool-down and the rate.
+  for (const record of audit.recent()) {
+    if (record.action === 'kill') ladders.set(record.grantId, { ...CALM, stoppedAtMs: record.atMs });
+  }
+
+  const done = (
+    container: ContainerState,
+    name: ActionRecord['action'],
+    verdict: Verdict,
+    result: string,
+    hit: readonly Signalled[] = [],
+  ) => {
+    const record = recordOf(container.grant, name, verdict, now(), result, hit);
+    audit.add(record);
+    return record;
+  };
+
+  const stop = (
+    container: ContainerState,
+    live: LiveGrant,
+    action: Action & { verdict: Verdict },
+    signal: number,
+  ): ActionRecord => {
+    const name = signal === SIGKILL ? 'kill' : 'terminate';
+    const seen: Target[] = container.cards.flatMap((card) => card.processes);
+    const hit: Signalled[] = [];
+    // A fork may slip past one round; a group is killed whole.
+    for (let round = 0; round < 10; round++) {
+      const targets = findTargets(container.grant, native, seen);
+      if (targets.length === 0) break;
+      const group = signal === SIGKILL ? groupOf(container.grant, targets, mount) : undefined;
+      if (group) {
+        const result = killGroup(group);
+        hit.push(...targets.map((target) => ({ ...target, result })));
+        if (result === 'sent') break;
+      }
+      hit.push(...signalTargets(targets, native, signal));
+      if (signal !== SIGKILL) break;
+    }
+    live.gateClosed = false; // whoever comes next in this grant starts afresh
+    registry.touch(live);
+    const sent = hit.some((target) => target.result === 'sent');
+    return done(container, name, action.verdict, sent ? 'sent' : hit.length === 0 ? 'nobody left' : 'refused', hit);
+  };
+
+  const refusal = (state: NodeState): string | undefined => {
+    const ageMs = now() - state.sample.atMs;
+    if (ageMs > policy.staleMs || ageMs < -policy.staleMs) return `the data is ${ageMs} ms old`;
+    const minute = audit.recent().filter((record) => record.action === 'kill' && now() - record.atMs < 60_000);
+    if (minute.length >= policy.mostStopsPerMinute) return `${minute.length} containers were stopped within a minute`;
+    return undefined;
+  };
+
+  /** More memory told for processes than for the card: then the driver's answers do not belong together. */
+  const inconsistent = (state: NodeState, gpuUuid: string): string | undefined => {
+    const device = state.devices.find((entry) => entry.card.uuid === gpuUuid);
+    if (!device || device.card.usedBytes === undefined) return undefined;
+    const attributed = state.sample.processes
+      .flatMap((process) => process.cards)
+      .filter((use) => use.card === device.card.index && use.listed)
+      .reduce((sum, use) => sum + (use.bytes ?? 0), 0);
+    return attributed > device.card.usedBytes * 1.05 + 64 * MIB
+      ? `processes are said to hold ${attributed} bytes of a card of which ${device.card.usedBytes} are used`
+      : undefined;
+  };
+
+  return {
+    policy,
+    act(state) {
+      const records: ActionRecord[] = [];
+      const over = (container: ContainerState) =>
+        container.verdict.severity === 'within' ? 0 : container.verdict.overBytes;
+      const alive = new Set(state.containers.map((container) => container.grant.id));
+      for (const id of ladders.keys()) if (!alive.has(id)) ladders.delete(id);
+      for (const container of state.containers.toSorted((a, b) => over(b) - over(a))) {
+        const live = registry.get(container.grant.id);
+        if (!live) continue;
+        const before = ladders.get(container.grant.id) ?? CALM;
+        const holds = container.cards.some((card) => card.usedBytes > 0);
+        const { state: after, action } = step(before, container.verdict, holds, now(), policy);
+        const isStop = action.kind === 'kill' || action.kind === 'terminate';
+        const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
+        const why = isStop ? (refusal(state) ?? inconsistent(state, worst)) : undefined;
+        if (why !== undefined) {
+          // The ladder stays where it was: the next firm sample decides again.
+          records.push(done(container, 'refuse', container.verdict, why));
+          continue;
+        }
+        ladders.set(container.grant.id, after);
+        switch (action.kind) {
+          case 'none':
+            break;
+          case 'kill':
+            records.push(stop(container, live, action, SIGKILL));
+            break;
+          case 'terminate':
+            records.push(stop(container, live, action, SIGTERM));
+            break;
+          case 'close-gate':
+          case 'open-gate':
+            live.gateClosed = action.kind === 'close-gate';
+            registry.touch(live);
+            records.push(done(container, action.kind, container.verdict, 'done'));
+            break;
+          default:
+            records.push(done(container, action.kind, container.verdict, action.kind === 'stuck' ? 'stuck' : 'done'));
+        }
+      }
+      return records;
+    },
+  };
+}

@@ -1,0 +1,129 @@
+// What was done to whom, and why: one record per action, in an audit file that is only ever added to, and counted for the
+// metrics. Owns the words of the reason, which are the same in every place where a person meets them.
+import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import type { OverReason, Verdict } from '../../quota/limits.ts';
+import type { Grant } from '../grants/grant.ts';
+import type { Signalled } from './targets.ts';
+
+export type ActionName =
+  | 'warn'
+  | 'close-gate'
+  | 'open-gate'
+  | 'terminate'
+  | 'kill'
+  | 'would-stop'
+  | 'refuse'
+  | 'released'
+  | 'stuck';
+
+export type ActionRecord = {
+  readonly atMs: number;
+  readonly action: ActionName;
+  readonly grantId: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  readonly reason: OverReason | 'none';
+  readonly usedBytes: number;
+  readonly limitBytes: number;
+  readonly bypassBytes: number;
+  /** The sentence that people read. */
+  readonly message: string;
+  /** sent, released, stuck, or why it was not done. */
+  readonly result: string;
+  readonly processes: readonly Pick<Signalled, 'pid' | 'startTicks' | 'command' | 'result'>[];
+};
+
+const MIB = 1024 * 1024;
+const REASONS: Record<OverReason, string> = {
+  bypass: 'holds GPU memory that its limit does not see',
+  'far-over-limit': 'is far over its GPU memory grant',
+  'over-limit': 'is over its GPU memory grant',
+};
+const WHAT: Record<ActionName, string> = {
+  warn: 'it will be stopped if it stays so',
+  'close-gate': 'its kernels are held back',
+  'open-gate': 'its kernels may run again',
+  terminate: 'it is asked to end',
+  kill: 'it is stopped',
+  'would-stop': 'it would be stopped in enforce mode',
+  refuse: 'it is not stopped',
+  released: 'its memory is free again',
+  stuck: 'its memory is still held',
+};
+
+/** "GPU memory grant exceeded: local/cheat/main used 3000 MiB of 1024 MiB on GPU-..., 2900 MiB past its limit; it is stopped" */
+export function describe(grant: Grant, action: ActionName, verdict: Verdict): string {
+  const who = `${grant.namespace}/${grant.pod}/${grant.container}`;
+  if (verdict.severity === 'within') return `${who}: ${WHAT[action]}`;
+  const { worst, reason } = verdict;
+  const mib = (bytes: number) => `${Math.ceil(bytes / MIB)} MiB`;
+  const past = worst.bypassBytes > 0 ? `, ${mib(worst.bypassBytes)} of it past the interposer` : '';
+  return `${who} ${REASONS[reason]}: ${mib(worst.usedBytes)} of ${mib(worst.limitBytes)} on ${worst.gpuUuid}${past}; ${WHAT[action]}`;
+}
+
+export function recordOf(
+  grant: Grant,
+  action: ActionName,
+  verdict: Verdict,
+  atMs: number,
+  result: string,
+  processes: readonly Signalled[] = [],
+): ActionRecord {
+  const worst = verdict.severity === 'within' ? undefined : verdict.worst;
+  return {
+    atMs,
+    action,
+    grantId: grant.id,
+    namespace: grant.namespace,
+    pod: grant.pod,
+    container: grant.container,
+    gpuUuid: worst?.gpuUuid ?? grant.cards[0]?.gpuUuid ?? '',
+    reason: verdict.severity === 'within' ? 'none' : verdict.reason,
+    usedBytes: worst?.usedBytes ?? 0,
+    limitBytes: worst?.limitBytes ?? 0,
+    bypassBytes: worst?.bypassBytes ?? 0,
+    message: describe(grant, action, verdict),
+    result,
+    processes: processes.map(({ pid, startTicks, command, result: outcome }) => ({
+      pid,
+      startTicks,
+      command,
+      result: outcome,
+    })),
+  };
+}
+
+export type Audit = { add(record: ActionRecord): void; readonly recent: () => readonly ActionRecord[] };
+
+const RECENT = 200;
+
+/** One JSON object per line. What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
+export function openAudit(stateFolder: string, onProblem: (text: string) => void): Audit {
+  const path = join(stateFolder, 'audit.log');
+  mkdirSync(dirname(path), { recursive: true });
+  const recent: ActionRecord[] = [];
+  if (existsSync(path)) {
+    for (const line of readFileSync(path, 'utf8').split('\n').slice(-RECENT)) {
+      try {
+        if (line !== '') recent.push(JSON.parse(line) as ActionRecord);
+      } catch {
+        onProblem(`audit.log: a line cannot be read, it was cut short: ${line.slice(0, 80)}`);
+      }
+    }
+  }
+  return {
+    add(record) {
+      recent.push(record);
+      if (recent.length > RECENT) recent.shift();
+      try {
+        appendFileSync(path, `${JSON.stringify(record)}\n`, { mode: 0o640 });
+      } catch (error) {
+        onProblem(`audit.log: ${(error as Error).message}; the record: ${JSON.stringify(record)}`);
+      }
+    },
+    recent: () => recent,
+  };
+}

@@ -1,0 +1,51 @@
+// A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
+import type { CardGrant } from '../../placement/place.ts';
+
+export type Grant = {
+  readonly id: string;
+  /** Labels of its metrics: a pod's names, or for plain processes `local`, the grant's name and the command. */
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly createdMs: number;
+  readonly cards: readonly CardGrant[];
+  /** Off: nothing is refused; use is still counted and shown. */
+  readonly isolateMemory: boolean;
+  /** Process that it was given to; it ends with it. */
+  readonly owner: { readonly pid: number; readonly startTicks: number };
+};
+
+export const GRANT_ID = /^[a-z0-9]{6,32}$/;
+
+/** Text that may stand in labels, file names and messages as it is. */
+export function plainName(text: string): string {
+  return text.replace(/[^A-Za-z0-9._-]+/g, '-').slice(0, 63) || 'unnamed';
+}
+
+export function formatGrant(grant: Grant): string {
+  return `${JSON.stringify({ version: 1, ...grant }, null, 2)}\n`;
+}
+
+/** The stored grant, or what is wrong with the text (a file cut short by a crash must not stop the agent). */
+export function parseGrant(text: string): Grant | { readonly wrong: string } {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    return { wrong: String(error) };
+  }
+  const grant = value as (Partial<Grant> & { version?: unknown }) | null;
+  if (typeof grant !== 'object' || grant === null || grant.version !== 1) return { wrong: 'not a grant of version 1' };
+  const texts = [grant.id, grant.namespace, grant.pod, grant.container];
+  if (!texts.every((text) => typeof text === 'string') || !GRANT_ID.test(grant.id ?? ''))
+    return { wrong: 'a name is missing' };
+  const cardGood = (card: Partial<CardGrant>) =>
+    typeof card?.gpuUuid === 'string' &&
+    [card.memoryBytes, card.limitBytes, card.coresPercent].every((number) => Number.isSafeInteger(number));
+  if (!Array.isArray(grant.cards) || grant.cards.length === 0 || !grant.cards.every(cardGood))
+    return { wrong: 'its cards are not cards' };
+  if (!Number.isInteger(grant.owner?.pid) || !Number.isInteger(grant.owner?.startTicks))
+    return { wrong: 'its owner is missing' };
+  const { version: _, ...rest } = grant;
+  return rest as Grant;
+}

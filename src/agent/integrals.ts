@@ -1,0 +1,118 @@
+// Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
+// plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
+import { processKey } from './attribution/attribute.ts';
+import type { NodeState } from './compare.ts';
+import type { SampledProcess } from './sample.ts';
+
+export type ContainerTotals = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly grantId: string;
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly smSeconds: number;
+  readonly memoryBusySeconds: number;
+  readonly overLimitSeconds: number;
+  readonly denied: number;
+  readonly peakBytes: number;
+  /** Wall clock of the last sample in which its grant existed. */
+  readonly seenMs: number;
+};
+
+export type ForeignTotals = {
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly containerId: string;
+  readonly smSeconds: number;
+  readonly seenMs: number;
+};
+
+export type Totals = {
+  readonly atMs: number;
+  readonly containers: ReadonlyMap<string, ContainerTotals>;
+  readonly foreign: ReadonlyMap<string, ForeignTotals>;
+  /** Engine microseconds per process and card, as last sampled. */
+  readonly processes: ReadonlyMap<string, { readonly smUs: number; readonly memoryUs: number }>;
+};
+
+export const NO_TOTALS: Totals = { atMs: 0, containers: new Map(), foreign: new Map(), processes: new Map() };
+
+/** How long counters outlive what they counted: a few scrapes. */
+export const KEEP_MS = 5 * 60 * 1000;
+/** Time between samples that is still integrated as one step; a longer silence is not made up. */
+const LONGEST_STEP_MS = 10_000;
+
+type Engine = { smUs: number; memoryUs: number };
+
+export function advance(
+  before: Totals,
+  state: NodeState,
+  ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string },
+): Totals {
+  const { sample } = state;
+  const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
+  const processes = new Map<string, Engine>();
+  const grown = new Map<string, Engine>();
+  for (const process of sample.processes) {
+    const owner = ownerOf(process);
+    const name = owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId : undefined;
+    for (const use of process.cards) {
+      const key = `${processKey(process.pid, process.startTicks ?? 0)} ${use.card}`;
+      const last = before.processes.get(key);
+      // A new sampler counts from zero again: then what it has counted is what is new.
+      const since = (now: number, then: number | undefined) => (then === undefined || now < then ? now : now - then);
+      processes.set(key, { smUs: use.smUs, memoryUs: use.memoryUs });
+      if (name === undefined) continue;
+      const engine = grown.get(`${name} ${use.card}`) ?? { smUs: 0, memoryUs: 0 };
+      engine.smUs += since(use.smUs, last?.smUs);
+      engine.memoryUs += since(use.memoryUs, last?.memoryUs);
+      grown.set(`${name} ${use.card}`, engine);
+    }
+  }
+
+  const containers = new Map<string, ContainerTotals>();
+  for (const [key, totals] of before.containers) {
+    if (sample.atMs - totals.seenMs <= KEEP_MS) containers.set(key, totals);
+  }
+  for (const { grant, cards, verdict } of state.containers) {
+    for (const card of cards) {
+      const key = `${grant.id} ${card.gpuUuid}`;
+      const last = containers.get(key);
+      const engine = grown.get(`${grant.id} ${card.gpuIndex}`);
+      const over = verdict.severity !== 'within' && card.usedBytes > card.limitBytes;
+      containers.set(key, {
+        namespace: grant.namespace,
+        pod: grant.pod,
+        container: grant.container,
+        grantId: grant.id,
+        gpuUuid: card.gpuUuid,
+        gpuIndex: card.gpuIndex,
+        smSeconds: (last?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
+        memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + (engine?.memoryUs ?? 0) / 1e6,
+        overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
+        // The tenant can write the ledger's count: it may only grow here.
+        denied: Math.max(last?.denied ?? 0, card.denied),
+        peakBytes: Math.max(last?.peakBytes ?? 0, card.usedBytes),
+        seenMs: sample.atMs,
+      });
+    }
+  }
+
+  const foreign = new Map<string, ForeignTotals>();
+  for (const [key, totals] of before.foreign) {
+    if (sample.atMs - totals.seenMs <= KEEP_MS) foreign.set(key, totals);
+  }
+  for (const use of state.foreign) {
+    const key = `${use.containerId} ${use.gpuUuid}`;
+    const engine = grown.get(`${use.containerId} ${use.gpuIndex}`);
+    foreign.set(key, {
+      gpuUuid: use.gpuUuid,
+      gpuIndex: use.gpuIndex,
+      containerId: use.containerId,
+      smSeconds: (foreign.get(key)?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
+      seenMs: sample.atMs,
+    });
+  }
+  return { atMs: sample.atMs, containers, foreign, processes };
+}

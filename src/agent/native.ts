@@ -1,0 +1,92 @@
+// The addon, typed. Loads without a driver and without rights; a build that is missing is said in words, with the remedy.
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+export type PageCard = {
+  readonly uuid: string;
+  readonly memoryBytes: number;
+  readonly contextBytes: number;
+  readonly granuleBytes: number;
+  readonly coresPercent: number;
+  readonly releasesLate: boolean;
+};
+
+export type LedgerRow = {
+  readonly heldBytes: number;
+  readonly pendingBytes: number;
+  readonly freedBytes: number;
+  readonly contextBytes: number;
+  readonly managedBytes: number;
+  readonly poolBytes: number;
+  readonly signature: bigint;
+};
+
+export type LedgerSlot = {
+  readonly index: number;
+  readonly stamp: bigint;
+  /** As the process sees itself. */
+  readonly pid: number;
+  readonly startTicks: number;
+  readonly pidNamespace: number;
+  /** Its process, or a relative that took over its lock, lives. */
+  readonly locked: boolean;
+  readonly cards: readonly LedgerRow[];
+};
+
+export type LedgerReading = {
+  /** False: shorter than it was made, or its header was overwritten. */
+  readonly whole: boolean;
+  /** Refusals per card since the ledger was made. */
+  readonly denied: readonly number[];
+  readonly slots: readonly LedgerSlot[];
+};
+
+export type Feedback = {
+  readonly slot: number;
+  readonly card: number;
+  readonly stamp: bigint;
+  readonly residualBytes: number;
+  readonly releasedBytes: number;
+  readonly signature: bigint;
+  readonly deadStamp: bigint;
+};
+
+export type ProcessFacts = {
+  readonly startTicks: number;
+  readonly parent: number;
+  readonly state: string;
+  readonly command: string;
+  readonly cgroup: string;
+  readonly pidNamespace: number;
+  readonly namespacePid: number;
+};
+
+export type Native = {
+  writePage(fd: number, page: { slots: number; isolateMemory: boolean; cards: readonly PageCard[] }): number;
+  touchPage(fd: number, gateClosed: boolean): void;
+  writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;
+  initLedger(fd: number, slots: number, cardCount: number): void;
+  readLedger(fd: number, slots: number, cardCount: number): LedgerReading;
+  readProcess(pid: number): ProcessFacts | undefined;
+  /** 'sent', 'gone', 'reused', 'moved' or 'refused: ...' */
+  signalExact(pid: number, startTicks: number, cgroup: string, signal: number): string;
+  becomeSubreaper(): boolean;
+  dieWithParent(): boolean;
+};
+
+/** Where `make -C native` puts its results. */
+export const BUILD_FOLDER = join(import.meta.dirname, '../../native/build');
+
+let loaded: Native | undefined;
+
+/** Throws with the remedy when the addon was not built or does not fit this Node. */
+export function loadNative(): Native {
+  if (loaded) return loaded;
+  const path = join(BUILD_FOLDER, 'cotenant.node');
+  try {
+    loaded = createRequire(import.meta.url)(path) as Native;
+  } catch (error) {
+    throw new Error(`${path} cannot be loaded (build it with "make -C native"): ${(error as Error).message}`);
+  }
+  return loaded;
+}

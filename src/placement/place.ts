@@ -1,0 +1,109 @@
+// Which cards a request gets: pure, from the inventory and the grants that exist. Owns the choice on one node; choosing the
+// node, and writing the choice down, belong to others.
+import { type CardShare, type Placement, resolveLimit, resolveShare } from '../request/request.ts';
+
+export type PlaceableCard = {
+  readonly gpuUuid: string;
+  readonly model: string;
+  /** What the driver leaves to programs. */
+  readonly usableBytes: number;
+  readonly healthy: boolean;
+  /** Sum of what is granted on it already. */
+  readonly grantedBytes: number;
+  readonly grantedCoresPercent: number;
+  readonly tenants: number;
+};
+
+export type CardGrant = {
+  readonly gpuUuid: string;
+  /** Counted against the card. */
+  readonly memoryBytes: number;
+  /** Enforced on the container. */
+  readonly limitBytes: number;
+  /** Percent of this card's compute; 0 = no limit was asked for. */
+  readonly coresPercent: number;
+};
+
+export type PlacementRules = {
+  readonly placement: Placement;
+  readonly mostTenantsPerCard: number;
+  /** Only these cards; empty: any. */
+  readonly gpuUuids: readonly string[];
+};
+
+export type Placed =
+  | { readonly ok: true; readonly cards: readonly CardGrant[] }
+  | { readonly ok: false; readonly reason: string };
+
+/** Shares go to different cards; the largest is placed first. Refusals say, per card, what stood in the way. */
+export function place(shares: readonly CardShare[], cards: readonly PlaceableCard[], rules: PlacementRules): Placed {
+  const open = cards.filter((card) => rules.gpuUuids.length === 0 || rules.gpuUuids.includes(card.gpuUuid));
+  const order = shares
+    .map((share, index) => ({ share, index }))
+    .toSorted((a, b) => size(b.share, open) - size(a.share, open));
+  const grants: (CardGrant & { index: number })[] = [];
+  for (const { share, index } of order) {
+    const candidates = open.filter((card) => !grants.some((grant) => grant.gpuUuid === card.gpuUuid));
+    const refusals: string[] = [];
+    const fitting = candidates.filter((card) => {
+      const refusal = whyNot(share, card, rules);
+      if (refusal) refusals.push(`${card.gpuUuid}: ${refusal}`);
+      return refusal === undefined;
+    });
+    const chosen = choose(fitting, rules.placement);
+    if (!chosen) {
+      const seen = refusals.length > 0 ? refusals.join('; ') : 'no card is left to choose from';
+      return { ok: false, reason: `card ${index + 1} of ${shares.length} fits nowhere: ${seen}` };
+    }
+    const coresPercent = share.coresPercent ?? 0;
+    grants.push({
+      index,
+      gpuUuid: chosen.gpuUuid,
+      memoryBytes: resolveShare(share, chosen.usableBytes),
+      limitBytes: resolveLimit(share, chosen.usableBytes),
+      coresPercent,
+    });
+  }
+  return {
+    ok: true,
+    cards: grants
+      .toSorted((a, b) => a.index - b.index)
+      .map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
+        gpuUuid,
+        memoryBytes,
+        limitBytes,
+        coresPercent,
+      })),
+  };
+}
+
+function size(share: CardShare, cards: readonly PlaceableCard[]): number {
+  return resolveShare(share, cards[0]?.usableBytes ?? 0);
+}
+
+function whyNot(share: CardShare, card: PlaceableCard, rules: PlacementRules): string | undefined {
+  const bytes = resolveShare(share, card.usableBytes);
+  const left = card.usableBytes - card.grantedBytes;
+  const cores = share.coresPercent ?? 0;
+  if (!card.healthy) return 'is not healthy';
+  if (card.tenants >= rules.mostTenantsPerCard) return `has ${card.tenants} tenants, which is its limit`;
+  if (bytes > card.usableBytes) return `has ${mib(card.usableBytes)} MiB in all, ${mib(bytes)} MiB are asked for`;
+  if (bytes > left) return `has ${mib(left)} MiB left to grant, ${mib(bytes)} MiB are asked for`;
+  if (cores > 100 - card.grantedCoresPercent)
+    return `has ${100 - card.grantedCoresPercent} % compute left, ${cores} % are asked for`;
+  return undefined;
+}
+
+function mib(bytes: number): number {
+  return Math.floor(bytes / (1024 * 1024));
+}
+
+/** Binpack: the fitting card with the least left. Spread: the one with the most. Ties go to the first in order. */
+function choose(cards: readonly PlaceableCard[], placement: Placement): PlaceableCard | undefined {
+  const left = (card: PlaceableCard) => card.usableBytes - card.grantedBytes;
+  return cards.reduce<PlaceableCard | undefined>((best, card) => {
+    if (!best) return card;
+    const better = placement === 'spread' ? left(card) > left(best) : left(card) < left(best);
+    return better ? card : best;
+  }, undefined);
+}

@@ -1,0 +1,133 @@
+// The enforcement ladder as a state machine: one step per fresh sample, at most one action out. Pure: time is an argument,
+// the state is a plain value that can be stored over a restart. It never names a process; whom an action hits is worked
+// out, and checked again, where it is carried out.
+import type { OverReason, Verdict } from './limits.ts';
+
+export type Mode = 'off' | 'report' | 'enforce';
+
+/** Times in seconds. */
+export type LadderPolicy = {
+  readonly mode: Mode;
+  /** Soft path: SIGTERM after so long and so many consecutive fresh samples over the limit. */
+  readonly softSeconds: number;
+  readonly softSamples: number;
+  /** Hard path: SIGKILL after so many consecutive fresh samples. */
+  readonly hardSamples: number;
+  /** Between SIGTERM and SIGKILL on the soft path. */
+  readonly graceSeconds: number;
+  /** After a stop, nothing further is done to the same container for so long. */
+  readonly coolDownSeconds: number;
+  /** A container that has not let go of its memory so long after SIGKILL is stuck. */
+  readonly releaseSeconds: number;
+};
+
+export const DEFAULT_LADDER: LadderPolicy = {
+  mode: 'enforce',
+  softSeconds: 10,
+  softSamples: 5,
+  hardSamples: 2,
+  graceSeconds: 10,
+  coolDownSeconds: 30,
+  releaseSeconds: 15,
+};
+
+/** `reported`: in report mode, where a stop would have been. */
+export type Rung = 'calm' | 'warned' | 'reported' | 'gated' | 'terminating' | 'killed';
+
+export type LadderState = {
+  readonly rung: Rung;
+  /** When it first was over, in this run of consecutive samples. */
+  readonly overSinceMs?: number;
+  readonly samples: number;
+  readonly hardSamples: number;
+  /** When the present rung was reached. */
+  readonly rungSinceMs: number;
+  /** The last stop, for the cool-down. */
+  readonly stoppedAtMs?: number;
+};
+
+export const CALM: LadderState = { rung: 'calm', samples: 0, hardSamples: 0, rungSinceMs: 0 };
+
+export type Action =
+  | { readonly kind: 'none' }
+  | {
+      readonly kind: 'warn' | 'close-gate' | 'terminate' | 'kill';
+      readonly reason: OverReason;
+      readonly verdict: Verdict;
+    }
+  | { readonly kind: 'would-stop'; readonly reason: OverReason; readonly verdict: Verdict }
+  | { readonly kind: 'open-gate' }
+  | { readonly kind: 'released' | 'stuck' };
+
+const NONE: Action = { kind: 'none' };
+
+/** One fresh sample later. `holdsMemory`: the container still holds memory of any card (tells release from being stuck). */
+export function step(
+  state: LadderState,
+  verdict: Verdict,
+  holdsMemory: boolean,
+  nowMs: number,
+  policy: LadderPolicy,
+): { readonly state: LadderState; readonly action: Action } {
+  if (state.rung === 'killed') return afterKill(state, holdsMemory, nowMs, policy);
+  if (verdict.severity === 'within') return calmDown(state, nowMs);
+  if (policy.mode === 'off') return { state: CALM, action: NONE };
+
+  const samples = state.samples + 1;
+  const hardSamples = verdict.severity === 'hard' ? state.hardSamples + 1 : 0;
+  const overSinceMs = state.overSinceMs ?? nowMs;
+  const over: LadderState = { ...state, samples, hardSamples, overSinceMs };
+  const { reason } = verdict;
+  const reach = (rung: Rung, action: Action): { state: LadderState; action: Action } => ({
+    state: { ...over, rung, rungSinceMs: nowMs },
+    action,
+  });
+
+  const resting = state.stoppedAtMs !== undefined && nowMs - state.stoppedAtMs < policy.coolDownSeconds * 1000;
+  const hardDue = hardSamples >= policy.hardSamples;
+  const softDue = samples >= policy.softSamples && nowMs - overSinceMs >= policy.softSeconds * 1000;
+
+  if (state.rung === 'calm') return reach('warned', { kind: 'warn', reason, verdict });
+  if (resting && !hardDue) return { state: over, action: NONE };
+  if (policy.mode === 'report') {
+    const due = (hardDue || softDue) && state.rung === 'warned';
+    return due ? reach('reported', { kind: 'would-stop', reason, verdict }) : { state: over, action: NONE };
+  }
+  if (hardDue) return stop(over, nowMs, { kind: 'kill', reason, verdict });
+  if (state.rung === 'terminating') {
+    const graceOver = nowMs - state.rungSinceMs >= policy.graceSeconds * 1000;
+    return graceOver ? stop(over, nowMs, { kind: 'kill', reason, verdict }) : { state: over, action: NONE };
+  }
+  if (softDue) return reach('terminating', { kind: 'terminate', reason, verdict });
+  const halfway = nowMs - overSinceMs >= policy.softSeconds * 500;
+  if (state.rung === 'warned' && halfway) return reach('gated', { kind: 'close-gate', reason, verdict });
+  return { state: over, action: NONE };
+}
+
+function stop(state: LadderState, nowMs: number, action: Action): { state: LadderState; action: Action } {
+  return { state: { ...state, rung: 'killed', rungSinceMs: nowMs, stoppedAtMs: nowMs }, action };
+}
+
+function afterKill(
+  state: LadderState,
+  holdsMemory: boolean,
+  nowMs: number,
+  policy: LadderPolicy,
+): { state: LadderState; action: Action } {
+  const rested: LadderState = { ...CALM, rungSinceMs: nowMs, ...stoppedAt(state) };
+  if (!holdsMemory) return { state: rested, action: { kind: 'released' } };
+  if (nowMs - state.rungSinceMs < policy.releaseSeconds * 1000) return { state, action: NONE };
+  return { state: rested, action: { kind: 'stuck' } };
+}
+
+function calmDown(state: LadderState, nowMs: number): { state: LadderState; action: Action } {
+  const gateWasClosed = state.rung === 'gated' || state.rung === 'terminating';
+  return {
+    state: { ...CALM, rungSinceMs: nowMs, ...stoppedAt(state) },
+    action: gateWasClosed ? { kind: 'open-gate' } : NONE,
+  };
+}
+
+function stoppedAt(state: LadderState): { stoppedAtMs?: number } {
+  return state.stoppedAtMs === undefined ? {} : { stoppedAtMs: state.stoppedAtMs };
+}

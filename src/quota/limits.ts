@@ -1,0 +1,66 @@
+// When a container is over its quota, and by how much it may be. Pure: figures in, verdict out; what happens then is the
+// ladder's. Source of the defaults: kubelet's eviction thresholds, and what peers' users complained about.
+const MIB = 1024 * 1024;
+
+/** How far above a grant is still within it, and what is far over. */
+export type Tolerance = {
+  /** Soft: above `limit * ratio + bytes`. Absorbs what no interposer can see at once: code, local memory, rounding. */
+  readonly ratio: number;
+  readonly bytes: number;
+  /** Hard: above `limit * hardRatio`. */
+  readonly hardRatio: number;
+};
+
+export const DEFAULT_TOLERANCE: Tolerance = { ratio: 1.02, bytes: 64 * MIB, hardRatio: 1.25 };
+
+/** One container on one card, all from one sample. `bypassBytes`: held by processes that its ledger does not know. */
+export type CardUse = {
+  readonly gpuUuid: string;
+  readonly limitBytes: number;
+  readonly usedBytes: number;
+  readonly bypassBytes: number;
+};
+
+export type Severity = 'within' | 'soft' | 'hard';
+export type OverReason = 'bypass' | 'far-over-limit' | 'over-limit';
+export type Verdict =
+  | { readonly severity: 'within' }
+  | {
+      readonly severity: 'soft' | 'hard';
+      readonly reason: OverReason;
+      readonly worst: CardUse;
+      readonly overBytes: number;
+    };
+
+/**
+ * The worst card decides. Memory held past the interposer gets no tolerance: whoever goes around the limit has nothing to
+ * round. A bypass within the grant is within (a static program may well be honest); it is reported elsewhere.
+ */
+export function judge(uses: readonly CardUse[], tolerance: Tolerance): Verdict {
+  let verdict: Verdict = { severity: 'within' };
+  for (const use of uses) {
+    const found = judgeCard(use, tolerance);
+    if (found.severity === 'within') continue;
+    const worse =
+      verdict.severity === 'within' ||
+      (found.severity === 'hard' && verdict.severity === 'soft') ||
+      (found.severity === verdict.severity && found.overBytes > verdict.overBytes);
+    if (worse) verdict = found;
+  }
+  return verdict;
+}
+
+function judgeCard(use: CardUse, tolerance: Tolerance): Verdict {
+  const overBytes = use.usedBytes - use.limitBytes;
+  if (overBytes <= 0) return { severity: 'within' };
+  const over = (severity: 'soft' | 'hard', reason: OverReason): Verdict => ({
+    severity,
+    reason,
+    worst: use,
+    overBytes,
+  });
+  if (use.bypassBytes > 0) return over('hard', 'bypass');
+  if (use.usedBytes > use.limitBytes * tolerance.hardRatio + tolerance.bytes) return over('hard', 'far-over-limit');
+  if (use.usedBytes > use.limitBytes * tolerance.ratio + tolerance.bytes) return over('soft', 'over-limit');
+  return { severity: 'within' };
+}
