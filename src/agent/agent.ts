@@ -1,0 +1,108 @@
+// The agent put together: sampler, node half, exporter, local socket. Owns their start, their order of ending, and what is
+// said on standard error.
+import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { createAdmin, SOCKET_NAME } from './admin.ts';
+import type { AgentConfiguration } from './configuration.ts';
+import type { ActionRecord } from './enforcement/record.ts';
+import { createExporter, serve, stopServer } from './http.ts';
+import { loadNative } from './native.ts';
+import { openNode } from './node.ts';
+import { selfMetrics, startPage } from './page.ts';
+import { startSampler } from './sampler.ts';
+import type { NameOf } from './view.ts';
+
+export type Agent = {
+  readonly port: number;
+  readonly socket: string;
+  close(): Promise<void>;
+};
+
+export type AgentHooks = {
+  readonly log: (text: string) => void;
+  /** Names of containers without a grant; a watch of pods where there is a cluster. */
+  readonly nameOf?: NameOf;
+  readonly onActions?: (records: readonly ActionRecord[]) => void;
+};
+
+export const VERSION = (
+  JSON.parse(readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')) as { version: string }
+).version;
+const NAMELESS: NameOf = () => ({ namespace: '', pod: '', container: '' });
+
+/** Another agent on the same state folder would fight over its files. */
+async function isServed(socket: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const probe = connect(socket);
+    probe.on('connect', () => {
+      probe.destroy();
+      resolve(true);
+    });
+    probe.on('error', () => resolve(false));
+  });
+}
+
+export async function startAgent(configuration: AgentConfiguration, hooks: AgentHooks): Promise<Agent> {
+  const native = loadNative();
+  mkdirSync(configuration.stateFolder, { recursive: true, mode: 0o755 });
+  const socket = join(configuration.stateFolder, SOCKET_NAME);
+  if (await isServed(socket))
+    throw new Error(`${socket}: another agent serves this folder; give this one its own stateFolder`);
+  rmSync(socket, { force: true });
+
+  let lastProblem = '';
+  const problem = (text: string) => {
+    if (text !== lastProblem) hooks.log(text);
+    lastProblem = text;
+  };
+  const self = selfMetrics();
+  const page = startPage({ processes: configuration.processMetrics, self, onProblem: problem });
+  const node = openNode(configuration, native, {
+    onView: (view) => {
+      if (view.self.problem !== undefined) problem(view.self.problem);
+      page.publish(view);
+    },
+    onActions: (records) => {
+      for (const record of records) hooks.log(`${record.action}: ${record.message} (${record.result})`);
+      hooks.onActions?.(records);
+    },
+    onProblem: problem,
+    onInterval: (intervalMs) => sampler.setInterval(intervalMs),
+    samplersAbandoned: () => sampler.abandoned(),
+    nameOf: hooks.nameOf ?? NAMELESS,
+    version: VERSION,
+  });
+
+  const sampler = startSampler({
+    intervalMs: configuration.intervalMs,
+    library: configuration.nvmlLibrary,
+    silenceMs: configuration.silenceMs,
+    onProblem: problem,
+    onSample: (sample) => {
+      try {
+        node.onSample(sample);
+      } catch (error) {
+        problem(`a sample could not be worked on: ${(error as Error).stack ?? String(error)}`);
+      }
+    },
+  });
+
+  const exporter = await serve(createExporter({ page: page.current, self: () => self.metrics(), view: node.view }), {
+    host: configuration.host,
+    port: configuration.port,
+  });
+  const admin = await serve(createAdmin(node), { socket });
+  chmodSync(socket, 0o660);
+
+  return {
+    port: exporter.port,
+    socket,
+    async close() {
+      await sampler.close();
+      await Promise.all([stopServer(exporter.server), stopServer(admin.server), page.close()]);
+      node.close();
+      rmSync(socket, { force: true });
+    },
+  };
+}

@@ -1,0 +1,142 @@
+// The agent's settings: defaults, one file (YAML or JSON), flags over both. Unknown or ill-typed settings are errors that
+// name their place; nothing is silently ignored.
+import { readFileSync } from 'node:fs';
+import { parse as parseYaml } from 'yaml';
+import { DEFAULT_LADDER, type LadderPolicy, type Mode } from '../quota/ladder.ts';
+import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
+import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
+
+export type AgentConfiguration = {
+  /** Grants, audit log, what was measured on the cards, and the socket on which grants are asked for. */
+  readonly stateFolder: string;
+  /** Where /metrics and the status page are served; port 0 takes a free one. */
+  readonly host: string;
+  readonly port: number;
+  readonly nvmlLibrary: string;
+  /** Measures on each card what a context costs, with a process of its own. */
+  readonly calibrate: boolean;
+  readonly cudaLibrary: string;
+  readonly intervalMs: number;
+  /** While a container is over its grant. */
+  readonly urgentIntervalMs: number;
+  readonly silenceMs: number;
+  readonly mostTenantsPerCard: number;
+  readonly placement: 'binpack' | 'spread';
+  /** A series for each process, the largest 50 of the node. */
+  readonly processMetrics: boolean;
+  readonly enforcement: LadderPolicy & Tolerance & { readonly staleMs: number; readonly mostStopsPerMinute: number };
+  /** Names containers by a watch of this node's pods, and tells pods what was done to them. */
+  readonly kubernetes: { readonly enabled: boolean; readonly nodeName: string };
+};
+
+export const DEFAULTS: AgentConfiguration = {
+  stateFolder: '/var/lib/cotenant',
+  host: '127.0.0.1',
+  port: 9837,
+  nvmlLibrary: 'libnvidia-ml.so.1',
+  calibrate: true,
+  cudaLibrary: 'libcuda.so.1',
+  intervalMs: 1000,
+  urgentIntervalMs: 250,
+  silenceMs: 15_000,
+  mostTenantsPerCard: 50,
+  placement: 'binpack',
+  processMetrics: false,
+  enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
+  kubernetes: { enabled: false, nodeName: '' },
+};
+
+type Check = (value: unknown) => boolean;
+const wholeFrom =
+  (least: number, most: number): Check =>
+  (value) =>
+    Number.isInteger(value) && Number(value) >= least && Number(value) <= most;
+const numberFrom =
+  (least: number, most: number): Check =>
+  (value) =>
+    typeof value === 'number' && value >= least && value <= most;
+const text: Check = (value) => typeof value === 'string' && value !== '';
+const anyText: Check = (value) => typeof value === 'string';
+const flag: Check = (value) => typeof value === 'boolean';
+const oneOf =
+  (...names: readonly string[]): Check =>
+  (value) =>
+    names.includes(String(value));
+
+/** Path -> what it must be, and how to say so. */
+const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
+  stateFolder: [text, 'a folder'],
+  host: [text, 'an address'],
+  port: [wholeFrom(0, 65535), 'a port, 0 to 65535'],
+  nvmlLibrary: [text, 'a library name or path'],
+  cudaLibrary: [text, 'a library name or path'],
+  calibrate: [flag, 'true or false'],
+  intervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
+  urgentIntervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
+  silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],
+  mostTenantsPerCard: [wholeFrom(1, 1000), '1 to 1000'],
+  placement: [oneOf('binpack', 'spread'), 'binpack or spread'],
+  processMetrics: [flag, 'true or false'],
+  'enforcement.mode': [oneOf('off', 'report', 'enforce'), 'off, report or enforce'],
+  'enforcement.softSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
+  'enforcement.softSamples': [wholeFrom(1, 1000), '1 to 1000'],
+  'enforcement.hardSamples': [wholeFrom(2, 1000), '2 to 1000: one sample is never enough'],
+  'enforcement.graceSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
+  'enforcement.coolDownSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
+  'enforcement.releaseSeconds': [numberFrom(1, 3600), 'seconds, 1 to 3600'],
+  'enforcement.ratio': [numberFrom(1, 10), 'a ratio, 1 to 10'],
+  'enforcement.bytes': [wholeFrom(0, 2 ** 40), 'bytes'],
+  'enforcement.hardRatio': [numberFrom(1, 100), 'a ratio, 1 to 100'],
+  'enforcement.staleMs': [wholeFrom(100, 60_000), 'milliseconds, 100 to 60000'],
+  'enforcement.mostStopsPerMinute': [wholeFrom(1, 1000), '1 to 1000'],
+  'kubernetes.enabled': [flag, 'true or false'],
+  'kubernetes.nodeName': [anyText, "the node's name"],
+};
+
+export type Settings = Readonly<Record<string, unknown>>;
+
+function flatten(value: unknown, prefix: string, problems: string[]): [string, unknown][] {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    problems.push(`${prefix || 'the file'}: want a map of settings`);
+    return [];
+  }
+  return Object.entries(value).flatMap(([key, inner]): [string, unknown][] => {
+    const path = prefix === '' ? key : `${prefix}.${key}`;
+    return path === 'enforcement' || path === 'kubernetes' ? flatten(inner, path, problems) : [[path, inner]];
+  });
+}
+
+/** Settings by path over the defaults; throws one error that lists everything that is wrong. */
+export function configure(settings: Settings, source: string, base: AgentConfiguration = DEFAULTS): AgentConfiguration {
+  const problems: string[] = [];
+  const result = structuredClone(base) as unknown as Record<string, Record<string, unknown> | unknown>;
+  for (const [path, value] of flatten(settings, '', problems)) {
+    const rule = SETTINGS[path];
+    if (!rule) {
+      problems.push(`${path}: no such setting; known are ${Object.keys(SETTINGS).join(', ')}`);
+    } else if (!rule[0](value)) {
+      problems.push(`${path}: ${JSON.stringify(value)}; want ${rule[1]}`);
+    } else {
+      const [outer = '', inner] = path.split('.');
+      if (inner === undefined) result[outer] = value;
+      else (result[outer] as Record<string, unknown>)[inner] = value;
+    }
+  }
+  if (problems.length > 0) throw new Error(`${source}:\n  ${problems.join('\n  ')}`);
+  return result as unknown as AgentConfiguration;
+}
+
+/** The settings of one file. */
+export function readSettings(path: string): Settings {
+  let value: unknown;
+  try {
+    value = parseYaml(readFileSync(path, 'utf8'));
+  } catch (error) {
+    throw new Error(`${path}: ${(error as Error).message}`);
+  }
+  if (value === null || value === undefined) return {};
+  if (typeof value !== 'object' || Array.isArray(value)) throw new Error(`${path}: want a map of settings`);
+  return value as Settings;
+}
+
+export const modeOf = (configuration: AgentConfiguration): Mode => configuration.enforcement.mode;

@@ -1,0 +1,100 @@
+// What the exporter serves: the page of metrics, health, the status page and its data. No request reads the driver, takes a
+// lock of sampling or renders anything: it hands out what the last sample left.
+import { once } from 'node:events';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import express, { type Express } from 'express';
+import type { Page } from './page.ts';
+import { STATUS_PAGE } from './status-page.ts';
+import type { View } from './view.ts';
+
+export type ExporterSource = {
+  readonly page: () => Page | undefined;
+  /** Text of the process's own metrics, for the time before the first page. */
+  readonly self: () => Promise<string>;
+  readonly view: () => View | undefined;
+};
+
+const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
+/** Without a sample for so long the process is not well. */
+const STALE_MS = 60_000;
+
+export function createExporter(source: ExporterSource, now: () => number = Date.now): Express {
+  const app = express();
+  app.disable('x-powered-by');
+  app.disable('etag');
+
+  app.get('/metrics', async (request, response) => {
+    const page = source.page();
+    response.setHeader('Content-Type', TEXT_FORMAT);
+    if (!page) {
+      // Before the first sample, and without a driver library: absence must be visible.
+      const down =
+        '# HELP cotenant_up 1 while the driver answers and the last sample is fresh.\n# TYPE cotenant_up gauge\ncotenant_up 0\n';
+      response.end(`${down}${await source.self()}`);
+      return;
+    }
+    const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');
+    if (gzip) response.setHeader('Content-Encoding', 'gzip');
+    response.setHeader('Vary', 'Accept-Encoding');
+    const body = gzip ? page.gzip : page.plain;
+    response.setHeader('Content-Length', body.byteLength);
+    response.end(body);
+  });
+
+  const ageMs = () => {
+    const view = source.view();
+    return view ? now() - view.atMs : undefined;
+  };
+  app.get('/livez', (_request, response) => {
+    const age = ageMs();
+    if (age === undefined || age < STALE_MS) response.type('text').send('ok\n');
+    else response.status(503).type('text').send(`the last sample is ${age} ms old\n`);
+  });
+  app.get('/readyz', (_request, response) => {
+    const view = source.view();
+    if (!view) response.status(503).type('text').send('no sample yet\n');
+    else if (!view.self.up)
+      response
+        .status(503)
+        .type('text')
+        .send(`${view.self.problem ?? 'the driver does not answer'}\n`);
+    else response.type('text').send('ok\n');
+  });
+  app.get('/status.json', (_request, response) => {
+    response.setHeader('Cache-Control', 'no-store');
+    response.json(source.view() ?? null);
+  });
+  app.get('/', (_request, response) => {
+    response.setHeader(
+      'Content-Security-Policy',
+      "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
+    );
+    response.type('html').send(STATUS_PAGE);
+  });
+  app.use((_request, response) => {
+    response.status(404).type('text').send('there are /, /metrics, /livez, /readyz and /status.json\n');
+  });
+  return app;
+}
+
+/** Listens; port 0 takes a free one. */
+export async function serve(
+  app: Express,
+  at: { host: string; port: number } | { socket: string },
+): Promise<{ server: Server; port: number }> {
+  const server = createServer(app);
+  server.keepAliveTimeout = 120_000;
+  if ('socket' in at) server.listen(at.socket);
+  else server.listen(at.port, at.host);
+  await once(server, 'listening');
+  const address = server.address();
+  return { server, port: typeof address === 'string' || address === null ? 0 : (address as AddressInfo).port };
+}
+
+export async function stopServer(server: Server): Promise<void> {
+  const closed = once(server, 'close');
+  server.close();
+  server.closeAllConnections();
+  await closed;
+}

@@ -1,0 +1,84 @@
+// Counts of stops, per container and outcome. A counter that is born at 1 shows no increase, so the outcomes that may come
+// are there with 0 from the moment that a grant is seen.
+import type { NodeState } from './compare.ts';
+import type { ActionRecord } from './enforcement/record.ts';
+import type { KillTotal, SelfView } from './view.ts';
+
+const REASONS = ['bypass', 'far-over-limit', 'over-limit'];
+const KEEP_MS = 5 * 60 * 1000;
+
+export type KillBook = {
+  see(state: NodeState): void;
+  add(records: readonly ActionRecord[]): void;
+  totals(): readonly KillTotal[];
+  decisions(): SelfView['decisions'];
+};
+
+export function createKillBook(): KillBook {
+  const totals = new Map<string, KillTotal & { seenMs: number }>();
+  const decisions = new Map<string, { decision: 'would_kill' | 'killed' | 'refused'; reason: string; count: number }>();
+
+  const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number) => {
+    const key = JSON.stringify([
+      record.namespace,
+      record.pod,
+      record.container,
+      record.gpuUuid,
+      record.reason,
+      record.action,
+      record.result,
+    ]);
+    const found = totals.get(key) ?? { ...record, count: 0, lastMs: 0, seenMs };
+    totals.set(key, { ...found, seenMs });
+    return key;
+  };
+
+  const decide = (decision: 'would_kill' | 'killed' | 'refused', reason: string) => {
+    const key = `${decision} ${reason}`;
+    const found = decisions.get(key) ?? { decision, reason, count: 0 };
+    decisions.set(key, { ...found, count: found.count + 1 });
+  };
+  for (const decision of ['would_kill', 'killed', 'refused'] as const) {
+    for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
+  }
+
+  return {
+    see(state) {
+      const now = state.sample.atMs;
+      for (const { grant } of state.containers) {
+        const { namespace, pod, container } = grant;
+        for (const { gpuUuid } of grant.cards) {
+          for (const reason of REASONS)
+            entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'released' }, now);
+        }
+      }
+      for (const [key, total] of totals) if (now - total.seenMs > KEEP_MS) totals.delete(key);
+    },
+    add(records) {
+      for (const record of records) {
+        const { namespace, pod, container, gpuUuid, reason, atMs } = record;
+        if (record.action === 'would-stop') decide('would_kill', reason);
+        if (record.action === 'refuse') decide('refused', reason);
+        if (record.action !== 'kill' && record.action !== 'terminate') continue;
+        if (record.action === 'kill') decide('killed', reason);
+        // Memory is back as a rule; "released" is corrected below when it is not.
+        const result =
+          record.result === 'sent' ? 'released' : record.result === 'nobody left' ? 'nobody_left' : 'refused';
+        const key = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
+        const found = totals.get(key);
+        if (found) totals.set(key, { ...found, count: found.count + 1, lastMs: atMs });
+      }
+      for (const record of records.filter((one) => one.action === 'stuck')) {
+        const { namespace, pod, container, gpuUuid, atMs } = record;
+        const key = entry(
+          { namespace, pod, container, gpuUuid, reason: 'over-limit', action: 'kill', result: 'stuck' },
+          atMs,
+        );
+        const found = totals.get(key);
+        if (found) totals.set(key, { ...found, count: found.count + 1, lastMs: atMs });
+      }
+    },
+    totals: () => [...totals.values()].map(({ seenMs: _, ...total }) => total),
+    decisions: () => [...decisions.values()],
+  };
+}

@@ -1,0 +1,79 @@
+// Containers that hold a grant: limits, the driver's truth about them, and how it was counted.
+import { CONTAINER_LABELS, containerLabels, type Family, metricSet } from '../family.ts';
+
+export const container: Family = {
+  name: 'container',
+  create(registry) {
+    const set = metricSet(registry);
+    const gauge = (name: string, help: string, labels: readonly string[] = []) =>
+      set.gauge(`cotenant_container_${name}`, help, [...CONTAINER_LABELS, ...labels]);
+    const counter = (name: string, help: string) => set.counter(`cotenant_container_${name}`, help, CONTAINER_LABELS);
+    const info = gauge('info', 'A container with a grant; always 1. fence: what holds its limit right now.', [
+      'pod_uid',
+      'container_id',
+      'runtime',
+      'fence',
+    ]);
+    const used = gauge(
+      'memory_used_bytes',
+      'Memory that the driver counts for its processes; managed memory is in no such count.',
+    );
+    const limit = gauge('memory_limit_bytes', 'Its grant on the card.');
+    const peak = gauge('memory_peak_bytes', 'Most memory that a sample has seen.');
+    const ledger = gauge('memory_ledger_bytes', 'Memory as its own processes account for it.', ['kind']);
+    const bypass = gauge(
+      'bypass_memory_bytes',
+      'Memory held by processes that its ledger does not know: past the interposer.',
+    );
+    const sm = gauge(
+      'sm_utilization_ratio',
+      "Share of the card's compute over the last window, sampled by the driver.",
+    );
+    const smLimit = gauge('sm_limit_ratio', 'Compute granted; enforced says whether anything holds it to that.', [
+      'enforced',
+    ]);
+    const processes = gauge('processes', 'Its processes on the card.');
+    const active = gauge('last_active_timestamp_seconds', "Last sample in which it used the card's compute.");
+    const over = gauge('over_limit', '1 while it is above its grant and tolerance.');
+    const smSeconds = counter(
+      'sm_seconds_total',
+      "Compute time, integrated over the driver's samples; rate() is its mean share.",
+    );
+    const memorySeconds = counter(
+      'memory_busy_seconds_total',
+      'Time in which it used the memory bus, integrated likewise.',
+    );
+    const denied = counter('allocations_denied_total', 'Requests for memory that were refused because of the grant.');
+    const overSeconds = counter('over_limit_seconds_total', 'Time above its grant and tolerance.');
+    return {
+      clear: set.clear,
+      fill(view) {
+        for (const entry of view.containers) {
+          const labels = containerLabels(entry);
+          info({ ...labels, pod_uid: '', container_id: entry.grantId, runtime: 'process', fence: entry.fence }, 1);
+          used(labels, entry.usedBytes);
+          limit(labels, entry.limitBytes);
+          ledger({ ...labels, kind: 'context' }, entry.ledger.contextBytes);
+          ledger({ ...labels, kind: 'managed' }, entry.ledger.managedBytes);
+          ledger({ ...labels, kind: 'pool' }, entry.ledger.poolBytes);
+          ledger({ ...labels, kind: 'buffer' }, entry.ledger.bufferBytes);
+          bypass(labels, entry.bypassBytes);
+          sm(labels, entry.smPercent / 100);
+          if (entry.coresPercent > 0) smLimit({ ...labels, enforced: 'false' }, entry.coresPercent / 100);
+          processes(labels, entry.processes.length);
+          active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
+          over(labels, entry.over ? 1 : 0);
+        }
+        const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
+        for (const totals of view.containerTotals) {
+          const labels = containerLabels(totals);
+          if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(labels, totals.peakBytes);
+          smSeconds(labels, totals.smSeconds);
+          memorySeconds(labels, totals.memoryBusySeconds);
+          denied(labels, totals.denied);
+          overSeconds(labels, totals.overLimitSeconds);
+        }
+      },
+    };
+  },
+};

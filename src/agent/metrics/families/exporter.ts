@@ -1,0 +1,40 @@
+// The agent about its own sampling: is it up, what failed, what could not be told.
+import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../family.ts';
+
+export const exporter: Family = {
+  name: 'exporter',
+  create(registry) {
+    const set = metricSet(registry);
+    const up = set.gauge('cotenant_up', '1 while the driver answers and the last sample is fresh.');
+    const build = set.gauge('cotenant_exporter_build_info', 'What runs here; always 1.', ['version', 'node_version']);
+    const errors = set.counter('cotenant_exporter_nvml_errors_total', 'Calls of the driver that failed, by code.', [
+      'call',
+      'code',
+    ]);
+    const failures = set.counter(
+      'cotenant_exporter_attribution_failures_total',
+      'Processes on a card that could not be attributed, per sample.',
+      ['reason'],
+    );
+    const gaps = set.counter(
+      'cotenant_exporter_utilization_gaps_total',
+      "Times that the driver's samples overran before they were read.",
+      DEVICE_LABELS,
+    );
+    const abandoned = set.counter(
+      'cotenant_exporter_samplers_abandoned_total',
+      'Samplers left behind because the driver hung.',
+    );
+    return {
+      clear: set.clear,
+      fill(view) {
+        up({}, view.self.up ? 1 : 0);
+        build({ version: view.self.version, node_version: view.self.nodeVersion }, 1);
+        for (const { call, code, count } of view.errors) errors({ call, code: String(code) }, count);
+        for (const [reason, count] of Object.entries(view.self.failures)) failures({ reason }, count);
+        for (const { card } of view.devices) gaps(deviceLabels(card.index, card.uuid), card.utilizationGaps);
+        abandoned({}, view.self.samplersAbandoned);
+      },
+    };
+  },
+};

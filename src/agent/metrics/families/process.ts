@@ -1,0 +1,46 @@
+// Single processes, on request only: their number is bounded by the largest ones, and what was left out is counted.
+import { CONTAINER_LABELS, containerLabels, type Family, metricSet } from '../family.ts';
+
+export const MOST_PROCESSES = 50;
+const LABELS = [...CONTAINER_LABELS, 'pid', 'process'];
+
+export const process: Family = {
+  name: 'process',
+  create(registry) {
+    const set = metricSet(registry);
+    const used = set.gauge(
+      'cotenant_process_memory_used_bytes',
+      'Memory that the driver counts for a process.',
+      LABELS,
+    );
+    const sm = set.gauge(
+      'cotenant_process_sm_utilization_ratio',
+      "Share of the card's compute over the last window.",
+      LABELS,
+    );
+    const dropped = set.counter(
+      'cotenant_exporter_series_dropped_total',
+      'Series left out because a family was full.',
+      ['family'],
+    );
+    let left = 0;
+    return {
+      clear: set.clear,
+      fill(view) {
+        const all = view.containers.flatMap((entry) => entry.processes.map((one) => ({ entry, one })));
+        const largest = all.toSorted((a, b) => b.one.usedBytes - a.one.usedBytes).slice(0, MOST_PROCESSES);
+        left += all.length - largest.length;
+        for (const { entry, one } of largest) {
+          const labels = {
+            ...containerLabels(entry),
+            pid: String(one.pid),
+            process: one.command.replace(/[^A-Za-z0-9._-]/g, '_'),
+          };
+          used(labels, one.usedBytes);
+          sm(labels, one.smPercent / 100);
+        }
+        dropped({ family: 'cotenant_process' }, left);
+      },
+    };
+  },
+};

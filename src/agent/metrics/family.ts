@@ -1,0 +1,68 @@
+// What a family of metrics is: it registers its names once and fills them from a view. One file per family lies beside.
+import { Counter, Gauge, type Registry } from 'prom-client';
+import type { View } from '../view.ts';
+
+export type Family = {
+  /** Value of the `collector` label. */
+  readonly name: string;
+  /** Registers the metrics; the answer fills them anew, after `clear`. */
+  create(registry: Registry): { readonly fill: (view: View) => void; readonly clear: () => void };
+};
+
+type Labels = Readonly<Record<string, string>>;
+
+/** Metrics that are set whole from each view: series of what is gone disappear with the next one. */
+export function metricSet(registry: Registry) {
+  const clears: (() => void)[] = [];
+  const forget = (metric: Gauge | Counter, labelNames: readonly string[]) => {
+    clears.push(() => {
+      metric.reset();
+      // Without labels a reset metric would show 0 although nothing is known.
+      if (labelNames.length === 0) metric.remove({});
+    });
+  };
+  return {
+    gauge(name: string, help: string, labelNames: readonly string[] = []) {
+      const gauge = new Gauge({ name, help, labelNames: [...labelNames], registers: [registry] });
+      forget(gauge, labelNames);
+      return (labels: Labels, value: number | undefined) => {
+        // Absent rather than a number that says nothing.
+        if (value !== undefined && Number.isFinite(value)) gauge.set(labels, value);
+      };
+    },
+    /** `value` is the total, not an increase. */
+    counter(name: string, help: string, labelNames: readonly string[] = []) {
+      const counter = new Counter({ name, help, labelNames: [...labelNames], registers: [registry] });
+      forget(counter, labelNames);
+      return (labels: Labels, value: number | undefined) => {
+        if (value !== undefined && Number.isFinite(value) && value >= 0) counter.inc(labels, value);
+      };
+    },
+    clear() {
+      for (const clear of clears) clear();
+    },
+  };
+}
+
+export const DEVICE_LABELS = ['gpu', 'gpu_uuid'];
+export const CONTAINER_LABELS = [...DEVICE_LABELS, 'namespace', 'pod', 'container', 'mode'];
+
+export function deviceLabels(index: number, uuid: string): Labels {
+  return { gpu: String(index), gpu_uuid: uuid };
+}
+
+export function containerLabels(of: {
+  gpuIndex: number;
+  gpuUuid: string;
+  namespace: string;
+  pod: string;
+  container: string;
+}): Labels {
+  return {
+    ...deviceLabels(of.gpuIndex, of.gpuUuid),
+    namespace: of.namespace,
+    pod: of.pod,
+    container: of.container,
+    mode: 'shared',
+  };
+}

@@ -1,0 +1,60 @@
+// All families into one page of text. One that throws costs only itself: its metrics are left out, and
+// cotenant_exporter_collector_success says so. Runs off the request path, in page-worker.ts.
+import { Registry } from 'prom-client';
+import type { View } from '../view.ts';
+import { container } from './families/container.ts';
+import { device } from './families/device.ts';
+import { enforcement } from './families/enforcement.ts';
+import { exporter } from './families/exporter.ts';
+import { foreign } from './families/foreign.ts';
+import { process } from './families/process.ts';
+import { type Family, metricSet } from './family.ts';
+
+export const FAMILIES: readonly Family[] = [exporter, device, container, enforcement, foreign];
+export const PROCESS_FAMILY: Family = process;
+
+export type PageMaker = (view: View) => Promise<string>;
+
+export function createPage(families: readonly Family[]): PageMaker {
+  const registry = new Registry();
+  const members = families.map((family) => ({ family, ...family.create(registry) }));
+  const set = metricSet(registry);
+  const success = set.gauge('cotenant_exporter_collector_success', '1 if this part of the page could be made.', [
+    'collector',
+  ]);
+  const duration = set.gauge('cotenant_exporter_collector_duration_seconds', 'Time that this part of the page took.', [
+    'collector',
+  ]);
+  const lastSuccess = set.gauge(
+    'cotenant_exporter_collector_last_success_timestamp_seconds',
+    'When this part was last made.',
+    ['collector'],
+  );
+  const render = set.gauge('cotenant_exporter_render_duration_seconds', 'Time that the page before this one took.');
+  const succeededMs = new Map<string, number>();
+  let lastRenderSeconds: number | undefined;
+  return async (view) => {
+    const started = performance.now();
+    set.clear();
+    for (const { family, fill, clear } of members) {
+      const before = performance.now();
+      clear();
+      let good = 1;
+      try {
+        fill(view);
+        succeededMs.set(family.name, view.atMs);
+      } catch {
+        clear();
+        good = 0;
+      }
+      success({ collector: family.name }, good);
+      duration({ collector: family.name }, (performance.now() - before) / 1000);
+      const at = succeededMs.get(family.name);
+      lastSuccess({ collector: family.name }, at === undefined ? undefined : at / 1000);
+    }
+    render({}, lastRenderSeconds);
+    const text = await registry.metrics();
+    lastRenderSeconds = (performance.now() - started) / 1000;
+    return text;
+  };
+}

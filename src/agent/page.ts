@@ -1,0 +1,66 @@
+// The finished page that all scrapers share: one rendering per sample, in the worker; a scrape only hands out bytes. While a
+// rendering is under way newer views wait, and only the newest of them is rendered next.
+import { Worker } from 'node:worker_threads';
+import { collectDefaultMetrics, Registry } from 'prom-client';
+import type { PageAnswer, PageRequest } from './metrics/page-worker.ts';
+import type { View } from './view.ts';
+
+export type Page = { readonly plain: Uint8Array; readonly gzip: Uint8Array };
+
+export type PageServer = {
+  publish(view: View): void;
+  current(): Page | undefined;
+  /** Renderings so far; a scrape adds none. */
+  renderings(): number;
+  close(): Promise<void>;
+};
+
+/** The process about itself; these names are prom-client's own and common to all Node programs. */
+export function selfMetrics(): Registry {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  return registry;
+}
+
+export function startPage(options: {
+  readonly processes: boolean;
+  readonly self: Registry;
+  readonly onProblem: (text: string) => void;
+}): PageServer {
+  const worker = new Worker(new URL('./metrics/page-worker.ts', import.meta.url), {
+    workerData: { processes: options.processes },
+    resourceLimits: { maxOldGenerationSizeMb: 96 },
+  });
+  let page: Page | undefined;
+  let waiting: View | undefined;
+  let busy = false;
+  let count = 0;
+
+  const send = async (view: View) => {
+    busy = true;
+    const request: PageRequest = { view, append: await options.self.metrics() };
+    worker.postMessage(request);
+  };
+  worker.on('message', (answer: PageAnswer) => {
+    page = answer;
+    count += 1;
+    busy = false;
+    const next = waiting;
+    waiting = undefined;
+    if (next) void send(next);
+  });
+  worker.on('error', (error) => options.onProblem(`the page cannot be rendered: ${String(error)}`));
+  worker.unref();
+
+  return {
+    publish(view) {
+      if (busy) waiting = view;
+      else void send(view);
+    },
+    current: () => page,
+    renderings: () => count,
+    async close() {
+      await worker.terminate();
+    },
+  };
+}

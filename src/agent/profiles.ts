@@ -1,0 +1,69 @@
+// What this node's cards really cost, measured by a process of its own, kept by card and driver so that a restart does not
+// measure again. Without it the interposer charges a context only when the agent has seen it.
+import { execFile } from 'node:child_process';
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { type CardProfile, UNMEASURED } from './grants/registry.ts';
+import { BUILD_FOLDER } from './native.ts';
+
+export type Profiles = {
+  of(gpuUuid: string): CardProfile;
+  /** Measures the cards that were not measured with this driver; true when anything is new. */
+  measure(cards: readonly string[], driverVersion: string): Promise<boolean>;
+};
+
+type Stored = CardProfile & { readonly driverVersion: string };
+const TIMEOUT_MS = 60_000;
+const run = promisify(execFile);
+
+export function openProfiles(
+  stateFolder: string,
+  libraries: { readonly cuda: string; readonly nvml: string },
+  onProblem: (text: string) => void,
+): Profiles {
+  const path = join(stateFolder, 'profiles.json');
+  let stored: Record<string, Stored> = {};
+  try {
+    if (existsSync(path)) stored = JSON.parse(readFileSync(path, 'utf8')) as Record<string, Stored>;
+  } catch (error) {
+    onProblem(`${path} cannot be read and is measured anew: ${(error as Error).message}`);
+  }
+
+  const measureOne = async (gpuUuid: string, driverVersion: string): Promise<boolean> => {
+    const { LD_PRELOAD: _, ...env } = process.env;
+    try {
+      const args = ['--cuda', libraries.cuda, '--nvml', libraries.nvml];
+      const { stdout } = await run(join(BUILD_FOLDER, 'cotenant-calibrate'), args, {
+        env: { ...env, CUDA_VISIBLE_DEVICES: gpuUuid },
+        timeout: TIMEOUT_MS,
+        killSignal: 'SIGKILL',
+      });
+      const found = JSON.parse(stdout) as CardProfile & { uuid: string };
+      if (found.uuid !== gpuUuid) throw new Error(`it measured ${found.uuid}`);
+      const { contextBytes, granuleBytes, releasesLate } = found;
+      stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
+      return true;
+    } catch (error) {
+      const text = (error as { stderr?: string }).stderr?.trim() || (error as Error).message;
+      onProblem(`${gpuUuid} could not be measured, so contexts on it are charged only once they are seen: ${text}`);
+      return false;
+    }
+  };
+
+  return {
+    of: (gpuUuid) => stored[gpuUuid] ?? UNMEASURED,
+    async measure(cards, driverVersion) {
+      let fresh = false;
+      for (const gpuUuid of cards) {
+        if (stored[gpuUuid]?.driverVersion === driverVersion) continue;
+        fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
+      }
+      if (fresh) {
+        writeFileSync(`${path}.new`, JSON.stringify(stored, null, 2));
+        renameSync(`${path}.new`, path);
+      }
+      return fresh;
+    },
+  };
+}

@@ -1,0 +1,147 @@
+// What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
+// as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
+import type { Mode } from '../quota/ladder.ts';
+import type { ContainerState, DeviceState, Fence, ForeignState, NodeState } from './compare.ts';
+import type { ActionRecord } from './enforcement/record.ts';
+import type { ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
+import type { SampledCard } from './sample.ts';
+
+export type ViewDevice = Omit<DeviceState, 'card'> & { readonly card: SampledCard; readonly mode: 'shared' | 'none' };
+
+export type ViewProcess = {
+  readonly pid: number;
+  readonly command: string;
+  readonly usedBytes: number;
+  readonly smPercent: number;
+  readonly inLedger: boolean;
+};
+
+/** A container on one card. */
+export type ViewContainer = {
+  readonly grantId: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly fence: Fence;
+  readonly isolateMemory: boolean;
+  readonly tampered: boolean;
+  readonly limitBytes: number;
+  readonly coresPercent: number;
+  readonly usedBytes: number;
+  readonly bypassBytes: number;
+  readonly ledger: ContainerState['cards'][number]['ledger'];
+  readonly smPercent: number;
+  readonly lastActiveMs: number | undefined;
+  readonly over: boolean;
+  readonly processes: readonly ViewProcess[];
+};
+
+export type KillTotal = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  readonly reason: string;
+  readonly action: 'kill' | 'terminate';
+  readonly result: string;
+  readonly count: number;
+  /** 0: none yet. */
+  readonly lastMs: number;
+};
+
+export type SelfView = {
+  readonly up: boolean;
+  readonly problem: string | undefined;
+  readonly mode: Mode;
+  readonly version: string;
+  readonly nodeVersion: string;
+  readonly samplersAbandoned: number;
+  readonly decisions: readonly {
+    readonly decision: 'would_kill' | 'killed' | 'refused';
+    readonly reason: string;
+    readonly count: number;
+  }[];
+  readonly failures: Readonly<Record<string, number>>;
+};
+
+export type View = {
+  readonly atMs: number;
+  readonly driverVersion: string;
+  readonly cudaVersion: number;
+  readonly devices: readonly ViewDevice[];
+  readonly containers: readonly ViewContainer[];
+  readonly foreign: readonly (ForeignState & {
+    readonly namespace: string;
+    readonly pod: string;
+    readonly container: string;
+  })[];
+  readonly containerTotals: readonly ContainerTotals[];
+  readonly foreignTotals: readonly (ForeignTotals & {
+    readonly namespace: string;
+    readonly pod: string;
+    readonly container: string;
+  })[];
+  readonly kills: readonly KillTotal[];
+  readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
+  readonly recent: readonly Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'>[];
+  readonly self: SelfView;
+};
+
+/** Names of a container that holds no grant; empty where nobody could tell. */
+export type NameOf = (containerId: string) => { namespace: string; pod: string; container: string };
+
+export function viewOf(
+  state: NodeState,
+  totals: Totals,
+  kills: readonly KillTotal[],
+  recent: readonly ActionRecord[],
+  self: SelfView,
+  nameOf: NameOf,
+): View {
+  return {
+    atMs: state.sample.atMs,
+    driverVersion: state.sample.driverVersion,
+    cudaVersion: state.sample.cudaVersion,
+    devices: state.devices.map((device) => ({ ...device, mode: device.grantedBytes > 0 ? 'shared' : 'none' })),
+    containers: state.containers.flatMap((container) => container.cards.map((card) => viewContainer(container, card))),
+    foreign: state.foreign.map((use) => ({ ...use, ...nameOf(use.containerId) })),
+    containerTotals: [...totals.containers.values()],
+    foreignTotals: [...totals.foreign.values()].map((entry) => ({ ...entry, ...nameOf(entry.containerId) })),
+    kills,
+    errors: state.sample.errors,
+    recent: recent.slice(-20).map(({ atMs, action, message, result }) => ({ atMs, action, message, result })),
+    self,
+  };
+}
+
+function viewContainer(container: ContainerState, card: ContainerState['cards'][number]): ViewContainer {
+  const { grant, fence, tampered, verdict } = container;
+  return {
+    grantId: grant.id,
+    namespace: grant.namespace,
+    pod: grant.pod,
+    container: grant.container,
+    gpuUuid: card.gpuUuid,
+    gpuIndex: card.gpuIndex,
+    fence,
+    isolateMemory: grant.isolateMemory,
+    tampered,
+    limitBytes: card.limitBytes,
+    coresPercent: card.coresPercent,
+    usedBytes: card.usedBytes,
+    bypassBytes: card.bypassBytes,
+    ledger: card.ledger,
+    smPercent: card.smPercent,
+    lastActiveMs: card.lastActiveMs,
+    over: verdict.severity !== 'within' && card.usedBytes > card.limitBytes,
+    processes: card.processes.map(({ pid, command, usedBytes, smPercent, inLedger }) => ({
+      pid,
+      command,
+      usedBytes,
+      smPercent,
+      inLedger,
+    })),
+  };
+}

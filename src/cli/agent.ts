@@ -1,0 +1,90 @@
+// `cotenant agent`: the node's daemon in the foreground.
+import { KubeConfig } from '@kubernetes/client-node';
+import { type AgentHooks, startAgent } from '../agent/agent.ts';
+import { type AgentConfiguration, configure, DEFAULTS, readSettings } from '../agent/configuration.ts';
+import { createReporter } from '../kube/events.ts';
+import { type ContainerName, watchPods } from '../kube/pods.ts';
+import { type Command, settingOf, text, UsageError } from './command.ts';
+import { untilSignal } from './wait.ts';
+
+export const agent: Command = {
+  name: 'agent',
+  summary: "The node's daemon: samples the driver, publishes metrics, and stops containers that exceed their grant.",
+  usage: '[--config FILE] [--set PATH=VALUE ...]',
+  options: {
+    config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON' },
+    set: {
+      type: 'string',
+      short: 's',
+      multiple: true,
+      value: 'PATH=VALUE',
+      help: 'one setting over the file, such as enforcement.mode=report',
+    },
+  },
+  notes: `Settings and their defaults:\n${JSON.stringify(DEFAULTS, null, 2)}`,
+  async run(parsed) {
+    const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
+    const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
+    const { hooks, close: closeKube } = kubeHooks(configuration, log);
+    const started = await startAgent(configuration, { log, ...hooks });
+    log(
+      `metrics on http://${configuration.host}:${started.port}/metrics, grants on ${started.socket}, mode ${configuration.enforcement.mode}`,
+    );
+    await untilSignal();
+    await closeKube();
+    await started.close();
+    return 0;
+  },
+};
+
+export function configurationOf(file: string | undefined, pairs: readonly string[]): AgentConfiguration {
+  try {
+    const fromFile = file === undefined ? DEFAULTS : configure(readSettings(file), file);
+    const settings = Object.fromEntries(
+      pairs.map((pair) => {
+        const at = pair.indexOf('=');
+        if (at < 1) throw new Error(`--set ${pair}: want PATH=VALUE`);
+        return [pair.slice(0, at), settingOf(pair.slice(at + 1))];
+      }),
+    );
+    return configure(settings, '--set', fromFile);
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+}
+
+function kubeHooks(
+  configuration: AgentConfiguration,
+  log: (line: string) => void,
+): { hooks: Partial<AgentHooks>; close: () => Promise<void> } {
+  const { enabled, nodeName } = configuration.kubernetes;
+  if (!enabled) return { hooks: {}, close: async () => {} };
+  if (nodeName === '')
+    throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
+  const config = new KubeConfig();
+  config.loadFromDefault();
+  const pods = watchPods(config, nodeName, log);
+  const report = createReporter(config, log);
+  const nowhere: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };
+  return {
+    hooks: {
+      nameOf: (containerId) => pods.of(containerId) ?? nowhere,
+      onActions: (records) => {
+        // Plain processes have no pod to tell.
+        for (const record of records.filter((one) => one.namespace !== 'local')) {
+          void report({
+            namespace: record.namespace,
+            pod: record.pod,
+            podUid: '',
+            container: record.container,
+            reason: 'GPUMemoryQuotaExceeded',
+            message: record.message,
+            atMs: record.atMs,
+            nodeName,
+          });
+        }
+      },
+    },
+    close: pods.close,
+  };
+}

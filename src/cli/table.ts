@@ -1,0 +1,75 @@
+// The node as text: cards, tenants and what was done. Pure; who prints it, and how often, is the commands'.
+import type { View, ViewContainer } from '../agent/view.ts';
+
+const MIB = 1024 * 1024;
+const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
+
+type Align = 'left' | 'right';
+
+/** Columns as wide as their widest cell. */
+export function columns(rows: readonly (readonly string[])[], align: readonly Align[] = []): string[] {
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)));
+  return rows.map((row) =>
+    row
+      .map((cell, column) =>
+        align[column] === 'right' ? cell.padStart(widths[column] ?? 0) : cell.padEnd(widths[column] ?? 0),
+      )
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+function bar(used: number, total: number, width = 16): string {
+  const filled = total > 0 ? Math.min(width, Math.round((used / total) * width)) : 0;
+  return `[${'#'.repeat(filled)}${'.'.repeat(width - filled)}]`;
+}
+
+export function stateOf(container: ViewContainer): string {
+  const words: string[] = [];
+  if (container.over) words.push('OVER');
+  if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
+  if (container.tampered) words.push('LEDGER DAMAGED');
+  return words.join(', ') || 'within';
+}
+
+export function cardRows(view: View): string[] {
+  const rows = view.devices.map(({ card, grantedBytes, containers }) => {
+    const usable = (card.totalBytes ?? 0) - (card.reservedBytes ?? 0);
+    return [
+      String(card.index),
+      card.name,
+      bar(card.usedBytes ?? 0, usable),
+      mib(card.usedBytes),
+      mib(usable),
+      mib(grantedBytes),
+      card.utilizationPercent === undefined ? '-' : `${card.utilizationPercent}%`,
+      String(containers),
+      card.healthy ? '' : 'LOST',
+    ];
+  });
+  const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'TENANTS', ''];
+  return columns([head, ...rows], ['right', 'left', 'left', 'right', 'right', 'right', 'right', 'right']);
+}
+
+export function tenantRows(view: View): string[] {
+  const rows = view.containers.map((container) => [
+    container.pod,
+    String(container.gpuIndex),
+    bar(container.usedBytes, container.limitBytes),
+    mib(container.usedBytes),
+    mib(container.limitBytes),
+    `${container.smPercent}%`,
+    container.coresPercent > 0 ? `${container.coresPercent}% not enforced` : '-',
+    container.fence,
+    stateOf(container),
+    container.grantId,
+  ]);
+  const head = ['TENANT', 'GPU', '', 'USED MiB', 'GRANT', 'SM', 'CORES', 'FENCE', 'STATE', 'ID'];
+  return columns([head, ...rows], ['left', 'right', 'left', 'right', 'right', 'right']);
+}
+
+export function actionRows(view: View, most: number): string[] {
+  return view.recent
+    .slice(-most)
+    .map(({ atMs, action, message }) => `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: ${message}`);
+}
