@@ -73,9 +73,11 @@ bool shim_look_up(void *handle, const char *name, const void *caller, void **ans
     void *real = shim_real((uint32_t)index), *found = real;
     if (!relative) found = libc_dlsym(handle, name);
     if (!real || !found) {
-        /* Answers "no such symbol" where the real library does; asking it sets dlerror. */
+        /* "No such symbol" where the real library says so; asking it sets dlerror. A program that has opened our object by
+         * the library's name, where there is none, gets entry points that say that there is no device. */
         void *library = shim_real_library();
-        *answer = !real && library ? libc_dlsym(library, name) : NULL;
+        if (library) *answer = libc_dlsym(library, name);
+        else *answer = relative ? NULL : found;
         return true;
     }
     if (found != real && found != entry->trampoline) *answer = found; /* somebody else's function of that name */

@@ -202,6 +202,30 @@ int main(int argc, char **argv) {
                 if (!result) result = CALL(cuCtxSynchronize, (void));
                 value += 16;
             }
+        } else if (!strcmp(word, "call")) { /* call NAME: an entry point that takes nothing we know */
+            char entry[128];
+            if (sscanf(line, "call %127s", entry) == 1) result = ((abi_result(*)(void *, void *))find(entry))(NULL, NULL);
+        } else if (!strcmp(word, "address")) { /* address NAME VERSION FLAGS SYMBOL: result, status, is it that symbol? */
+            char base[128], symbol[128];
+            int version, status = -1;
+            uint64_t flags;
+            void *address = NULL;
+            if (sscanf(line, "address %127s %d %" SCNu64 " %127s", base, &version, &flags, symbol) != 4) return 2;
+            result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), base, &address, version, flags, &status);
+            printf("%d %d %d\n", result, status, address && address == dlsym(driver, symbol));
+            continue;
+        } else if (!strcmp(word, "fork")) { /* what a forked child is answered to an allocation; the child then waits */
+            int answer[2];
+            if (pipe(answer) != 0) return 3;
+            pid_t child = fork();
+            if (child == 0) {
+                abi_result seen = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)512);
+                if (write(answer[1], &seen, sizeof seen) != sizeof seen) _exit(1);
+                pause();
+                _exit(0);
+            }
+            if (read(answer[0], &result, sizeof result) != sizeof result) return 3;
+            value = (uint64_t)child;
         } else if (!strcmp(word, "abort")) {
             abort();
         } else {

@@ -1,0 +1,344 @@
+// What the chart renders: that it fits together, who may do what, and that nothing is spelled in a way the API does not know.
+import { parse } from 'yaml';
+import { alertRules } from '../../../dashboards/alerts.ts';
+import { nodeCard } from '../../../dashboards/node-card.ts';
+import { parseConfiguration } from '../../../webhook/configuration.ts';
+import {
+  ALL,
+  CHART,
+  find,
+  helm,
+  type Json,
+  list,
+  NAMESPACE,
+  objectsOf,
+  render,
+  testWithHelm,
+  workloads,
+} from './chart.ts';
+import { unknownFields } from './fields.ts';
+
+const kinds = (objects: readonly Json[]) => objects.map((object) => `${object.kind}/${object.metadata?.name}`).sort();
+const DEFAULTS = [
+  'ClusterRole/cotenant-agent',
+  'ClusterRoleBinding/cotenant-agent',
+  'DaemonSet/cotenant-agent',
+  'Service/cotenant-agent',
+  'ServiceAccount/cotenant-agent',
+];
+
+testWithHelm('helm lint has nothing against the chart, by default and with everything on', (t) => {
+  for (const switches of ['', 'csi.enabled=true,webhook.enabled=true,prometheusRule.enabled=true']) {
+    const { ok, text } = helm(['lint', '--strict', CHART, ...(switches === '' ? [] : ['--set', switches])]);
+    t.true(ok, text);
+    t.regex(text, /0 chart\(s\) failed/);
+  }
+});
+
+testWithHelm(
+  'by default there is the agent alone: nothing that needs a service which this version does not have',
+  (t) => {
+    t.deepEqual(kinds(objectsOf(t)), DEFAULTS);
+  },
+);
+
+testWithHelm('with everything on each object is there once', (t) => {
+  t.deepEqual(
+    kinds(objectsOf(t, ALL)),
+    [
+      ...DEFAULTS,
+      'CSIDriver/cotenant.io',
+      'ConfigMap/cotenant-dashboards',
+      'ConfigMap/cotenant-webhook',
+      'Deployment/cotenant-webhook',
+      'MutatingWebhookConfiguration/cotenant-webhook',
+      'PodDisruptionBudget/cotenant-webhook',
+      'PrometheusRule/cotenant',
+      'Secret/cotenant-webhook-certificate',
+      'Service/cotenant-webhook',
+      'ServiceMonitor/cotenant-agent',
+      'ServiceMonitor/cotenant-webhook',
+      'ValidatingWebhookConfiguration/cotenant-webhook',
+    ].sort(),
+  );
+});
+
+testWithHelm("every field of every object is one that Kubernetes' API has", (t) => {
+  const objects = objectsOf(t, ALL);
+  t.deepEqual(objects.flatMap(unknownFields), []);
+  // The check itself: a word that is not the API's is found, at any depth.
+  const [daemonSet] = workloads(objects);
+  const misspelt = structuredClone(daemonSet) as unknown as { spec: { template: { spec: { containers: Json[] } } } };
+  misspelt.spec.template.spec.containers[0] = { imagePullPolice: 'Always' } as unknown as Json;
+  t.deepEqual(unknownFields(misspelt as unknown as Json), [
+    'DaemonSet: spec.template.spec.containers.0.imagePullPolice',
+  ]);
+});
+
+testWithHelm(
+  'objects lie in the release namespace, carry its labels, and workloads take more labels and annotations',
+  (t) => {
+    const extra = { podLabels: { team: 'gpu' }, podAnnotations: { note: 'x' } };
+    const objects = objectsOf(t, {
+      ...ALL,
+      commonLabels: { owner: 'platform' },
+      agent: extra,
+      webhook: { enabled: true, ...extra },
+    });
+    const clusterWide = /^(ClusterRole.*|CSIDriver|.*WebhookConfiguration)$/;
+    for (const { kind, metadata } of objects) {
+      t.is(String(metadata?.namespace), clusterWide.test(String(kind)) ? 'undefined' : NAMESPACE, String(kind));
+      t.is(String(metadata?.labels?.['app.kubernetes.io/instance']), 'cotenant');
+      t.is(String(metadata?.labels?.owner), 'platform');
+    }
+    for (const { spec } of workloads(objects)) {
+      t.like(spec?.template?.metadata, { labels: { team: 'gpu', owner: 'platform' }, annotations: { note: 'x' } });
+    }
+  },
+);
+
+testWithHelm(
+  'a selector selects the pods of its workload and no others, and survives a change of versions and labels',
+  (t) => {
+    const objects = objectsOf(t, { ...ALL, commonLabels: { owner: 'platform' } });
+    const pods = workloads(objects).map((workload) => ({
+      name: String(workload.metadata?.name),
+      labels: workload.spec?.template?.metadata?.labels,
+      selector: workload.spec?.selector?.matchLabels,
+    }));
+    const selected = (selector: Json | undefined) =>
+      pods
+        .filter(({ labels }) =>
+          Object.entries(selector ?? { none: '' }).every(([key, value]) => labels?.[key] === value),
+        )
+        .map(({ name }) => name);
+    for (const { name, selector } of pods) {
+      t.deepEqual(selected(selector), [name]);
+      t.deepEqual(
+        Object.keys(selector ?? {}),
+        ['name', 'instance', 'component'].map((part) => `app.kubernetes.io/${part}`),
+      );
+    }
+    for (const name of ['cotenant-agent', 'cotenant-webhook']) {
+      t.deepEqual(selected(find(objects, 'Service', name).spec?.selector), [name]);
+    }
+    const budget = find(objects, 'PodDisruptionBudget', 'cotenant-webhook');
+    t.deepEqual(selected(budget.spec?.selector?.matchLabels), ['cotenant-webhook']);
+    const spread = list(
+      find(objects, 'Deployment', 'cotenant-webhook').spec?.template?.spec?.topologySpreadConstraints,
+    );
+    t.is(spread.length, 2);
+    for (const { labelSelector } of spread) t.deepEqual(selected(labelSelector?.matchLabels), ['cotenant-webhook']);
+    // A ServiceMonitor selects Services, by their labels.
+    for (const name of ['cotenant-agent', 'cotenant-webhook']) {
+      const wanted = find(objects, 'ServiceMonitor', name).spec?.selector?.matchLabels ?? {};
+      const services = objects.filter(({ kind }) => String(kind) === 'Service');
+      const matching = services.filter(({ metadata }) =>
+        Object.entries(wanted).every(([key, value]) => metadata?.labels?.[key] === value),
+      );
+      t.deepEqual(
+        matching.map(({ metadata }) => String(metadata?.name)),
+        [name],
+      );
+    }
+  },
+);
+
+testWithHelm('ports meet: probes and Services name ports that exist, and programs are told to listen there', (t) => {
+  const objects = objectsOf(t, {
+    ...ALL,
+    agent: { exporter: { port: 9700 } },
+    webhook: { enabled: true, port: 9443, healthPort: 9080 },
+  });
+  for (const workload of workloads(objects)) {
+    const containers = list(workload.spec?.template?.spec?.containers);
+    const ports = containers.flatMap((container) => list(container.ports));
+    const named = new Map(ports.map((port) => [String(port.name), Number(port.containerPort)]));
+    const service = find(objects, 'Service', String(workload.metadata?.name));
+    for (const { targetPort } of list(service.spec?.ports)) t.true(named.has(String(targetPort)), String(targetPort));
+    for (const container of containers) {
+      const own = list(container.ports).map(({ name }) => String(name));
+      for (const probe of [container.readinessProbe, container.livenessProbe]) {
+        if (probe !== undefined) t.true(own.includes(String(probe.httpGet?.port)));
+      }
+      for (const { containerPort } of list(container.ports)) {
+        const said = list(container.args)
+          .map(String)
+          .filter((arg) => arg.endsWith(`port=${containerPort}`) || arg.endsWith(`:${containerPort}`));
+        t.is(said.length, 1, `${container.name} is not told of port ${containerPort}`);
+      }
+    }
+    const monitor = find(objects, 'ServiceMonitor', String(workload.metadata?.name));
+    const served = list(service.spec?.ports).map(({ name }) => String(name));
+    for (const { port } of list(monitor.spec?.endpoints)) t.true(served.includes(String(port)));
+  }
+  t.is(Number(find(objects, 'Service', 'cotenant-agent').spec?.ports?.[0]?.port), 9700);
+});
+
+testWithHelm('no container that is privileged, root or capable listens on the network', (t) => {
+  const objects = objectsOf(t, ALL);
+  const roles = workloads(objects).flatMap((workload) => {
+    const { hostNetwork, containers } = workload.spec?.template?.spec ?? {};
+    t.is(hostNetwork, undefined);
+    return list(containers).map((container) => {
+      const { securityContext, ports, args } = container;
+      const network = list(ports).length > 0 || list(args).some((arg) => /listen|port/.test(String(arg)));
+      const strict = {
+        privileged: false,
+        allowPrivilegeEscalation: false,
+        readOnlyRootFilesystem: true,
+        runAsNonRoot: true,
+        runAsUser: 65532,
+        capabilities: { drop: ['ALL'] },
+        seccompProfile: { type: 'RuntimeDefault' },
+      };
+      if (network) t.like(securityContext, strict, String(container.name));
+      t.true(network || (container.livenessProbe === undefined && container.readinessProbe === undefined));
+      return `${container.name}: ${network ? 'network' : 'no network'}`;
+    });
+  });
+  t.deepEqual(roles, ['node: no network', 'exporter: network', 'webhook: network']);
+});
+
+testWithHelm('only the node half is privileged, sees devices, has a token and writes to the host', (t) => {
+  for (const values of [{}, ALL]) {
+    const { spec: pod } = find(objectsOf(t, values), 'DaemonSet', 'cotenant-agent').spec?.template ?? {};
+    t.is(Boolean(pod?.hostPID), true);
+    t.is(Boolean(pod?.automountServiceAccountToken), false);
+    const [node, exporter] = list(pod?.containers);
+    t.like(node?.securityContext, { privileged: true, readOnlyRootFilesystem: true });
+    const visible = (container: Json | undefined) =>
+      list(container?.env).find(({ name }) => String(name) === 'NVIDIA_VISIBLE_DEVICES')?.value;
+    t.deepEqual([visible(node), visible(exporter)].map(String), ['all', 'void']);
+    t.deepEqual(
+      list(exporter?.volumeMounts).map(({ name, readOnly }) => `${name} ${readOnly}`),
+      ['snapshots true'],
+    );
+    const volumes = list(pod?.volumes);
+    for (const container of [node, exporter]) {
+      for (const { name } of list(container?.volumeMounts)) {
+        t.is(volumes.filter((volume) => volume.name === name).length, 1, String(name));
+      }
+    }
+    t.deepEqual(
+      list(node?.volumeMounts)
+        .map(({ name }) => String(name))
+        .sort(),
+      volumes.map(({ name }) => String(name)).sort(),
+    );
+  }
+});
+
+testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubelet's root, and pods both ways", (t) => {
+  const mounts = (values: object) => {
+    const pod = find(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent').spec?.template?.spec;
+    return list(pod?.containers?.[0]?.volumeMounts).filter(({ mountPath }) => String(mountPath).includes('kubelet'));
+  };
+  t.deepEqual(mounts({}), []);
+  const found = mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }).map(
+    ({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim(),
+  );
+  t.deepEqual(found, [
+    '/data/kubelet/plugins/cotenant.io',
+    '/data/kubelet/plugins_registry',
+    '/data/kubelet/pods Bidirectional',
+  ]);
+  const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
+  t.like(driver.spec, {
+    attachRequired: false,
+    podInfoOnMount: true,
+    volumeLifecycleModes: ['Ephemeral'],
+    fsGroupPolicy: 'None',
+    requiresRepublish: false,
+  });
+  t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
+});
+
+testWithHelm('the agent may read pods and write Events, and the webhook may nothing', (t) => {
+  const objects = objectsOf(t, ALL);
+  const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
+  t.deepEqual(
+    rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
+    ['pods: get,list,watch', 'events: create'],
+  );
+  const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
+  t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
+  t.is(objects.filter(({ kind }) => /Role$/.test(String(kind))).length, 1);
+  const webhook = find(objects, 'Deployment', 'cotenant-webhook').spec?.template?.spec;
+  t.is(Boolean(webhook?.automountServiceAccountToken), false);
+  t.is(webhook?.serviceAccountName, undefined);
+});
+
+testWithHelm('the image is one for all, by tag or by digest, and never the newest by name', (t) => {
+  const images = (values: object) =>
+    new Set(
+      workloads(objectsOf(t, { ...ALL, ...values })).flatMap(({ spec }) =>
+        list(spec?.template?.spec?.containers).map(({ image }) => String(image)),
+      ),
+    );
+  t.deepEqual([...images({})], ['cotenant:0.1.0']);
+  t.deepEqual([...images({ image: { repository: 'mirror/cotenant', tag: '1.2.3' } })], ['mirror/cotenant:1.2.3']);
+  const digest = `sha256:${'0a'.repeat(32)}`;
+  t.deepEqual([...images({ image: { tag: '1.2.3', digest } })], [`cotenant@${digest}`]);
+  t.false(render({ image: { tag: 'latest' } }).ok);
+});
+
+testWithHelm('board and rules in the chart are those of dashboards/, and the runbook can be put elsewhere', (t) => {
+  const objects = objectsOf(t, ALL);
+  const board = find(objects, 'ConfigMap', 'cotenant-dashboards').data?.['cotenant-node-card.json'];
+  t.deepEqual(JSON.parse(String(board)), JSON.parse(JSON.stringify(nodeCard())));
+  const rules = find(objects, 'PrometheusRule', 'cotenant').spec;
+  t.deepEqual(rules as unknown, alertRules() as unknown);
+  const values = { prometheusRule: { enabled: true, runbookBaseUrl: 'https://wiki.example/runbook' } };
+  const moved = find(objectsOf(t, values), 'PrometheusRule', 'cotenant').spec;
+  const urls = list(moved?.groups?.[0]?.rules).map(({ annotations }) => String(annotations?.runbook_url));
+  t.is(urls.length, 5);
+  t.true(
+    urls.every((url) => url.startsWith('https://wiki.example/runbook#cotenant')),
+    urls.join(),
+  );
+});
+
+testWithHelm(
+  "Prometheus gets the job and the instance that rules and board ask for, and the tenant's own labels",
+  (t) => {
+    const [endpoint] = list(find(objectsOf(t, ALL), 'ServiceMonitor', 'cotenant-agent').spec?.endpoints);
+    t.is(Boolean(endpoint?.honorLabels), true);
+    t.like(list(endpoint?.relabelings)[0], { targetLabel: 'job', replacement: 'cotenant' });
+    t.like(list(endpoint?.relabelings)[1], {
+      sourceLabels: ['__meta_kubernetes_pod_node_name'],
+      targetLabel: 'instance',
+    });
+    t.like(list(endpoint?.relabelings)[2], { action: 'labeldrop', regex: 'namespace|pod|container|service|endpoint' });
+  },
+);
+
+testWithHelm("the webhook's configuration is one that the webhook reads, with the agent among the writers", (t) => {
+  const configuration = {
+    annotationWriters: ['alice'],
+    runtimeClassName: 'nvidia',
+    rules: { dialects: ['ack'], ack: { unit: 'MiB' }, templates: { small: { gpuMemory: '4Gi' } } },
+    namespaces: { research: { dialects: ['metagpu'], allowGpuUuid: true } },
+  };
+  for (const given of [{}, { configuration }]) {
+    const objects = objectsOf(t, { webhook: { enabled: true, ...given } });
+    const text = find(objects, 'ConfigMap', 'cotenant-webhook').data?.['configuration.yaml'];
+    const read = parseConfiguration(parse(String(text)));
+    t.true(read.ok, JSON.stringify(read));
+    if (!read.ok) return;
+    const agent = `system:serviceaccount:${NAMESPACE}:cotenant-agent`;
+    t.is(read.value.annotationWriters.at(-1), agent);
+    t.is(read.value.schedulerName, 'cotenant-scheduler');
+    t.is(read.value.namespaces.size, 'configuration' in given ? 1 : 0);
+  }
+});
+
+testWithHelm('a changed configuration changes the pods of the webhook, and nothing else does', (t) => {
+  const sum = (values: object) =>
+    String(
+      find(objectsOf(t, { webhook: { enabled: true, ...values } }), 'Deployment', 'cotenant-webhook').spec?.template
+        ?.metadata?.annotations?.['checksum/configuration'],
+    );
+  t.is(sum({}), sum({ replicas: 3 }));
+  t.not(sum({}), sum({ configuration: { rules: { dialects: ['ack'] } } }));
+});

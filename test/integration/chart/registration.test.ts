@@ -1,0 +1,297 @@
+// The webhook's registrations: closed when it is down, narrow enough that nobody else notices, and wide enough that no pod
+// which the webhook would change or refuse gets past it. The last is held against the webhook itself, on random pods.
+import { X509Certificate } from 'node:crypto';
+import { readdirSync } from 'node:fs';
+import type { ExecutionContext } from 'ava';
+import fc from 'fast-check';
+import type { JsonObject } from '../../../src/request/json.ts';
+import { type Route, review } from '../../../webhook/review.ts';
+import { configured, creation, FIXTURES, fixture, sharePod } from '../../unit/webhook/reviews.ts';
+import { find, type Json, list, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
+import { type Hook, hooksOf } from './conditions.ts';
+
+const HOST = `cotenant-webhook.${NAMESPACE}.svc`;
+const rules = { dialects: ['ack', 'metagpu'] };
+const withDialects = { webhook: { enabled: true, configuration: { rules } } };
+
+function registrations(t: ExecutionContext, values: object = withDialects): readonly Json[] {
+  const objects = objectsOf(t, { ...values });
+  return ['Mutating', 'Validating'].map((kind) => find(objects, `${kind}WebhookConfiguration`, 'cotenant-webhook'));
+}
+
+function hooks(t: ExecutionContext, values: object = withDialects): readonly Hook[] {
+  return registrations(t, values).flatMap(hooksOf);
+}
+
+/** Names of the webhooks that an API server would call for a review. */
+function called(all: readonly Hook[], body: JsonObject): readonly string[] {
+  return all.filter((hook) => hook.calls(body)).map(({ name }) => name);
+}
+
+const update = (before: JsonObject, after: JsonObject, subResource = ''): JsonObject =>
+  creation(after, { operation: 'UPDATE', subResource, oldObject: before });
+const plain = (container: object = {}, metadata: object = {}, more: object = {}): JsonObject => ({
+  metadata: { name: 'web', ...metadata },
+  spec: { containers: [{ name: 'main', ...container }] },
+  ...more,
+});
+
+testWithHelm(
+  'every registration is of v1, without side effects, narrowed by conditions, and closed unless it only warns',
+  (t) => {
+    const all = registrations(t).flatMap(({ webhooks }) => list(webhooks));
+    t.deepEqual(
+      all.map(({ name, failurePolicy }) => `${name} ${failurePolicy}`),
+      ['inject.cotenant.io Fail', 'notice.cotenant.io Ignore', 'validate.cotenant.io Fail'],
+    );
+    for (const webhook of all) {
+      t.like(webhook, { admissionReviewVersions: ['v1'], sideEffects: 'None', matchPolicy: 'Equivalent' });
+      t.true(list(webhook.matchConditions).length > 0);
+      t.true(Number(webhook.timeoutSeconds) <= 5);
+      const [selector] = list(webhook.namespaceSelector?.matchExpressions);
+      t.like(selector, { key: 'kubernetes.io/metadata.name', operator: 'NotIn', values: [NAMESPACE, 'kube-system'] });
+      t.true(['/mutate', '/validate'].includes(String(webhook.clientConfig?.service?.path)));
+      t.like(webhook.clientConfig?.service, { name: 'cotenant-webhook', namespace: NAMESPACE, port: 443 });
+      for (const { apiGroups, resources } of list(webhook.rules)) {
+        t.deepEqual(list(apiGroups).map(String), ['']);
+        for (const resource of list(resources))
+          t.regex(String(resource), /^pods(\/(ephemeralcontainers|resize|status))?$/);
+      }
+    }
+    t.is(String(all[0]?.reinvocationPolicy), 'IfNeeded');
+  },
+);
+
+testWithHelm(
+  'pods that have nothing to do with GPUs call nobody, and those that name cards only the one that warns',
+  (t) => {
+    const all = hooks(t);
+    t.deepEqual(called(all, fixture('1.36-create-plain-dry-run')), []);
+    t.deepEqual(called(all, creation(plain({ resources: { limits: { cpu: '1', 'nvidia.com/gpu': '1' } } }))), []);
+    t.deepEqual(called(all, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), [
+      'notice.cotenant.io',
+    ]);
+    const none = hooks(t, { webhook: { enabled: true, warnForeignUse: false } });
+    t.deepEqual(called(none, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), []);
+  },
+);
+
+testWithHelm(
+  "a dialect's resources call the webhook when the dialect is on, in the cluster or in one namespace",
+  (t) => {
+    const pod = creation(plain({ resources: { limits: { 'aliyun.com/gpu-mem': '3' } } }));
+    const fails = ['inject.cotenant.io', 'validate.cotenant.io'];
+    t.deepEqual(called(hooks(t), pod), fails);
+    t.deepEqual(called(hooks(t, { webhook: { enabled: true } }), pod), []);
+    const one = { namespaces: { research: { dialects: ['ack'] } } };
+    t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: one } }), pod), fails);
+    const other = { rules: { dialects: ['metagpu'] } };
+    t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: other } }), pod), []);
+  },
+);
+
+testWithHelm(
+  "the kubelet's reports and other people's changes of a pod with a share do not depend on the webhook",
+  (t) => {
+    const all = hooks(t);
+    const pod = sharePod();
+    t.deepEqual(called(all, update(pod, { ...pod, status: { phase: 'Running' } }, 'status')), []);
+    t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', labels: { a: 'b' } } })), []);
+    t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', annotations: { a: 'b' } } })), [
+      'validate.cotenant.io',
+    ]);
+    t.deepEqual(
+      called(all, update(pod, sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': '2Gi' } } }), 'resize')),
+      ['validate.cotenant.io'],
+    );
+    t.deepEqual(called(all, update(pod, pod, 'ephemeralcontainers')), ['inject.cotenant.io', 'validate.cotenant.io']);
+    // What was ours is looked at when it is taken away, too.
+    const marked = plain({}, { annotations: { 'cotenant.io/grant': 'x' } });
+    t.deepEqual(called(all, update(marked, plain())), ['validate.cotenant.io']);
+  },
+);
+
+/** True when the webhook would do something about a review, so that not calling it would lose that. */
+function acts(route: Route, body: JsonObject): boolean {
+  const { outcome } = review(
+    route,
+    body,
+    configured({ rules: { ...rules, templates: { small: { gpuMemory: '1Gi' } } } }),
+  );
+  return outcome !== 'allowed';
+}
+
+function notCalled(all: readonly Hook[], body: JsonObject): readonly string[] {
+  return (['mutate', 'validate'] as const).filter(
+    (route) =>
+      acts(route, body) &&
+      !all.some((hook) => hook.failurePolicy === 'Fail' && hook.route === `/${route}` && hook.calls(body)),
+  );
+}
+
+testWithHelm('each recorded review about which the webhook does something reaches it', (t) => {
+  const all = hooks(t);
+  const names = readdirSync(FIXTURES).map((name) => name.replace('.json', ''));
+  const acting = names.filter((name) => acts('mutate', fixture(name)) || acts('validate', fixture(name)));
+  t.true(acting.length >= 6, acting.join());
+  for (const name of names) t.deepEqual(notCalled(all, fixture(name)), [], name);
+});
+
+const name = fc.constantFrom(
+  'cotenant.io/gpu-memory',
+  'cotenant.io/new',
+  'aliyun.com/gpu-mem',
+  'cnvrg.io/metagpu',
+  'cpu',
+);
+const amounts = fc.dictionary(name, fc.constantFrom('1', '4Gi', '150'), { maxKeys: 2, noNullPrototype: true });
+const container = fc.record(
+  {
+    name: fc.constantFrom('main', 'side'),
+    resources: fc.record({ limits: amounts, requests: amounts }, { requiredKeys: [], noNullPrototype: true }),
+    env: fc.constantFrom([], [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }]),
+    securityContext: fc.constantFrom({ privileged: true }, {}),
+  },
+  { requiredKeys: ['name'], noNullPrototype: true },
+);
+const volumes: readonly JsonObject[] = [
+  { name: 'data', emptyDir: {} },
+  { name: 'cotenant', emptyDir: {} },
+  { name: 'cotenant', csi: { driver: 'cotenant.io' } },
+  { name: 'mine', csi: { driver: 'cotenant.io', readOnly: true } },
+  { name: 'other', csi: { driver: 'secrets.example.com' } },
+];
+const key = fc.constantFrom(
+  'cotenant.io/template',
+  'cotenant.io/grant',
+  'gpu-uuids.cotenant.io/main',
+  'cotenant.io/request',
+  'note',
+);
+const annotations = fc.dictionary(key, fc.constantFrom('small', 'x'), { maxKeys: 2, noNullPrototype: true });
+/** Pods as an API server would pass them on: with metadata, containers, and no mounts of volumes that are not there. */
+const pod = fc.record({
+  metadata: fc.record({ name: fc.constant('p'), annotations }, { requiredKeys: ['name'], noNullPrototype: true }),
+  spec: fc.record(
+    {
+      containers: fc.array(container, { minLength: 1, maxLength: 2 }),
+      initContainers: fc.array(container, { maxLength: 1 }),
+      volumes: fc.subarray([...volumes], { maxLength: 1 }),
+    },
+    { requiredKeys: ['containers'], noNullPrototype: true },
+  ),
+}) as fc.Arbitrary<JsonObject>;
+
+testWithHelm('no random pod that the webhook would patch or refuse gets past it, when created or when changed', (t) => {
+  const all = hooks(t);
+  let acting = 0;
+  fc.assert(
+    fc.property(pod, (given) => {
+      const body = creation(given);
+      if (acts('mutate', body)) acting += 1;
+      return notCalled(all, body).length === 0;
+    }),
+    { numRuns: 400 },
+  );
+  t.true(acting > 100, `${acting} of 400 pods were worth a call`);
+  acting = 0;
+  fc.assert(
+    fc.property(
+      pod,
+      pod,
+      fc.constantFrom('', 'status', 'resize', 'ephemeralcontainers'),
+      (before, after, subresource) => {
+        const body = update(before, after, subresource);
+        if (acts('validate', body)) acting += 1;
+        return notCalled(all, body).length === 0;
+      },
+    ),
+    { numRuns: 400 },
+  );
+  t.true(acting > 100, `${acting} of 400 changes were worth a call`);
+});
+
+const bytes = (text: Json | undefined) => Buffer.from(String(text), 'base64');
+
+testWithHelm(
+  "helm's certificate is for the Service's name, signed by the authority that both registrations trust",
+  (t) => {
+    const objects = objectsOf(t, withDialects);
+    const secret = find(objects, 'Secret', 'cotenant-webhook-certificate');
+    t.is(String(secret.type), 'kubernetes.io/tls');
+    const [leaf, authority] = ['tls.crt', 'ca.crt'].map((file) => new X509Certificate(bytes(secret.data?.[file])));
+    if (leaf === undefined || authority === undefined) return t.fail('no certificates');
+    t.is(leaf.checkHost(HOST), HOST);
+    t.true(leaf.verify(authority.publicKey) && authority.ca && !leaf.ca);
+    t.is(leaf.publicKey.asymmetricKeyDetails?.namedCurve, 'prime256v1');
+    const registered = objects
+      .flatMap(({ webhooks }) => list(webhooks))
+      .map(({ clientConfig }) => String(clientConfig?.caBundle));
+    t.is(registered.length, 3);
+    t.deepEqual([...new Set(registered)], [String(secret.data?.['ca.crt'])]);
+  },
+);
+
+testWithHelm('with a Secret of the operator the authority is asked for, and used', (t) => {
+  const given = (certificate: object) => ({
+    webhook: { enabled: true, certificate: { source: 'secret', ...certificate } },
+  });
+  t.regex(render(given({})).text, /webhook.certificate.secretName: name the Secret/);
+  t.regex(render(given({ secretName: 'mine' })).text, /webhook.certificate.caBundle: give the authority/);
+  const objects = objectsOf(t, given({ secretName: 'mine', caBundle: 'PEM' }));
+  t.false(objects.some(({ kind }) => String(kind) === 'Secret'));
+  const webhooks = objects.flatMap((object) => list(object.webhooks));
+  t.deepEqual([...new Set(webhooks.map(({ clientConfig }) => bytes(clientConfig?.caBundle).toString()))], ['PEM']);
+  const mounted = list(find(objects, 'Deployment', 'cotenant-webhook').spec?.template?.spec?.volumes).map(
+    ({ secret }) => String(secret?.secretName),
+  );
+  t.true(mounted.includes('mine'));
+});
+
+testWithHelm('with cert-manager a Certificate is asked for, and the registrations are left to it to fill', (t) => {
+  const certificate = { source: 'certManager', issuerRef: { name: 'ours' } };
+  t.regex(
+    render({ webhook: { enabled: true, certificate: { source: 'certManager' } } }).text,
+    /issuerRef.name: name the issuer/,
+  );
+  const objects = objectsOf(t, { webhook: { enabled: true, certificate } });
+  const asked = find(objects, 'Certificate', 'cotenant-webhook-certificate');
+  t.like(asked.spec, { secretName: 'cotenant-webhook-certificate', issuerRef: { kind: 'Issuer', name: 'ours' } });
+  t.true(list(asked.spec?.dnsNames).map(String).includes(HOST));
+  for (const kind of ['Mutating', 'Validating']) {
+    const { metadata, webhooks } = find(objects, `${kind}WebhookConfiguration`, 'cotenant-webhook');
+    t.is(
+      String(metadata?.annotations?.['cert-manager.io/inject-ca-from']),
+      `${NAMESPACE}/cotenant-webhook-certificate`,
+    );
+    for (const { clientConfig } of list(webhooks)) t.is(clientConfig?.caBundle, undefined);
+  }
+});
+
+testWithHelm(
+  'two webhooks stand on different nodes, one may be moved at a time, and each stops after the last call',
+  (t) => {
+    const objects = objectsOf(t, withDialects);
+    const { spec } = find(objects, 'Deployment', 'cotenant-webhook');
+    t.is(Number(spec?.replicas), 2);
+    t.is(Number(find(objects, 'PodDisruptionBudget', 'cotenant-webhook').spec?.minAvailable), 1);
+    const pod = spec?.template?.spec;
+    t.true(
+      list(pod?.topologySpreadConstraints).some(({ topologyKey }) => String(topologyKey) === 'kubernetes.io/hostname'),
+    );
+    const [main] = list(pod?.containers);
+    t.is(String(list(main?.lifecycle?.preStop?.exec?.command)[2]), 'setTimeout(() => {}, 8e3)');
+    t.is(Number(pod?.terminationGracePeriodSeconds), 28);
+    t.deepEqual(
+      [main?.readinessProbe, main?.livenessProbe].map(
+        (probe) => `${probe?.httpGet?.path} ${probe?.httpGet?.port} ${probe?.httpGet?.scheme ?? 'HTTP'}`,
+      ),
+      ['/readyz health HTTP', '/healthz health HTTP'],
+    );
+    const single = objectsOf(t, { webhook: { enabled: true, replicas: 1 } });
+    t.false(
+      single.some(({ kind }) => String(kind) === 'PodDisruptionBudget'),
+      'a budget of one would block every drain',
+    );
+  },
+);

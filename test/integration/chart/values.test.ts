@@ -1,0 +1,169 @@
+// The chart's settings: every one is known to the schema, anything else is refused, and older sets of values still work.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parse } from 'yaml';
+import { CHART, find, helm, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
+
+type Schema = {
+  readonly type?: string | readonly string[];
+  readonly properties?: Readonly<Record<string, Schema>>;
+  readonly additionalProperties?: boolean | Schema;
+  readonly items?: Schema;
+  readonly $ref?: string;
+  readonly definitions?: Readonly<Record<string, Schema>>;
+};
+
+const schema: Schema = JSON.parse(readFileSync(join(CHART, 'values.schema.json'), 'utf8'));
+const values: Readonly<Record<string, unknown>> = parse(readFileSync(join(CHART, 'values.yaml'), 'utf8'));
+
+function resolve(part: Schema): Schema {
+  const name = part.$ref?.replace('#/definitions/', '');
+  return name === undefined ? part : resolve(schema.definitions?.[name] ?? {});
+}
+
+const isMap = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** Paths of values that the schema does not name. A map that is open by intent (labels, resources) may hold anything. */
+function unnamed(value: unknown, part: Schema, path: string): readonly string[] {
+  const { properties, additionalProperties } = resolve(part);
+  if (!isMap(value) || (properties === undefined && additionalProperties !== false)) return [];
+  return Object.entries(value).flatMap(([key, entry]) => {
+    const next = properties?.[key];
+    return next === undefined ? [`${path}.${key}`] : unnamed(entry, next, `${path}.${key}`);
+  });
+}
+
+/** Paths of maps that take the settings they name and no others. */
+function closed(part: Schema, path: readonly string[]): readonly (readonly string[])[] {
+  const { properties = {}, additionalProperties } = resolve(part);
+  const here = additionalProperties === false ? [path] : [];
+  return [...here, ...Object.entries(properties).flatMap(([key, next]) => closed(next, [...path, key]))];
+}
+
+function at(path: readonly string[], value: unknown): Readonly<Record<string, unknown>> {
+  return path.reduceRight((inner: unknown, key) => ({ [key]: inner }), value) as Readonly<Record<string, unknown>>;
+}
+
+testWithHelm(
+  'every setting of values.yaml is in the schema, and every setting of the schema is in values.yaml',
+  (t) => {
+    t.deepEqual(unnamed(values, schema, ''), []);
+    // The settings of the program itself are described with it, and `global` is helm's own.
+    const missing = closed(schema, [])
+      .filter(
+        ([first, second]) =>
+          !(first === 'webhook' && second === 'configuration') && !path(first, second).includes('resources'),
+      )
+      .flatMap((each) => {
+        const given = each.reduce((value: unknown, key) => (isMap(value) ? value[key] : undefined), values as unknown);
+        const named = each.reduce((part: Schema, key) => resolve(part.properties?.[key] ?? {}), schema);
+        return Object.keys(named.properties ?? {})
+          .filter((key) => !isMap(given) || !(key in given))
+          .map((key) => [...each, key].join('.'));
+      });
+    t.deepEqual(
+      missing.filter((name) => name !== 'global' && !/resources\./.test(name)),
+      [],
+    );
+  },
+);
+
+function path(...parts: readonly (string | undefined)[]): string {
+  return parts.filter((part) => part !== undefined).join('.');
+}
+
+testWithHelm('a setting that nobody knows is refused at every level, with its place', (t) => {
+  const paths = closed(schema, []);
+  t.true(paths.length > 15, String(paths.length));
+  for (const each of paths) {
+    const { ok, text } = render(at([...each, 'unheardOf'], 1));
+    t.false(ok, each.join('.'));
+    t.regex(text, /unheardOf/, each.join('.'));
+    t.regex(text, /additional properties/i, each.join('.'));
+  }
+});
+
+const WRONG: readonly (readonly [path: string, value: unknown])[] = [
+  ['agent.enforcement', 'kill'],
+  ['agent.enabled', 'yes'],
+  ['agent.stateDirectory', 'var/lib'],
+  ['agent.exporter.port', 0],
+  ['agent.tolerations', { operator: 'Exists' }],
+  ['kubelet.root', '/var/lib/kubelet/'],
+  ['image.tag', 'latest'],
+  ['image.digest', 'sha256:1'],
+  ['image.repository', ''],
+  ['webhook.replicas', 0],
+  // A user without capabilities cannot listen there.
+  ['webhook.port', 443],
+  ['webhook.mutateTimeoutSeconds', 31],
+  ['webhook.certificate.source', 'self'],
+  ['webhook.configuration.rules.dialects', ['hami']],
+  ['webhook.configuration.rules.ack.unit', 'GB'],
+  ['serviceMonitor.interval', '15'],
+];
+
+testWithHelm('a setting of the wrong type or out of its bounds is refused, with its place', (t) => {
+  for (const [name, value] of WRONG) {
+    const { ok, text } = render(at(name.split('.'), value));
+    t.false(ok, name);
+    t.true(text.includes(`/${name.replaceAll('.', '/')}`), `${name}: ${text}`);
+  }
+});
+
+testWithHelm('values of a chart that did not have a part yet still work (helm upgrade --reuse-values)', (t) => {
+  const kinds = (given: object) =>
+    objectsOf(t, { ...given })
+      .map(({ kind }) => String(kind))
+      .sort();
+  const byDefault = kinds({});
+  for (const part of ['csi', 'webhook', 'serviceMonitor', 'prometheusRule', 'grafanaDashboard']) {
+    t.deepEqual(kinds({ [part]: null }), byDefault, part);
+  }
+});
+
+testWithHelm('names follow the release and can be chosen, and a default label of nodes can be taken away', (t) => {
+  const name = (given: object, release = 'cotenant') => {
+    const { text } = helm([
+      'template',
+      release,
+      CHART,
+      '--namespace',
+      NAMESPACE,
+      ...Object.entries(given).flatMap(([key, value]) => ['--set', `${key}=${value}`]),
+    ]);
+    return /kind: DaemonSet\nmetadata:\n {2}name: (\S+)/.exec(text)?.[1];
+  };
+  t.is(name({}), 'cotenant-agent');
+  t.is(name({}, 'gpu'), 'gpu-cotenant-agent');
+  t.is(name({ nameOverride: 'sharing' }, 'gpu'), 'gpu-sharing-agent');
+  t.is(name({ fullnameOverride: 'own' }, 'gpu'), 'own-agent');
+  const chosen = { agent: { nodeSelector: { 'nvidia.com/gpu.present': null, pool: 'gpu' } } };
+  const { spec } = find(objectsOf(t, chosen), 'DaemonSet', 'cotenant-agent');
+  t.deepEqual(spec?.template?.spec?.nodeSelector as unknown, { pool: 'gpu' });
+});
+
+testWithHelm('what is told after an installation says what does not work yet', (t) => {
+  const notes = (...switches: readonly string[]) => {
+    const { ok, text } = helm([
+      'install',
+      'cotenant',
+      CHART,
+      '--namespace',
+      NAMESPACE,
+      '--dry-run=client',
+      ...switches.flatMap((each) => ['--set', each]),
+    ]);
+    t.true(ok, text);
+    return text.split('NOTES:')[1] ?? '';
+  };
+  const byDefault = notes();
+  t.regex(byDefault, /No scheduler comes with this chart/);
+  t.regex(byDefault, /csi.enabled is off/);
+  t.regex(byDefault, /The webhook is off/);
+  const all = notes('csi.enabled=true', 'webhook.enabled=true');
+  t.regex(all, /csi.enabled is on all the same/);
+  t.regex(all, /they then wait for both/);
+  t.regex(all, /certificate was made by helm and is valid for 365 days/);
+});

@@ -1,0 +1,172 @@
+// The alert rules and every query of the board and the runbook, judged by Prometheus' own promtool.
+// Rules are tested by the files in rules/, one per alert; and those tests by rules that are broken on purpose.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { parse, stringify } from 'yaml';
+import { alertRules } from '../../../dashboards/alerts.ts';
+import { nodeCard } from '../../../dashboards/node-card.ts';
+import { testUnless } from '../../support/gate.ts';
+import { findPromtool, run } from '../../support/promtool.ts';
+import { labelValue, MINUTES, nodePage } from './node-page.ts';
+
+const root = join(import.meta.dirname, '../../..');
+const RULES = join(root, 'dashboards/output/alerts.yaml');
+const found = findPromtool();
+const testWithPromtool = testUnless('reason' in found ? found.reason : undefined);
+
+type Rule = { alert: string; expr: string; for?: string };
+type Query = { readonly where: string; readonly expr: string; readonly legend: string };
+
+/** What promtool says about the arguments, and whether it is content. */
+function promtool(...args: readonly string[]): { readonly ok: boolean; readonly text: string } {
+  const { ok, stdout, stderr } = run('path' in found ? found.path : 'promtool', args, root, 60_000);
+  return { ok, text: stdout + stderr };
+}
+
+function folder(t: ExecutionContext): string {
+  const path = mkdtempSync(join(tmpdir(), 'cotenant-promtool-'));
+  t.teardown(() => rmSync(path, { recursive: true }));
+  return path;
+}
+
+const ruleTest = (alert: string) => join(import.meta.dirname, 'rules', `${alert}.yaml`);
+
+testWithPromtool('promtool accepts the alert rules', (t) => {
+  const { ok, text } = promtool('check', 'rules', RULES);
+  t.true(ok, text);
+  t.regex(text, /SUCCESS: 5 rules found/);
+});
+
+for (const { alert } of alertRules().groups.flatMap((group) => group.rules)) {
+  testWithPromtool(`${alert} fires when it should, with the words it should, and not otherwise`, (t) => {
+    const { ok, text } = promtool('test', 'rules', ruleTest(alert));
+    t.true(ok, text);
+  });
+}
+
+/** Faults that a hand could make, each of which the tests of that alert must see. */
+const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: string])[] = [
+  ['CotenantExporterDown', / or absent.*$/, ''],
+  ['CotenantExporterDown', /^\(up.* unless on \(job, instance\) \(cotenant_up == 1\)\)/, '(up{job="cotenant"} == 0)'],
+  ['CotenantExporterDown', 'on (job, instance) ', 'on (job) '],
+  ['CotenantContainerNearLimit', '_limit_bytes > 0', '_limit_bytes'],
+  ['CotenantContainerNearLimit', ' unless cotenant_container_over_limit == 1', ''],
+  ['CotenantContainerNearLimit', / and on \(job, instance\).*$/, ''],
+  ['CotenantContainerNearLimit', '> 0.95', '> 0.85'],
+  ['CotenantContainerOverLimit', '_limit_bytes > 0', '_limit_bytes'],
+  ['CotenantContainerOverLimit', /cotenant_container_over_limit == 1/, 'cotenant_container_over_limit >= 0'],
+  ['CotenantContainerOverLimit', / and on \(job, instance\).*$/, ''],
+  ['CotenantContainerStopped', /^.*$/, 'increase(cotenant_container_kills_total[900s]) > 0'],
+  ['CotenantContainerStopped', /max_over_time\((.*)\[900s\]\)/, '$1'],
+  ['CotenantBypass', /_limit_bytes > 0/, '_limit_bytes >= 0'],
+  ['CotenantBypass', ' and (cotenant_container_memory_limit_bytes > 0)', ''],
+  ['CotenantBypass', / and on \(job, instance\).*$/, ''],
+  ['CotenantBypass', '> 67108864', '> 0'],
+];
+
+testWithPromtool('the tests of the alerts see each of the faults that a hand could make', (t) => {
+  const work = folder(t);
+  for (const [alert, from, to] of FAULTS) {
+    const rules = parse(readFileSync(RULES, 'utf8'));
+    const rule: Rule | undefined = rules.groups[0].rules.find((each: Rule) => each.alert === alert);
+    const expr = rule?.expr.replace(from, to) ?? '';
+    t.not(expr, rule?.expr, `${alert}: nothing to replace by ${to}`);
+    if (rule) rule.expr = expr;
+    writeFileSync(join(work, 'alerts.yaml'), stringify(rules));
+    t.true(promtool('check', 'rules', join(work, 'alerts.yaml')).ok, `${alert}: ${expr}`);
+    writeFileSync(
+      join(work, 'test.yaml'),
+      stringify({ ...parse(readFileSync(ruleTest(alert), 'utf8')), rule_files: ['alerts.yaml'] }),
+    );
+    t.false(promtool('test', 'rules', join(work, 'test.yaml')).ok, `${alert}: nobody noticed ${expr}`);
+  }
+});
+
+/** Queries as Grafana would send them, with the node of the synthetic page chosen. */
+function asSent(expr: string): string {
+  const chosen: Readonly<Record<string, string>> = {
+    job: labelValue('job'),
+    instance: labelValue('instance'),
+    gpu: labelValue('gpu'),
+    __rate_interval: '5m',
+  };
+  return expr.replace(/\$(\w+)/g, (_, name: string) => chosen[name] ?? `unknown variable ${name}`);
+}
+
+function boardQueries(): readonly Query[] {
+  const board = JSON.parse(JSON.stringify(nodeCard()));
+  const marks = board.annotations.list.map((mark: { expr: string; titleFormat: string; textFormat: string }) => ({
+    where: 'annotation',
+    expr: mark.expr,
+    legend: mark.titleFormat + mark.textFormat,
+  }));
+  type Shown = { title: string; targets: { refId: string; expr: string; legendFormat: string }[] };
+  const shown = board.panels.flatMap(({ title, targets }: Shown) =>
+    targets.map(({ refId, expr, legendFormat }) => ({ where: `${title} ${refId}`, expr, legend: legendFormat })),
+  );
+  return [...shown, ...marks];
+}
+
+function runbookQueries(): readonly Query[] {
+  const text = readFileSync(join(root, 'docs/runbook.md'), 'utf8');
+  const blocks = [...text.matchAll(/^```promql\n([\s\S]*?)^```/gm)].map((match) => match[1] ?? '');
+  return blocks.flatMap((block) =>
+    block
+      .trim()
+      .split('\n')
+      .map((line) => ({
+        where: `runbook: ${line}`,
+        expr: line
+          .replaceAll('NAMESPACE', labelValue('namespace'))
+          .replaceAll('POD', labelValue('pod'))
+          .replaceAll('NODE', labelValue('instance')),
+        legend: '',
+      })),
+  );
+}
+
+/**
+ * A query becomes a rule that fires when it answers with data, carrying the labels that its legend names: a label that
+ * the answer lacks is then missing in the alert.
+ */
+testWithPromtool(
+  'every query of the board and the runbook answers on a node that serves every metric, with the labels that its legend names',
+  (t) => {
+    const work = folder(t);
+    const queries = [...boardQueries(), ...runbookQueries()];
+    t.true(queries.length > 40);
+    const legends = queries.map(({ legend }) => [...legend.matchAll(/\{\{(\w+)\}\}/g)].map((match) => match[1] ?? ''));
+    const rules = queries.map(({ expr }, index) => ({
+      alert: `Query${index}`,
+      expr: `count by (${legends[index]?.join(', ')}) (${asSent(expr)}) > 0`,
+    }));
+    const expected = queries.map((_, index) => ({
+      eval_time: '30m',
+      alertname: `Query${index}`,
+      exp_alerts: [
+        { exp_labels: Object.fromEntries((legends[index] ?? []).map((label) => [label, labelValue(label)])) },
+      ],
+    }));
+    const test = { rule_files: ['rules.yaml'], evaluation_interval: '1m' };
+    const page = { interval: '1m', input_series: nodePage() };
+    writeFileSync(join(work, 'rules.yaml'), stringify({ groups: [{ name: 'queries', rules }] }));
+    writeFileSync(join(work, 'all.yaml'), stringify({ ...test, tests: [{ ...page, alert_rule_test: expected }] }));
+    const check = promtool('check', 'rules', join(work, 'rules.yaml'));
+    t.true(check.ok, check.text);
+    const answer = promtool('test', 'rules', join(work, 'all.yaml'));
+    const failed = [...answer.text.matchAll(/alertname:\s*Query(\d+)/g)].map(
+      (match) => queries[Number(match[1])]?.where,
+    );
+    t.true(answer.ok, `no data: ${failed.join('; ')}\n${answer.text}`);
+    t.true(MINUTES > 30);
+    // The same page without the containers: this is what an answer without data looks like, so the test above can fail.
+    const empty = {
+      ...page,
+      input_series: page.input_series.filter(({ series }) => !series.startsWith('cotenant_container')),
+    };
+    writeFileSync(join(work, 'empty.yaml'), stringify({ ...test, tests: [{ ...empty, alert_rule_test: expected }] }));
+    t.false(promtool('test', 'rules', join(work, 'empty.yaml')).ok);
+  },
+);

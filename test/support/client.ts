@@ -1,0 +1,83 @@
+// The scripted CUDA program of test/native/programs/client.c: one command in, one answer out, as a process that the test
+// can ask, let die or kill.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { ExecutionContext } from 'ava';
+import { BUILD, type SimulatedNode } from './node.ts';
+
+export const OUT_OF_MEMORY = 2;
+
+export type Client = {
+  readonly pid: number;
+  readonly child: ChildProcess;
+  /** The driver's result and the values behind it. */
+  ask(command: string): Promise<number[]>;
+  /** Fails the test unless the result is success; the first value. */
+  must(command: string): Promise<number>;
+  kill(signal?: NodeJS.Signals): Promise<void>;
+  end(): Promise<number>;
+};
+
+export type ClientOptions = {
+  readonly env?: Record<string, string>;
+  readonly preload?: string;
+  readonly library?: string;
+};
+
+export function startClient(t: ExecutionContext, node: SimulatedNode, options: ClientOptions = {}): Client {
+  const env: Record<string, string> = { PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib, ...options.env };
+  if (options.preload) env.LD_PRELOAD = options.preload;
+  if (process.env.COTENANT_SANITIZER_PRELOAD) {
+    env.LD_PRELOAD = [process.env.COTENANT_SANITIZER_PRELOAD, env.LD_PRELOAD].filter(Boolean).join(' ');
+  }
+  const args = options.library ? [options.library] : [];
+  const child = spawn(join(BUILD, 'tests/client'), args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  child.stdin.on('error', () => {}); // it may have ended
+  const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>;
+  const kill = async (signal: NodeJS.Signals = 'SIGKILL') => {
+    if (child.exitCode === null && child.signalCode === null) child.kill(signal);
+    await exited;
+  };
+  t.teardown(() => kill());
+  const ask = async (command: string): Promise<number[]> => {
+    child.stdin.write(`${command}\n`);
+    const { value, done } = await lines.next();
+    if (done) {
+      const [code, signal] = await exited;
+      throw new Error(`the client ended (${signal ?? code}) at: ${command}`);
+    }
+    return String(value).split(' ').map(Number);
+  };
+  return {
+    pid: child.pid ?? 0,
+    child,
+    ask,
+    async must(command) {
+      const [result, value = 0] = await ask(command);
+      if (result !== 0) throw new Error(`${command}: the driver answered ${result}`);
+      return value;
+    },
+    kill,
+    async end() {
+      child.stdin.end();
+      const [code] = await exited;
+      return code ?? -1;
+    },
+  };
+}
+
+/** A client with CUDA started and the primary context of a device made current. */
+export async function readyClient(
+  t: ExecutionContext,
+  node: SimulatedNode,
+  options: ClientOptions = {},
+  device = 0,
+): Promise<Client> {
+  const client = startClient(t, node, options);
+  await client.must('init');
+  await client.must(`context ${device}`);
+  return client;
+}

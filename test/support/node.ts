@@ -1,0 +1,114 @@
+// A simulated GPU node for one test: started in a folder of its own, asked for its books, taken down with the test.
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { ExecutionContext } from 'ava';
+
+export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
+
+export type Kind = 'context' | 'linear' | 'pool' | 'vmm' | 'managed' | 'code';
+export type ClientBooks = {
+  pid: number;
+  command: string;
+  types: number;
+  alive: boolean;
+  cards: ({ contexts: number; bytes: number; peak: number; smNs: number } & Record<Kind, number>)[];
+};
+export type Books = {
+  cards: {
+    name: string;
+    totalBytes: number;
+    reservedBytes: number;
+    usedBytes: number;
+    granuleBytes: number;
+    contextBytes: number;
+  }[];
+  clients: ClientBooks[];
+  groups: { root: number; cards: { bytes: number; peak: number }[] }[];
+};
+
+export type SimulatedNode = {
+  readonly folder: string;
+  /** For LD_LIBRARY_PATH. */
+  readonly lib: string;
+  readonly child: ChildProcess;
+  books(): Books;
+  control(...words: string[]): void;
+  /** Bytes of a card that programs can hold in all. */
+  usable(card: number): number;
+  uuidHex(card: number): string;
+  uuid(card: number): string;
+};
+
+/** A folder that goes with the test. Sockets need short paths. */
+export function temporaryFolder(t: ExecutionContext): string {
+  const folder = mkdtempSync(join(tmpdir(), 'ct-'));
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+export async function startNode(t: ExecutionContext, ...args: string[]): Promise<SimulatedNode> {
+  const folder = temporaryFolder(t);
+  const program = join(BUILD, 'cotenant-simulator');
+  const child = spawn(program, ['serve', '--dir', folder, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const line = once(createInterface({ input: child.stdout }), 'line');
+  const early = once(child, 'exit').then(([code]) => {
+    throw new Error(`the simulator ended with ${code} before it was ready`);
+  });
+  await Promise.race([line, early]);
+  early.catch(() => {});
+  t.teardown(async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    const ended = once(child, 'exit');
+    child.kill('SIGTERM');
+    await ended;
+  });
+  const control = (...words: string[]) =>
+    execFileSync(program, [...words, '--dir', folder], { encoding: 'utf8', maxBuffer: 1 << 24 });
+  const uuids = new Map<number, string>();
+  const uuidOf = (card: number): string => {
+    const known = uuids.get(card);
+    if (known) return known;
+    const nvml = join(folder, 'lib/libnvidia-ml.so.1');
+    const text = execFileSync(join(BUILD, 'cotenant-sampler'), ['--library', nvml], { input: '', encoding: 'utf8' });
+    const sample = JSON.parse(text) as { cards: { uuid: string }[] };
+    for (const [index, entry] of sample.cards.entries()) uuids.set(index, entry.uuid);
+    const uuid = uuids.get(card);
+    if (!uuid) throw new Error(`no card ${card}`);
+    return uuid;
+  };
+  return {
+    folder,
+    lib: join(folder, 'lib'),
+    child,
+    books: () => JSON.parse(control('books')) as Books,
+    control: (...words) => {
+      control(...words);
+    },
+    usable(card) {
+      const entry = (JSON.parse(control('books')) as Books).cards[card];
+      if (!entry) throw new Error(`no card ${card}`);
+      return entry.totalBytes - entry.reservedBytes;
+    },
+    uuid: uuidOf,
+    uuidHex: (card) => uuidOf(card).replace('GPU-', '').replaceAll('-', ''),
+  };
+}
+
+/** Waits until `look` gives something else than undefined; fails loudly after `ms`. */
+export async function eventually<T>(
+  look: () => T | undefined | Promise<T | undefined>,
+  what: string,
+  ms = 10_000,
+): Promise<T> {
+  const until = Date.now() + ms;
+  for (;;) {
+    const found = await look();
+    if (found !== undefined) return found;
+    if (Date.now() > until) throw new Error(`not within ${ms} ms: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}

@@ -1,0 +1,87 @@
+// Finds Prometheus' promtool: on the PATH, in the cache, or out of Debian's package, which is unpacked and not installed.
+// Owns where it comes from and how it is run; what it is asked is the tests' business. Never throws: no tool is a reason.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+
+/** The tool's path, or why it cannot be had here: a text for the name of a skipped test. */
+export type Promtool = { readonly path: string } | { readonly reason: string };
+
+const PACKAGE = 'prometheus';
+const MEMBER = './usr/bin/promtool';
+// All of it happens while a test file loads, and ava gives that two minutes.
+const LOOK_MS = 20_000;
+const FETCH_MS = 60_000;
+
+/** Takes about 10 s the first time (a package of some 30 MB) and milliseconds afterwards. Prints what it fetches. */
+export function findPromtool(): Promtool {
+  const installed = (process.env.PATH ?? '')
+    .split(':')
+    .map((folder) => join(folder, 'promtool'))
+    .find((path) => existsSync(path));
+  if (installed !== undefined) return { path: installed };
+  const cache = join(process.env.COTENANT_CACHE ?? join(homedir(), '.cache', 'cotenant'), 'promtool');
+  const candidate = candidateVersion() ?? cachedVersion(cache);
+  if (candidate === undefined) return { reason: `promtool is not on the PATH, and apt knows no package ${PACKAGE}` };
+  const path = join(cache, encodeURIComponent(candidate), 'promtool');
+  if (existsSync(path)) return { path };
+  console.log(`fetching promtool ${candidate} from Debian's package ${PACKAGE} into ${cache}`);
+  mkdirSync(cache, { recursive: true });
+  const work = mkdtempSync(join(cache, 'fetching-'));
+  try {
+    const why = unpack(work, `${PACKAGE}=${candidate}`);
+    if (why !== undefined) return { reason: `promtool is not on the PATH, and could not be fetched: ${why}` };
+    // Another test may have been faster; its copy is as good.
+    if (!existsSync(path)) renameSync(join(work, 'unpacked'), join(cache, encodeURIComponent(candidate)));
+    return { path };
+  } catch (error) {
+    return existsSync(path) ? { path } : { reason: `promtool could not be put into ${cache}: ${String(error)}` };
+  } finally {
+    rmSync(work, { recursive: true, force: true });
+  }
+}
+
+/** The version that apt would install. Where the lists of packages are empty (fresh images), they are read first. */
+function candidateVersion(): string | undefined {
+  const ask = () => {
+    const { stdout } = run('apt-cache', ['policy', PACKAGE], undefined, LOOK_MS);
+    const version = /^ *Candidate: (\S+)$/m.exec(stdout)?.[1];
+    return version === '(none)' ? undefined : version;
+  };
+  const known = ask();
+  if (known !== undefined) return known;
+  return run('apt-get', ['-qq', 'update'], undefined, FETCH_MS).ok ? ask() : undefined;
+}
+
+/** A version that was fetched when apt still knew one. */
+function cachedVersion(cache: string): string | undefined {
+  const names = existsSync(cache) ? readdirSync(cache) : [];
+  const found = names.find((name) => existsSync(join(cache, name, 'promtool')));
+  return found === undefined ? undefined : decodeURIComponent(found);
+}
+
+/** Leaves the program as `unpacked/promtool` in `work`; returns what went wrong. */
+function unpack(work: string, what: string): string | undefined {
+  const download = run('apt-get', ['-qq', 'download', what], work, FETCH_MS);
+  const archive = readdirSync(work).find((name) => name.endsWith('.deb'));
+  if (!download.ok || archive === undefined)
+    return download.stderr.trim().split('\n').pop() || 'apt-get download failed';
+  const unpacked = join(work, 'unpacked');
+  mkdirSync(unpacked);
+  const shell = `dpkg-deb --fsys-tarfile "$1" | tar --extract --directory "$2" --strip-components 3 "$3"`;
+  const extract = run('sh', ['-c', shell, 'sh', archive, unpacked, MEMBER], work, LOOK_MS);
+  return extract.ok && existsSync(join(unpacked, 'promtool')) ? undefined : `${archive}: ${extract.stderr.trim()}`;
+}
+
+/** Runs a program to its end. A program that is not there answers like one that failed. */
+export function run(
+  file: string,
+  args: readonly string[],
+  cwd: string | undefined,
+  timeout: number,
+): { readonly ok: boolean; readonly stdout: string; readonly stderr: string } {
+  const result = spawnSync(file, args, { ...(cwd !== undefined && { cwd }), timeout, encoding: 'utf8' });
+  const stderr = (result.stderr ?? '') + (result.error === undefined ? '' : String(result.error));
+  return { ok: result.status === 0, stdout: result.stdout ?? '', stderr };
+}

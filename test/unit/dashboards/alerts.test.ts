@@ -1,0 +1,104 @@
+// What every alert must have, and what the pages say of them. Whether they fire is asked of promtool (test/integration/dashboards).
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { parse } from 'yaml';
+import { alertRules } from '../../../dashboards/alerts.ts';
+import { CONFIGURATION } from '../../../dashboards/configuration.ts';
+import { METRICS } from '../../../dashboards/metrics.ts';
+import { unknownLabels } from './lint.ts';
+import { readPromql } from './promql.ts';
+
+const root = join(import.meta.dirname, '../../..');
+const read = (path: string) => readFileSync(join(root, path), 'utf8');
+const rules = alertRules().groups.flatMap((group) => group.rules);
+
+/** The text of each entry of the runbook by its anchor, as GitHub and GitLab make them of headings. */
+function entries(): ReadonlyMap<string, string> {
+  const [, ...parts] = read(CONFIGURATION.runbook).split(/^## /m);
+  return new Map(parts.map((part) => [part.split('\n', 1)[0]?.toLowerCase().replaceAll(' ', '-') ?? '', part]));
+}
+
+test('there are five alerts, each with severity, words and an entry of its name in the runbook', (t) => {
+  t.deepEqual(
+    rules.map(({ alert }) => alert),
+    [
+      'CotenantExporterDown',
+      'CotenantContainerNearLimit',
+      'CotenantContainerOverLimit',
+      'CotenantContainerStopped',
+      'CotenantBypass',
+    ],
+  );
+  for (const { alert, labels, annotations } of rules) {
+    t.true(['critical', 'warning', 'info'].includes(labels.severity), alert);
+    t.true(annotations.summary.endsWith('.') && annotations.description.endsWith('.'), alert);
+    t.is(annotations.runbook_url, `${CONFIGURATION.runbook}#${alert.toLowerCase()}`);
+    const entry = entries().get(alert.toLowerCase()) ?? '';
+    for (const part of ['**What it means.**', '**What to look at.**', '**What to do.**']) {
+      t.true(entry.includes(part), `${alert}: ${part}`);
+    }
+  }
+  t.is(entries().size, rules.length, 'an entry without an alert');
+});
+
+test('alerts ask for metrics and labels that exist, and say in words only labels that they carry', (t) => {
+  for (const { alert, expr, annotations } of rules) {
+    const { selectors } = readPromql(expr);
+    const metrics = selectors.map(({ metric }) => metric);
+    t.true(metrics.length > 0);
+    for (const metric of metrics) t.true(Object.hasOwn(METRICS, metric), `${alert}: ${metric}`);
+    t.deepEqual(unknownLabels(alert, expr), []);
+    const first: { labels: readonly string[] } = METRICS[metrics[0] as keyof typeof METRICS];
+    const said = [...`${annotations.summary} ${annotations.description}`.matchAll(/\$labels\.(\w+)/g)];
+    const carried = ['job', 'instance', ...first.labels];
+    t.deepEqual(
+      said.map((match) => match[1] ?? '').filter((label) => !carried.includes(label)),
+      [],
+      alert,
+    );
+  }
+});
+
+test('no alert goes by the increase of a counter, since that misses its first event', (t) => {
+  for (const { alert, expr } of rules) t.notRegex(expr, /increase|rate\(/, alert);
+});
+
+test('every alert has a file for promtool in which it fires and in which it does not', (t) => {
+  for (const { alert } of rules) {
+    const path = `test/integration/dashboards/rules/${alert}.yaml`;
+    t.true(existsSync(join(root, path)), path);
+    const cases: { alert_rule_test: { alertname: string; exp_alerts: unknown[] }[] }[] = parse(read(path)).tests;
+    const expected = cases.flatMap((each) => each.alert_rule_test);
+    t.true(expected.every(({ alertname }) => alertname === alert));
+    t.true(expected.some(({ exp_alerts }) => exp_alerts.length > 0));
+    t.true(
+      cases.some((each) => each.alert_rule_test.every(({ exp_alerts }) => exp_alerts.length === 0)),
+      `${alert} has no case in which it stays silent`,
+    );
+  }
+});
+
+test('the pages ask for metrics and labels that exist, and tell the thresholds that are used', (t) => {
+  const blocks = [...read('docs/runbook.md').matchAll(/^```promql\n([\s\S]*?)^```/gm)].map((match) => match[1] ?? '');
+  const queries = blocks.flatMap((block) => block.trim().split('\n'));
+  t.true(queries.length > 15);
+  for (const query of queries) {
+    for (const { metric } of readPromql(query).selectors) t.true(Object.hasOwn(METRICS, metric), query);
+    t.deepEqual(unknownLabels('runbook', query), []);
+  }
+  const page = read('docs/dashboards.md');
+  for (const { alert, labels } of rules)
+    t.true(page.includes(`(runbook.md#${alert.toLowerCase()}) | ${labels.severity} |`));
+  const { nearLimit, overLimit, stopped, bypass, exporterDown } = CONFIGURATION;
+  t.true(page.includes(`for ${Number.parseInt(exporterDown.for, 10)} minutes the agent does not answer`));
+  t.true(page.includes(`for ${Number.parseInt(nearLimit.for, 10)} minutes more than ${nearLimit.ratio * 100} %`));
+  t.true(page.includes(`for ${Number.parseInt(overLimit.for, 10)} minute the container is over`));
+  t.true(page.includes(`within the last ${stopped.withinSeconds / 60} minutes`));
+  const bytes = bypass.bytes / 2 ** 20;
+  t.true(
+    page.includes(
+      `for ${Number.parseInt(bypass.for, 10)} minutes processes that the ledger does not know hold more than ${bytes} MiB`,
+    ),
+  );
+});
