@@ -208,6 +208,7 @@ static void leave(void) {
 
 static abi_result join(void) {
     char folder[PATH_MAX];
+    if (!shim_real_library()) return (abi_result)shim_missing(); /* nothing to be held to */
     if (!shim_own_folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
     if (at.ledger) leave(); /* a parent's */
     at.ledger_fd = -1;

@@ -8,7 +8,8 @@
 
 #include "cot.h"
 
-#define SPIN_TRIES 64
+#define SPIN_TRIES 16
+#define REAP_EVERY 16 /* tries between looks for the dead */
 #define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
 #define SANE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
 
@@ -79,7 +80,7 @@ static void back_off(unsigned tries) {
     if (!seed) seed = (uint32_t)now_ns() ^ (uint32_t)(uintptr_t)&seed;
     seed = seed * 1664525u + 1013904223u;
     unsigned reach = tries < 8 ? tries : 8;
-    if (tries < SPIN_TRIES / 4) {
+    if (tries < SPIN_TRIES) {
         for (volatile uint32_t i = (seed >> 16) % (64u << reach); i > 0; i--) {
         }
         return;
@@ -88,25 +89,24 @@ static void back_off(unsigned tries) {
     nanosleep(&pause, NULL);
 }
 
-/* The rare half of cot_reserve: the request did not fit as the counts stood. It is un-announced on entry. */
+/* The rare half of cot_reserve: the request did not fit as the counts stood. It is un-announced on entry.
+ *
+ * What can be had back is got back first: kept by our own pools, charged to or announced by the dead. What others only
+ * announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. */
 static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *own) {
     uint64_t deadline = 0;
-    bool reaped = false, trimmed = false;
+    bool trimmed = false;
     for (unsigned tries = 0;; tries++) {
         struct cot_limits limits;
         cot_limits(card, &limits);
         if (bytes > limits.memory_bytes) return false;
+        if (tries % REAP_EVERY == 0) cot_reap();
         struct sums others = sum(card, limits.releases_late);
         if (others.held + bytes > limits.memory_bytes) {
-            /* Full even without what others only announced: get back what can be had, then give up. */
             if (!trimmed) {
                 trimmed = true;
                 cot_pools_trim(card);
                 continue;
-            }
-            if (!reaped) {
-                reaped = true;
-                if (cot_reap()) continue;
             }
             /* Memory that leaves late comes back without anybody's doing; wait for the agent to see it go. */
             if (!limits.releases_late || sum(card, false).held + bytes > limits.memory_bytes) return false;
@@ -119,7 +119,6 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *ow
         struct sums all = sum(card, limits.releases_late);
         if (all.held + all.pending <= limits.memory_bytes) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        if (tries == 2 * SPIN_TRIES) reaped = false; /* somebody may have died while announcing */
     }
 }
 

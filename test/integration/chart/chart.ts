@@ -1,5 +1,6 @@
 // Renders the chart with a real helm and gives its objects back as plain values, and finds one of them by kind and name.
 // Owns the gate: where helm cannot be had, the tests are skipped by name; where it must be built, the first test waits.
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { parseAllDocuments, stringify } from 'yaml';
@@ -43,8 +44,8 @@ export function helm(args: readonly string[], input = ''): { readonly ok: boolea
 /** `helm template` of a release named cotenant. Never throws: a refusal is a result. */
 export function render(values: Values = {}, ...args: readonly string[]): Rendered {
   const all = ['template', 'cotenant', CHART, '--namespace', NAMESPACE, '--values', '-', ...args];
-  const { ok, text } = helm(all, stringify(values));
-  // 1.1 is the version that Kubernetes reads, in which 0644 is octal and "on" is true.
+  // 1.1 is the version that helm and Kubernetes read, in which 0644 is octal and "on" is true.
+  const { ok, text } = helm(all, stringify(values, { version: '1.1' }));
   const documents = ok ? parseAllDocuments(text, { version: '1.1' }) : [];
   const objects = 'empty' in documents ? [] : documents.map((document) => document.toJS() as Json | null);
   return { ok, objects: objects.filter((object) => object !== null), text };
@@ -71,4 +72,24 @@ export function list(value: Json | undefined): readonly Json[] {
 /** Workloads of the chart: what has a pod template. */
 export function workloads(objects: readonly Json[]): readonly Json[] {
   return objects.filter((object) => object.spec?.template !== undefined);
+}
+
+export type Schema = {
+  readonly properties?: Readonly<Record<string, Schema>>;
+  readonly additionalProperties?: boolean | Schema;
+  readonly $ref?: string;
+  readonly definitions?: Readonly<Record<string, Schema>>;
+};
+
+export const SCHEMA: Schema = JSON.parse(readFileSync(join(CHART, 'values.schema.json'), 'utf8'));
+
+/** A part of the schema, with references followed. */
+export function resolved(part: Schema): Schema {
+  const name = part.$ref?.replace('#/definitions/', '');
+  return name === undefined ? part : resolved(SCHEMA.definitions?.[name] ?? {});
+}
+
+/** What the schema says of the setting at a path; empty where it says nothing. */
+export function schemaAt(path: readonly string[]): Schema {
+  return path.reduce((part: Schema, key) => resolved(part.properties?.[key] ?? {}), SCHEMA);
 }

@@ -51,7 +51,9 @@ test('what it copies is in the repository and reaches the builder, and nothing e
     t.false(reachesBuilder(ignore, path), path);
   }
   const allowed = ignore.split('\n').filter((line) => line.startsWith('!'));
-  t.deepEqual(allowed.map((line) => line.slice(1)).sort(), [...new Set(copied)].sort());
+  // A file inside of a folder that is sent comes with it.
+  const sent = new Set(copied.map((path) => (copied.includes(dirname(path)) ? dirname(path) : path)));
+  t.deepEqual(allowed.map((line) => line.slice(1)).sort(), [...sent].sort());
 });
 
 test('each stage is copied from by its name, from where that stage has put things', (t) => {
@@ -112,9 +114,8 @@ test('the program in the image asks for nothing that is not in the image', (t) =
 });
 
 test('the reader of Dockerfiles knows lines that go on, arguments and lists, and refuses what it does not know', (t) => {
-  const [stage] = readDockerfile(
-    '# x\nARG V=1\nFROM a:${V} AS b\nRUN one && \\\n  two\nCMD ["x y", "z"]\n'.replaceAll('$ ', '$'),
-  );
+  const text = ['# x', 'ARG V=1', `FROM a:$${'{V}'} AS b`, 'RUN one && \\', '  two', 'CMD ["x y", "z"]'].join('\n');
+  const [stage] = readDockerfile(text);
   t.is(stage?.from, 'a:1');
   t.deepEqual(
     stage?.instructions.map(({ args }) => args),

@@ -60,6 +60,8 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantContainerOverLimit', / and on \(job, instance\).*$/, ''],
   ['CotenantContainerStopped', /^.*$/, 'increase(cotenant_container_kills_total[900s]) > 0'],
   ['CotenantContainerStopped', /max_over_time\((.*)\[900s\]\)/, '$1'],
+  ['CotenantContainerStopped', ' without (action)', ' by (pod)'],
+  ['CotenantContainerStopped', /max without \(action\) \((.*)\) </, '$1 <'],
   ['CotenantBypass', /_limit_bytes > 0/, '_limit_bytes >= 0'],
   ['CotenantBypass', ' and (cotenant_container_memory_limit_bytes > 0)', ''],
   ['CotenantBypass', / and on \(job, instance\).*$/, ''],

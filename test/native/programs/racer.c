@@ -53,6 +53,7 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
     while (!result && (result = retain(&context, 0)) == ABI_ERROR_OUT_OF_MEMORY && now() < until) {
         atomic_fetch_add(&shared->refused, 1);
         usleep(1000);
+        result = ABI_SUCCESS;
     }
     if (!result) result = set(context);
     if (result) {

@@ -1,0 +1,218 @@
+// The agent's part of the chart: who in the pod may do what, that the program takes the command lines it is given, and
+// that the container with the port hands on one page and nothing else.
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { startRelay } from '../../../charts/cotenant/exporter/exporter.ts';
+import { DEFAULTS } from '../../../src/agent/configuration.ts';
+import { agent, configurationOf } from '../../../src/cli/agent.ts';
+import { parse } from '../../../src/cli/command.ts';
+import { webhook } from '../../../src/cli/webhook.ts';
+import { ALL, find, type Json, list, NAMESPACE, objectsOf, root, schemaAt, testWithHelm, workloads } from './chart.ts';
+
+const STRICT = {
+  privileged: false,
+  allowPrivilegeEscalation: false,
+  readOnlyRootFilesystem: true,
+  runAsNonRoot: true,
+  runAsUser: 65532,
+  capabilities: { drop: ['ALL'] },
+  seccompProfile: { type: 'RuntimeDefault' },
+};
+
+const podOf = (objects: readonly Json[], kind: string, name: string) => find(objects, kind, name).spec?.template?.spec;
+
+testWithHelm('no container that is privileged, root or capable can be reached over the network', (t) => {
+  const roles = workloads(objectsOf(t, ALL)).flatMap((workload) => {
+    const pod = workload.spec?.template?.spec;
+    t.is(pod?.hostNetwork, undefined);
+    t.is(pod?.initContainers, undefined);
+    return list(pod?.containers).map((container) => {
+      const { securityContext, ports, args, readinessProbe, livenessProbe } = container;
+      const strict = list(ports).length > 0;
+      if (strict) t.like(securityContext, STRICT, String(container.name));
+      if (!strict) {
+        t.true(list(args).map(String).includes('--set=host=127.0.0.1'), 'listens on the loopback of its pod alone');
+        for (const probe of [readinessProbe, livenessProbe]) {
+          t.is(probe?.httpGet ?? probe?.tcpSocket ?? probe?.grpc, undefined, 'is asked from within');
+        }
+      }
+      return `${container.name}: ${strict ? 'reached, can do nothing' : 'not reached'}`;
+    });
+  });
+  t.deepEqual(roles, ['node: not reached', 'exporter: reached, can do nothing', 'webhook: reached, can do nothing']);
+});
+
+testWithHelm('only the node container is privileged, sees devices, has a token and writes to the host', (t) => {
+  for (const values of [{}, ALL]) {
+    const pod = podOf(objectsOf(t, values), 'DaemonSet', 'cotenant-agent');
+    t.like(pod, { hostPID: true, automountServiceAccountToken: false });
+    const [node, exporter] = list(pod?.containers);
+    t.like(node?.securityContext, { privileged: true, readOnlyRootFilesystem: true });
+    const visible = (container: Json | undefined) =>
+      list(container?.env).find(({ name }) => String(name) === 'NVIDIA_VISIBLE_DEVICES')?.value;
+    t.deepEqual([visible(node), visible(exporter)].map(String), ['all', 'void']);
+    t.deepEqual(
+      list(exporter?.volumeMounts).map(({ name, readOnly }) => `${name} ${readOnly}`),
+      ['configuration true'],
+    );
+    const volumes = list(pod?.volumes).map(({ name }) => String(name));
+    const mounted = list(node?.volumeMounts).map(({ name }) => String(name));
+    t.deepEqual(mounted.sort(), volumes.sort(), 'every volume is there once and used');
+  }
+});
+
+testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubelet's root, and pods both ways", (t) => {
+  const mounts = (values: object) => {
+    const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
+    return list(pod?.containers?.[0]?.volumeMounts)
+      .filter(({ mountPath }) => String(mountPath).includes('kubelet'))
+      .map(({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim());
+  };
+  t.deepEqual(mounts({}), []);
+  t.deepEqual(mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }), [
+    '/data/kubelet/plugins/cotenant.io',
+    '/data/kubelet/plugins_registry',
+    '/data/kubelet/pods Bidirectional',
+  ]);
+  const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
+  t.like(driver.spec, {
+    attachRequired: false,
+    podInfoOnMount: true,
+    volumeLifecycleModes: ['Ephemeral'],
+    fsGroupPolicy: 'None',
+    requiresRepublish: false,
+  });
+  t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
+});
+
+testWithHelm('the agent may read pods and write Events, and the webhook may nothing', (t) => {
+  const objects = objectsOf(t, ALL);
+  const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
+  t.deepEqual(
+    rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
+    ['pods: get,list,watch', 'events: create'],
+  );
+  const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
+  t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
+  t.is(objects.filter(({ kind }) => /Role$/.test(String(kind))).length, 1);
+  const pod = podOf(objects, 'Deployment', 'cotenant-webhook');
+  t.is(Boolean(pod?.automountServiceAccountToken), false);
+  t.is(pod?.serviceAccountName, undefined);
+});
+
+testWithHelm(
+  'the program takes the command lines that it is given, and reads the settings that the chart writes',
+  (t) => {
+    const folder = mkdtempSync(join(tmpdir(), 'cotenant-chart-'));
+    t.teardown(() => rmSync(folder, { recursive: true }));
+    const configuration = { intervalMs: 2000, enforcement: { mode: 'report', graceSeconds: 5 } };
+    for (const given of [{}, { configuration }]) {
+      const objects = objectsOf(t, { ...ALL, agent: given });
+      const [node] = list(podOf(objects, 'DaemonSet', 'cotenant-agent')?.containers);
+      const [command, ...args] = list(node?.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
+      t.is(command, agent.name);
+      const parsed = parse(agent, args);
+      if (parsed === 'help') return t.fail();
+      const file = join(folder, 'configuration.yaml');
+      writeFileSync(file, String(find(objects, 'ConfigMap', 'cotenant-agent').data?.['configuration.yaml']));
+      t.like(configurationOf(file, parsed.values.set as string[]), {
+        host: '127.0.0.1',
+        port: 9838,
+        stateFolder: '/var/lib/cotenant',
+        kubernetes: { enabled: true, nodeName: 'node-a' },
+        ...('configuration' in given ? configuration : {}),
+      });
+    }
+    const [container] = list(podOf(objectsOf(t, ALL), 'Deployment', 'cotenant-webhook')?.containers);
+    const [command, ...args] = list(container?.args).map(String);
+    t.is(command, webhook.name);
+    t.like(parse(webhook, args), { values: { port: '8443', 'health-port': '8080' }, words: [] });
+  },
+);
+
+testWithHelm("the runbook's and the README's commands name what the chart makes", (t) => {
+  const objects = objectsOf(t, ALL);
+  const pages = ['docs/runbook.md', 'docs/dashboards.md', 'charts/cotenant/README.md'].map((page) =>
+    readFileSync(join(root, page), 'utf8'),
+  );
+  const text = pages.join('\n');
+  const containers = workloads(objects).flatMap(({ spec }) =>
+    list(spec?.template?.spec?.containers).map(({ name }) => String(name)),
+  );
+  for (const [, name = ''] of text.matchAll(/logs POD -c (\w+)/g)) t.true(containers.includes(name), name);
+  const components = workloads(objects).map(({ metadata }) =>
+    String(metadata?.labels?.['app.kubernetes.io/component']),
+  );
+  const said = [...text.matchAll(/app.kubernetes.io\/component=(\w+)/g)].map((match) => match[1] ?? '');
+  t.true(said.length > 0 && said.every((each) => components.includes(each)), said.join());
+  for (const [, path = ''] of text.matchAll(
+    /`((?:agent|webhook|csi|serviceMonitor|prometheusRule)\.[\w.]+)(?:=\w+)?`/g,
+  )) {
+    t.not(Object.keys(schemaAt(path.split('.'))).length, 0, `${path} is no setting`);
+  }
+  for (const [, address = ''] of text.matchAll(/`?--namespace (\S+)/g)) t.is(address, NAMESPACE);
+});
+
+testWithHelm("the schema has the program's settings, without those that the chart sets itself", (t) => {
+  const { host: _, port: _p, stateFolder: _s, kubernetes: _k, ...open } = DEFAULTS;
+  const named = (...path: readonly string[]) =>
+    Object.keys(schemaAt(['agent', 'configuration', ...path]).properties ?? {});
+  t.deepEqual(named().sort(), Object.keys(open).sort());
+  t.deepEqual(named('enforcement').sort(), Object.keys(open.enforcement).sort());
+});
+
+/** A server in place of the agent, and the exporter in front of it; a function that asks the exporter. */
+async function relay(t: ExecutionContext, answer: RequestListener, timeoutMs?: number) {
+  const upstream = createServer(answer).listen(0, '127.0.0.1');
+  await once(upstream, 'listening');
+  const from = (upstream.address() as AddressInfo).port;
+  const exporter = startRelay({ listen: 0, from, ...(timeoutMs !== undefined && { timeoutMs }) });
+  await once(exporter, 'listening');
+  t.teardown(() => {
+    for (const server of [exporter, upstream]) {
+      server.close();
+      server.closeAllConnections();
+    }
+  });
+  const { port } = exporter.address() as AddressInfo;
+  return { upstream, ask: (path: string, init?: RequestInit) => fetch(`http://127.0.0.1:${port}${path}`, init) };
+}
+
+test('the exporter container hands on the page, compressed where asked for, and nothing else of the agent', async (t) => {
+  const asked: string[] = [];
+  const { ask } = await relay(t, (request, response) => {
+    asked.push(`${request.method} ${request.url} ${request.headers['accept-encoding']} ${request.headers.cookie}`);
+    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4', 'set-cookie': 'a=b', vary: 'x' });
+    response.end('cotenant_up 1\n');
+  });
+  const page = await ask('/metrics?x=1', { headers: { 'accept-encoding': 'gzip', cookie: 'c=d' } });
+  t.is(page.status, 200);
+  t.is(await page.text(), 'cotenant_up 1\n');
+  t.is(page.headers.get('content-type'), 'text/plain; version=0.0.4');
+  t.deepEqual([page.headers.get('vary'), page.headers.get('set-cookie')], ['x', null]);
+  t.deepEqual(asked, ['GET /metrics gzip undefined']);
+  for (const path of ['/', '/status.json', '/grants', '/metrics/../status.json', '//metrics'])
+    t.is((await ask(path)).status, 404, path);
+  t.is((await ask('/metrics', { method: 'POST', body: 'x' })).status, 405);
+  t.is((await ask('/livez')).status, 200);
+  t.is(asked.length, 1, 'only the page is ever asked of the agent');
+});
+
+test('when the agent does not answer the scrape fails with a reason, and the exporter itself lives on', async (t) => {
+  const { ask, upstream } = await relay(t, () => {}, 50);
+  const late = await ask('/metrics');
+  t.is(late.status, 502);
+  t.is(await late.text(), 'the agent does not answer: no answer within 50 ms\n');
+  upstream.close();
+  upstream.closeAllConnections();
+  await once(upstream, 'close');
+  const gone = await ask('/metrics');
+  t.is(gone.status, 502);
+  t.regex(await gone.text(), /^the agent does not answer: connect ECONNREFUSED/);
+  t.is((await ask('/livez')).status, 200);
+});

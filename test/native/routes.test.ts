@@ -1,0 +1,37 @@
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { MIB, makeGrant } from '../support/grant.ts';
+import { BUILD, type SimulatedNode, startNode } from '../support/node.ts';
+
+const GRANT_MIB = 512;
+const plugins = [1, 2, 3].map((number) => join(BUILD, `tests/plugin${number}.so`));
+
+/** Way -> total memory in MiB as found by it. */
+function totals(node: SimulatedNode, preload?: string): Map<string, number> {
+  const absolute = join(node.lib, 'libcuda.so.1');
+  const env = { LD_LIBRARY_PATH: node.lib, ...(preload === undefined ? {} : { LD_PRELOAD: preload }) };
+  const output = execFileSync(join(BUILD, 'tests/routes'), [...plugins, absolute], { encoding: 'utf8', env });
+  return new Map(
+    output
+      .trim()
+      .split('\n')
+      .map((line): [string, number] => {
+        const [way = '', mib = ''] = line.split(' ');
+        return [way, Number(mib)];
+      }),
+  );
+}
+
+test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new namespace escapes', async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const whole = node.usable(0) / MIB;
+  const plain = totals(node);
+  t.is(plain.size, 15);
+  for (const [way, mib] of plain) t.is(mib, whole, `${way}, without us`);
+  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_MIB * MIB }]);
+  const held = totals(node, grant.cuda);
+  t.is(held.size, 15);
+  const escaped = [...held].filter(([, mib]) => mib !== GRANT_MIB);
+  t.deepEqual(escaped, [['plugin-dlmopen', whole]]);
+});

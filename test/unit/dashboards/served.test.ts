@@ -1,0 +1,33 @@
+// The metrics that the board and the rules may use are those that the agent serves, of that type and with those labels.
+import test from 'ava';
+import { Registry } from 'prom-client';
+import { METRICS, type Metric } from '../../../dashboards/metrics.ts';
+import { FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
+
+type Registered = { readonly name: string; readonly type: string; readonly labelNames: readonly string[] };
+
+/** Everything that the agent's page registers, read off the registry that each family is given. */
+function served(): ReadonlyMap<string, Metric> {
+  const registry = new Registry();
+  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(registry);
+  const metrics = registry.getMetricsAsArray() as unknown as readonly Registered[];
+  return new Map(
+    metrics.map(({ name, type, labelNames }) => [
+      name,
+      { type: type as Metric['type'], labels: [...labelNames].sort() },
+    ]),
+  );
+}
+
+test('the agent serves every metric of dashboards/metrics.ts, of that type and with those labels', (t) => {
+  const found = served();
+  // The page adds those about its own making.
+  const aboutPage = /^cotenant_exporter_(collector_|render_)/;
+  const names = Object.keys(METRICS).filter((name) => name !== 'up' && !aboutPage.test(name));
+  t.true(names.length > 45, String(names.length));
+  const metrics: Readonly<Record<string, Metric>> = METRICS;
+  for (const name of names) {
+    const { type, labels = [] } = metrics[name] ?? {};
+    t.deepEqual(found.get(name), { type, labels: [...labels].sort() } as Metric, name);
+  }
+});
