@@ -2,6 +2,7 @@
  * the driver's result, then values. It finds the driver as most programs do: dlopen, then dlsym. Tests drive it. */
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,6 +229,8 @@ int main(int argc, char **argv) {
             value = (uint64_t)child;
         } else if (!strcmp(word, "abort")) {
             abort();
+        } else if (!strcmp(word, "kill-self")) {
+            kill(getpid(), SIGKILL);
         } else {
             fprintf(stderr, "client: no such command: %s\n", word);
             return 2;

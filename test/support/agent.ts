@@ -1,0 +1,151 @@
+// The agent and `cotenant run` as the processes that users start, for tests.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { ExecutionContext } from 'ava';
+import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
+import type { View } from '../../src/agent/view.ts';
+import { ask } from '../../src/cli/agent-client.ts';
+import { eventually, type SimulatedNode, temporaryFolder } from './node.ts';
+
+const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
+
+export type RunningAgent = {
+  readonly url: string;
+  readonly state: string;
+  readonly child: ChildProcess;
+  readonly log: string[];
+  metrics(): Promise<string>;
+  /** Value of the series whose name and labels match; undefined: there is none. */
+  metric(name: string, labels?: Record<string, string>): Promise<number | undefined>;
+  view(): Promise<View | null>;
+  audit(): ActionRecord[];
+  stop(signal?: NodeJS.Signals): Promise<void>;
+};
+
+export type AgentOptions = {
+  readonly settings?: Record<string, string | number | boolean>;
+  readonly state?: string;
+  readonly library?: string;
+};
+
+export async function startAgent(
+  t: ExecutionContext,
+  node: SimulatedNode,
+  options: AgentOptions = {},
+): Promise<RunningAgent> {
+  const state = options.state ?? join(temporaryFolder(t), 'state');
+  const settings = {
+    stateFolder: state,
+    port: 0,
+    nvmlLibrary: options.library ?? join(node.lib, 'libnvidia-ml.so.1'),
+    cudaLibrary: join(node.lib, 'libcuda.so.1'),
+    ...options.settings,
+  };
+  const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
+  const child = spawn(process.execPath, [MAIN, 'agent', ...flags], { stdio: ['ignore', 'inherit', 'pipe'] });
+  const log: string[] = [];
+  const lines = createInterface({ input: child.stderr });
+  lines.on('line', (line) => log.push(line));
+  const exited = once(child, 'exit');
+  const stop = async (signal: NodeJS.Signals = 'SIGTERM') => {
+    if (child.exitCode === null && child.signalCode === null) child.kill(signal);
+    await exited;
+  };
+  t.teardown(() => stop());
+  const url = await eventually(() => {
+    if (child.exitCode !== null) throw new Error(`the agent ended: ${log.join('\n')}`);
+    return log.flatMap((line) => /metrics on (http:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
+  }, 'the agent listens');
+  const view = async () => (await ask(state, 'GET', '/v1/status')).body as View | null;
+  await eventually(async () => ((await view()) ? true : undefined), 'the first sample');
+  const metrics = async () => (await fetch(`${url}/metrics`)).text();
+  return {
+    url,
+    state,
+    child,
+    log,
+    metrics,
+    metric: async (name, labels = {}) => seriesOf(await metrics(), name, labels),
+    view,
+    audit() {
+      const path = join(state, 'audit.log');
+      const text = existsSync(path) ? readFileSync(path, 'utf8') : '';
+      return text
+        .split('\n')
+        .filter((line) => line !== '')
+        .map((line) => JSON.parse(line) as ActionRecord);
+    },
+    stop,
+  };
+}
+
+/** Sum over the series of a page that have these labels; undefined where there is none. */
+export function seriesOf(page: string, name: string, labels: Record<string, string> = {}): number | undefined {
+  const values = page.split('\n').flatMap((line) => {
+    const [, found, block = '', value] = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/.exec(line) ?? [];
+    if (found !== name) return [];
+    const has = Object.entries(labels).every(([key, wanted]) => block.includes(`${key}="${wanted}"`));
+    return has ? [Number(value)] : [];
+  });
+  return values.length === 0 ? undefined : values.reduce((sum, value) => sum + value, 0);
+}
+
+export type RunningTenant = {
+  readonly child: ChildProcess;
+  readonly output: string[];
+  readonly ended: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+  write(line: string): void;
+  /** The next line on standard output. */
+  line(): Promise<string>;
+};
+
+/** `cotenant run FLAGS -- COMMAND`. Its standard streams are the command's. */
+export function runTenant(
+  t: ExecutionContext,
+  node: SimulatedNode,
+  agent: RunningAgent,
+  flags: readonly string[],
+  command: readonly string[],
+  env: Record<string, string> = {},
+): RunningTenant {
+  const child = spawn(process.execPath, [MAIN, 'run', '--state', agent.state, ...flags, '--', ...command], {
+    env: { ...process.env, LD_LIBRARY_PATH: node.lib, ...env },
+    stdio: ['pipe', 'pipe', 'pipe'],
+  });
+  const output: string[] = [];
+  createInterface({ input: child.stderr }).on('line', (line) => output.push(line));
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  child.stdin.on('error', () => {});
+  const ended = (once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>).then(([code, signal]) => ({
+    code,
+    signal,
+  }));
+  t.teardown(async () => {
+    child.kill('SIGTERM');
+    const timer = setTimeout(() => child.kill('SIGKILL'), 5000);
+    await ended;
+    clearTimeout(timer);
+  });
+  return {
+    child,
+    output,
+    ended,
+    write: (line) => {
+      child.stdin.write(`${line}\n`);
+    },
+    async line() {
+      const { value, done } = await lines.next();
+      if (done) throw new Error(`the tenant ended: ${output.join('\n')}`);
+      return String(value);
+    },
+  };
+}
+
+/** Asks a scripted client that runs as a tenant. */
+export async function tell(tenant: RunningTenant, command: string): Promise<number[]> {
+  tenant.write(command);
+  return (await tenant.line()).split(' ').map(Number);
+}
