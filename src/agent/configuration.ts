@@ -106,6 +106,12 @@ function flatten(value: unknown, prefix: string, problems: string[]): [string, u
   });
 }
 
+/** Does this setting hold text? Then `12345` given for it is a text, too. */
+export function isText(path: string): boolean {
+  const check = SETTINGS[path]?.[0];
+  return check === text || check === anyText;
+}
+
 /** Settings by path over the defaults; throws one error that lists everything that is wrong. */
 export function configure(settings: Settings, source: string, base: AgentConfiguration = DEFAULTS): AgentConfiguration {
   const problems: string[] = [];

@@ -66,7 +66,9 @@ export function createKillBook(): KillBook {
           record.result === 'sent' ? 'released' : record.result === 'nobody left' ? 'nobody_left' : 'refused';
         const key = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
         const found = totals.get(key);
-        if (found) totals.set(key, { ...found, count: found.count + 1, lastMs: atMs });
+        // When it was last stopped, not when that was last tried.
+        const lastMs = result === 'released' ? atMs : found?.lastMs;
+        if (found && lastMs !== undefined) totals.set(key, { ...found, count: found.count + 1, lastMs });
       }
       for (const record of records.filter((one) => one.action === 'stuck')) {
         const { namespace, pod, container, gpuUuid, atMs } = record;
@@ -75,7 +77,7 @@ export function createKillBook(): KillBook {
           atMs,
         );
         const found = totals.get(key);
-        if (found) totals.set(key, { ...found, count: found.count + 1, lastMs: atMs });
+        if (found) totals.set(key, { ...found, count: found.count + 1 });
       }
     },
     totals: () => [...totals.values()].map(({ seenMs: _, ...total }) => total),

@@ -1,7 +1,7 @@
 // `cotenant agent`: the node's daemon in the foreground.
 import { KubeConfig } from '@kubernetes/client-node';
 import { type AgentHooks, startAgent } from '../agent/agent.ts';
-import { type AgentConfiguration, configure, DEFAULTS, readSettings } from '../agent/configuration.ts';
+import { type AgentConfiguration, configure, DEFAULTS, isText, readSettings } from '../agent/configuration.ts';
 import { createReporter } from '../kube/events.ts';
 import { type ContainerName, watchPods } from '../kube/pods.ts';
 import { type Command, settingOf, text, UsageError } from './command.ts';
@@ -44,7 +44,8 @@ export function configurationOf(file: string | undefined, pairs: readonly string
       pairs.map((pair) => {
         const at = pair.indexOf('=');
         if (at < 1) throw new Error(`--set ${pair}: want PATH=VALUE`);
-        return [pair.slice(0, at), settingOf(pair.slice(at + 1))];
+        const [path, value] = [pair.slice(0, at), pair.slice(at + 1)];
+        return [path, isText(path) ? value : settingOf(value)];
       }),
     );
     return configure(settings, '--set', fromFile);

@@ -1,0 +1,104 @@
+{{/*
+Names, labels and the parts that more than one object repeats. What the program is started with is here too, so that a
+change of its command line is a change of one file.
+*/}}
+
+{{- define "cotenant.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cotenant.agent.name" -}}{{ include "cotenant.fullname" . }}-agent{{- end -}}
+{{- define "cotenant.webhook.name" -}}{{ include "cotenant.fullname" . }}-webhook{{- end -}}
+
+{{/* What a selector selects by; never changes over upgrades. Takes a dict of root and component. */}}
+{{- define "cotenant.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Takes a dict of root and component. */}}
+{{- define "cotenant.labels" -}}
+{{ include "cotenant.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "cotenant.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The user of the image. */}}
+{{- define "cotenant.user" -}}65532{{- end -}}
+
+{{/* A container that may do nothing but compute, read what is mounted, and talk to the network. */}}
+{{- define "cotenant.restricted" -}}
+runAsNonRoot: true
+runAsUser: {{ include "cotenant.user" . }}
+runAsGroup: {{ include "cotenant.user" . }}
+privileged: false
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Port of the pod's loopback on which the node container serves the page that the exporter container hands on. */}}
+{{- define "cotenant.agent.loopback" -}}{{ add1 .Values.agent.exporter.port }}{{- end -}}
+
+{{- define "cotenant.agent.node.args" -}}
+- agent
+- --config=/etc/cotenant/agent/configuration.yaml
+- --set=host=127.0.0.1
+- --set=port={{ include "cotenant.agent.loopback" . }}
+- --set=stateFolder={{ .Values.agent.stateDirectory }}
+- --set=kubernetes.enabled=true
+- --set=kubernetes.nodeName=$(NODE_NAME)
+{{- with .Values.agent.node.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "cotenant.agent.exporter.command" -}}
+- node
+- /etc/cotenant/exporter/exporter.ts
+- --listen={{ .Values.agent.exporter.port }}
+- --from={{ include "cotenant.agent.loopback" . }}
+{{- end -}}
+
+{{- define "cotenant.webhook.args" -}}
+- webhook
+- --config=/etc/cotenant/webhook/configuration.yaml
+- --cert=/etc/cotenant/certificate/tls.crt
+- --key=/etc/cotenant/certificate/tls.key
+- --port={{ .Values.webhook.port }}
+- --health-port={{ .Values.webhook.healthPort }}
+{{- with .Values.webhook.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "cotenant.webhook.certificate.name" -}}
+{{- if eq .Values.webhook.certificate.source "secret" -}}
+{{- required "webhook.certificate.secretName: name the Secret of type kubernetes.io/tls" .Values.webhook.certificate.secretName -}}
+{{- else -}}
+{{- include "cotenant.webhook.name" . }}-certificate
+{{- end -}}
+{{- end -}}

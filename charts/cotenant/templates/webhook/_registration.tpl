@@ -1,0 +1,28 @@
+{{/* Who is called: the Service, with the authority to trust unless cert-manager writes it there. */}}
+{{- define "cotenant.webhook.client" -}}
+service:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  port: 443
+  path: {{ .path }}
+{{- with .authority }}
+caBundle: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* What every registration says. */}}
+{{- define "cotenant.webhook.common" -}}
+admissionReviewVersions: [v1]
+sideEffects: None
+matchPolicy: Equivalent
+namespaceSelector:
+  matchExpressions:
+    # Ours and the system's must start while the webhook is down.
+    - key: kubernetes.io/metadata.name
+      operator: NotIn
+      values:
+        - {{ .Release.Namespace }}
+        {{- range without .Values.webhook.excludedNamespaces .Release.Namespace }}
+        - {{ . }}
+        {{- end }}
+{{- end -}}

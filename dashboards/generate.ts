@@ -1,0 +1,83 @@
+// Writes the board and the rules as files: `node dashboards/generate.ts`, or with --check says whether they are up to date.
+// Owns which files there are and how they are written; the chart gets copies, since it cannot read outside its own folder.
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join, relative } from 'node:path';
+import { stringify } from 'yaml';
+import { alertRules } from './alerts.ts';
+import { nodeCard } from './node-card.ts';
+
+const ROOT = join(import.meta.dirname, '..');
+const FOLDERS: readonly string[] = ['dashboards/output', 'charts/cotenant/files'];
+const WIDTH = 120;
+const NOTE = '# Written by dashboards/generate.ts from dashboards/alerts.ts; changes here are lost.\n';
+
+/** Every generated file, by its path from the root of the repository. */
+export function generatedFiles(): ReadonlyMap<string, string> {
+  const contents = [
+    // There and back, because the builders leave functions in what they build.
+    ['node-card.json', `${toJson(JSON.parse(JSON.stringify(nodeCard())))}\n`],
+    ['alerts.yaml', NOTE + stringify(alertRules(), { lineWidth: 0 })],
+  ] as const;
+  return new Map(FOLDERS.flatMap((folder) => contents.map(([name, text]) => [`${folder}/${name}`, text] as const)));
+}
+
+/** Files that differ from what they should be, and files in the same folders that nothing generates. */
+export function staleFiles(root: string): readonly string[] {
+  const files = generatedFiles();
+  const wrong = [...files].filter(([path, text]) => readOrNothing(join(root, path)) !== text).map(([path]) => path);
+  const extra = FOLDERS.flatMap((folder) => listOrNothing(join(root, folder)).map((name) => `${folder}/${name}`));
+  return [...wrong, ...extra.filter((path) => !files.has(path))];
+}
+
+/** JSON in the layout of this repository's formatter: objects open, lists of plain values on one line where they fit. */
+function toJson(value: unknown, indent = '', column = 0): string {
+  const inner = `${indent}  `;
+  if (Array.isArray(value)) {
+    const items = value.map((item) => toJson(item, inner, inner.length));
+    const flat = `[${items.join(', ')}]`;
+    const plain = value.every((item) => typeof item !== 'object' || item === null);
+    // One more for the comma behind it.
+    if (items.length === 0 || (plain && column + flat.length + 1 <= WIDTH)) return flat;
+    return `[\n${items.map((item) => inner + item).join(',\n')}\n${indent}]`;
+  }
+  if (typeof value === 'object' && value !== null) {
+    const lines = Object.entries(value).map(([key, entry]) => {
+      const start = `${inner}${JSON.stringify(key)}: `;
+      return start + toJson(entry, inner, start.length);
+    });
+    return lines.length === 0 ? '{}' : `{\n${lines.join(',\n')}\n${indent}}`;
+  }
+  return JSON.stringify(value);
+}
+
+function readOrNothing(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return undefined;
+  }
+}
+
+function listOrNothing(folder: string): readonly string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return [];
+  }
+}
+
+function main(args: readonly string[]): number {
+  if (args.includes('--check')) {
+    const stale = staleFiles(ROOT);
+    for (const path of stale) console.error(`${path} is not what dashboards/generate.ts writes; run it`);
+    return stale.length === 0 ? 0 : 1;
+  }
+  for (const [path, text] of generatedFiles()) {
+    mkdirSync(dirname(join(ROOT, path)), { recursive: true });
+    writeFileSync(join(ROOT, path), text);
+    console.log(`wrote ${relative(process.cwd(), join(ROOT, path))}`);
+  }
+  return 0;
+}
+
+if (import.meta.main) process.exitCode = main(process.argv.slice(2));

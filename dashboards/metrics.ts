@@ -1,0 +1,84 @@
+// The metrics of the node agent by name, type and labels, as far as the board and the alert rules may use them.
+// Owns the spelling for this folder, so that a name that nobody serves does not compile; serving them is the agent's part.
+
+export type Metric = { readonly type: 'gauge' | 'counter'; readonly labels: readonly string[] };
+export type MetricName = keyof typeof METRICS;
+
+const DEVICE = ['gpu', 'gpu_uuid'] as const;
+const CONTAINER = [...DEVICE, 'namespace', 'pod', 'container', 'mode'] as const;
+const FOREIGN = [...DEVICE, 'namespace', 'pod', 'container'] as const;
+/** A stop outlives the container's place on the card, so it carries less. */
+const KILL = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'] as const;
+
+const gauge = (...labels: readonly string[]): Metric => ({ type: 'gauge', labels });
+const counter = (...labels: readonly string[]): Metric => ({ type: 'counter', labels });
+
+/** Labels that Prometheus adds to everything it scrapes. */
+export const TARGET_LABELS: readonly string[] = ['job', 'instance'];
+
+export const METRICS = {
+  up: gauge(),
+  cotenant_up: gauge(),
+
+  cotenant_device_info: gauge(...DEVICE, 'model', 'pci_bus_id', 'minor', 'driver_version', 'cuda_version'),
+  cotenant_device_memory_total_bytes: gauge(...DEVICE),
+  cotenant_device_memory_used_bytes: gauge(...DEVICE),
+  cotenant_device_memory_free_bytes: gauge(...DEVICE),
+  cotenant_device_memory_reserved_bytes: gauge(...DEVICE),
+  cotenant_device_memory_allocated_bytes: gauge(...DEVICE),
+  cotenant_device_unattributed_memory_bytes: gauge(...DEVICE),
+  cotenant_device_sm_allocated_ratio: gauge(...DEVICE),
+  cotenant_device_utilization_ratio: gauge(...DEVICE),
+  cotenant_device_memory_busy_ratio: gauge(...DEVICE),
+  cotenant_device_encoder_utilization_ratio: gauge(...DEVICE),
+  cotenant_device_decoder_utilization_ratio: gauge(...DEVICE),
+  cotenant_device_temperature_celsius: gauge(...DEVICE, 'sensor'),
+  cotenant_device_power_watts: gauge(...DEVICE),
+  cotenant_device_power_limit_watts: gauge(...DEVICE),
+  cotenant_device_clock_hertz: gauge(...DEVICE, 'domain'),
+  cotenant_device_max_clock_hertz: gauge(...DEVICE, 'domain'),
+  cotenant_device_healthy: gauge(...DEVICE),
+  cotenant_device_containers: gauge(...DEVICE),
+  cotenant_device_processes: gauge(...DEVICE, 'type'),
+  cotenant_device_allocation_mode: gauge(...DEVICE, 'mode'),
+  cotenant_device_energy_joules_total: counter(...DEVICE),
+
+  cotenant_container_info: gauge(...CONTAINER, 'pod_uid', 'container_id', 'runtime', 'fence'),
+  cotenant_container_memory_used_bytes: gauge(...CONTAINER),
+  cotenant_container_memory_limit_bytes: gauge(...CONTAINER),
+  cotenant_container_memory_peak_bytes: gauge(...CONTAINER),
+  cotenant_container_memory_ledger_bytes: gauge(...CONTAINER, 'kind'),
+  cotenant_container_bypass_memory_bytes: gauge(...CONTAINER),
+  cotenant_container_sm_utilization_ratio: gauge(...CONTAINER),
+  cotenant_container_sm_limit_ratio: gauge(...CONTAINER, 'enforced'),
+  cotenant_container_processes: gauge(...CONTAINER),
+  cotenant_container_last_active_timestamp_seconds: gauge(...CONTAINER),
+  cotenant_container_over_limit: gauge(...CONTAINER),
+  cotenant_container_last_kill_timestamp_seconds: gauge(...KILL),
+  cotenant_container_sm_seconds_total: counter(...CONTAINER),
+  cotenant_container_memory_busy_seconds_total: counter(...CONTAINER),
+  cotenant_container_allocations_denied_total: counter(...CONTAINER),
+  cotenant_container_over_limit_seconds_total: counter(...CONTAINER),
+  cotenant_container_kills_total: counter(...KILL, 'result'),
+
+  cotenant_foreign_memory_used_bytes: gauge(...FOREIGN),
+  cotenant_foreign_sm_seconds_total: counter(...FOREIGN),
+
+  cotenant_exporter_build_info: gauge('version', 'node_version'),
+  cotenant_exporter_collector_success: gauge('collector'),
+  cotenant_exporter_collector_duration_seconds: gauge('collector'),
+  cotenant_exporter_collector_last_success_timestamp_seconds: gauge('collector'),
+  cotenant_exporter_nvml_errors_total: counter('call', 'code'),
+  cotenant_exporter_attribution_failures_total: counter('reason'),
+  cotenant_exporter_utilization_gaps_total: counter(...DEVICE),
+  cotenant_exporter_series_dropped_total: counter('family'),
+  cotenant_exporter_samplers_abandoned_total: counter(),
+  cotenant_exporter_render_duration_seconds: gauge(),
+  cotenant_enforcement_decisions_total: counter('decision', 'reason'),
+  cotenant_enforcement_mode: gauge('mode'),
+} as const satisfies Record<string, Metric>;
+
+/** A selector of PromQL for one of the metrics; `matchers` are written as they stand between the braces. */
+export function select(metric: MetricName, ...matchers: readonly string[]): string {
+  return matchers.length === 0 ? metric : `${metric}{${matchers.join(', ')}}`;
+}

@@ -1,0 +1,321 @@
+// The panels of the board, in reading order: the node in a line, memory, compute, hardware, containers, what was done.
+// Owns queries, units and the words under each title; the board around them is in node-card.ts.
+
+import * as common from '@grafana/grafana-foundation-sdk/common';
+import {
+  BigValueTextMode,
+  GraphDrawStyle,
+  LegendDisplayMode,
+  LegendPlacement,
+  SortOrder,
+  StackingMode,
+  TooltipDisplayMode,
+  VisibilityMode,
+  VizLegendOptionsBuilder,
+  VizTooltipOptionsBuilder,
+} from '@grafana/grafana-foundation-sdk/common';
+import type { DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
+import { MappingType, ThresholdsConfigBuilder, ThresholdsMode } from '@grafana/grafana-foundation-sdk/dashboard';
+import { DataqueryBuilder, PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
+import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat';
+import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
+import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
+import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
+import type { Configuration } from './configuration.ts';
+import { type MetricName, select } from './metrics.ts';
+
+export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder;
+
+export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
+/** The names of a container; a pod's name is unique in its namespace over all nodes. */
+const WHO = 'namespace, pod, container';
+const WHO_LEGEND = '{{namespace}}/{{pod}} {{container}}';
+const CARD_LEGEND = '{{instance}} GPU {{gpu}}';
+const OVER_CODE = 1;
+const BYPASS_CODE = 2;
+
+/** A metric of the chosen nodes. */
+export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$job"', 'instance=~"$instance"');
+/** A metric of the chosen cards on the chosen nodes. */
+export const ofCards = (metric: MetricName): string =>
+  select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
+const rate = (counter: MetricName): string => `rate(${ofCards(counter)}[$__rate_interval])`;
+
+export function prometheus(expr: string, legend: string): DataqueryBuilder {
+  return new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
+}
+
+export function panels(configuration: Configuration): readonly Panel[] {
+  return [
+    exporter(),
+    enforcement(),
+    granted(),
+    memory(),
+    ratioOfLimit(configuration),
+    compute(),
+    utilization(),
+    power(),
+    temperature(),
+    clocks(),
+    containers(),
+    timeline(configuration),
+    stops(),
+  ];
+}
+
+function exporter(): Panel {
+  const states = [mapping({ 0: { text: 'blind', color: 'red' }, 1: { text: 'watching', color: 'green' } })];
+  return stat('Agent', 'Whether the agent reads the GPUs. Blind: nothing below is current, and nobody is stopped.')
+    .mappings(states)
+    .withTarget(target('A', `min(${ofTarget('cotenant_up')})`, 'agent').instant());
+}
+
+function enforcement(): Panel {
+  return stat('Enforcement', 'What the agent does about containers over their limit: off, report or enforce.')
+    .textMode(BigValueTextMode.Name)
+    .withTarget(target('A', `max by (mode) (${ofTarget('cotenant_enforcement_mode')} == 1)`, '{{mode}}').instant());
+}
+
+function granted(): Panel {
+  const allocated = ofCards('cotenant_device_memory_allocated_bytes');
+  const total = ofCards('cotenant_device_memory_total_bytes');
+  return stat('Memory granted', 'Sum of the grants over the memory of the chosen cards.')
+    .unit('percentunit')
+    .withTarget(target('A', `sum(${allocated}) / sum(${total})`, 'granted').instant());
+}
+
+/** Everything that the driver says is used: containers, foreign use, and the rest that no process accounts for. */
+function memory(): Panel {
+  const own = `sum by (${WHO}) (${ofCards('cotenant_container_memory_used_bytes')})`;
+  const foreign = `sum by (${WHO}) (${ofCards('cotenant_foreign_memory_used_bytes')})`;
+  const panel = series(
+    'Memory by container',
+    'Memory that the driver counts for each container, stacked. "foreign" has no grant. "unattributed" is used by no process that the driver names (managed memory, ghosts). Lines: sum of grants, and of the cards.',
+    24,
+  );
+  return stacked(panel.unit('bytes'))
+    .withTarget(target('A', own, WHO_LEGEND))
+    .withTarget(target('B', foreign, `foreign: ${WHO_LEGEND}`))
+    .withTarget(target('C', `sum(${ofCards('cotenant_device_unattributed_memory_bytes')})`, 'unattributed'))
+    .withTarget(target('D', `sum(${ofCards('cotenant_device_memory_allocated_bytes')})`, 'granted'))
+    .withTarget(target('E', `sum(${ofCards('cotenant_device_memory_total_bytes')})`, 'cards'))
+    .overrideByQuery('C', [color('dark-yellow'), property('custom.fillOpacity', 60)])
+    .overrideByQuery('D', line('orange'))
+    .overrideByQuery('E', line('red'));
+}
+
+function ratioOfLimit({ nearLimit }: Configuration): Panel {
+  const used = ofCards('cotenant_container_memory_used_bytes');
+  const limit = `(${ofCards('cotenant_container_memory_limit_bytes')} > 0)`;
+  return series('Memory against the limit', 'Memory over the limit of its grant, per container and card.', 24)
+    .unit('percentunit')
+    .min(0)
+    .thresholds(steps([null, 'green'], [nearLimit.ratio, 'orange'], [1, 'red']))
+    .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.LineAndArea))
+    .withTarget(target('A', `max by (${WHO}, instance, gpu) (${used} / ${limit})`, `${WHO_LEGEND} GPU {{gpu}}`));
+}
+
+function compute(): Panel {
+  const panel = series(
+    'Compute by container',
+    'Time in which kernels of the container ran, as a share of one card (SM time), stacked. Line: sum of the granted shares; see the label "enforced" of cotenant_container_sm_limit_ratio for whether they are held.',
+    12,
+  );
+  return stacked(panel.unit('percentunit'))
+    .withTarget(target('A', `sum by (${WHO}) (${rate('cotenant_container_sm_seconds_total')})`, WHO_LEGEND))
+    .withTarget(target('B', `sum by (${WHO}) (${rate('cotenant_foreign_sm_seconds_total')})`, `foreign: ${WHO_LEGEND}`))
+    .withTarget(target('C', `sum(${ofCards('cotenant_device_sm_allocated_ratio')})`, 'granted'))
+    .overrideByQuery('C', line('orange'));
+}
+
+function utilization(): Panel {
+  const description =
+    'Share of the time in which the card did something at all: kernels, memory, encoder, decoder. Says nothing of how full it was.';
+  return series('Device busy', description, 12)
+    .unit('percentunit')
+    .min(0)
+    .max(1)
+    .withTarget(target('A', ofCards('cotenant_device_utilization_ratio'), `${CARD_LEGEND} kernels`))
+    .withTarget(target('B', ofCards('cotenant_device_memory_busy_ratio'), `${CARD_LEGEND} memory`))
+    .withTarget(target('C', ofCards('cotenant_device_encoder_utilization_ratio'), `${CARD_LEGEND} encoder`))
+    .withTarget(target('D', ofCards('cotenant_device_decoder_utilization_ratio'), `${CARD_LEGEND} decoder`));
+}
+
+function power(): Panel {
+  return series('Power', 'Power drawn by each card, and its limit.', 8)
+    .unit('watt')
+    .min(0)
+    .withTarget(target('A', ofCards('cotenant_device_power_watts'), CARD_LEGEND))
+    .withTarget(target('B', ofCards('cotenant_device_power_limit_watts'), `${CARD_LEGEND} limit`))
+    .overrideByQuery('B', line('red'));
+}
+
+function temperature(): Panel {
+  return series('Temperature', 'Temperature of each card, by sensor.', 8)
+    .unit('celsius')
+    .withTarget(target('A', ofCards('cotenant_device_temperature_celsius'), `${CARD_LEGEND} {{sensor}}`));
+}
+
+function clocks(): Panel {
+  return series('Clocks', 'Clocks of each card by domain. Far below their maximum under load: the card throttles.', 8)
+    .unit('hertz')
+    .min(0)
+    .withTarget(target('A', ofCards('cotenant_device_clock_hertz'), `${CARD_LEGEND} {{domain}}`))
+    .withTarget(target('B', ofCards('cotenant_device_max_clock_hertz'), `${CARD_LEGEND} {{domain}} maximum`))
+    .overrideByQuery('B', line('text'));
+}
+
+/** One row per container and card: instant values whose label columns are the same, merged by Grafana on those. */
+function containers(): Panel {
+  const by = `instance, gpu, ${WHO}`;
+  const columns: readonly (readonly [refId: string, title: string, expr: string])[] = [
+    ['A', 'Used', `max by (${by}) (${ofCards('cotenant_container_memory_used_bytes')})`],
+    ['B', 'Limit', `max by (${by}) (${ofCards('cotenant_container_memory_limit_bytes')} > 0)`],
+    ['C', 'Peak', `max by (${by}) (${ofCards('cotenant_container_memory_peak_bytes')})`],
+    ['D', 'Over limit', `max by (${by}) (${ofCards('cotenant_container_over_limit')})`],
+    ['E', 'Bypass', `max by (${by}) (${ofCards('cotenant_container_bypass_memory_bytes')})`],
+    ['F', 'Fence value', `max by (${by}, fence) (${ofCards('cotenant_container_info')})`],
+  ];
+  const names = Object.fromEntries(columns.map(([refId, title]) => [`Value #${refId}`, title]));
+  const table = new TableBuilder()
+    .title('Containers')
+    .description(
+      'Containers on the chosen cards. Fence: what holds the limit right now (driver, mps, guard, interposer, agent, none). Bypass: memory of processes that the ledger does not know. No limit: the container has the card to itself.',
+    )
+    .datasource(DATASOURCE)
+    .span(24)
+    .height(8)
+    .unit('bytes')
+    .noValue('-')
+    .filterable(true)
+    .sortBy([new common.TableSortByFieldStateBuilder().displayName('Used').desc(true)]);
+  for (const [refId, , expr] of columns) {
+    table.withTarget(target(refId, expr, '').instant().format(PromQueryFormat.Table));
+  }
+  const indexByName = Object.fromEntries(
+    ['instance', 'gpu', 'namespace', 'pod', 'container', 'fence'].map((name, index) => [name, index]),
+  );
+  return table
+    .withTransformation({ id: 'merge', options: {} })
+    .withTransformation({
+      id: 'organize',
+      options: {
+        excludeByName: { Time: true, 'Value #F': true },
+        indexByName,
+        renameByName: { ...names, instance: 'Node', gpu: 'GPU', namespace: 'Namespace', pod: 'Pod', fence: 'Fence' },
+      },
+    })
+    .overrideByName('Over limit', [
+      property('unit', 'none'),
+      property('mappings', [mapping({ 0: { text: 'no' }, 1: { text: 'over', color: 'red' } })]),
+      property('custom.cellOptions', { type: 'color-text' }),
+    ]);
+}
+
+/** Rows appear for containers with something to tell, so that an empty panel is the good news. */
+function timeline({ bypass }: Configuration): Panel {
+  const over = `${ofCards('cotenant_container_over_limit')} == 1`;
+  const past = `${ofCards('cotenant_container_bypass_memory_bytes')} > ${bypass.bytes}`;
+  return new TimelineBuilder()
+    .title('Over limit and bypass')
+    .description(
+      'When containers were over their limit, and when processes in them held memory that the ledger did not know.',
+    )
+    .datasource(DATASOURCE)
+    .span(12)
+    .height(8)
+    .showValue(VisibilityMode.Never)
+    .noValue('nobody')
+    .mappings([
+      mapping({
+        [OVER_CODE]: { text: 'over limit', color: 'red' },
+        [BYPASS_CODE]: { text: 'bypass', color: 'purple' },
+      }),
+    ])
+    .withTarget(target('A', `max by (${WHO}) (${over}) * 0 + ${OVER_CODE}`, `${WHO_LEGEND}: limit`))
+    .withTarget(target('B', `max by (${WHO}) (${past}) * 0 + ${BYPASS_CODE}`, `${WHO_LEGEND}: bypass`));
+}
+
+function stops(): Panel {
+  // The counter knows its card by UUID alone.
+  const onCards = `and on (job, instance, gpu_uuid) ${ofCards('cotenant_device_info')}`;
+  const kills = `increase(${ofTarget('cotenant_container_kills_total')}[$__rate_interval]) ${onCards}`;
+  const decisions = `increase(${ofTarget('cotenant_enforcement_decisions_total')}[$__rate_interval])`;
+  return series(
+    'Stops and decisions',
+    'Containers that were stopped, by reason, action and result; and what the agent decided, on all cards of the node. Each stop is also marked by a red line in every panel.',
+    12,
+  )
+    .unit('short')
+    .decimals(0)
+    .min(0)
+    .drawStyle(GraphDrawStyle.Bars)
+    .fillOpacity(80)
+    .withTarget(target('A', `sum by (reason, action, result) (${kills})`, '{{reason}}: {{action}}, {{result}}'))
+    .withTarget(target('B', `sum by (decision, reason) (${decisions})`, 'decision {{decision}}: {{reason}}'));
+}
+
+function target(refId: string, expr: string, legend: string): DataqueryBuilder {
+  return prometheus(expr, legend).refId(refId);
+}
+
+function stat(title: string, description: string): StatBuilder {
+  return new StatBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(8)
+    .height(4)
+    .unit('none')
+    .graphMode(common.BigValueGraphMode.None)
+    .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
+}
+
+function series(title: string, description: string, span: number): SeriesBuilder {
+  return new SeriesBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(span)
+    .height(8)
+    .legend(
+      new VizLegendOptionsBuilder()
+        .showLegend(true)
+        .displayMode(LegendDisplayMode.Table)
+        .placement(LegendPlacement.Right)
+        .calcs(['lastNotNull', 'max']),
+    )
+    .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending));
+}
+
+function stacked(panel: SeriesBuilder): SeriesBuilder {
+  return panel.min(0).fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
+}
+
+/** A line across a stack: not part of it, not filled. */
+function line(name: string): DynamicConfigValue[] {
+  return [
+    color(name),
+    property('custom.stacking', { mode: StackingMode.None, group: 'line' }),
+    property('custom.fillOpacity', 0),
+    property('custom.lineStyle', { fill: 'dash', dash: [8, 6] }),
+  ];
+}
+
+function color(fixedColor: string): DynamicConfigValue {
+  return property('color', { mode: 'fixed', fixedColor });
+}
+
+function property(id: string, value: unknown): DynamicConfigValue {
+  return { id, value };
+}
+
+function mapping(options: ValueMap['options']): ValueMap {
+  return { type: MappingType.ValueToText, options };
+}
+
+function steps(...list: readonly (readonly [value: number | null, color: string])[]): ThresholdsConfigBuilder {
+  return new ThresholdsConfigBuilder()
+    .mode(ThresholdsMode.Absolute)
+    .steps(list.map(([value, name]) => ({ value, color: name })));
+}
