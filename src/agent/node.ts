@@ -4,12 +4,14 @@ import { statSync } from 'node:fs';
 import { type Placed, place } from '../placement/place.ts';
 import type { CardShare } from '../request/request.ts';
 import { NOBODY_KNOWN, ownerOfProcess, remember } from './attribution/attribute.ts';
+import { unifiedPath } from './attribution/cgroup.ts';
 import { compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
+import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf } from './feedback.ts';
-import { plainName } from './grants/grant.ts';
+import { groupOfGrant, plainName } from './grants/grant.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
@@ -120,8 +122,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   };
 
   const takeDown = (id: string): boolean => {
-    if (!registry.get(id)) return false;
+    const entry = registry.get(id);
+    if (!entry) return false;
     registry.remove(id);
+    removeGroup(entry.grant, unifiedMount());
     readings.delete(id);
     ending.delete(id);
     for (const key of written.keys()) if (key.startsWith(`${id} `)) written.delete(key);
@@ -153,7 +157,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   return {
     onSample(sample) {
       const live = registry.list();
-      const roots = live.map(({ grant }) => ({ id: grant.id, ...grant.owner }));
+      const roots = live.map(({ grant }) => ({ id: grant.id, ...grant.owner, group: groupOfGrant(grant) }));
       const ids = new Set(live.map(({ grant }) => grant.id));
       const owners = new Map(sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known)]));
       const ownerOf = (process: SampledProcess) => owners.get(process) ?? { kind: 'host' as const };
@@ -203,6 +207,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     grant(ask) {
       if (!state) return { refused: 'the driver has not been read yet', later: true };
       if (state.sample.problem !== undefined) return { refused: `there is no card: ${state.sample.problem}` };
+      const owner = native.readProcess(ask.owner.pid);
+      if (owner?.startTicks !== ask.owner.startTicks) {
+        return { refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` };
+      }
       const live = registry.list();
       const placed: Placed = place(
         ask.shares,
@@ -237,7 +245,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         createdMs: Date.now(),
         cards: placed.cards,
         isolateMemory: ask.isolateMemory,
-        owner: ask.owner,
+        owner: { ...ask.owner, cgroup: unifiedPath(owner.cgroup) ?? '' },
       });
     },
 

@@ -5,7 +5,7 @@ import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'n
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { GrantAnswer, GrantBody } from '../agent/admin.ts';
-import { tenantGroup } from '../agent/attribution/cgroup.ts';
+import { tenantGroup, unifiedPath } from '../agent/attribution/cgroup.ts';
 import type { ActionRecord } from '../agent/enforcement/record.ts';
 import { unifiedMount } from '../agent/enforcement/targets.ts';
 import { loadNative } from '../agent/native.ts';
@@ -182,14 +182,12 @@ function signalNumber(signal: NodeJS.Signals): number {
   return numbers[signal] ?? 0;
 }
 
-function unifiedPathOf(pid: number | 'self'): string | undefined {
-  return /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1];
-}
+const ownUnifiedPath = (): string | undefined => unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));
 
 /** A group below our own in the unified hierarchy; undefined where that is not permitted. */
 function makeGroup(id: string): string | undefined {
   const mount = unifiedMount();
-  const own = unifiedPathOf('self');
+  const own = ownUnifiedPath();
   if (!mount || own === undefined) return undefined;
   const path = join(mount, own, tenantGroup(id));
   try {
@@ -203,7 +201,7 @@ function makeGroup(id: string): string | undefined {
 /** Children are born into the group of their parent: in, and out again once the child is there. */
 function enterGroup(group: string): (() => void) | undefined {
   const mount = unifiedMount() ?? '';
-  const before = unifiedPathOf('self') ?? '/';
+  const before = ownUnifiedPath() ?? '/';
   try {
     writeFileSync(join(group, 'cgroup.procs'), String(process.pid));
   } catch {

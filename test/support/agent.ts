@@ -102,16 +102,17 @@ export type RunningTenant = {
   line(): Promise<string>;
 };
 
-/** `cotenant run FLAGS -- COMMAND`. Its standard streams are the command's. */
+/** `cotenant run FLAGS -- COMMAND`, started by the words of `prefix`. Its standard streams are the command's. */
 export function runTenant(
   t: ExecutionContext,
   node: SimulatedNode,
   agent: RunningAgent,
   flags: readonly string[],
   command: readonly string[],
-  env: Record<string, string> = {},
+  { env = {}, prefix = [] }: { env?: Record<string, string>; prefix?: readonly string[] } = {},
 ): RunningTenant {
-  const child = spawn(process.execPath, [MAIN, 'run', '--state', agent.state, ...flags, '--', ...command], {
+  const [file = '', ...words] = [...prefix, process.execPath, MAIN, 'run', '--state', agent.state, ...flags, '--'];
+  const child = spawn(file, [...words, ...command], {
     env: { ...process.env, LD_LIBRARY_PATH: node.lib, ...env },
     stdio: ['pipe', 'pipe', 'pipe'],
   });

@@ -102,7 +102,7 @@ export async function startNode(t: ExecutionContext, ...args: string[]): Promise
 export async function eventually<T>(
   look: () => T | undefined | Promise<T | undefined>,
   what: string,
-  ms = 10_000,
+  ms = 30_000,
 ): Promise<T> {
   const until = Date.now() + ms;
   for (;;) {

@@ -1,7 +1,7 @@
 // Which grant or container a process belongs to. Pure: a process, the grants and what was found out before come in. A
 // process that belongs nowhere is never guessed about.
 import type { SampledProcess } from '../sample.ts';
-import { ownerOf } from './cgroup.ts';
+import { isInGroup, ownerOf } from './cgroup.ts';
 
 export type Owner =
   | { readonly kind: 'grant'; readonly id: string }
@@ -11,8 +11,13 @@ export type Owner =
   /** Cannot be told; `reason` is a label of cotenant_exporter_attribution_failures_total. */
   | { readonly kind: 'unknown'; readonly reason: 'gone' | 'no_cgroup' };
 
-/** The process that a plain grant was given to; its descendants belong to it. */
-export type GrantRoot = { readonly id: string; readonly pid: number; readonly startTicks: number };
+/** The process that a plain grant was given to; its descendants belong to it, and so does its group where it has one. */
+export type GrantRoot = {
+  readonly id: string;
+  readonly pid: number;
+  readonly startTicks: number;
+  readonly group?: string | undefined;
+};
 
 /** Names one process for good. */
 export const processKey = (pid: number, startTicks: number): string => `${pid}@${startTicks}`;
@@ -39,8 +44,9 @@ export function ownerOfProcess(
   const before = known.byProcess.get(processKey(process.pid, process.startTicks));
   if (before?.kind === 'grant' && grantIds.has(before.id)) return before;
   if (process.cgroup === undefined || process.cgroup === '') return { kind: 'unknown', reason: 'no_cgroup' };
-  const owner = ownerOf(process.cgroup);
-  if (owner.tenant !== undefined && grantIds.has(owner.tenant)) return { kind: 'grant', id: owner.tenant };
+  for (const { id, group } of roots) {
+    if (group !== undefined && isInGroup(process.cgroup, group)) return { kind: 'grant', id };
+  }
   const lineage = [process.pid, ...(process.ancestors ?? [])];
   for (const root of roots) {
     // A process cannot be older than its ancestor: then the pid has come to mean another process.
@@ -50,8 +56,8 @@ export function ownerOfProcess(
     const id = known.grantByPid.get(pid);
     if (id !== undefined && grantIds.has(id)) return { kind: 'grant', id };
   }
-  if (owner.containerId !== undefined) {
-    const { containerId, podUid } = owner;
+  const { containerId, podUid } = ownerOf(process.cgroup);
+  if (containerId !== undefined) {
     return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
   }
   return { kind: 'host' };

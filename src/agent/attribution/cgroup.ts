@@ -1,20 +1,26 @@
 // From the text of /proc/PID/cgroup to the container it names: v1 and v2, both drivers of the kubelet, the runtimes that
-// are in use, nested paths, and our own groups of plain processes. Pure text; finding the pod of a container id is not here.
+// are in use, nested paths; and the groups that hold plain processes. Pure text; finding the pod of a container id is not here.
 
 export type CgroupOwner = {
   /** 64 hexadecimal digits. */
   readonly containerId?: string;
   /** With dashes; of a static pod 32 hexadecimal digits. */
   readonly podUid?: string;
-  /** Id of a grant to a plain process. */
-  readonly tenant?: string;
   /** The path that it was found in. */
   readonly path: string;
 };
 
-/** Name of the group that holds one grant's plain processes. */
-export const TENANT_GROUP = /^cotenant-([a-z0-9]{6,32})$/;
+/** Name of the group that holds one grant's plain processes, below the group of the process that the grant was given to. */
 export const tenantGroup = (id: string): string => `cotenant-${id}`;
+
+/** Path in the unified hierarchy; undefined where there is none. */
+export const unifiedPath = (text: string): string | undefined => /^0::(.*)$/m.exec(text)?.[1];
+
+/** Is a process in that group of the unified hierarchy, or below it? The whole path counts: a name alone can be imitated. */
+export function isInGroup(text: string, group: string): boolean {
+  const path = unifiedPath(text);
+  return path !== undefined && (path === group || path.startsWith(`${group}/`));
+}
 
 // In hybrid hosts the unified line may point at the runtime's own service, so named controllers come first.
 const CONTROLLERS = ['memory', 'pids', 'devices', 'cpu', 'name=systemd'];
@@ -23,7 +29,7 @@ const POD =
 const CONTAINER = /^(?:(?<prefix>[a-z][a-z-]*)-)?(?<id>[0-9a-f]{64})(?:\.scope)?$/;
 const MONITOR = 'crio-conmon';
 
-/** What each line says, the most telling one wins: a tenant group or a pod anywhere beats a bare id, that beats nothing. */
+/** What each line says, the most telling one wins: a pod anywhere beats a bare id, that beats nothing. */
 export function ownerOf(text: string): CgroupOwner {
   const lines = text.split('\n').flatMap((line) => {
     const [, controllers, path] = /^\d+:([^:]*):(.*)$/.exec(line) ?? [];
@@ -37,7 +43,6 @@ export function ownerOf(text: string): CgroupOwner {
     .toSorted((a, b) => rank(a.controllers) - rank(b.controllers))
     .map(({ path }) => ownerOfPath(path));
   const best =
-    owners.find((owner) => owner.tenant !== undefined) ??
     owners.find((owner) => owner.podUid !== undefined && owner.containerId !== undefined) ??
     owners.find((owner) => owner.containerId !== undefined) ??
     owners[0];
@@ -51,10 +56,6 @@ function ownerOfPath(path: string): CgroupOwner {
     .split('/')
     .flatMap((segment) => segment.split(':')) // a mismatch of cgroup drivers fuses "slice:runtime:id"
     .filter((segment) => segment !== '' && segment !== '.' && segment !== '..');
-  for (const segment of segments) {
-    const tenant = TENANT_GROUP.exec(segment)?.[1];
-    if (tenant) return { tenant, path };
-  }
   let podUid: string | undefined;
   let after = 0;
   segments.forEach((segment, index) => {

@@ -34,6 +34,7 @@ export type Enforcer = {
 const SIGTERM = 15;
 const SIGKILL = 9;
 const MIB = 1024 * 1024;
+const REFUSALS_EVERY_MS = 10_000;
 
 export function createEnforcer(
   registry: Registry,
@@ -43,6 +44,7 @@ export function createEnforcer(
   now: () => number,
 ): Enforcer {
   const ladders = new Map<string, LadderState>();
+  const refusedAtMs = new Map<string, number>();
   const mount = unifiedMount();
   // A stop of before a restart counts for the cool-down and the rate.
   for (const record of audit.recent()) {
@@ -117,7 +119,9 @@ export function createEnforcer(
       const over = (container: ContainerState) =>
         container.verdict.severity === 'within' ? 0 : container.verdict.overBytes;
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const id of ladders.keys()) if (!alive.has(id)) ladders.delete(id);
+      for (const map of [ladders, refusedAtMs]) {
+        for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
+      }
       for (const container of state.containers.toSorted((a, b) => over(b) - over(a))) {
         const live = registry.get(container.grant.id);
         if (!live) continue;
@@ -128,8 +132,12 @@ export function createEnforcer(
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
         const why = isStop ? (refusal(state) ?? inconsistent(state, worst)) : undefined;
         if (why !== undefined) {
-          // The ladder stays where it was: the next firm sample decides again.
-          records.push(done(container, 'refuse', container.verdict, why));
+          // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
+          const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;
+          if (now() - last >= REFUSALS_EVERY_MS) {
+            refusedAtMs.set(container.grant.id, now());
+            records.push(done(container, 'refuse', container.verdict, why));
+          }
           continue;
         }
         ladders.set(container.grant.id, after);

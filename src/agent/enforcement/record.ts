@@ -1,6 +1,6 @@
 // What was done to whom, and why: one record per action, in an audit file that is only ever added to, and counted for the
 // metrics. Owns the words of the reason, which are the same in every place where a person meets them.
-import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, readFileSync, renameSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { OverReason, Verdict } from '../../quota/limits.ts';
 import type { Grant } from '../grants/grant.ts';
@@ -99,8 +99,9 @@ export function recordOf(
 export type Audit = { add(record: ActionRecord): void; readonly recent: () => readonly ActionRecord[] };
 
 const RECENT = 200;
+const MOST_BYTES = 16 * MIB;
 
-/** One JSON object per line. What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
+/** One JSON object per line; a full file is kept beside as audit.log.1. What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
 export function openAudit(stateFolder: string, onProblem: (text: string) => void): Audit {
   const path = join(stateFolder, 'audit.log');
   mkdirSync(dirname(path), { recursive: true });
@@ -108,9 +109,12 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   if (existsSync(path)) {
     for (const line of readFileSync(path, 'utf8').split('\n').slice(-RECENT)) {
       try {
-        if (line !== '') recent.push(JSON.parse(line) as ActionRecord);
+        if (line === '') continue;
+        const record = JSON.parse(line) as Partial<ActionRecord> | null;
+        if (typeof record?.atMs !== 'number' || typeof record.grantId !== 'string') throw new Error('not a record');
+        recent.push(record as ActionRecord);
       } catch {
-        onProblem(`audit.log: a line cannot be read, it was cut short: ${line.slice(0, 80)}`);
+        onProblem(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
       }
     }
   }
@@ -120,6 +124,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       if (recent.length > RECENT) recent.shift();
       try {
         appendFileSync(path, `${JSON.stringify(record)}\n`, { mode: 0o640 });
+        if (statSync(path).size > MOST_BYTES) renameSync(path, `${path}.1`);
       } catch (error) {
         onProblem(`audit.log: ${(error as Error).message}; the record: ${JSON.stringify(record)}`);
       }

@@ -1,9 +1,9 @@
 // Whom a stop hits: all processes of one grant, found anew at the moment of acting. Owns the look-up in /proc and the
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signalled.
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { basename, join } from 'node:path';
-import { ownerOf, tenantGroup } from '../attribution/cgroup.ts';
-import type { Grant } from '../grants/grant.ts';
+import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { isInGroup } from '../attribution/cgroup.ts';
+import { type Grant, groupOfGrant } from '../grants/grant.ts';
 import type { Native } from '../native.ts';
 
 export type Target = {
@@ -36,11 +36,12 @@ export function findTargets(grant: Grant, native: Native, known: readonly Target
   }
   const root = facts.get(grant.owner.pid);
   const rootLives = root?.startTicks === grant.owner.startTicks;
+  const group = groupOfGrant(grant);
   const knownKeys = new Set(known.map((target) => `${target.pid}@${target.startTicks}`));
   const belongs = (pid: number, depth = 0): boolean => {
     const process = facts.get(pid);
     if (!process || depth > 64) return false;
-    if (ownerOf(process.cgroup).tenant === grant.id) return true;
+    if (group !== undefined && isInGroup(process.cgroup, group)) return true;
     if (knownKeys.has(`${pid}@${process.startTicks}`)) return true;
     if (rootLives && process.parent === grant.owner.pid) return true;
     return process.parent > 1 && belongs(process.parent, depth + 1);
@@ -61,14 +62,22 @@ export function signalTargets(targets: readonly Target[], native: Native, signal
 
 /** The grant's own group in the unified hierarchy, if its processes are in one: killed as a whole, without a race. */
 export function groupOf(grant: Grant, targets: readonly Target[], mount: string | undefined): string | undefined {
-  if (!mount) return undefined;
-  for (const target of targets) {
-    const unified = /^0::(.*)$/m.exec(target.cgroup)?.[1];
-    if (!unified || basename(unified) !== tenantGroup(grant.id)) continue;
-    const folder = join(mount, unified);
-    if (existsSync(join(folder, 'cgroup.kill'))) return folder;
+  const group = groupOfGrant(grant);
+  if (mount === undefined || group === undefined) return undefined;
+  if (!targets.some((target) => isInGroup(target.cgroup, group))) return undefined;
+  const folder = join(mount, group);
+  return existsSync(join(folder, 'cgroup.kill')) ? folder : undefined;
+}
+
+/** Takes the grant's empty group away, where its owner could not do it any more. */
+export function removeGroup(grant: Grant, mount: string | undefined): void {
+  const group = groupOfGrant(grant);
+  if (mount === undefined || group === undefined) return;
+  try {
+    rmdirSync(join(mount, group));
+  } catch {
+    // It was never made, is gone, or somebody is in it: then it is not ours to remove.
   }
-  return undefined;
 }
 
 export function killGroup(folder: string): string {

@@ -1,5 +1,7 @@
 // A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
+import { posix } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
+import { tenantGroup } from '../attribution/cgroup.ts';
 
 export type Grant = {
   readonly id: string;
@@ -12,8 +14,17 @@ export type Grant = {
   /** Off: nothing is refused; use is still counted and shown. */
   readonly isolateMemory: boolean;
   /** Process that it was given to; it ends with it. */
-  readonly owner: { readonly pid: number; readonly startTicks: number };
+  readonly owner: {
+    readonly pid: number;
+    readonly startTicks: number;
+    /** Its path in the unified hierarchy when the grant was made; empty: there is none. */
+    readonly cgroup: string;
+  };
 };
+
+/** Where its processes are if they have a group of their own; `cotenant run` makes it where that is permitted. */
+export const groupOfGrant = ({ id, owner }: Pick<Grant, 'id' | 'owner'>): string | undefined =>
+  owner.cgroup === '' ? undefined : posix.join(owner.cgroup, tenantGroup(id));
 
 export const GRANT_ID = /^[a-z0-9]{6,32}$/;
 
@@ -44,7 +55,8 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
     [card.memoryBytes, card.limitBytes, card.coresPercent].every((number) => Number.isSafeInteger(number));
   if (!Array.isArray(grant.cards) || grant.cards.length === 0 || !grant.cards.every(cardGood))
     return { wrong: 'its cards are not cards' };
-  if (!Number.isInteger(grant.owner?.pid) || !Number.isInteger(grant.owner?.startTicks))
+  const { owner } = grant;
+  if (!Number.isInteger(owner?.pid) || !Number.isInteger(owner?.startTicks) || typeof owner?.cgroup !== 'string')
     return { wrong: 'its owner is missing' };
   const { version: _, ...rest } = grant;
   return rest as Grant;

@@ -3,6 +3,7 @@
 import { randomBytes } from 'node:crypto';
 import {
   closeSync,
+  constants,
   existsSync,
   fstatSync,
   mkdirSync,
@@ -77,10 +78,47 @@ export function openRegistry(
     })),
   });
 
+  const make = (path: string, mode: number): number => {
+    rmSync(path, { force: true, recursive: true });
+    return openSync(path, 'wx+', mode);
+  };
+  const makePage = (folder: string, grant: Grant): number => {
+    const fd = make(join(folder, 'limits'), 0o644);
+    native.writePage(fd, pageOf(grant));
+    return fd;
+  };
+  const makeLedger = (folder: string, grant: Grant): number => {
+    // Any user of the container writes here; what is written is believed for its own sake only.
+    const fd = make(join(folder, 'ledger'), 0o666);
+    native.initLedger(fd, SLOTS, grant.cards.length);
+    return fd;
+  };
+
+  /** A tenant that may write here may have put something else in a file's place: then a new one is made. */
+  const adopt = (path: string, id: string, remake: () => number): number => {
+    let fd: number | undefined;
+    try {
+      fd = openSync(path, constants.O_RDWR | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+      if (!fstatSync(fd).isFile()) throw new Error('not a file');
+      return fd;
+    } catch (error) {
+      if (fd !== undefined) closeSync(fd);
+      onProblem(`grant ${id}: a new file takes the place of ${path}: ${(error as Error).message}`);
+      return remake();
+    }
+  };
+
   const open = (grant: Grant, folder: string): LiveGrant => {
-    const pageFd = openSync(join(folder, 'limits'), 'r+');
-    const ledgerFd = openSync(join(folder, 'ledger'), 'r+');
-    return { grant, folder, pageFd, ledgerFd, gateClosed: false };
+    const pageFd = adopt(join(folder, 'limits'), grant.id, () => makePage(folder, grant));
+    const ledgerFd = adopt(join(folder, 'ledger'), grant.id, () => makeLedger(folder, grant));
+    try {
+      native.writePage(pageFd, pageOf(grant));
+      return { grant, folder, pageFd, ledgerFd, gateClosed: false };
+    } catch (error) {
+      onProblem(`grant ${grant.id}: a new page is made: ${(error as Error).message}`);
+      closeSync(pageFd);
+      return { grant, folder, pageFd: makePage(folder, grant), ledgerFd, gateClosed: false };
+    }
   };
 
   const store = (grant: Grant, folder: string): void => {
@@ -99,9 +137,7 @@ export function openRegistry(
       rmSync(folder, { recursive: true, force: true });
       continue;
     }
-    const adopted = open(grant, folder);
-    native.writePage(adopted.pageFd, pageOf(grant));
-    live.set(id, adopted);
+    live.set(id, open(grant, folder));
   }
 
   const found = (id: string): LiveGrant => {
@@ -119,11 +155,8 @@ export function openRegistry(
       const folder = join(root, id);
       mkdirSync(folder, { mode: 0o755 });
       for (const name of LIBRARIES) symlinkSync(join(BUILD_FOLDER, name), join(folder, name));
-      const pageFd = openSync(join(folder, 'limits'), 'wx+', 0o644);
-      // Any user of the container writes here; what is written is believed for its own sake only.
-      const ledgerFd = openSync(join(folder, 'ledger'), 'wx+', 0o666);
-      native.writePage(pageFd, pageOf(grant));
-      native.initLedger(ledgerFd, SLOTS, grant.cards.length);
+      const pageFd = makePage(folder, grant);
+      const ledgerFd = makeLedger(folder, grant);
       store(grant, folder);
       const created: LiveGrant = { grant, folder, pageFd, ledgerFd, gateClosed: false };
       live.set(id, created);
