@@ -1,0 +1,220 @@
+// Programs that nobody here wrote, unmodified, on the simulated node: NVIDIA's Python driver bindings, nvidia-ml-py, gpustat
+// and nvitop; outside a grant they see the card, inside one the slice.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
+import { readyClient } from '../../support/client.ts';
+import { MIB } from '../../support/grant.ts';
+import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
+import { pythonClients } from '../../support/python.ts';
+
+const clients = pythonClients();
+const TOTAL = 24_570 * MIB; // of the simulated L4
+const SLICE = 3072 * MIB;
+
+/** Skips loudly where the packages cannot be had. */
+const real = (title: string, implementation: (t: ExecutionContext, bin: string) => Promise<void>) => {
+  if (!clients.ok) test.skip(`${title} (${clients.reason})`, () => {});
+  else {
+    test(title, async (t) => {
+      t.timeout(120_000);
+      await implementation(t, clients.bin);
+    });
+  }
+};
+
+/** Runs a program to its end; its output, its complaints and its code. */
+async function complete(
+  node: SimulatedNode,
+  command: readonly string[],
+): Promise<{ out: string; code: number | null }> {
+  const [file = '', ...args] = command;
+  const child = spawn(file, args, {
+    env: { PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib, HOME: node.folder, TERM: 'xterm', COLUMNS: '120' },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const parts: string[] = [];
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => parts.push(part.toString()));
+  const [code] = (await once(child, 'close')) as [number | null];
+  return { out: parts.join(''), code };
+}
+
+/** The same inside a grant of 3 GiB. */
+async function inGrant(
+  t: ExecutionContext,
+  node: SimulatedNode,
+  agent: RunningAgent,
+  command: readonly string[],
+): Promise<{ out: string; code: number | null }> {
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '3Gi', '--quiet'], ['env', 'TERM=xterm', ...command]);
+  const lines: string[] = [];
+  for (;;) {
+    const line = await tenant.line().catch(() => undefined);
+    if (line === undefined) break;
+    lines.push(line);
+  }
+  const { code } = await tenant.ended;
+  return { out: [...lines, ...tenant.output].join('\n'), code };
+}
+
+const script = (name: string) => join(import.meta.dirname, name);
+
+type Driver = {
+  cards: number;
+  name: string;
+  total: number;
+  info: [number, number];
+  same: boolean;
+  milliseconds: number;
+  big: string;
+  after: [number, number];
+};
+
+real("NVIDIA's Python driver bindings take memory, copy, check and launch on the simulated card", async (t, bin) => {
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const { out, code } = await complete(node, [join(bin, 'python'), script('driver.py'), String(TOTAL)]);
+  t.is(code, 0, out);
+  const answer = JSON.parse(out) as Driver;
+  t.is(answer.cards, 2);
+  t.is(answer.name, 'NVIDIA L4');
+  t.is(answer.info[1], answer.total);
+  t.true(answer.total > 20_000 * MIB);
+  t.true(answer.same);
+  t.true(answer.milliseconds >= 2, '20 kernels of 100 us');
+  t.is(answer.big, 'CUDA_ERROR_OUT_OF_MEMORY', 'more than the card has');
+  t.is(node.books().cards[0]?.usedBytes, 0, 'and nothing is left behind');
+});
+
+real('the same program in a grant sees its slice and is refused what goes beyond it', async (t, bin) => {
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const agent = await startAgent(t, node);
+  const program = [join(bin, 'python'), script('driver.py')];
+  const within = await inGrant(t, node, agent, [...program, String(2048 * MIB)]);
+  t.is(within.code, 0, within.out);
+  const first = JSON.parse(within.out) as Driver;
+  t.is(first.cards, 1);
+  t.is(first.total, SLICE);
+  t.is(first.info[1], SLICE);
+  t.true(first.same);
+  t.is(first.big, 'CUDA_SUCCESS');
+  t.true(first.info[0] - first.after[0] >= 2050 * MIB, 'what it took is gone from its slice');
+  const beyond = await inGrant(t, node, agent, [...program, String(SLICE)]);
+  const second = JSON.parse(beyond.out) as Driver;
+  t.is(second.big, 'CUDA_ERROR_OUT_OF_MEMORY');
+  t.true(second.same);
+});
+
+type Card = {
+  count: number;
+  name: string;
+  uuid: string;
+  memory: [number, number, number];
+  second: [number, number, number, number];
+  processes: [number, number][];
+};
+
+real('nvidia-ml-py shows the card outside a grant and the slice inside', async (t, bin) => {
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const agent = await startAgent(t, node);
+  const holder = await readyClient(t, node);
+  await holder.must(`alloc ${1000 * MIB}`);
+  const held = node.books().clients.find((entry) => entry.pid === holder.pid)?.cards[0]?.bytes ?? 0;
+  const program = [join(bin, 'python'), script('nvml.py')];
+
+  const outside = await complete(node, program);
+  t.is(outside.code, 0, outside.out);
+  const card = JSON.parse(outside.out) as Card;
+  t.is(card.count, 2);
+  t.is(card.uuid, node.uuid(0));
+  t.is(card.second[0], node.books().cards[0]?.totalBytes ?? 0);
+  t.is(card.second[2], held);
+  t.is(card.memory[1], card.second[1] + card.second[2], 'the first form counts what the driver keeps as used');
+  t.deepEqual(card.processes, [[holder.pid, held]]);
+
+  const inside = await inGrant(t, node, agent, program);
+  t.is(inside.code, 0, inside.out);
+  const slice = JSON.parse(inside.out) as Card;
+  t.is(slice.count, 1);
+  t.is(slice.memory[0], SLICE);
+  t.is(slice.second[0], SLICE);
+  t.deepEqual(slice.processes, [], "another tenant's process is not its business");
+});
+
+real('gpustat prints the cards, and in a grant the slice with its own process only', async (t, bin) => {
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const agent = await startAgent(t, node);
+  const other = await readyClient(t, node);
+  await other.must(`alloc ${1000 * MIB}`);
+  const outside = await complete(node, [join(bin, 'python'), join(bin, 'gpustat'), '--json']);
+  t.is(outside.code, 0, outside.out);
+  type Stat = {
+    gpus: {
+      name: string;
+      'memory.total': number;
+      'memory.used': number;
+      processes: { pid: number; gpu_memory_usage: number }[];
+    }[];
+  };
+  const cards = (JSON.parse(outside.out) as Stat).gpus;
+  t.is(cards.length, 2);
+  t.deepEqual(
+    cards[0]?.processes.map((entry) => entry.pid),
+    [other.pid],
+  );
+  t.regex((await complete(node, [join(bin, 'python'), join(bin, 'gpustat')])).out, /NVIDIA L4/);
+
+  const inside = await inGrant(t, node, agent, [join(bin, 'python'), join(bin, 'gpustat'), '--json']);
+  t.is(inside.code, 0, inside.out);
+  const [slice, ...more] = (JSON.parse(inside.out) as Stat).gpus;
+  t.is(more.length, 0);
+  t.is(slice?.['memory.total'], 3072);
+  t.deepEqual(slice?.processes, []);
+});
+
+real('nvitop prints the cards, and in a grant the slice', async (t, bin) => {
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const agent = await startAgent(t, node);
+  const holder = await readyClient(t, node);
+  await holder.must(`alloc ${1000 * MIB}`);
+  const outside = await complete(node, [join(bin, 'python'), join(bin, 'nvitop'), '--once']);
+  t.is(outside.code, 0, outside.out);
+  t.regex(outside.out, /│ +0 +L4 /);
+  t.regex(outside.out, / 1200MiB \/ 22\.49GiB /);
+  t.true(outside.out.includes(String(holder.pid)));
+  const inside = await inGrant(t, node, agent, [join(bin, 'python'), join(bin, 'nvitop'), '--once']);
+  t.is(inside.code, 0, inside.out);
+  t.regex(inside.out, / 0B \/ 3072MiB /);
+  t.notRegex(inside.out, /│ +1 +L4 /);
+  t.false(inside.out.includes(String(holder.pid)));
+});
+
+real("inside a grant a second program sees the first one's use, as in a container", async (t, bin) => {
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
+  const client = join(BUILD, 'tests/client');
+  const look = `read -r go; ${join(bin, 'python')} ${script('nvml.py')} >&4`;
+  const tenant = runTenant(
+    t,
+    node,
+    agent,
+    ['--gpu-memory', '3Gi', '--name', 'pair'],
+    [
+      '/bin/sh',
+      '-c',
+      `exec 4>&1; mkfifo "$0"; ${client} <"$0" >/dev/null & exec 3>"$0"; rm "$0"; printf 'init\\ncontext 0\\nalloc ${500 * MIB}\\n' >&3; ${look}; exec 3>&-; wait`,
+      join(node.folder, 'fifo'),
+    ],
+  );
+  const bytes = await eventually(() => {
+    const held = node.books().clients.find((entry) => entry.command === 'client')?.cards[0]?.bytes ?? 0;
+    return held > 500 * MIB ? held : undefined;
+  }, 'the first one holds memory');
+  tenant.write('go');
+  const slice = JSON.parse(await tenant.line()) as Card;
+  t.is(slice.memory[1], bytes);
+  t.is(slice.processes.length, 1);
+  t.is(slice.processes[0]?.[1], bytes);
+  t.is((await tenant.ended).code, 0);
+});
