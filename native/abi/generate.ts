@@ -136,7 +136,7 @@ function trampolines(joined: { symbol: string; row: VerbRow }[]): string {
     lines.push(`${kind} ${symbol}, ${index}`);
   });
   return `/* ${NOTICE} */
-#include "../trampoline.h"
+#include "../trampoline.inc"
 ${lines.join('\n')}
 LAZY_TABLE ${joined.length}
 ${joined.map((_, index) => `LAZY_ENTRY ${index}`).join('\n')}
