@@ -2,9 +2,9 @@
 // where they are installed; which packages and what for is the caller's. Never throws: what cannot be had has a reason.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { homedir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 
 export const cacheFolder = (): string =>
   process.env.COTENANT_CACHE ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'cotenant');
@@ -24,7 +24,7 @@ export function pythonEnvironment(packages: readonly string[]): PythonEnvironmen
     .digest('hex')
     .slice(0, 16);
   const folder = join(cacheFolder(), `python-${key}`);
-  if (existsSync(join(folder, 'complete'))) return { ok: true, folder };
+  if (existsSync(folder)) return { ok: true, folder };
   console.error(`installing ${packages.join(', ')} into ${folder}`);
   const fresh = `${folder}.${process.pid}`;
   mkdirSync(cacheFolder(), { recursive: true });
@@ -39,9 +39,13 @@ export function pythonEnvironment(packages: readonly string[]): PythonEnvironmen
       reason: `${installed.stdout ?? ''}${installed.stderr ?? ''}`.trim().split('\n').at(-1) ?? '',
     };
   }
-  writeFileSync(join(fresh, 'complete'), '');
-  // Somebody else may have been faster; theirs is as good.
-  if (existsSync(folder)) rmSync(fresh, { recursive: true, force: true });
-  else renameSync(fresh, folder);
+  // A link rather than a rename: programs in bin/ name their interpreter by its full path.
+  try {
+    symlinkSync(basename(fresh), folder);
+  } catch (error) {
+    rmSync(fresh, { recursive: true, force: true });
+    // Somebody else was faster; theirs is as good.
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') return { ok: false, reason: String(error) };
+  }
   return { ok: true, folder };
 }
