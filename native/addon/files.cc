@@ -1,5 +1,5 @@
-// Limits pages and ledgers from the agent's side: pages are written in place, one entry per write, ledgers are read into
-// private memory, every field once. Nothing here maps a file that a tenant can shorten.
+// Limits pages and ledgers from the agent's side: pages are written in place, one entry per write, ledgers are read
+// into private memory, every field once. Nothing here maps a file that a tenant can shorten.
 #include "addon.h"
 
 #include <cerrno>
@@ -61,7 +61,8 @@ bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_p
         const Napi::Object card = cards.Get(i).As<Napi::Object>();
         cot_page_card entry{};
         if (!parse_uuid(card.Get("uuid").ToString().Utf8Value(), entry.uuid)) {
-            Napi::TypeError::New(info.Env(), "card uuid: want GPU- and 32 hexadecimal digits").ThrowAsJavaScriptException();
+            Napi::TypeError::New(info.Env(), "card uuid: want GPU- and 32 hexadecimal digits")
+                .ThrowAsJavaScriptException();
             return false;
         }
         entry.memory_bytes = number(card, "memoryBytes");
@@ -91,7 +92,8 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const uint64_t bytes = cot_page_bytes(static_cast<uint32_t>(slots), cards.Length());
     struct stat before{};
     if (fstat(fd, &before) != 0) return fail(info.Env(), "limits page");
-    if (static_cast<uint64_t>(before.st_size) != bytes && (before.st_size != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0)) {
+    if (static_cast<uint64_t>(before.st_size) != bytes &&
+        (before.st_size != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0)) {
         if (before.st_size != 0) errno = EINVAL;
         return fail(info.Env(), "limits page: its size is not to change");
     }
@@ -103,7 +105,8 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     header.bytes = static_cast<uint32_t>(bytes);
     header.card_count = cards.Length();
     header.slot_count = static_cast<uint32_t>(slots);
-    header.flags = (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
+    header.flags =
+        (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
     header.gate = old.gate;
     header.generation = old.generation + 1;
     header.heartbeat_ns = boot_ns();
@@ -118,7 +121,9 @@ Napi::Value TouchPage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const uint32_t gate = info[1].ToBoolean() ? COT_GATE_CLOSED : COT_GATE_OPEN;
     const uint64_t now = boot_ns();
-    if (!write_at(fd, &now, sizeof now, offsetof(cot_page_header, heartbeat_ns)) || !write_at(fd, &gate, sizeof gate, offsetof(cot_page_header, gate))) return fail(info.Env(), "limits page");
+    if (!write_at(fd, &now, sizeof now, offsetof(cot_page_header, heartbeat_ns)) ||
+        !write_at(fd, &gate, sizeof gate, offsetof(cot_page_header, gate)))
+        return fail(info.Env(), "limits page");
     return info.Env().Undefined();
 }
 
@@ -147,9 +152,11 @@ Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
         if (!write_at(fd, &entry, sizeof entry, static_cast<off_t>(at))) return fail(info.Env(), "limits page");
     }
     uint32_t flags = 0;
-    if (pread(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)) == sizeof flags && !(flags & COT_PAGE_HAS_FEEDBACK) && entries.Length() > 0) {
+    if (pread(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)) == sizeof flags &&
+        !(flags & COT_PAGE_HAS_FEEDBACK) && entries.Length() > 0) {
         flags |= COT_PAGE_HAS_FEEDBACK;
-        if (!write_at(fd, &flags, sizeof flags, offsetof(cot_page_header, flags))) return fail(info.Env(), "limits page");
+        if (!write_at(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)))
+            return fail(info.Env(), "limits page");
     }
     return info.Env().Undefined();
 }
@@ -167,7 +174,9 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
         return fail(info.Env(), "ledger");
     }
     const uint64_t bytes = cot_ledger_bytes(header.slot_count, header.card_count);
-    if (ftruncate(fd, 0) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 || !write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "ledger");
+    if (ftruncate(fd, 0) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+        !write_at(fd, &header, sizeof header, 0))
+        return fail(info.Env(), "ledger");
     return info.Env().Undefined();
 }
 
@@ -212,7 +221,8 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     buffer.assign(bytes / sizeof(uint64_t), 0);
     size_t got = 0;
     while (got < bytes) {
-        const ssize_t length = pread(fd, reinterpret_cast<char *>(buffer.data()) + got, bytes - got, static_cast<off_t>(got));
+        const ssize_t length =
+            pread(fd, reinterpret_cast<char *>(buffer.data()) + got, bytes - got, static_cast<off_t>(got));
         if (length < 0 && errno == EINTR) continue;
         if (length <= 0) break;
         got += static_cast<size_t>(length);
@@ -221,7 +231,8 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     cot_ledger_header header;
     std::memcpy(&header, text, sizeof header);
     Napi::Object out = Napi::Object::New(env);
-    out.Set("whole", Napi::Boolean::New(env, got == bytes && header.magic == COT_LEDGER_MAGIC && header.version == COT_LEDGER_VERSION));
+    out.Set("whole", Napi::Boolean::New(env, got == bytes && header.magic == COT_LEDGER_MAGIC &&
+                                                 header.version == COT_LEDGER_VERSION));
     Napi::Array denied = Napi::Array::New(env, cards);
     for (uint32_t card = 0; card < cards; card++) {
         cot_ledger_total total;

@@ -1,5 +1,5 @@
-// Processes: who they are (from /proc), handles on them that cannot come to mean another one (pidfd), and signals that are
-// sent only after identity was checked again.
+// Processes: who they are (from /proc), handles on them that cannot come to mean another one (pidfd), and signals that
+// are sent only after identity was checked again.
 #include "addon.h"
 
 #include <cerrno>
@@ -62,7 +62,8 @@ Napi::Value SignalExact(const Napi::CallbackInfo &info) {
     else if (process.start_ticks != start_ticks) result = "reused";
     else if (process.cgroup != cgroup) result = "moved";
     else if (has_ended(handle)) result = "gone";
-    else if (syscall(SYS_pidfd_send_signal, handle, signal, nullptr, 0) != 0) result = errno == ESRCH ? "gone" : std::string("refused: ") + std::strerror(errno);
+    else if (syscall(SYS_pidfd_send_signal, handle, signal, nullptr, 0) != 0)
+        result = errno == ESRCH ? "gone" : std::string("refused: ") + std::strerror(errno);
     close(handle);
     return answer(result);
 }

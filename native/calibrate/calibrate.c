@@ -1,4 +1,5 @@
-/* cotenant-calibrate: what this driver and card really cost, measured from outside by the driver's own per-process count:
+/* cotenant-calibrate: what this driver and card really cost, measured from outside by the driver's own count per
+ * process:
  *   cotenant-calibrate [--cuda libcuda.so.1] [--nvml libnvidia-ml.so.1]
  * measures the one device that it sees (CUDA_VISIBLE_DEVICES chooses) and prints one line of JSON:
  *   {"uuid": ..., "contextBytes": ..., "granuleBytes": ..., "releasesLate": ..., "driverVersion": ...}
@@ -25,15 +26,15 @@ static int fail(const char *what, int code) {
     return 1;
 }
 
-#define CUDA(name, types, ...)                                                  \
-    ({                                                                          \
-        abi_result(*call_) types = (abi_result(*) types)dlsym(cuda, #name);     \
-        call_ ? call_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;           \
+#define CUDA(name, types, ...)                                              \
+    ({                                                                      \
+        abi_result(*call_) types = (abi_result(*) types)dlsym(cuda, #name); \
+        call_ ? call_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;       \
     })
-#define NVML(name, types, ...)                                                          \
-    ({                                                                                  \
-        nvml_abi_return(*call_) types = (nvml_abi_return(*) types)dlsym(nvml, #name);   \
-        call_ ? call_(__VA_ARGS__) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;      \
+#define NVML(name, types, ...)                                                        \
+    ({                                                                                \
+        nvml_abi_return(*call_) types = (nvml_abi_return(*) types)dlsym(nvml, #name); \
+        call_ ? call_(__VA_ARGS__) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;    \
     })
 
 /* Bytes that the driver counts for this process. Entries end where the filling begins, for their length has changed
@@ -42,7 +43,9 @@ static bool own_bytes(uint64_t *bytes) {
     static unsigned char buffer[1024 * 32];
     unsigned count = 1024;
     memset(buffer, 0xaa, sizeof buffer);
-    if (NVML(nvmlDeviceGetComputeRunningProcesses_v3, (nvml_abi_device, unsigned *, void *), card, &count, buffer) != NVML_ABI_SUCCESS) return false;
+    if (NVML(nvmlDeviceGetComputeRunningProcesses_v3, (nvml_abi_device, unsigned *, void *), card, &count, buffer) !=
+        NVML_ABI_SUCCESS)
+        return false;
     size_t end = sizeof buffer, stride = 24;
     while (end > 0 && buffer[end - 1] == 0xaa) end--;
     if (count > 0 && end > count * 24u) stride = 32;
@@ -74,12 +77,17 @@ static void pause_ms(long ms) {
 /* A kernel that does nothing: what the first launch costs belongs to the context. A driver that cannot compile it is
  * calibrated without. */
 static void launch_once(void) {
-    static const char TEXT[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n ret;\n}\n";
+    static const char TEXT[] =
+        ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n ret;\n}\n";
     abi_module module;
     abi_function function;
     if (CUDA(cuModuleLoadData, (abi_module *, const void *), &module, TEXT) != ABI_SUCCESS) return;
-    if (CUDA(cuModuleGetFunction, (abi_function *, abi_module, const char *), &function, module, "nothing") != ABI_SUCCESS) return;
-    CUDA(cuLaunchKernel, (abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, abi_stream, void **, void **),
+    if (CUDA(cuModuleGetFunction, (abi_function *, abi_module, const char *), &function, module, "nothing") !=
+        ABI_SUCCESS)
+        return;
+    CUDA(cuLaunchKernel,
+         (abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, abi_stream, void **,
+          void **),
          function, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (abi_stream)NULL, (void **)NULL, (void **)NULL);
     CUDA(cuCtxSynchronize, (void));
 }
@@ -92,7 +100,9 @@ static bool measure_granule(uint64_t *granule) {
     *granule = 0;
     for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
         if (!own_bytes(&before)) return false;
-        if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &held[i], (size_t)SIZES[i]) != ABI_SUCCESS || !own_bytes(&after)) return false;
+        if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &held[i], (size_t)SIZES[i]) != ABI_SUCCESS ||
+            !own_bytes(&after))
+            return false;
         if (after > before) *granule = common_divisor(after - before, *granule);
     }
     for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) CUDA(cuMemFree_v2, (abi_devptr), held[i]);
@@ -107,7 +117,8 @@ static bool measure_release(bool *late) {
     if (!own_bytes(&floor)) return false;
     for (int i = 0; i < 8; i++) {
         abi_devptr block;
-        if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &block, (size_t)(16 * MIB)) != ABI_SUCCESS || !own_bytes(&held)) return false;
+        if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &block, (size_t)(16 * MIB)) != ABI_SUCCESS || !own_bytes(&held))
+            return false;
         if (CUDA(cuMemFree_v2, (abi_devptr), block) != ABI_SUCCESS || !own_bytes(&after)) return false;
         if (after > floor) *late = true;
         for (int waited = 0; after > floor && waited < 100; waited++) {
@@ -134,22 +145,27 @@ int main(int argc, char **argv) {
     abi_uuid uuid;
     abi_context context;
     if ((code = CUDA(cuInit, (unsigned), 0u))) return fail("CUDA does not start", code);
-    if ((code = CUDA(cuDeviceGetUuid, (abi_uuid *, abi_device), &uuid, (abi_device)0))) return fail("the device has no identifier", code);
+    if ((code = CUDA(cuDeviceGetUuid, (abi_uuid *, abi_device), &uuid, (abi_device)0)))
+        return fail("the device has no identifier", code);
     const unsigned char *u = uuid.bytes;
     char text[48];
-    snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6],
-             u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-    if ((code = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), text, &card))) return fail("NVML does not know the device", code);
-    if ((code = CUDA(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)0))) return fail("no context can be made", code);
+    snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    if ((code = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), text, &card)))
+        return fail("NVML does not know the device", code);
+    if ((code = CUDA(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)0)))
+        return fail("no context can be made", code);
     if ((code = CUDA(cuCtxSetCurrent, (abi_context), context))) return fail("the context cannot be used", code);
     launch_once();
     uint64_t context_bytes = 0, granule = 0;
     bool late = false;
-    if (!own_bytes(&context_bytes) || context_bytes == 0) return fail("the driver does not count this process's memory", 0);
+    if (!own_bytes(&context_bytes) || context_bytes == 0)
+        return fail("the driver does not count this process's memory", 0);
     if (!measure_granule(&granule) || !measure_release(&late)) return fail("memory cannot be measured", 0);
     char driver[NVML_ABI_VERSION_BYTES] = "";
     NVML(nvmlSystemGetDriverVersion, (char *, unsigned), driver, (unsigned)sizeof driver);
-    printf("{\"uuid\":\"%s\",\"contextBytes\":%" PRIu64 ",\"granuleBytes\":%" PRIu64 ",\"releasesLate\":%s,\"driverVersion\":\"%s\"}\n", text,
-           context_bytes, granule, late ? "true" : "false", driver);
+    printf("{\"uuid\":\"%s\",\"contextBytes\":%" PRIu64 ",\"granuleBytes\":%" PRIu64
+           ",\"releasesLate\":%s,\"driverVersion\":\"%s\"}\n",
+           text, context_bytes, granule, late ? "true" : "false", driver);
     return 0;
 }

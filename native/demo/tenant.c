@@ -40,14 +40,19 @@ static abi_function kernel(unsigned us) {
     abi_function function;
     char text[256];
     snprintf(text, sizeof text,
-             ".version 6.0\n.target sm_50\n.address_size 64\n// cotenant-sim: duration_us=%u\n.visible .entry work()\n{\n ret;\n}\n", us);
+             ".version 6.0\n.target sm_50\n.address_size 64\n// cotenant-sim: duration_us=%u\n.visible .entry "
+             "work()\n{\n ret;\n}\n",
+             us);
     must(CALL(cuModuleLoadData, (abi_module *, const void *), &module, text), "loading a kernel");
-    must(CALL(cuModuleGetFunction, (abi_function *, abi_module, const char *), &function, module, "work"), "finding a kernel");
+    must(CALL(cuModuleGetFunction, (abi_function *, abi_module, const char *), &function, module, "work"),
+         "finding a kernel");
     return function;
 }
 
 static void launch(abi_function function) {
-    must(CALL(cuLaunchKernel, (abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, abi_stream, void **, void **),
+    must(CALL(cuLaunchKernel,
+              (abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, abi_stream, void **,
+               void **),
               function, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (abi_stream)NULL, (void **)NULL, (void **)NULL),
          "a launch");
 }
@@ -69,7 +74,8 @@ static void train(unsigned kernel_us, unsigned kernels, long rest_ms) {
     for (unsigned round = 0;; round++) {
         for (int i = 0; i < BLOCKS; i++) {
             memset(pattern, (int)(round * BLOCKS + (unsigned)i), BYTES);
-            must(CALL(cuMemcpyHtoD_v2, (abi_devptr, const void *, size_t), blocks[i], pattern, (size_t)BYTES), "a copy");
+            must(CALL(cuMemcpyHtoD_v2, (abi_devptr, const void *, size_t), blocks[i], pattern, (size_t)BYTES),
+                 "a copy");
         }
         for (unsigned i = 0; i < kernels; i++) launch(function);
         must(CALL(cuCtxSynchronize, (void)), "waiting for kernels");
@@ -93,7 +99,8 @@ static void want_all(void) {
             count++;
             if (count % 8 == 0) pause_ms(50);
         }
-        printf("holds %d MiB and was refused more with %d (%s)\n", count * 64, result, result == ABI_ERROR_OUT_OF_MEMORY ? "out of memory" : "?");
+        printf("holds %d MiB and was refused more with %d (%s)\n", count * 64, result,
+               result == ABI_ERROR_OUT_OF_MEMORY ? "out of memory" : "?");
         pause_ms(3000);
         while (count > 0) must(CALL(cuMemFree_v2, (abi_devptr), blocks[--count]), "giving memory back");
         pause_ms(500);

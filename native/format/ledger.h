@@ -1,11 +1,11 @@
 /* The ledger: one file per container in which its processes account what they hold. The tenant can write it, so it is
  * advisory: the interposer believes it for the tenant's own sake, the agent compares it with the driver's truth.
  *
- * One slot per process, one row per card in it. Each word of a slot has one writer, the slot's process (all its threads, hence
- * atomic); others only read. Nothing is locked and no total is stored: what the container holds is the sum over slots,
- * so there is nothing to repair after a SIGKILL. The order of changes (announce, then act; charge before un-announce;
- * un-charge after the driver's free) makes every crash leave too much in the books, never too little, until the slot is
- * reaped.
+ * One slot per process, one row per card in it. Each word of a slot has one writer, the slot's process (all its
+ * threads, hence atomic); others only read. Nothing is locked and no total is stored: what the container holds is the
+ * sum over slots, so there is nothing to repair after a SIGKILL. The order of changes (announce, then act; charge
+ * before un-announce; un-charge after the driver's free) makes every crash leave too much in the books, never too
+ * little, until the slot is reaped.
  *
  * A slot is taken by locking its byte of the file (fcntl record lock, dropped by the kernel when the process dies),
  * then setting `stamp`. Free: stamp is 0. */
@@ -28,9 +28,9 @@ struct cot_ledger_header {
 };
 
 struct cot_slot {
-    uint64_t stamp; /* CLOCK_BOOTTIME when the slot was taken, made odd; 0 = free. Names the occupant */
-    uint32_t pid;   /* in its own PID namespace; 0 while the slot is being taken */
-    uint32_t state; /* COT_SLOT_* */
+    uint64_t stamp;         /* CLOCK_BOOTTIME when the slot was taken, made odd; 0 = free. Names the occupant */
+    uint32_t pid;           /* in its own PID namespace; 0 while the slot is being taken */
+    uint32_t state;         /* COT_SLOT_* */
     uint64_t start_ticks;   /* field 22 of /proc/PID/stat */
     uint64_t pid_namespace; /* inode of /proc/PID/ns/pid */
     uint64_t image;         /* tells two programs apart that one process ran, before and after an exec */

@@ -2,9 +2,9 @@
  * trusted copy of the grant, and it carries what only the agent can know: what a context costs on this card, how the
  * driver rounds, what the driver says that each process really holds.
  *
- * Rules of change: the file never changes its size and is rewritten in place. A card entry and a feedback entry end in a
- * check word over their own bytes; a reader that finds it wrong has caught a write half done and reads again. The gate
- * words are single words. Little-endian, 8-byte aligned, no pointers. */
+ * Rules of change: the file never changes its size and is rewritten in place. A card entry and a feedback entry end in
+ * a check word over their own bytes; a reader that finds it wrong has caught a write half done and reads again. The
+ * gate words are single words. Little-endian, 8-byte aligned, no pointers. */
 #pragma once
 
 #include <assert.h>
@@ -15,7 +15,8 @@
 #define COT_MAX_CARDS 16u
 #define COT_MAX_SLOTS 4096u
 
-enum {                           /* page flags */
+/* page flags */
+enum {
     COT_PAGE_ISOLATE_MEMORY = 1, /* memory requests beyond the grant are refused */
     COT_PAGE_HAS_FEEDBACK = 2,   /* some feedback entry says something */
 };
@@ -31,8 +32,8 @@ struct cot_page_header {
     uint32_t card_count; /* entries in cards[] that are valid, at most COT_MAX_CARDS */
     uint32_t slot_count; /* slots of the ledger and rows of the feedback */
     uint32_t flags;
-    uint32_t gate;        /* COT_GATE_*: the one word that every launch reads */
-    uint64_t generation;  /* grows with every change of a card entry */
+    uint32_t gate;         /* COT_GATE_*: the one word that every launch reads */
+    uint64_t generation;   /* grows with every change of a card entry */
     uint64_t heartbeat_ns; /* CLOCK_BOOTTIME of the agent's last visit */
     uint64_t reserved[2];
 };
@@ -51,10 +52,10 @@ struct cot_page_card {
 /* What the agent found out about one slot on one card. `stamp` says about which occupant of the slot. */
 struct cot_page_feedback {
     uint64_t stamp;
-    int64_t residual_bytes;   /* held according to the driver, minus charged by the process, when nothing was under way */
-    uint64_t released_bytes;  /* of slot_card.freed: so much has really left the card */
-    uint64_t signature;       /* cot_row_signature of the row as measured: a negative residual holds only while it does */
-    uint64_t dead_stamp;      /* this occupant is gone and its memory with it: anybody may reap the slot */
+    int64_t residual_bytes; /* held according to the driver, minus charged by the process, when nothing was under way */
+    uint64_t released_bytes; /* of slot_card.freed: so much has really left the card */
+    uint64_t signature;  /* cot_row_signature of the row as measured: a negative residual holds only while it does */
+    uint64_t dead_stamp; /* this occupant is gone and its memory with it: anybody may reap the slot */
     uint64_t check;
     uint64_t reserved[2];
 };

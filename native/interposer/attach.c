@@ -40,7 +40,8 @@ bool cot_attached(void) {
 
 static abi_result refuse(const char *what, const char *path, int error) {
     char text[PATH_MAX + 256];
-    int length = snprintf(text, sizeof text, "cotenant: this container's GPU grant cannot be read, so the GPU stays closed: %s %s%s%s\n",
+    int length = snprintf(text, sizeof text,
+                          "cotenant: this container's GPU grant cannot be read, so the GPU stays closed: %s %s%s%s\n",
                           what, path, error ? ": " : "", error ? strerror(error) : "");
     if (length > 0) (void)!write(STDERR_FILENO, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
     return ABI_ERROR_NOT_PERMITTED;
@@ -139,7 +140,8 @@ static uint64_t pid_namespace(void) {
 static void note_use(uint32_t slot) {
     struct cot_ledger_header *header = (struct cot_ledger_header *)at.ledger;
     uint32_t used = __atomic_load_n(&header->slots_used, __ATOMIC_RELAXED);
-    while (used <= slot && !__atomic_compare_exchange_n(&header->slots_used, &used, slot + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+    while (used <= slot && !__atomic_compare_exchange_n(&header->slots_used, &used, slot + 1, false, __ATOMIC_SEQ_CST,
+                                                        __ATOMIC_RELAXED)) {
     }
 }
 
@@ -305,7 +307,8 @@ static void read_card(uint32_t card, uint64_t generation) {
 
 void cot_limits(uint32_t card, struct cot_limits *limits) {
     uint64_t generation = __atomic_load_n(&at.page->header.generation, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(atomic_load_explicit(&seen[card].generation, memory_order_acquire) != generation + 1, 0)) read_card(card, generation);
+    if (__builtin_expect(atomic_load_explicit(&seen[card].generation, memory_order_acquire) != generation + 1, 0))
+        read_card(card, generation);
     limits->memory_bytes = atomic_load_explicit(&seen[card].memory_bytes, memory_order_relaxed);
     limits->context_bytes = atomic_load_explicit(&seen[card].context_bytes, memory_order_relaxed);
     limits->granule_bytes = atomic_load_explicit(&seen[card].granule_bytes, memory_order_relaxed);

@@ -131,7 +131,9 @@ void cot_blocks_drop_context(void *context) {
             if (!found.key) break;
             struct cot_limits limits;
             cot_limits(found.card, &limits);
-            uint64_t bytes = found.kind == COT_LINEAR ? cot_pages_remove(found.card, found.key, found.bytes, limits.granule_bytes) : found.bytes;
+            uint64_t bytes = found.kind == COT_LINEAR
+                                 ? cot_pages_remove(found.card, found.key, found.bytes, limits.granule_bytes)
+                                 : found.bytes;
             if (found.kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(found.card)->managed, bytes, __ATOMIC_RELAXED);
             if (bytes) cot_release(found.card, bytes);
         }
@@ -187,7 +189,8 @@ static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
     if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;
     bool ragged_head = first < whole_first, ragged_tail = last >= whole_end, small = cot_is_packed(bytes, granule);
     if (ragged_head && (add ? page_join(card, first, small) : page_part(first))) changed += granule;
-    if (ragged_tail && !(ragged_head && last == first) && (add ? page_join(card, last, small) : page_part(last))) changed += granule;
+    if (ragged_tail && !(ragged_head && last == first) && (add ? page_join(card, last, small) : page_part(last)))
+        changed += granule;
     return changed;
 }
 
@@ -214,7 +217,9 @@ static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
         lock(&blocks[i].lock);
         for (uint32_t k = 0; k < blocks[i].capacity; k++) {
             const struct cot_block *block = (const struct cot_block *)blocks[i].entries + k;
-            if (block->key <= TOMBSTONE || block->kind != COT_LINEAR || block->key + block->bytes <= start || block->key >= start + granule) continue;
+            if (block->key <= TOMBSTONE || block->kind != COT_LINEAR || block->key + block->bytes <= start ||
+                block->key >= start + granule)
+                continue;
             uint64_t from = block->key > start ? (block->key - start) / UNIT : 0;
             uint64_t to = (block->key + block->bytes - start + UNIT - 1) / UNIT;
             for (uint64_t unit = from; unit < to && unit < count; unit++) taken[unit / 64] |= 1ull << (unit % 64);

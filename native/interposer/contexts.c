@@ -1,5 +1,5 @@
-/* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts that
- * a runtime makes behind the exported names (through the driver's own tables) are charged when they first appear. */
+/* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts
+ * that a runtime makes behind the exported names (by the driver's own tables) are charged when they first appear. */
 #include <pthread.h>
 
 #include "cot.h"
@@ -150,18 +150,21 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
 static void check_primary(abi_device device) {
     unsigned flags;
     int active = 1;
-    if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) != ABI_SUCCESS || active) return;
+    if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) !=
+            ABI_SUCCESS ||
+        active)
+        return;
     pthread_mutex_lock(&contexts_lock);
     struct known_context *entry = primary_of(device);
     if (entry) forget(entry);
     pthread_mutex_unlock(&contexts_lock);
 }
 
-#define AFTER_PRIMARY(symbol)                                                    \
-    abi_result cot_##symbol(abi_device device) {                                 \
-        abi_result result = CALL_REAL(symbol, (abi_device), device);             \
-        if (result == ABI_SUCCESS && cot_attached()) check_primary(device);      \
-        return result;                                                           \
+#define AFTER_PRIMARY(symbol)                                               \
+    abi_result cot_##symbol(abi_device device) {                            \
+        abi_result result = CALL_REAL(symbol, (abi_device), device);        \
+        if (result == ABI_SUCCESS && cot_attached()) check_primary(device); \
+        return result;                                                      \
     }
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
@@ -171,19 +174,21 @@ AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 /* ---- explicit contexts ---- */
 
 /* `device` is the last argument of every version; the rest goes to the driver as it came. */
-#define CREATE(symbol, parameters, types, ...)                                          \
-    abi_result cot_##symbol parameters {                                                \
-        uint32_t card;                                                                  \
-        uint64_t reserved;                                                              \
-        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);      \
-        abi_result result = make_room(device, &card, &reserved);                        \
-        if (result != ABI_SUCCESS) return result;                                       \
-        result = CALL_REAL(symbol, types, __VA_ARGS__);                                 \
+#define CREATE(symbol, parameters, types, ...)                                              \
+    abi_result cot_##symbol parameters {                                                    \
+        uint32_t card;                                                                      \
+        uint64_t reserved;                                                                  \
+        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                             \
+        abi_result result = make_room(device, &card, &reserved);                            \
+        if (result != ABI_SUCCESS) return result;                                           \
+        result = CALL_REAL(symbol, types, __VA_ARGS__);                                     \
         settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false); \
-        return result;                                                                  \
+        return result;                                                                      \
     }
-CREATE(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out, flags, device)
-CREATE(cuCtxCreate_v2, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out, flags, device)
+CREATE(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out,
+       flags, device)
+CREATE(cuCtxCreate_v2, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device),
+       out, flags, device)
 CREATE(cuCtxCreate_v3, (abi_context * out, void *affinity, int count, unsigned flags, abi_device device),
        (abi_context *, void *, int, unsigned, abi_device), out, affinity, count, flags, device)
 CREATE(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi_device device),
@@ -196,11 +201,11 @@ static void after_destroy(void *handle) {
     pthread_mutex_unlock(&contexts_lock);
 }
 
-#define DESTROY(symbol)                                                                 \
-    abi_result cot_##symbol(abi_context context) {                                      \
-        abi_result result = CALL_REAL(symbol, (abi_context), context);                  \
-        if (result == ABI_SUCCESS && cot_attached()) after_destroy(context);            \
-        return result;                                                                  \
+#define DESTROY(symbol)                                                      \
+    abi_result cot_##symbol(abi_context context) {                           \
+        abi_result result = CALL_REAL(symbol, (abi_context), context);       \
+        if (result == ABI_SUCCESS && cot_attached()) after_destroy(context); \
+        return result;                                                       \
     }
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)

@@ -18,26 +18,26 @@
 #define COT_NO_CARD UINT32_MAX
 
 /* Calls the real entry point or answers what a machine without a driver answers. */
-#define CALL_REAL(symbol, types, ...)                                                       \
-    ({                                                                                      \
-        abi_result(*real_) types = (abi_result(*) types)shim_real(COT_AT_##symbol);         \
-        real_ ? real_(__VA_ARGS__) : (abi_result)shim_missing();                            \
+#define CALL_REAL(symbol, types, ...)                                               \
+    ({                                                                              \
+        abi_result(*real_) types = (abi_result(*) types)shim_real(COT_AT_##symbol); \
+        real_ ? real_(__VA_ARGS__) : (abi_result)shim_missing();                    \
     })
 /* The same for an entry point that has no wrapper. */
-#define CALL_DRIVER(name, types, ...)                                                       \
-    ({                                                                                      \
-        static _Atomic(void *) address_;                                                    \
-        void *known_ = atomic_load_explicit(&address_, memory_order_relaxed);               \
+#define CALL_DRIVER(name, types, ...)                                                                   \
+    ({                                                                                                  \
+        static _Atomic(void *) address_;                                                                \
+        void *known_ = atomic_load_explicit(&address_, memory_order_relaxed);                           \
         if (!known_) atomic_store_explicit(&address_, known_ = cot_driver(name), memory_order_relaxed); \
-        abi_result(*real_) types = (abi_result(*) types)known_;                             \
-        real_ ? real_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;                       \
+        abi_result(*real_) types = (abi_result(*) types)known_;                                         \
+        real_ ? real_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;                                   \
     })
 void *cot_driver(const char *name);
 
 /* ---- attach.c: the page, the ledger, this process's slot ---- */
 
-/* ABI_SUCCESS once page and ledger are mapped and a slot is held. Every call that takes memory begins with it and answers
- * its error, so that a process without a readable grant, or one that came past cuInit, takes none. */
+/* ABI_SUCCESS once page and ledger are mapped and a slot is held. Every call that takes memory begins with it and
+ * answers its error, so that a process without a readable grant, or one that came past cuInit, takes none. */
 abi_result cot_attach(void);
 /* True in a process that is attached and not a forked child of it. Calls that take nothing only ask this. */
 bool cot_attached(void);
@@ -63,7 +63,8 @@ uint32_t cot_card_of(abi_device device);
 
 /* ---- quota.c: announce, check, commit or roll back ---- */
 
-/* True: `bytes` are announced in this process's slot and fit; the caller calls the driver, then commits or rolls back. */
+/* True: `bytes` are announced in this process's slot and fit; the caller then calls the driver and commits or rolls
+ * back. */
 bool cot_reserve(uint32_t card, uint64_t bytes);
 void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged);
 void cot_rollback(uint32_t card, uint64_t reserved);
@@ -75,7 +76,7 @@ void cot_touch(uint32_t card); /* something may have changed although no count d
 uint64_t cot_held(uint32_t card);
 
 /* ---- liveness.c ---- */
-bool cot_reap(void);                    /* frees slots of the dead; true if any was */
+bool cot_reap(void); /* frees slots of the dead; true if any was */
 bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 

@@ -1,5 +1,5 @@
-/* Memory by handle. Physical memory is charged when it is created and lives as long as any handle or mapping of it does,
- * so references are counted for both; memory that another process owns is tracked at no charge. */
+/* Memory by handle. Physical memory is charged when it is created and lives as long as any handle or mapping of it
+ * does, so references are counted for both; memory that another process owns is tracked at no charge. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -60,7 +60,8 @@ static bool mapping_at(abi_devptr at, abi_vmm_handle *handle) {
 static void drop_reference(abi_vmm_handle handle) {
     struct cot_block block;
     uint32_t left;
-    if (cot_blocks_refer(handle, COT_VMM, -1, &block, &left) && left == 0 && block.bytes) cot_release(block.card, block.bytes);
+    if (cot_blocks_refer(handle, COT_VMM, -1, &block, &left) && left == 0 && block.bytes)
+        cot_release(block.card, block.bytes);
 }
 
 static bool add_reference(abi_vmm_handle handle) {
@@ -70,7 +71,9 @@ static bool add_reference(abi_vmm_handle handle) {
 }
 
 abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop, unsigned long long flags) {
-#define CREATE() CALL_REAL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), handle, bytes, prop, flags)
+#define CREATE()                                                                                                      \
+    CALL_REAL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), handle, bytes, prop, \
+              flags)
     if (!handle || !prop || prop->location.type != ABI_LOCATION_DEVICE) return CREATE();
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
@@ -109,7 +112,8 @@ abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_hand
         drop_reference(handle);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
-    abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes, offset, handle, flags);
+    abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes,
+                                  offset, handle, flags);
     if (result != ABI_SUCCESS && counted && mapping_take(at, bytes, &handle)) drop_reference(handle);
     return result;
 }
@@ -134,7 +138,8 @@ abi_result cot_cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *address
 }
 
 abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
-    abi_result result = CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), handle, os_handle, type);
+    abi_result result =
+        CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), handle, os_handle, type);
     if (result != ABI_SUCCESS || !cot_attached()) return result;
     struct cot_block block = {.key = *handle, .bytes = 0, .kind = COT_VMM, .references = 1};
     if (!add_reference(*handle)) cot_blocks_add(&block);

@@ -22,7 +22,7 @@ static uint32_t gnu_hash(const char *name) {
 }
 
 /* One look-up in an object's GNU hash table; only definitions count. */
-static void *table_lookup(ElfW(Addr) base, const ElfW(Sym) *symbols, const char *strings, const uint32_t *table,
+static void *table_lookup(ElfW(Addr) base, const ElfW(Sym) * symbols, const char *strings, const uint32_t *table,
                           const char *name) {
     uint32_t bucket_count = table[0], first = table[1], bloom_words = table[2];
     const uint32_t *buckets = table + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
@@ -55,7 +55,8 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
     if (!is_libc(info->dlpi_name)) return 0;
     const ElfW(Dyn) *dynamic = NULL;
     for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
     }
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
@@ -76,7 +77,8 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
 /* Racing first callers find the same answer. */
 static struct found found_symbols(void) {
     static _Atomic(void *) known_dlsym, known_dlvsym;
-    struct found found = {atomic_load_explicit(&known_dlsym, memory_order_acquire), atomic_load_explicit(&known_dlvsym, memory_order_acquire)};
+    struct found found = {atomic_load_explicit(&known_dlsym, memory_order_acquire),
+                          atomic_load_explicit(&known_dlvsym, memory_order_acquire)};
     if (found.dlsym) return found;
     dl_iterate_phdr(visit, &found);
     atomic_store_explicit(&known_dlvsym, found.dlvsym, memory_order_release);

@@ -1,8 +1,8 @@
 /* Memory by bytes: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their cuMemFree.
  *
- * The charge is what the card really gives up: whole granules. A large request has granules of its own; small ones share
- * them, so what a small one costs is known only from where it lies. It is therefore announced as one granule and charged
- * as none or one. */
+ * The charge is what the card really gives up: whole granules. A large request has granules of its own; small ones
+ * share them, so what a small one costs is known only from where it lies. It is therefore announced as one granule and
+ * charged as none or one. */
 #include "cot.h"
 
 #define MANAGED_GRANULE 65536ull /* managed memory moves in pieces of 64 KiB */
@@ -30,7 +30,8 @@ static abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket)
     ticket->reserved = round_up(bytes, granule ? granule : ticket->limits.granule_bytes);
     if (cot_reserve(ticket->card, ticket->reserved)) return ABI_SUCCESS;
     /* The grant is full, yet a small request may fit where small ones lie already. */
-    if (granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes) && cot_pages_have_gap(ticket->card, bytes, ticket->limits.granule_bytes)) {
+    if (granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes) &&
+        cot_pages_have_gap(ticket->card, bytes, ticket->limits.granule_bytes)) {
         ticket->reserved = 0;
         ticket->gap = true;
         return ABI_SUCCESS;
@@ -54,7 +55,12 @@ static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint6
         }
         ticket->reserved = charge;
     }
-    struct cot_block block = {.key = pointer, .bytes = bytes, .card = ticket->card, .kind = COT_LINEAR, .context = ticket->context, .references = 1};
+    struct cot_block block = {.key = pointer,
+                              .bytes = bytes,
+                              .card = ticket->card,
+                              .kind = COT_LINEAR,
+                              .context = ticket->context,
+                              .references = 1};
     cot_blocks_add(&block);
     if (charge) cot_commit(ticket->card, ticket->reserved, charge);
     else if (ticket->reserved) cot_rollback(ticket->card, ticket->reserved);
@@ -62,16 +68,16 @@ static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint6
 }
 
 /* Calls the driver between announcement and charge. */
-#define RESERVE_LINEAR(symbol, types, bytes, pointer, ...)                            \
-    ({                                                                                \
-        struct ticket ticket_;                                                             \
-        abi_result result_ = begin(bytes, 0, &ticket_);                               \
-        if (result_ == ABI_SUCCESS) {                                                 \
-            result_ = CALL_REAL(symbol, types, __VA_ARGS__);                          \
+#define RESERVE_LINEAR(symbol, types, bytes, pointer, ...)                                    \
+    ({                                                                                        \
+        struct ticket ticket_;                                                                \
+        abi_result result_ = begin(bytes, 0, &ticket_);                                       \
+        if (result_ == ABI_SUCCESS) {                                                         \
+            result_ = CALL_REAL(symbol, types, __VA_ARGS__);                                  \
             if (result_ == ABI_SUCCESS) result_ = finish_linear(&ticket_, *(pointer), bytes); \
-            else cot_rollback(ticket_.card, ticket_.reserved);                        \
-        }                                                                             \
-        result_;                                                                      \
+            else cot_rollback(ticket_.card, ticket_.reserved);                                \
+        }                                                                                     \
+        result_;                                                                              \
     })
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
@@ -85,7 +91,7 @@ abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
     return RESERVE_LINEAR(cuMemAlloc, (unsigned *, unsigned), bytes, pointer, pointer, bytes);
 }
 
-/* Rows are padded by the driver; the padding is announced as the driver is known to choose it, and charged as it did. */
+/* Rows are padded by the driver; the padding is announced as the driver is known to choose it, charged as it did. */
 static uint64_t pitch_guess(uint64_t width, uint64_t height) {
     uint64_t row = round_up(width, 512);
     return height && row > UINT64_MAX / height ? UINT64_MAX : row * height;
@@ -124,7 +130,8 @@ abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned widt
 }
 
 abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
-    if (!pointer || bytes == 0) return CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
+    if (!pointer || bytes == 0)
+        return CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
     struct ticket ticket;
     abi_result result = begin(bytes, MANAGED_GRANULE, &ticket);
     if (result != ABI_SUCCESS) return result;
@@ -133,7 +140,12 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
         cot_rollback(ticket.card, ticket.reserved);
         return result;
     }
-    struct cot_block block = {.key = *pointer, .bytes = ticket.reserved, .card = ticket.card, .kind = COT_MANAGED, .context = ticket.context, .references = 1};
+    struct cot_block block = {.key = *pointer,
+                              .bytes = ticket.reserved,
+                              .card = ticket.card,
+                              .kind = COT_MANAGED,
+                              .context = ticket.context,
+                              .references = 1};
     cot_blocks_add(&block);
     __atomic_fetch_add(&cot_own(ticket.card)->managed, ticket.reserved, __ATOMIC_RELAXED);
     cot_commit(ticket.card, ticket.reserved, ticket.reserved);

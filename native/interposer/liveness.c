@@ -9,7 +9,8 @@
 #include "cot.h"
 
 static off_t lock_byte(uint32_t slot) {
-    return (off_t)slot; /* which bytes they are does not matter: locks and contents have nothing to do with each other */
+    return (
+        off_t)slot; /* which bytes they are does not matter: locks and contents have nothing to do with each other */
 }
 
 bool cot_lock_slot(int fd, uint32_t slot) {
@@ -41,15 +42,16 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp)
         if (limits.releases_late) return false;
     }
     struct stat info;
-    if (!atomic_load(&own_namespace) && stat("/proc/self/ns/pid", &info) == 0) atomic_store(&own_namespace, info.st_ino);
+    if (!atomic_load(&own_namespace) && stat("/proc/self/ns/pid", &info) == 0)
+        atomic_store(&own_namespace, info.st_ino);
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
     if (pid == 0) return true; /* died while taking it: the lock would be held otherwise */
     if (slot->pid_namespace != atomic_load(&own_namespace)) return false;
     return cot_start_ticks(pid) != slot->start_ticks;
 }
 
-/* Holding the slot's byte lock makes its death ours to note; a process killed in the middle of this leaves a slot that the
- * next one reaps. Counts go to zero before the stamp does, so no sum ever misses a charge that is still held. */
+/* Holding the slot's byte lock makes its death ours to note; a process killed in the middle of this leaves a slot that
+ * the next one reaps. Counts go to zero before the stamp does, so no sum ever misses a charge that is still held. */
 bool cot_reap(void) {
     bool any = false;
     int fd = cot_ledger_fd();

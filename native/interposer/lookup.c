@@ -1,7 +1,7 @@
 /* The look-up routes: dlsym and dlvsym for everybody, cuGetProcAddress in both forms.
  *
- * dlsym tail-jumps into libc's for every name that is not a driver's, with the caller's return address in place, because
- * RTLD_NEXT and RTLD_DEFAULT mean something relative to it. */
+ * dlsym tail-jumps into libc's for every name that is not a driver's, with the caller's return address in place,
+ * because RTLD_NEXT and RTLD_DEFAULT mean something relative to it. */
 #include <dlfcn.h>
 #include <string.h>
 
@@ -32,9 +32,9 @@ struct route {
 };
 __attribute__((used)) struct route cot_route_dlsym(void *handle, const char *name, const void *caller) {
     struct route route = {NULL, NULL};
-    bool decided = is_cuda_name(name)             ? shim_look_up(handle, name, caller, &route.answer)
+    bool decided = is_cuda_name(name)          ? shim_look_up(handle, name, caller, &route.answer)
                    : !strncmp(name, "nvml", 4) ? nvml_look_up(handle, name, caller, &route.answer)
-                                                  : false;
+                                               : false;
     if (!decided) route.go_on = libc_dlsym_address();
     return route;
 }
@@ -104,11 +104,13 @@ typedef abi_result (*gpa_v2)(const char *, void **, int, uint64_t, int *);
 static abi_result ask(bool second, const char *base, void **address, int version, uint64_t flags, int *status) {
     void *real = shim_real(second ? COT_AT_cuGetProcAddress_v2 : COT_AT_cuGetProcAddress);
     if (!real) return (abi_result)shim_missing();
-    return second ? ((gpa_v2)real)(base, address, version, flags, status) : ((gpa_v1)real)(base, address, version, flags);
+    return second ? ((gpa_v2)real)(base, address, version, flags, status)
+                  : ((gpa_v1)real)(base, address, version, flags);
 }
 
-/* "Ask twice": the driver's answer is recognised by asking it again at a version whose variant this build knows. Only if
- * both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant passes. */
+/* "Ask twice": the driver's answer is recognised by asking it again at a version whose variant this build knows. Only
+ * if both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant
+ * passes. */
 static void *recognise(bool second, const char *base, void *address, int version, uint64_t flags) {
     int first = first_row(base);
     if (first < 0) return address;
@@ -116,7 +118,9 @@ static void *recognise(bool second, const char *base, void *address, int version
     int best = -1;
     for (int i = first; i < ABI_CUDA_VERSION_ROW_COUNT && !strcmp(ROWS[i].base, base); i++) {
         if (ROWS[i].version > version || (ROWS[i].per_thread && !per_thread)) continue;
-        if (best < 0 || ROWS[i].version > ROWS[best].version || (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread)) best = i;
+        if (best < 0 || ROWS[i].version > ROWS[best].version ||
+            (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread))
+            best = i;
     }
     if (best < 0) return address;
     int index = shim_find(ROWS[best].symbol);
@@ -131,12 +135,14 @@ static void *recognise(bool second, const char *base, void *address, int version
 
 abi_result cot_cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {
     abi_result result = ask(true, base, address, version, flags, status);
-    if (result == ABI_SUCCESS && base && address && *address) *address = recognise(true, base, *address, version, flags);
+    if (result == ABI_SUCCESS && base && address && *address)
+        *address = recognise(true, base, *address, version, flags);
     return result;
 }
 
 abi_result cot_cuGetProcAddress(const char *base, void **address, int version, uint64_t flags) {
     abi_result result = ask(false, base, address, version, flags, NULL);
-    if (result == ABI_SUCCESS && base && address && *address) *address = recognise(false, base, *address, version, flags);
+    if (result == ABI_SUCCESS && base && address && *address)
+        *address = recognise(false, base, *address, version, flags);
     return result;
 }

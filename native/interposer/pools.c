@@ -1,5 +1,5 @@
-/* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much that
- * is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
+/* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much
+ * that is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
  * announced as if the pool had nothing left. */
 #include <pthread.h>
 
@@ -69,7 +69,8 @@ void cot_pools_forget(uint32_t card) {
 
 static bool is_capturing(abi_stream stream) {
     int status = ABI_CAPTURE_NONE;
-    return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS && status == ABI_CAPTURE_ACTIVE;
+    return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
+           status == ABI_CAPTURE_ACTIVE;
 }
 
 /* The device of a stream's context; default streams belong to the current one. */
@@ -91,16 +92,19 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
 typedef abi_result (*alloc_call)(abi_devptr *, size_t, abi_stream);
 typedef abi_result (*alloc_from_call)(abi_devptr *, size_t, abi_pool, abi_stream);
 
-static abi_result call(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+static abi_result call(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool,
+                       abi_stream stream) {
     if (!real) return (abi_result)shim_missing();
-    return from_pool ? ((alloc_from_call)real)(pointer, bytes, pool, stream) : ((alloc_call)real)(pointer, bytes, stream);
+    return from_pool ? ((alloc_from_call)real)(pointer, bytes, pool, stream)
+                     : ((alloc_call)real)(pointer, bytes, stream);
 }
 
 static abi_result free_again(abi_devptr pointer, abi_stream stream) {
     return CALL_REAL(cuMemFreeAsync, (abi_devptr, abi_stream), pointer, stream);
 }
 
-static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool,
+                           abi_stream stream) {
     abi_device device;
     void *context;
     uint32_t card;
@@ -114,7 +118,8 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     card = cot_card_of(device);
     if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
     abi_pool from = pool;
-    if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS) return ABI_ERROR_OUT_OF_MEMORY;
+    if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
+        return ABI_ERROR_OUT_OF_MEMORY;
 
     struct cot_limits limits;
     cot_limits(card, &limits);

@@ -1,16 +1,16 @@
 /* Announce, check, call, commit or roll back. A request is announced in the process's own slot before anybody's counts
  * are read, so of two that race at least one sees the other; no lock, no shared total, nothing to repair.
  *
- * What a slot counts for is its own word, corrected by what the agent learned from the driver: more, if the driver holds
- * more for it than it charged (code, local memory); less, if it holds less and the process has done nothing since; and
- * freed memory as long as the card may still hold it. */
+ * What a slot counts for is its own word, corrected by what the agent learned from the driver: more, if the driver
+ * holds more for it than it charged (code, local memory); less, if it holds less and the process has done nothing
+ * since; and freed memory as long as the card may still hold it. */
 #include <time.h>
 
 #include "cot.h"
 
 #define SPIN_TRIES 16
-#define REAP_EVERY 16 /* tries between looks for the dead */
-#define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
+#define REAP_EVERY 16           /* tries between looks for the dead */
+#define WAIT_NS 2000000000ull   /* the longest that others' announcements keep a request waiting */
 #define SANE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
 
 static uint64_t sane(uint64_t bytes) {
@@ -19,7 +19,8 @@ static uint64_t sane(uint64_t bytes) {
 
 /* Distinguishes every state of a row from the one that the agent measured. */
 static uint64_t signature(const struct cot_slot_card *row) {
-    uint64_t held = __atomic_load_n(&row->held, __ATOMIC_RELAXED), freed = __atomic_load_n(&row->freed, __ATOMIC_RELAXED);
+    uint64_t held = __atomic_load_n(&row->held, __ATOMIC_RELAXED),
+             freed = __atomic_load_n(&row->freed, __ATOMIC_RELAXED);
     uint64_t changes = __atomic_load_n(&row->changes, __ATOMIC_RELAXED);
     return cot_row_signature(held, freed, changes);
 }

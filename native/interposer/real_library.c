@@ -17,8 +17,13 @@
 #include "shim.h"
 
 static const char *const VENDOR_FOLDERS[] = {
-    "/usr/local/nvidia/lib64", "/usr/local/cuda/compat", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64/nvidia",
-    "/usr/lib/wsl/lib",        "/usr/lib/x86_64-linux-gnu", "/usr/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/cuda/compat",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib64/nvidia",
+    "/usr/lib/wsl/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
 };
 
 static struct stat own_file;
@@ -51,7 +56,8 @@ static int remember_code(struct dl_phdr_info *info, size_t size, void *data) {
 
 bool shim_is_real_code(const void *address) {
     uintptr_t at = (uintptr_t)address;
-    return at >= atomic_load_explicit(&code_first, memory_order_relaxed) && at < atomic_load_explicit(&code_last, memory_order_relaxed);
+    return at >= atomic_load_explicit(&code_first, memory_order_relaxed) &&
+           at < atomic_load_explicit(&code_last, memory_order_relaxed);
 }
 
 static void *try_file(const char *path) {
@@ -72,7 +78,8 @@ static void *try_file(const char *path) {
 
 static void *try_folder(const char *folder) {
     char path[PATH_MAX];
-    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%s", folder, shim_soname) >= (int)sizeof path) return NULL;
+    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%s", folder, shim_soname) >= (int)sizeof path)
+        return NULL;
     return try_file(path);
 }
 
@@ -121,7 +128,9 @@ static void *search_cache(const char *text, size_t size) {
         struct cache_entry entry;
         memcpy(&entry, at + sizeof header + i * sizeof entry, sizeof entry);
         if (entry.key >= left || entry.value >= left) continue;
-        if (strncmp(at + entry.key, shim_soname, left - entry.key) || strnlen(at + entry.value, left - entry.value) >= PATH_MAX) continue;
+        if (strncmp(at + entry.key, shim_soname, left - entry.key) ||
+            strnlen(at + entry.value, left - entry.value) >= PATH_MAX)
+            continue;
         void *handle = try_file(at + entry.value);
         if (handle) return handle;
     }
@@ -150,7 +159,8 @@ static void *find_library(void) {
     void *handle = try_loader_paths(false);
     if (!handle) handle = try_cache();
     if (!handle) handle = try_loader_paths(true);
-    for (size_t i = 0; !handle && i < sizeof VENDOR_FOLDERS / sizeof *VENDOR_FOLDERS; i++) handle = try_folder(VENDOR_FOLDERS[i]);
+    for (size_t i = 0; !handle && i < sizeof VENDOR_FOLDERS / sizeof *VENDOR_FOLDERS; i++)
+        handle = try_folder(VENDOR_FOLDERS[i]);
     return handle;
 }
 

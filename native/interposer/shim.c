@@ -57,7 +57,7 @@ static void *own_handle(void) {
 }
 
 /* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the driver's own look-ups are the
- * driver's; the pseudo handles mean something relative to the caller, so whatever is not ours goes to libc untouched. */
+ * driver's; the pseudo handles mean something relative to the caller, so what is not ours goes to libc untouched. */
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer) {
     bool relative = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     if (shim_is_real_code(caller)) return false;
@@ -73,8 +73,8 @@ bool shim_look_up(void *handle, const char *name, const void *caller, void **ans
     void *real = shim_real((uint32_t)index), *found = real;
     if (!relative) found = libc_dlsym(handle, name);
     if (!real || !found) {
-        /* "No such symbol" where the real library says so; asking it sets dlerror. A program that has opened our object by
-         * the library's name, where there is none, gets entry points that say that there is no device. */
+        /* "No such symbol" where the real library says so; asking it sets dlerror. A program that has opened our object
+         * by the library's name, where there is none, gets entry points that say that there is no device. */
         void *library = shim_real_library();
         if (library) *answer = libc_dlsym(library, name);
         else *answer = relative ? NULL : found;

@@ -19,13 +19,13 @@ struct shim_entry {
 /* Given by each object: its names in byte order, and the file it stands in for. */
 extern const struct shim_entry shim_entries[];
 extern const uint32_t shim_entry_count;
-extern const char shim_soname[];  /* "libcuda.so.1" */
-extern const char shim_marker[];  /* a symbol that only our own object exports */
+extern const char shim_soname[]; /* "libcuda.so.1" */
+extern const char shim_marker[]; /* a symbol that only our own object exports */
 
-int shim_missing(void);           /* what a call answers whose real entry point is not there */
+int shim_missing(void); /* what a call answers whose real entry point is not there */
 
-extern void *shim_target[];         /* where each trampoline jumps */
-extern const uint32_t *shim_gate;   /* points at the gate word; 0 = open */
+extern void *shim_target[];       /* where each trampoline jumps */
+extern const uint32_t *shim_gate; /* points at the gate word; 0 = open */
 
 /* Index of a name, or -1. */
 int shim_find(const char *name);

@@ -44,8 +44,8 @@ abi_result cot_cuInit(unsigned flags) {
 
 /* ---- the gate ---- */
 
-#define LOOK_NS 1000000           /* how often a closed gate is looked at */
-#define STALE_NS 30000000000ull   /* a gate whose agent has been silent for so long is open */
+#define LOOK_NS 1000000         /* how often a closed gate is looked at */
+#define STALE_NS 30000000000ull /* a gate whose agent has been silent for so long is open */
 
 static bool starts_with(const char *text, const char *start) {
     while (*start) {
@@ -61,7 +61,8 @@ static abi_stream stream_of(const char *name, const uint64_t *registers, const u
         return config ? config->stream : NULL;
     }
     if (starts_with(name, "cuLaunchCooperativeKernelMultiDevice")) return NULL;
-    if (starts_with(name, "cuLaunchKernel") || starts_with(name, "cuLaunchCooperativeKernel")) return (abi_stream)stack[2]; /* ninth */
+    if (starts_with(name, "cuLaunchKernel") || starts_with(name, "cuLaunchCooperativeKernel"))
+        return (abi_stream)stack[2]; /* ninth */
     if (starts_with(name, "cuLaunchGridAsync")) return (abi_stream)registers[3];
     if (starts_with(name, "cuGraphLaunch")) return (abi_stream)registers[1];
     return NULL;
@@ -77,7 +78,8 @@ static uint64_t boot_ns(void) {
 void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     int status = ABI_CAPTURE_NONE;
     abi_stream stream = stream_of(shim_entries[index].name, registers, stack);
-    bool capturing = CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
+    bool capturing = CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
+                     status != ABI_CAPTURE_NONE;
     while (!capturing && __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE) != COT_GATE_OPEN) {
         const struct cot_page *page = cot_page_now();
         if (!page || boot_ns() - __atomic_load_n(&page->header.heartbeat_ns, __ATOMIC_RELAXED) > STALE_NS) break;

@@ -156,9 +156,12 @@ size_t Library::stride_of(const unsigned char *buffer, size_t size, unsigned cou
 
 bool Library::processes(Device device, List list, std::vector<Entry> &out) {
     static const char *const NAMES[3][3] = {
-        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"},
-        {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses"},
-        {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses"},
+        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2",
+         "nvmlDeviceGetComputeRunningProcesses"},
+        {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2",
+         "nvmlDeviceGetGraphicsRunningProcesses"},
+        {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+         "nvmlDeviceGetMPSComputeRunningProcesses"},
     };
     static const size_t NOMINAL[3] = {24, 24, 16};
     static unsigned char buffer[MOST_PROCESSES * 32];
@@ -201,12 +204,14 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
         if (code == NVML_ABI_NOT_FOUND) return true;
         if (answered(versioned, code)) {
             for (unsigned i = 0; i < request.count && i < MOST_PROCESSES; i++) {
-                out.push_back({rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
+                out.push_back(
+                    {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
             }
             return true;
         }
     }
-    auto get = reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(find(plain));
+    auto get =
+        reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(find(plain));
     if (!get) return false;
     static nvml_abi_process_utilization rows[MOST_PROCESSES];
     unsigned count = MOST_PROCESSES;
@@ -214,7 +219,8 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     if (code == NVML_ABI_NOT_FOUND) return true; // the answer when nobody ran
     if (!answered(plain, code)) return false;
     for (unsigned i = 0; i < count && i < MOST_PROCESSES; i++) {
-        out.push_back({rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
+        out.push_back(
+            {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
     }
     return true;
 }

@@ -1,5 +1,5 @@
-// NVML through a table of functions looked up by name, each of which may be missing: drivers differ. Nothing else in the
-// sampler knows the library. Return codes are handed up as they are; every failure is counted by call and code.
+// NVML through a table of functions looked up by name, each of which may be missing: drivers differ. Nothing else in
+// the sampler knows the library. Return codes are handed up as they are; every failure is counted by call and code.
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,9 @@
 
 namespace {
 
-constexpr uint64_t RING_US = 10000000;       // the driver keeps 10 s of utilisation samples
-constexpr uint64_t LATE_US = 300000;         // a sample may become readable this long after its time
-constexpr uint64_t REREAD_ROUNDS = 10;       // a process can be moved to another cgroup
+constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
+constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
+constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup
 constexpr uint64_t INVENTORY_ROUNDS = 60;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 constexpr size_t MOST_ANCESTORS = 24;
@@ -80,13 +80,15 @@ void Sampler::read_inventory() {
         library_.device_text(device, "nvmlDeviceGetName", card.name);
         library_.pci(device, card.pci);
         card.has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", card.minor);
-        auto known = std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.uuid == card.uuid; });
+        auto known =
+            std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.uuid == card.uuid; });
         if (known == cards_.end()) cards_.push_back(card);
         else known->device = device;
     }
 }
 
-// A pid that starts anew is another process: what the old one used stays with the old one's record until it is forgotten.
+// A pid that starts anew is another process: what the old one used stays with the old one's record until it is
+// forgotten.
 Sampler::Known &Sampler::know(pid_t pid) {
     Known &known = known_[pid];
     proc::Process stat;
@@ -133,8 +135,8 @@ void Sampler::read_lists(size_t index, std::string &out) {
     out += "]";
 }
 
-// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of pid 0,
-// of more than 100 % or of the past are not believed.
+// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of pid
+// 0, of more than 100 % or of the past are not believed.
 void Sampler::integrate(size_t index, uint64_t now_us) {
     Card &card = cards_[index];
     const uint64_t since = card.last_seen_us;
@@ -194,8 +196,10 @@ void Sampler::write_card(size_t index, std::string &out) {
         add_field(out, "utilizationPercent", first);
         add_field(out, "memoryBusyPercent", second);
     }
-    if (library_.pair(card.device, "nvmlDeviceGetEncoderUtilization", first, second)) add_field(out, "encoderPercent", first);
-    if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second)) add_field(out, "decoderPercent", first);
+    if (library_.pair(card.device, "nvmlDeviceGetEncoderUtilization", first, second))
+        add_field(out, "encoderPercent", first);
+    if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second))
+        add_field(out, "decoderPercent", first);
     if (library_.number(card.device, "nvmlDeviceGetTemperature", 0u, first)) add_field(out, "temperatureC", first);
     if (library_.number(card.device, "nvmlDeviceGetPowerUsage", first)) add_field(out, "powerMw", first);
     if (library_.number(card.device, "nvmlDeviceGetEnforcedPowerLimit", first)) add_field(out, "powerLimitMw", first);
@@ -263,7 +267,8 @@ std::string Sampler::take() {
     const uint64_t started = now_ns(CLOCK_MONOTONIC);
     const bool ready = open_driver();
     if (ready) read_inventory();
-    std::snprintf(text, sizeof text, "{\"round\":%" PRIu64 ",\"atMs\":%" PRIu64 ",\"bootNs\":%" PRIu64, round_, now_ns(CLOCK_REALTIME) / 1000000, now_ns(CLOCK_BOOTTIME));
+    std::snprintf(text, sizeof text, "{\"round\":%" PRIu64 ",\"atMs\":%" PRIu64 ",\"bootNs\":%" PRIu64, round_,
+                  now_ns(CLOCK_REALTIME) / 1000000, now_ns(CLOCK_BOOTTIME));
     out += text;
     if (!ready) add_field(out, "problem", problem_);
     add_field(out, "driverVersion", driver_version_);

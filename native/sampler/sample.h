@@ -22,16 +22,16 @@ class Sampler {
         std::string uuid, name, pci;
         uint32_t minor = 0;
         bool has_minor = false, lost = false;
-        uint64_t last_seen_us = 0;  // newest utilisation sample taken into account; 0 = none yet
+        uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0;
-        uint64_t gaps = 0;          // times that the driver's ring overran before it was read
+        uint64_t gaps = 0; // times that the driver's ring overran before it was read
     };
     struct Usage { // of one process on one card, since the sampler first saw it
         uint64_t sm_us = 0, memory_us = 0, encoder_us = 0, decoder_us = 0;
         uint32_t sm_percent = 0; // over the last window
         uint64_t active_us = 0;  // wall clock of its last sample with SM use
         uint64_t bytes = 0;
-        uint32_t types = 0;      // 1 compute, 2 graphics, 4 MPS
+        uint32_t types = 0; // 1 compute, 2 graphics, 4 MPS
         bool bytes_known = false, listed = false;
     };
     struct Known {
@@ -39,7 +39,7 @@ class Sampler {
         std::vector<pid_t> ancestors;
         uint64_t read_round = 0;
         uint64_t seen_round = 0;
-        bool gone = false; // listed by the driver, but not in /proc
+        bool gone = false;             // listed by the driver, but not in /proc
         std::map<size_t, Usage> usage; // by card
     };
 

@@ -1,9 +1,9 @@
 /* How the simulated driver's libraries (driver/, nvml/) speak with the simulated kernel driver (daemon/).
  *
  * One daemon is one node. It owns the cards, the books (who holds how many bytes of which card) and the time line. A
- * library connects to DIR/node.sock (DIR/lib holds the libraries; the socket is found from the library's own path, so no
- * environment is needed), and the connection lives exactly as long as the process: when it dies, however it dies, its
- * memory goes back. Its host pid is taken from the socket's peer credentials, never from what it says.
+ * library connects to DIR/node.sock (DIR/lib holds the libraries; the socket is found from the library's own path, so
+ * no environment is needed), and the connection lives exactly as long as the process: when it dies, however it dies,
+ * its memory goes back. Its host pid is taken from the socket's peer credentials, never from what it says.
  *
  * Requests and replies are one SEQPACKET message each, one reply per request, in order. Kernels do not travel by
  * message: each (process, card) has a channel in shared memory, a ring that the process fills and the daemon empties,
@@ -41,7 +41,15 @@ enum sim_op {
 
 enum { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2, SIM_ROLE_CONTROL = 3 };
 enum { SIM_TYPE_COMPUTE = 1, SIM_TYPE_GRAPHICS = 2, SIM_TYPE_MPS = 4 };
-enum { SIM_KIND_CONTEXT, SIM_KIND_LINEAR, SIM_KIND_POOL, SIM_KIND_VMM, SIM_KIND_MANAGED, SIM_KIND_CODE, SIM_KIND_COUNT };
+enum {
+    SIM_KIND_CONTEXT,
+    SIM_KIND_LINEAR,
+    SIM_KIND_POOL,
+    SIM_KIND_VMM,
+    SIM_KIND_MANAGED,
+    SIM_KIND_CODE,
+    SIM_KIND_COUNT
+};
 enum { SIM_STATE_TEMPERATURE, SIM_STATE_POWER_MW, SIM_STATE_LOST };
 
 struct sim_request {
@@ -108,7 +116,7 @@ struct sim_facts {
     uint32_t cuda_version; /* 1000 x major + 10 x minor */
     uint32_t pad;
     char driver_version[32];
-    uint64_t kernel_ns; /* duration of a kernel that says nothing else */
+    uint64_t kernel_ns;       /* duration of a kernel that says nothing else */
     uint64_t code_free_bytes; /* code up to this size lies inside the context's own bytes */
     struct sim_card_facts cards[SIM_MAX_CARDS];
 };
@@ -123,23 +131,23 @@ struct sim_item {
     uint64_t submit_ns;   /* CLOCK_MONOTONIC */
     uint64_t duration_ns; /* SIM_ITEM_KERNEL */
     uint32_t kind;
-    uint32_t cell;  /* SIM_ITEM_STAMP: cell that gets the completion time */
-    int32_t error;  /* SIM_ITEM_KERNEL: sticky error that it ends with; 0 = none */
+    uint32_t cell; /* SIM_ITEM_STAMP: cell that gets the completion time */
+    int32_t error; /* SIM_ITEM_KERNEL: sticky error that it ends with; 0 = none */
     uint32_t pad[9];
 };
 
 /* Items complete in submission order: item k (counted from 1) is done when completed >= k. */
 struct sim_channel {
-    _Atomic uint64_t put;        /* written by the process: items submitted */
+    _Atomic uint64_t put; /* written by the process: items submitted */
     uint64_t pad0[7];
-    _Atomic uint64_t completed;  /* written by the daemon from here on */
+    _Atomic uint64_t completed;       /* written by the daemon from here on */
     _Atomic uint32_t completed_futex; /* changes whenever completed does */
-    _Atomic int32_t error;       /* sticky error of this process on this card */
-    _Atomic uint32_t sleeping;   /* 1: ring the doorbell after a submission or before a wait */
+    _Atomic int32_t error;            /* sticky error of this process on this card */
+    _Atomic uint32_t sleeping;        /* 1: ring the doorbell after a submission or before a wait */
     uint32_t pad1;
-    _Atomic uint64_t sm_ns;      /* measured SM time of this process */
+    _Atomic uint64_t sm_ns; /* measured SM time of this process */
     uint64_t pad2[4];
-    _Atomic uint64_t wait_for;   /* written by the process: smallest item that somebody waits for; 0 = nobody */
+    _Atomic uint64_t wait_for; /* written by the process: smallest item that somebody waits for; 0 = nobody */
     uint64_t pad3[7];
     struct sim_item ring[SIM_RING_ENTRIES];
     _Atomic uint64_t cells[SIM_CELLS]; /* completion times, ns; 0 = not yet */

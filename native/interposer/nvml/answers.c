@@ -1,4 +1,4 @@
-/* NVML inside a container: the slice as the card, and the container's own processes. Everything else is the driver's. */
+/* NVML inside a container: the slice as the card, and the container's own processes. All else is the driver's. */
 #include <string.h>
 
 #include "../generated/nvml_verbs.h"
@@ -6,35 +6,39 @@
 #include "view.h"
 
 #define REAL(symbol, types) ((nvml_abi_return(*) types)shim_real(COT_AT_##symbol))
-#define CALL_REAL(symbol, types, ...)                                  \
-    ({                                                                 \
-        nvml_abi_return(*real_) types = REAL(symbol, types);           \
-        real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing();  \
+#define CALL_REAL(symbol, types, ...)                                 \
+    ({                                                                \
+        nvml_abi_return(*real_) types = REAL(symbol, types);          \
+        real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing(); \
     })
 
 static bool card_of(nvml_abi_device device, uint32_t *card) {
     char uuid[NVML_ABI_UUID_BYTES];
     nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = NULL;
     int index = shim_find("nvmlDeviceGetUUID");
-    if (index >= 0) get = (nvml_abi_return(*)(nvml_abi_device, char *, unsigned))shim_real((uint32_t)index);
+    if (index >= 0) get = (nvml_abi_return (*)(nvml_abi_device, char *, unsigned))shim_real((uint32_t)index);
     return view_ready() && get && get(device, uuid, sizeof uuid) == NVML_ABI_SUCCESS && view_find(uuid, card);
 }
 
 /* ---- memory ---- */
 
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *out) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetMemoryInfo, (nvml_abi_device, struct nvml_abi_memory_v1 *), device, out);
+    nvml_abi_return result =
+        CALL_REAL(nvmlDeviceGetMemoryInfo, (nvml_abi_device, struct nvml_abi_memory_v1 *), device, out);
     uint32_t card;
     struct view_card now;
     if (result != NVML_ABI_SUCCESS || !out || !card_of(device, &card)) return result;
     view_card_now(card, &now);
-    if (now.isolate) *out = (struct nvml_abi_memory_v1){.total = now.memory_bytes, .used = now.held_bytes, .free = now.memory_bytes - now.held_bytes};
+    if (now.isolate)
+        *out = (struct nvml_abi_memory_v1){
+            .total = now.memory_bytes, .used = now.held_bytes, .free = now.memory_bytes - now.held_bytes};
     return result;
 }
 
 /* Nothing is reserved in a slice: what the driver keeps for itself is the card's, not the container's. */
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetMemoryInfo_v2, (nvml_abi_device, struct nvml_abi_memory_v2 *), device, out);
+    nvml_abi_return result =
+        CALL_REAL(nvmlDeviceGetMemoryInfo_v2, (nvml_abi_device, struct nvml_abi_memory_v2 *), device, out);
     uint32_t card;
     struct view_card now;
     if (result != NVML_ABI_SUCCESS || !out || !card_of(device, &card)) return result;
@@ -52,8 +56,8 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
 #define MOST_ENTRIES 1024
 #define FILLING 0xaa
 
-/* How long the driver's entries are cannot be told from the symbol's name: between 535.43 and 535.86 _v3 wrote 32 bytes.
- * Asked once, with a buffer of a known filling: entries end where the filling begins. */
+/* How long the driver's entries are cannot be told from the symbol's name: between 535.43 and 535.86 _v3 wrote 32
+ * bytes. Asked once, with a buffer of a known filling: entries end where the filling begins. */
 static size_t entry_size(size_t nominal, const unsigned char *buffer, size_t size, unsigned count) {
     size_t end = size;
     while (end > 0 && buffer[end - 1] == FILLING) end--;
@@ -64,7 +68,8 @@ static size_t entry_size(size_t nominal, const unsigned char *buffer, size_t siz
 /* Asks the driver for its whole list and hands on the container's part, in the same layout. */
 static nvml_abi_return list(void *address, nvml_abi_device device, unsigned *count, void *out, size_t nominal) {
     static _Thread_local unsigned char buffer[MOST_ENTRIES * 32];
-    nvml_abi_return (*real)(nvml_abi_device, unsigned *, void *) = (nvml_abi_return(*)(nvml_abi_device, unsigned *, void *))address;
+    nvml_abi_return (*real)(nvml_abi_device, unsigned *, void *) =
+        (nvml_abi_return (*)(nvml_abi_device, unsigned *, void *))address;
     if (!real) return (nvml_abi_return)shim_missing();
     if (!count || !view_ready()) return real(device, count, out);
     unsigned have = MOST_ENTRIES, room = *count, kept = 0;
@@ -85,9 +90,9 @@ static nvml_abi_return list(void *address, nvml_abi_device device, unsigned *cou
     return kept && !out ? NVML_ABI_INVALID_ARGUMENT : NVML_ABI_SUCCESS;
 }
 
-#define LIST(symbol, nominal)                                                                        \
-    nvml_abi_return cot_##symbol(nvml_abi_device device, unsigned *count, void *out) {               \
-        return list(shim_real(COT_AT_##symbol), device, count, out, nominal);                        \
+#define LIST(symbol, nominal)                                                          \
+    nvml_abi_return cot_##symbol(nvml_abi_device device, unsigned *count, void *out) { \
+        return list(shim_real(COT_AT_##symbol), device, count, out, nominal);          \
     }
 LIST(nvmlDeviceGetComputeRunningProcesses, 16)
 LIST(nvmlDeviceGetComputeRunningProcesses_v2, 24)
@@ -99,8 +104,10 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses, 16)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, 24)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 24)
 
-nvml_abi_return cot_nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device, struct nvml_abi_process_detail_list *out) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetRunningProcessDetailList, (nvml_abi_device, struct nvml_abi_process_detail_list *), device, out);
+nvml_abi_return cot_nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device,
+                                                          struct nvml_abi_process_detail_list *out) {
+    nvml_abi_return result = CALL_REAL(nvmlDeviceGetRunningProcessDetailList,
+                                       (nvml_abi_device, struct nvml_abi_process_detail_list *), device, out);
     if (result != NVML_ABI_SUCCESS || !out || !out->entries || !view_ready()) return result;
     unsigned kept = 0;
     for (unsigned i = 0; i < out->count; i++) {
@@ -110,8 +117,12 @@ nvml_abi_return cot_nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device
     return result;
 }
 
-nvml_abi_return cot_nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out, unsigned *count, unsigned long long last_seen) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetProcessUtilization, (nvml_abi_device, struct nvml_abi_process_utilization *, unsigned *, unsigned long long), device, out, count, last_seen);
+nvml_abi_return cot_nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out,
+                                                    unsigned *count, unsigned long long last_seen) {
+    nvml_abi_return result =
+        CALL_REAL(nvmlDeviceGetProcessUtilization,
+                  (nvml_abi_device, struct nvml_abi_process_utilization *, unsigned *, unsigned long long), device, out,
+                  count, last_seen);
     if (result != NVML_ABI_SUCCESS || !out || !count || !view_ready()) return result;
     unsigned kept = 0;
     for (unsigned i = 0; i < *count; i++) {
@@ -121,8 +132,10 @@ nvml_abi_return cot_nvmlDeviceGetProcessUtilization(nvml_abi_device device, stru
     return kept ? NVML_ABI_SUCCESS : NVML_ABI_NOT_FOUND;
 }
 
-nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct nvml_abi_processes_utilization *out) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetProcessesUtilizationInfo, (nvml_abi_device, struct nvml_abi_processes_utilization *), device, out);
+nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device,
+                                                          struct nvml_abi_processes_utilization *out) {
+    nvml_abi_return result = CALL_REAL(nvmlDeviceGetProcessesUtilizationInfo,
+                                       (nvml_abi_device, struct nvml_abi_processes_utilization *), device, out);
     if (result != NVML_ABI_SUCCESS || !out || !out->entries || !view_ready()) return result;
     unsigned kept = 0;
     for (unsigned i = 0; i < out->count; i++) {
@@ -137,7 +150,8 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
 /* Handles of the granted cards that the driver shows, in the driver's order. In a container these are all there are; a
  * plain process on a plain machine sees more, and is shown its own. */
 static unsigned granted(nvml_abi_device *handles) {
-    nvml_abi_return (*by_index)(unsigned, nvml_abi_device *) = REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvml_abi_device *));
+    nvml_abi_return (*by_index)(unsigned, nvml_abi_device *) =
+        REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvml_abi_device *));
     nvml_abi_return (*count_all)(unsigned *) = REAL(nvmlDeviceGetCount_v2, (unsigned *));
     unsigned all = 0, found = 0;
     if (!by_index || !count_all || count_all(&all) != NVML_ABI_SUCCESS) return 0;
@@ -150,7 +164,7 @@ static unsigned granted(nvml_abi_device *handles) {
 }
 
 static nvml_abi_return count_cards(void *address, unsigned *count) {
-    nvml_abi_return (*real)(unsigned *) = (nvml_abi_return(*)(unsigned *))address;
+    nvml_abi_return (*real)(unsigned *) = (nvml_abi_return (*)(unsigned *))address;
     nvml_abi_device handles[COT_MAX_CARDS];
     if (!real) return (nvml_abi_return)shim_missing();
     nvml_abi_return result = real(count);
@@ -165,7 +179,7 @@ nvml_abi_return cot_nvmlDeviceGetCount_v2(unsigned *count) {
 }
 
 static nvml_abi_return handle_at(void *address, unsigned index, nvml_abi_device *device) {
-    nvml_abi_return (*real)(unsigned, nvml_abi_device *) = (nvml_abi_return(*)(unsigned, nvml_abi_device *))address;
+    nvml_abi_return (*real)(unsigned, nvml_abi_device *) = (nvml_abi_return (*)(unsigned, nvml_abi_device *))address;
     nvml_abi_device handles[COT_MAX_CARDS];
     if (!real) return (nvml_abi_return)shim_missing();
     if (!device || !view_ready()) return real(index, device);

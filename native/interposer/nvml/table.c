@@ -34,6 +34,7 @@ void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *
     return shim_target[index];
 }
 
-__attribute__((visibility("default"))) bool cotenant_nvml_look_up(void *handle, const char *name, const void *caller, void **answer) {
+__attribute__((visibility("default"))) bool cotenant_nvml_look_up(void *handle, const char *name, const void *caller,
+                                                                  void **answer) {
     return shim_look_up(handle, name, caller, answer);
 }

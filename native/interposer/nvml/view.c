@@ -58,8 +58,8 @@ uint32_t view_card_count(void) {
 bool view_uuid_of(uint32_t card, char *text) {
     if (card >= view_card_count()) return false;
     const uint8_t *u = page->cards[card].uuid;
-    sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4],
-            u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
+            u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     return true;
 }
 
@@ -98,7 +98,8 @@ void view_card_now(uint32_t card, struct view_card *out) {
         if (entry.check == cot_check(&entry, COT_CARD_WORDS)) break;
         entry.memory_bytes = 0;
     }
-    *out = (struct view_card){.memory_bytes = entry.memory_bytes, .isolate = page->header.flags & COT_PAGE_ISOLATE_MEMORY};
+    *out =
+        (struct view_card){.memory_bytes = entry.memory_bytes, .isolate = page->header.flags & COT_PAGE_ISOLATE_MEMORY};
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
         if (is_dead(i, slot_at(i))) continue;
         const struct cot_slot_card *row = (const struct cot_slot_card *)(slot_at(i) + 1) + card;
@@ -106,7 +107,8 @@ void view_card_now(uint32_t card, struct view_card *out) {
         out->held_bytes += held;
         if (!(page->header.flags & COT_PAGE_HAS_FEEDBACK)) continue;
         struct cot_page_feedback seen = page->feedback[i * card_count + card];
-        bool valid = seen.stamp != 0 && seen.stamp == slot_at(i)->stamp && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
+        bool valid =
+            seen.stamp != 0 && seen.stamp == slot_at(i)->stamp && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
         if (valid && seen.residual_bytes > 0) out->held_bytes += (uint64_t)seen.residual_bytes;
     }
     if (out->held_bytes > out->memory_bytes) out->held_bytes = out->memory_bytes;
@@ -115,7 +117,8 @@ void view_card_now(uint32_t card, struct view_card *out) {
 bool view_has_pid(uint32_t pid) {
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
         const struct cot_slot *slot = slot_at(i);
-        if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) && __atomic_load_n(&slot->pid, __ATOMIC_RELAXED) == pid) return true;
+        if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) && __atomic_load_n(&slot->pid, __ATOMIC_RELAXED) == pid)
+            return true;
     }
     return false;
 }

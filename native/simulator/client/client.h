@@ -9,8 +9,8 @@
  * Returns the socket, or -1. The caller closes the two descriptors. */
 int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd);
 
-/* One request and its reply on `fd`; -1 when the node is gone, else 0 (the node's answer is in reply->result). Up to two
- * descriptors come back in `fds`. `payload` may be NULL when none is expected. Not thread-safe: the caller locks. */
+/* One request and its reply on `fd`; -1 when the node is gone, else 0 (the node's answer is in reply->result). Up to
+ * two descriptors come back in `fds`. `payload` may be NULL when none is expected. The caller locks. */
 int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, struct sim_reply *reply, char *payload,
                       size_t payload_size, int *fds, int *fd_count);
 

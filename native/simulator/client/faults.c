@@ -23,7 +23,9 @@ static void read_environment(void) {
         int length = 0;
         fault->first = 1;
         if (sscanf(text, "%63[A-Za-z0-9_]=%d%n", fault->symbol, &fault->result, &length) != 2) {
-            fprintf(stderr, "simulated driver: COTENANT_SIM_FAULTS: want SYMBOL=RESULT[@FIRST][xCOUNT],...; ignored from: %s\n", text);
+            fprintf(stderr,
+                    "simulated driver: COTENANT_SIM_FAULTS: want SYMBOL=RESULT[@FIRST][xCOUNT],...; ignored from: %s\n",
+                    text);
             break;
         }
         text += length;

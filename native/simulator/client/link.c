@@ -32,7 +32,10 @@ int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, 
     if (length != (ssize_t)sizeof *request) return -1;
     parts[0] = (struct iovec){reply, sizeof *reply};
     parts[1] = (struct iovec){payload, payload_size};
-    message = (struct msghdr){.msg_iov = parts, .msg_iovlen = payload ? 2 : 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    message = (struct msghdr){.msg_iov = parts,
+                              .msg_iovlen = payload ? 2 : 1,
+                              .msg_control = control.bytes,
+                              .msg_controllen = sizeof control.bytes};
     do length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     while (length < 0 && errno == EINTR);
     if (length < (ssize_t)sizeof *reply || (message.msg_flags & MSG_TRUNC)) return -1;
@@ -56,13 +59,17 @@ int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *fa
         if (!slash) return -1;
         *slash = 0;
     }
-    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, path) >= (int)sizeof address.sun_path) return -1;
+    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, path) >=
+        (int)sizeof address.sun_path)
+        return -1;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     struct sim_request hello = {.op = SIM_HELLO, .arg = {role, types}};
     struct sim_reply reply;
     int fds[2], count = 0;
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 && sim_link_exchange(fd, &hello, -1, &reply, NULL, 0, fds, &count) == 0 && reply.arg[0] == SIM_PROTOCOL && count == 2) {
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        sim_link_exchange(fd, &hello, -1, &reply, NULL, 0, fds, &count) == 0 && reply.arg[0] == SIM_PROTOCOL &&
+        count == 2) {
         *facts_fd = fds[0];
         *doorbell_fd = fds[1];
         return fd;

@@ -1,7 +1,7 @@
 /* What the simulated kernel driver tells NVML about processes and cards, with the quirks of the real one as they were
  * read or reported (sources: the driver's open kernel modules, exporter threads): processes outside the caller's PID
- * namespace are dropped from lists, but keep their raw host pid in utilisation; managed memory is in no process's count;
- * a utilisation sample names one process only. The control role reads the node's own books, which know better. */
+ * namespace are dropped from lists, but keep their raw host pid in utilisation; managed memory is in no process's
+ * count; a utilisation sample names one process only. The control role reads the node's own books. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +19,12 @@ static uint64_t clock_offset_us(void) {
 }
 
 static bool in_list(const struct client *client, uint32_t card, uint64_t type) {
-    return client->role == SIM_ROLE_CUDA && (client->types & type) && (client->contexts[card] || client_bytes(client, card, false));
+    return client->role == SIM_ROLE_CUDA && (client->types & type) &&
+           (client->contexts[card] || client_bytes(client, card, false));
 }
 
-static void list_processes(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+static void list_processes(struct node *node, struct client *caller, const struct sim_request *request,
+                           struct sim_reply *reply, char *payload) {
     if (node->list_cost_us) usleep((useconds_t)node->list_cost_us);
     struct sim_process *entries = (struct sim_process *)payload;
     size_t count = 0;
@@ -47,7 +49,8 @@ static struct client *find_pid(struct node *node, pid_t pid) {
 
 /* One row per process that a sample after `last seen` names; its figure is the mean over all samples since then, up to
  * the newest that names anybody. */
-static void list_utilisation(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+static void list_utilisation(struct node *node, struct client *caller, const struct sim_request *request,
+                             struct sim_reply *reply, char *payload) {
     struct card *card = &node->cards[request->card];
     struct sim_process_utilisation *rows = (struct sim_process_utilisation *)payload;
     uint64_t offset = clock_offset_us(), newest = 0;
@@ -123,7 +126,8 @@ static void accounting(struct node *node, const struct sim_request *request, str
     reply->payload_bytes = sizeof stats;
 }
 
-void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
+                 char *payload) {
     if (request->card >= node->facts->card_count) {
         reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
@@ -163,13 +167,18 @@ static void add_client(struct text *text, const struct node *node, const struct 
     char command[64] = {0};
     for (size_t i = 0, k = 0; client->command[i] && i < sizeof client->command; i++) {
         unsigned char c = (unsigned char)client->command[i];
-        k += (size_t)snprintf(command + k, sizeof command - k, c < 32 || c > 126 || c == '"' || c == '\\' ? "?" : "%c", c);
+        k += (size_t)snprintf(command + k, sizeof command - k, c < 32 || c > 126 || c == '"' || c == '\\' ? "?" : "%c",
+                              c);
     }
-    add(text, "{\"pid\":%d,\"command\":\"%s\",\"types\":%u,\"alive\":%s,\"cards\":[", (int)client->pid, command, client->types, client->fd >= 0 ? "true" : "false");
+    add(text, "{\"pid\":%d,\"command\":\"%s\",\"types\":%u,\"alive\":%s,\"cards\":[", (int)client->pid, command,
+        client->types, client->fd >= 0 ? "true" : "false");
     for (uint32_t card = 0; card < node->facts->card_count; card++) {
         const struct channel *channel = &client->channel[card];
-        add(text, "%s{\"contexts\":%u,\"bytes\":%llu,\"peak\":%llu,\"smNs\":%llu", card ? "," : "", client->contexts[card], (unsigned long long)client_bytes(client, card, true), (unsigned long long)client->peak[card], (unsigned long long)channel->sm_ns);
-        for (int kind = 0; kind < SIM_KIND_COUNT; kind++) add(text, ",\"%s\":%llu", KINDS[kind], (unsigned long long)client->bytes[card][kind]);
+        add(text, "%s{\"contexts\":%u,\"bytes\":%llu,\"peak\":%llu,\"smNs\":%llu", card ? "," : "",
+            client->contexts[card], (unsigned long long)client_bytes(client, card, true),
+            (unsigned long long)client->peak[card], (unsigned long long)channel->sm_ns);
+        for (int kind = 0; kind < SIM_KIND_COUNT; kind++)
+            add(text, ",\"%s\":%llu", KINDS[kind], (unsigned long long)client->bytes[card][kind]);
         add(text, "}");
     }
     add(text, "]}");
@@ -180,7 +189,12 @@ static void write_books(struct node *node, struct sim_reply *reply, char *payloa
     add(&text, "{\"cards\":[");
     for (uint32_t i = 0; i < node->facts->card_count; i++) {
         const struct sim_card_facts *facts = &node->facts->cards[i];
-        add(&text, "%s{\"name\":\"%s\",\"totalBytes\":%llu,\"reservedBytes\":%llu,\"usedBytes\":%llu,\"granuleBytes\":%llu,\"contextBytes\":%llu}", i ? "," : "", facts->name, (unsigned long long)facts->total_bytes, (unsigned long long)facts->reserved_bytes, (unsigned long long)atomic_load(&facts->used_bytes), (unsigned long long)facts->granule_bytes, (unsigned long long)node->cards[i].context_bytes);
+        add(&text,
+            "%s{\"name\":\"%s\",\"totalBytes\":%llu,\"reservedBytes\":%llu,\"usedBytes\":%llu,\"granuleBytes\":%llu,"
+            "\"contextBytes\":%llu}",
+            i ? "," : "", facts->name, (unsigned long long)facts->total_bytes,
+            (unsigned long long)facts->reserved_bytes, (unsigned long long)atomic_load(&facts->used_bytes),
+            (unsigned long long)facts->granule_bytes, (unsigned long long)node->cards[i].context_bytes);
     }
     add(&text, "],\"clients\":[");
     bool first = true;
@@ -194,7 +208,8 @@ static void write_books(struct node *node, struct sim_reply *reply, char *payloa
     for (struct group *group = node->groups; group; group = group->next) {
         add(&text, "%s{\"root\":%d,\"cards\":[", group == node->groups ? "" : ",", (int)group->root);
         for (uint32_t i = 0; i < node->facts->card_count; i++) {
-            add(&text, "%s{\"bytes\":%llu,\"peak\":%llu}", i ? "," : "", (unsigned long long)group->bytes[i], (unsigned long long)group->peak[i]);
+            add(&text, "%s{\"bytes\":%llu,\"peak\":%llu}", i ? "," : "", (unsigned long long)group->bytes[i],
+                (unsigned long long)group->peak[i]);
         }
         add(&text, "]}");
     }
@@ -224,7 +239,8 @@ void answer_control(struct node *node, const struct sim_request *request, struct
             reply->result = NVML_ABI_INVALID_ARGUMENT;
             return;
         }
-        if (request->arg[0] == SIM_STATE_TEMPERATURE) node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
+        if (request->arg[0] == SIM_STATE_TEMPERATURE)
+            node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_POWER_MW) node->cards[request->card].power_mw = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_LOST) node->cards[request->card].lost = request->arg[1] != 0;
         else reply->result = NVML_ABI_INVALID_ARGUMENT;

@@ -63,18 +63,22 @@ struct block *books_find(struct node *node, uint64_t id) {
 struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode) {
     for (size_t i = 0; i < node->block_count; i++) {
         struct block *block = &node->blocks[i];
-        if (block->id && !block->linger_until_ns && block->kind == SIM_KIND_VMM && block->inode == inode && block->device == device) return block;
+        if (block->id && !block->linger_until_ns && block->kind == SIM_KIND_VMM && block->inode == inode &&
+            block->device == device)
+            return block;
     }
     return NULL;
 }
 
-int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind, struct block **out) {
+int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind,
+               struct block **out) {
     uint64_t granule = node->facts->cards[card].granule_bytes;
     /* Managed memory moves in pieces of 64 KiB, whatever the granule of the rest. */
     if (kind == SIM_KIND_MANAGED) granule = 64 * 1024;
     if (bytes == 0 || bytes > UINT64_MAX - granule) return ABI_ERROR_INVALID_VALUE;
     bytes = (bytes + granule - 1) / granule * granule;
-    if (bytes > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes)) return ABI_ERROR_OUT_OF_MEMORY;
+    if (bytes > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))
+        return ABI_ERROR_OUT_OF_MEMORY;
     struct block *block = block_new(node);
     struct holding *holding = calloc(1, sizeof *holding);
     if (!block || !holding) {

@@ -37,7 +37,10 @@ static bool parse_mib(const char *text, uint64_t *bytes) {
 }
 
 static void complain(const char *text, const char *what) {
-    fprintf(stderr, "cotenant-simulator: --card %s: %s; want MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi], MODEL one of", text, what);
+    fprintf(stderr,
+            "cotenant-simulator: --card %s: %s; want "
+            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi], MODEL one of",
+            text, what);
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) fprintf(stderr, " %s", MODELS[i].key);
     fputc('\n', stderr);
 }
@@ -75,7 +78,8 @@ bool card_add(struct node *node, const char *text) {
     struct sim_card_facts *facts = &node->facts->cards[index];
     snprintf(facts->name, sizeof facts->name, "%s", model->name);
     /* "51a0" marks a simulated card in the identifier itself; the last byte numbers it */
-    static const unsigned char uuid[16] = {0x51, 0xa0, 0xc0, 0x7e, 0x4a, 0x27, 0x45, 0x51, 0x8d, 0x21, 0x6e, 0x10, 0, 0, 0, 0};
+    static const unsigned char uuid[16] = {0x51, 0xa0, 0xc0, 0x7e, 0x4a, 0x27, 0x45, 0x51,
+                                           0x8d, 0x21, 0x6e, 0x10, 0,    0,    0,    0};
     memcpy(facts->uuid, uuid, sizeof uuid);
     facts->uuid[12] = (unsigned char)(model - MODELS);
     facts->uuid[15] = (unsigned char)index;

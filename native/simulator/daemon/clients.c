@@ -150,7 +150,8 @@ static int channel_open(struct channel *channel) {
     int fd = memfd_create("simulated-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
     /* Sealed against shrinking: a client that truncated it would take the daemon down with SIGBUS. */
-    if (ftruncate(fd, sizeof(struct sim_channel)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (ftruncate(fd, sizeof(struct sim_channel)) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         close(fd);
         return -1;
     }
@@ -163,7 +164,8 @@ static int channel_open(struct channel *channel) {
     return fd;
 }
 
-static void reply_with(struct client *client, const struct sim_reply *reply, const char *payload, const int *fds, int fd_count) {
+static void reply_with(struct client *client, const struct sim_reply *reply, const char *payload, const int *fds,
+                       int fd_count) {
     struct iovec parts[2] = {{(void *)reply, sizeof *reply}, {(void *)payload, reply->payload_bytes}};
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -183,7 +185,8 @@ static void reply_with(struct client *client, const struct sim_reply *reply, con
     if (sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN) return;
 }
 
-static void answer_cuda(struct node *node, struct client *client, const struct sim_request *request, int passed_fd, struct sim_reply *reply, int *fds, int *fd_count) {
+static void answer_cuda(struct node *node, struct client *client, const struct sim_request *request, int passed_fd,
+                        struct sim_reply *reply, int *fds, int *fd_count) {
     uint32_t card = request->card;
     struct block *block = NULL;
     struct stat info = {0};
@@ -200,7 +203,8 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         if (fd >= 0) fds[(*fd_count)++] = fd;
         return;
     case SIM_TAKE:
-        if (request->arg[1] == SIM_KIND_CONTEXT || request->arg[1] >= SIM_KIND_COUNT || (request->arg[1] == SIM_KIND_VMM && (passed_fd < 0 || fstat(passed_fd, &info) != 0))) {
+        if (request->arg[1] == SIM_KIND_CONTEXT || request->arg[1] >= SIM_KIND_COUNT ||
+            (request->arg[1] == SIM_KIND_VMM && (passed_fd < 0 || fstat(passed_fd, &info) != 0))) {
             reply->result = ABI_ERROR_INVALID_VALUE;
             return;
         }
@@ -215,7 +219,9 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
     case SIM_GIVE:
     case SIM_KEEP:
         block = books_find(node, request->arg[0]);
-        reply->result = !block ? ABI_ERROR_INVALID_VALUE : request->op == SIM_KEEP ? books_keep(client, block) : books_give(node, client, block);
+        reply->result = !block                    ? ABI_ERROR_INVALID_VALUE
+                        : request->op == SIM_KEEP ? books_keep(client, block)
+                                                  : books_give(node, client, block);
         return;
     case SIM_IMPORT:
         if (passed_fd >= 0 && fstat(passed_fd, &info) == 0) block = books_find_file(node, info.st_dev, info.st_ino);
@@ -229,8 +235,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         reply->arg[0] = atomic_load(&node->facts->cards[card].used_bytes);
         reply->arg[1] = card_usable(node, card) - reply->arg[0];
         return;
-    default:
-        reply->result = ABI_ERROR_NOT_SUPPORTED;
+    default: reply->result = ABI_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -245,7 +250,8 @@ void client_readable(struct node *node, struct client *client) {
             char bytes[CMSG_SPACE(4 * sizeof(int))];
             struct cmsghdr align;
         } control;
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
         ssize_t length = recvmsg(client->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (length <= 0) {

@@ -29,7 +29,8 @@ static int send_request(int fd, const struct sim_request *request, struct sim_re
 static int perform(const char *dir, const struct sim_request *request) {
     static char payload[SIM_MAX_PAYLOAD];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, dir) >= (int)sizeof address.sun_path) return complain("--dir is too long");
+    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, dir) >= (int)sizeof address.sun_path)
+        return complain("--dir is too long");
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         fprintf(stderr, "cotenant-simulator: %s: %s; is a node served there?\n", address.sun_path, strerror(errno));
@@ -37,7 +38,8 @@ static int perform(const char *dir, const struct sim_request *request) {
     }
     struct sim_request hello = {.op = SIM_HELLO, .arg = {SIM_ROLE_CONTROL}};
     struct sim_reply reply;
-    if (send_request(fd, &hello, &reply, payload) != 0 || reply.arg[0] != SIM_PROTOCOL) return complain("the node speaks another protocol");
+    if (send_request(fd, &hello, &reply, payload) != 0 || reply.arg[0] != SIM_PROTOCOL)
+        return complain("the node speaks another protocol");
     if (send_request(fd, request, &reply, payload) != 0) return complain("the node did not answer");
     close(fd);
     if (reply.result != 0) {
@@ -67,10 +69,15 @@ int control_main(int argc, char **argv) {
     const char *name = argv[1];
     if (!strcmp(name, "books") && count == 0) request.op = SIM_BOOKS;
     else if (!strcmp(name, "watch") && count == 1) request = (struct sim_request){.op = SIM_WATCH, .arg = {numbers[0]}};
-    else if (!strcmp(name, "temperature") && count == 2) request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_TEMPERATURE, numbers[1]}};
-    else if (!strcmp(name, "lose") && count == 1) request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_LOST, 1}};
-    else if (!strcmp(name, "find") && count == 1) request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_LOST, 0}};
-    else if (!strcmp(name, "list-cost") && count == 1) request = (struct sim_request){.op = SIM_LIST_COST_US, .arg = {numbers[0]}};
+    else if (!strcmp(name, "temperature") && count == 2)
+        request = (struct sim_request){
+            .op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_TEMPERATURE, numbers[1]}};
+    else if (!strcmp(name, "lose") && count == 1)
+        request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_LOST, 1}};
+    else if (!strcmp(name, "find") && count == 1)
+        request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_LOST, 0}};
+    else if (!strcmp(name, "list-cost") && count == 1)
+        request = (struct sim_request){.op = SIM_LIST_COST_US, .arg = {numbers[0]}};
     else return -1;
     return perform(dir, &request);
 }

@@ -62,7 +62,8 @@ static bool number_option(const char *name, const char *text, uint64_t least, ui
     errno = 0;
     unsigned long long parsed = strtoull(text, &end, 10);
     if (errno || *end || end == text || *text == '-' || parsed < least || parsed > most) {
-        fprintf(stderr, "cotenant-simulator: %s %s: want a whole number from %llu to %llu\n", name, text, (unsigned long long)least, (unsigned long long)most);
+        fprintf(stderr, "cotenant-simulator: %s %s: want a whole number from %llu to %llu\n", name, text,
+                (unsigned long long)least, (unsigned long long)most);
         return false;
     }
     *value = parsed;
@@ -91,7 +92,8 @@ static bool link_library(const char *dir, const char *name, const char *target) 
 static bool make_folder(struct node *node) {
     char path[4200];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, node->dir) >= (int)sizeof address.sun_path) {
+    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, node->dir) >=
+        (int)sizeof address.sun_path) {
         fprintf(stderr, "cotenant-simulator: --dir %s: too long for a socket's path\n", node->dir);
         return false;
     }
@@ -100,8 +102,10 @@ static bool make_folder(struct node *node) {
         fprintf(stderr, "cotenant-simulator: %s: %s\n", path, strerror(errno));
         return false;
     }
-    if (!link_library(node->dir, "libcuda.so.1", "libcuda.so.1") || !link_library(node->dir, "libcuda.so", "libcuda.so.1") ||
-        !link_library(node->dir, "libnvidia-ml.so.1", "libnvidia-ml.so.1") || !link_library(node->dir, "libnvidia-ml.so", "libnvidia-ml.so.1")) {
+    if (!link_library(node->dir, "libcuda.so.1", "libcuda.so.1") ||
+        !link_library(node->dir, "libcuda.so", "libcuda.so.1") ||
+        !link_library(node->dir, "libnvidia-ml.so.1", "libnvidia-ml.so.1") ||
+        !link_library(node->dir, "libnvidia-ml.so", "libnvidia-ml.so.1")) {
         return false;
     }
     node->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -144,7 +148,8 @@ static int timeout_ms(uint64_t until_ns) {
 /* Sleeps until `until_ns` or an event; finer than epoll's milliseconds where the kernel can. */
 static int wait_events(struct node *node, struct epoll_event *events, uint64_t until_ns) {
     uint64_t now = node_now_ns();
-    if (until_ns == UINT64_MAX || until_ns <= now) return epoll_wait(node->epoll_fd, events, MAX_EVENTS, timeout_ms(until_ns));
+    if (until_ns == UINT64_MAX || until_ns <= now)
+        return epoll_wait(node->epoll_fd, events, MAX_EVENTS, timeout_ms(until_ns));
     uint64_t left = until_ns - now;
     struct timespec limit = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
     int count = epoll_pwait2(node->epoll_fd, events, MAX_EVENTS, &limit, NULL);
@@ -236,11 +241,13 @@ static int serve_main(struct node *node, int argc, char **argv) {
     node->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     node->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (signal_fd < 0 || node->doorbell_fd < 0 || node->epoll_fd < 0) return perror("cotenant-simulator"), 1;
-    struct epoll_event accepting = {.events = EPOLLIN, .data.u64 = 2}, ringing = {.events = EPOLLIN, .data.u64 = 4}, ending = {.events = EPOLLIN, .data.u64 = 6};
+    struct epoll_event accepting = {.events = EPOLLIN, .data.u64 = 2}, ringing = {.events = EPOLLIN, .data.u64 = 4},
+                       ending = {.events = EPOLLIN, .data.u64 = 6};
     epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, node->listen_fd, &accepting);
     epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, node->doorbell_fd, &ringing);
     epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, signal_fd, &ending);
-    printf("simulated node: %u card(s) at %s/lib; nothing measured on it is a GPU result\n", node->facts->card_count, node->dir);
+    printf("simulated node: %u card(s) at %s/lib; nothing measured on it is a GPU result\n", node->facts->card_count,
+           node->dir);
     fflush(stdout);
     serve(node, signal_fd);
     char path[4200];

@@ -20,8 +20,8 @@ struct client;
 struct group;
 
 struct sample {
-    uint64_t at_ns; /* CLOCK_MONOTONIC; 0 = never written */
-    pid_t pid;      /* the process that ran last when the sample was taken; 0 = none */
+    uint64_t at_ns;   /* CLOCK_MONOTONIC; 0 = never written */
+    pid_t pid;        /* the process that ran last when the sample was taken; 0 = none */
     uint32_t percent; /* of the sample period in which any kernel ran */
 };
 
@@ -41,8 +41,8 @@ struct card {
     uint32_t temperature_c, power_mw;
     bool lost;
     /* time line */
-    uint64_t now_ns;          /* simulated up to here */
-    struct client *running;   /* whose turn it is */
+    uint64_t now_ns;        /* simulated up to here */
+    struct client *running; /* whose turn it is */
     uint64_t slice_left_ns;
     uint64_t next_sample_ns, busy_in_sample_ns, energy_mj;
     pid_t last_pid;
@@ -52,10 +52,10 @@ struct card {
 
 struct client {
     struct client *next;
-    int fd;       /* -1 once the process is gone and only its memory lingers */
-    int pidfd;    /* -1 where the kernel has none */
+    int fd;    /* -1 once the process is gone and only its memory lingers */
+    int pidfd; /* -1 where the kernel has none */
     uint32_t role, types;
-    pid_t pid;    /* in the daemon's PID namespace */
+    pid_t pid; /* in the daemon's PID namespace */
     uint64_t started_us;
     uint64_t pid_namespace;
     char command[16];
@@ -116,14 +116,15 @@ void cards_perturb(struct node *node);
 uint64_t card_usable(const struct node *node, uint32_t card);
 
 /* books.c: results are abi_result values */
-int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind, struct block **out);
+int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind,
+               struct block **out);
 struct block *books_find(struct node *node, uint64_t id);
 int books_keep(struct client *client, struct block *block);
 int books_give(struct node *node, struct client *client, struct block *block);
 int books_context(struct node *node, struct client *client, uint32_t card, struct block **out);
 struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode);
 void books_bury(struct node *node, struct client *client); /* the process is gone: all its references go */
-uint64_t books_expire(struct node *node, uint64_t now_ns);  /* returns when the next thing expires; UINT64_MAX = never */
+uint64_t books_expire(struct node *node, uint64_t now_ns); /* returns when the next thing expires; UINT64_MAX = never */
 uint64_t client_bytes(const struct client *client, uint32_t card, bool with_managed);
 
 /* timeline.c */
@@ -139,7 +140,8 @@ uint32_t pid_seen_by(const struct client *caller, const struct client *client); 
 void client_free(struct node *node, struct client *client);
 
 /* answers.c: requests of the NVML and control roles; fill the payload and the reply */
-void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply, char *payload);
+void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
+                 char *payload);
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
 
 uint64_t node_now_ns(void);

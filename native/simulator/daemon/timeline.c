@@ -53,7 +53,8 @@ static void complete(struct channel *channel, uint64_t at_ns) {
 
 /* The next client after `from` (round robin) whose head item had arrived by `at_ns`; *arrival gets the earliest later
  * arrival of anyone. */
-static struct client *next_turn(struct node *node, struct card *card, struct client *from, uint64_t at_ns, uint64_t *arrival) {
+static struct client *next_turn(struct node *node, struct card *card, struct client *from, uint64_t at_ns,
+                                uint64_t *arrival) {
     struct client *first = NULL, *after = NULL;
     bool passed = from == NULL;
     for (struct client *client = node->clients; client; client = client->next) {
@@ -140,7 +141,8 @@ uint64_t timeline_next_wake(struct node *node, struct card *card) {
     for (struct client *client = node->clients; client; client = client->next) {
         struct channel *channel = &client->channel[card->index];
         if (!channel->shared) continue;
-        bool idle = !channel->busy && atomic_load_explicit(&channel->shared->put, memory_order_seq_cst) == channel->taken;
+        bool idle =
+            !channel->busy && atomic_load_explicit(&channel->shared->put, memory_order_seq_cst) == channel->taken;
         atomic_store_explicit(&channel->shared->sleeping, idle, memory_order_seq_cst);
         uint64_t put = atomic_load_explicit(&channel->shared->put, memory_order_seq_cst);
         uint64_t wanted = atomic_load_explicit(&channel->shared->wait_for, memory_order_seq_cst);

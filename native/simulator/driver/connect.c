@@ -41,7 +41,9 @@ int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out
 }
 
 static int uuid_text(const unsigned char *uuid, char *text, size_t size) {
-    return snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", uuid[0], uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7], uuid[8], uuid[9], uuid[10], uuid[11], uuid[12], uuid[13], uuid[14], uuid[15]);
+    return snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", uuid[0],
+                    uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7], uuid[8], uuid[9], uuid[10], uuid[11],
+                    uuid[12], uuid[13], uuid[14], uuid[15]);
 }
 
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first word that
@@ -65,7 +67,8 @@ static void choose_devices(void) {
             }
         } else {
             long index = strtol(text, &end, 10);
-            if (end == text + length && length > 0 && index >= 0 && index < (long)sim.facts->card_count) found = (int)index;
+            if (end == text + length && length > 0 && index >= 0 && index < (long)sim.facts->card_count)
+                found = (int)index;
         }
         if (found < 0) return;
         for (int i = 0; i < sim.device_count; i++) {

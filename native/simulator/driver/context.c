@@ -56,7 +56,16 @@ static int context_new(struct sim_context **out, unsigned flags, abi_device devi
         free(context);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
-    *context = (struct sim_context){.magic = SIM_CONTEXT_MAGIC, .device = device, .card = card, .refs = 1, .primary = primary, .alive = true, .flags = flags, .block = reply.arg[0], .id = ++sim.next_id, .next = sim.contexts};
+    *context = (struct sim_context){.magic = SIM_CONTEXT_MAGIC,
+                                    .device = device,
+                                    .card = card,
+                                    .refs = 1,
+                                    .primary = primary,
+                                    .alive = true,
+                                    .flags = flags,
+                                    .block = reply.arg[0],
+                                    .id = ++sim.next_id,
+                                    .next = sim.contexts};
     context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
     context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
     context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;

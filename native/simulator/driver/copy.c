@@ -44,21 +44,21 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
 }
 
 /* One synchronous form and its per-thread twin; one asynchronous form and its twin. */
-#define SYNC(name, twin, to_type, from_type)                                    \
-    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) {      \
-        SIM_ENTER(#name);                                                       \
-        return copy_after_all((abi_devptr)to, (abi_devptr)from, bytes);         \
-    }                                                                           \
-    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) {      \
-        return name(to, from, bytes);                                           \
+#define SYNC(name, twin, to_type, from_type)                               \
+    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) { \
+        SIM_ENTER(#name);                                                  \
+        return copy_after_all((abi_devptr)to, (abi_devptr)from, bytes);    \
+    }                                                                      \
+    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) { \
+        return name(to, from, bytes);                                      \
     }
-#define ASYNC(name, twin, to_type, from_type)                                                     \
-    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes, abi_stream stream) {     \
-        SIM_ENTER(#name);                                                                         \
-        return copy_on((abi_devptr)to, (abi_devptr)from, bytes, stream);                          \
-    }                                                                                             \
-    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes, abi_stream stream) {     \
-        return name(to, from, bytes, stream);                                                     \
+#define ASYNC(name, twin, to_type, from_type)                                                 \
+    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes, abi_stream stream) { \
+        SIM_ENTER(#name);                                                                     \
+        return copy_on((abi_devptr)to, (abi_devptr)from, bytes, stream);                      \
+    }                                                                                         \
+    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes, abi_stream stream) { \
+        return name(to, from, bytes, stream);                                                 \
     }
 
 SYNC(cuMemcpy, cuMemcpy_ptds, abi_devptr, abi_devptr)
@@ -70,13 +70,15 @@ ASYNC(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, abi_devptr, const void *)
 ASYNC(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, void *, abi_devptr)
 ASYNC(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, abi_devptr, abi_devptr)
 
-SIM_EXPORT abi_result cuMemcpyPeer(abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context, size_t bytes) {
+SIM_EXPORT abi_result cuMemcpyPeer(abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context,
+                                   size_t bytes) {
     SIM_ENTER("cuMemcpyPeer");
     (void)to_context;
     (void)from_context;
     return copy_after_all(to, from, bytes);
 }
-SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context, size_t bytes, abi_stream stream) {
+SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, abi_devptr from,
+                                        abi_context from_context, size_t bytes, abi_stream stream) {
     SIM_ENTER("cuMemcpyPeerAsync");
     (void)to_context;
     (void)from_context;
@@ -84,12 +86,14 @@ SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, a
 }
 
 static int copy_2d(const abi_memcpy_2d *copy, abi_stream stream, bool wait) {
-    if (!copy || copy->src_type == ABI_MEMORY_ARRAY || copy->dst_type == ABI_MEMORY_ARRAY) return copy ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
+    if (!copy || copy->src_type == ABI_MEMORY_ARRAY || copy->dst_type == ABI_MEMORY_ARRAY)
+        return copy ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
     abi_devptr from = copy->src_type == ABI_MEMORY_HOST ? (abi_devptr)copy->src_host : copy->src_device;
     abi_devptr to = copy->dst_type == ABI_MEMORY_HOST ? (abi_devptr)copy->dst_host : copy->dst_device;
     int result = wait ? sim_wait_stream(stream) : ABI_SUCCESS;
     for (size_t row = 0; row < copy->height && result == ABI_SUCCESS; row++) {
-        result = copy_on(to + (copy->dst_y + row) * copy->dst_pitch + copy->dst_x, from + (copy->src_y + row) * copy->src_pitch + copy->src_x, copy->width_bytes, stream);
+        result = copy_on(to + (copy->dst_y + row) * copy->dst_pitch + copy->dst_x,
+                         from + (copy->src_y + row) * copy->src_pitch + copy->src_x, copy->width_bytes, stream);
     }
     return result;
 }
@@ -112,7 +116,8 @@ SIM_EXPORT abi_result cuMemcpy2DAsync_v2_ptsz(const abi_memcpy_2d *copy, abi_str
 }
 
 /* Fills `rows` rows of `count` elements of `size` bytes. */
-static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size_t count, size_t rows, abi_stream stream, bool wait) {
+static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size_t count, size_t rows,
+                abi_stream stream, bool wait) {
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
@@ -149,7 +154,8 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
         SIM_ENTER("cuMemsetD2D" #bits "_v2");                                                                          \
         return fill(to, pitch, value, bits / 8, width, rows, NULL, true);                                              \
     }                                                                                                                  \
-    SIM_EXPORT abi_result cuMemsetD2D##bits##Async(abi_devptr to, size_t pitch, type value, size_t width, size_t rows, abi_stream stream) { \
+    SIM_EXPORT abi_result cuMemsetD2D##bits##Async(abi_devptr to, size_t pitch, type value, size_t width, size_t rows, \
+                                                   abi_stream stream) {                                                \
         SIM_ENTER("cuMemsetD2D" #bits "Async");                                                                        \
         return fill(to, pitch, value, bits / 8, width, rows, stream, false);                                           \
     }

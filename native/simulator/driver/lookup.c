@@ -21,7 +21,8 @@ static const struct {
 _Static_assert(sizeof ROWS / sizeof *ROWS == ABI_CUDA_VERSION_ROW_COUNT, "every row of the facts");
 
 static abi_result look_up(const char *base, void **function, int version, uint64_t flags, int *status) {
-    if (!base || !function || flags & ~(uint64_t)(ABI_GPA_LEGACY_STREAM | ABI_GPA_PER_THREAD_STREAM)) return ABI_ERROR_INVALID_VALUE;
+    if (!base || !function || flags & ~(uint64_t)(ABI_GPA_LEGACY_STREAM | ABI_GPA_PER_THREAD_STREAM))
+        return ABI_ERROR_INVALID_VALUE;
     *function = NULL;
     int known = sim.facts ? (int)sim.facts->cuda_version : 13000, best = -1, exists = 0;
     for (int i = 0; i < ABI_CUDA_VERSION_ROW_COUNT; i++) {
@@ -29,18 +30,23 @@ static abi_result look_up(const char *base, void **function, int version, uint64
         exists = 1;
         if (ROWS[i].version > version || (ROWS[i].per_thread && !(flags & ABI_GPA_PER_THREAD_STREAM))) continue;
         /* Newest first; of two that are equally new the per-thread form, which only comes up when asked for. */
-        if (best < 0 || ROWS[i].version > ROWS[best].version || (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread)) best = i;
+        if (best < 0 || ROWS[i].version > ROWS[best].version ||
+            (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread))
+            best = i;
     }
     if (best >= 0) *function = ROWS[best].function;
-    if (status) *status = best >= 0 ? ABI_GPA_FOUND : exists ? ABI_GPA_VERSION_NOT_SUFFICIENT : ABI_GPA_SYMBOL_NOT_FOUND;
+    if (status)
+        *status = best >= 0 ? ABI_GPA_FOUND : exists ? ABI_GPA_VERSION_NOT_SUFFICIENT : ABI_GPA_SYMBOL_NOT_FOUND;
     return best >= 0 ? ABI_SUCCESS : ABI_ERROR_NOT_FOUND;
 }
 
-SIM_EXPORT abi_result look_up_v2(const char *base, void **function, int version, uint64_t flags, int *status) __asm__("cuGetProcAddress_v2");
+SIM_EXPORT abi_result look_up_v2(const char *base, void **function, int version, uint64_t flags,
+                                 int *status) __asm__("cuGetProcAddress_v2");
 SIM_EXPORT abi_result look_up_v2(const char *base, void **function, int version, uint64_t flags, int *status) {
     return look_up(base, function, version, flags, status);
 }
-SIM_EXPORT abi_result look_up_v1(const char *base, void **function, int version, uint64_t flags) __asm__("cuGetProcAddress");
+SIM_EXPORT abi_result look_up_v1(const char *base, void **function, int version,
+                                 uint64_t flags) __asm__("cuGetProcAddress");
 SIM_EXPORT abi_result look_up_v1(const char *base, void **function, int version, uint64_t flags) {
     return look_up(base, function, version, flags, NULL);
 }

@@ -19,8 +19,10 @@ static struct sim_region *smalls[SIM_MAX_CARDS]; /* per ordinal, blocks with roo
 
 int sim_arena_start(uint64_t bytes) {
     arena_pages = bytes / SIM_PAGE;
-    char *map = mmap(NULL, bytes + SIM_PAGE * 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    page_owner = mmap(NULL, arena_pages * sizeof *page_owner, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *map =
+        mmap(NULL, bytes + SIM_PAGE * 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    page_owner = mmap(NULL, arena_pages * sizeof *page_owner, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED || page_owner == MAP_FAILED) return ABI_ERROR_OUT_OF_MEMORY;
     uintptr_t aligned = ((uintptr_t)map + SIM_PAGE * 64 - 1) / (SIM_PAGE * 64) * (SIM_PAGE * 64);
     arena = (char *)aligned;
@@ -91,7 +93,8 @@ void sim_region_end(struct sim_region *region) {
     uint32_t index = page_owner[region->page] - 1;
     memset(&page_owner[region->page], 0, region->pages * sizeof *page_owner);
     /* A fresh mapping, not just dropped pages: the old one may be a view of physical memory by handle. */
-    mmap(arena + region->page * SIM_PAGE, region->pages * SIM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    mmap(arena + region->page * SIM_PAGE, region->pages * SIM_PAGE, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (region->page < next_page) next_page = region->page;
     regions[index] = NULL;
     region_spare[region_spare_count++] = index;
@@ -106,7 +109,8 @@ static uint64_t granule_of(const struct sim_context *context) {
 }
 
 /* A region with bytes of the card behind it. */
-static int take_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes, uint32_t book, struct sim_region **out) {
+static int take_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes, uint32_t book,
+                       struct sim_region **out) {
     struct sim_request request = {.op = SIM_TAKE, .card = context->card, .arg = {bytes, book}};
     struct sim_reply reply;
     int result = sim_request(&request, -1, &reply, NULL);
@@ -235,7 +239,8 @@ static int linear_free(abi_devptr pointer) {
     case SIM_SMALLS: {
         uint64_t offset = pointer - sim_region_address(region);
         uint32_t unit = (uint32_t)(offset / SIM_SMALL_UNIT);
-        if (offset % SIM_SMALL_UNIT || unit >= region->unit_count || region->units[unit] == 0) return ABI_ERROR_INVALID_VALUE;
+        if (offset % SIM_SMALL_UNIT || unit >= region->unit_count || region->units[unit] == 0)
+            return ABI_ERROR_INVALID_VALUE;
         uint32_t count = region->units[unit];
         region->units[unit] = 0;
         mark_units(region, unit, count, false);
@@ -272,8 +277,10 @@ int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
         }
         abi_devptr start = sim_region_address(region);
         uint64_t length = region->bytes;
-        if (region->kind == SIM_SMALLS && !sim_small_range(region, at, &start, &length)) result = ABI_ERROR_INVALID_VALUE;
-        if (region->kind == SIM_CHUNK && !sim_chunk_range(region, at, &start, &length)) result = ABI_ERROR_INVALID_VALUE;
+        if (region->kind == SIM_SMALLS && !sim_small_range(region, at, &start, &length))
+            result = ABI_ERROR_INVALID_VALUE;
+        if (region->kind == SIM_CHUNK && !sim_chunk_range(region, at, &start, &length))
+            result = ABI_ERROR_INVALID_VALUE;
         if (region->kind == SIM_RESERVED) {
             uint64_t page = (at - start) / SIM_PAGE;
             if (!region->mapped[page]) result = ABI_ERROR_INVALID_VALUE;
@@ -312,9 +319,11 @@ SIM_EXPORT abi_result cuMemAlloc(unsigned *pointer, unsigned bytes) {
     return ABI_ERROR_OUT_OF_MEMORY;
 }
 
-SIM_EXPORT abi_result cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
+SIM_EXPORT abi_result cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height,
+                                         unsigned element) {
     SIM_ENTER("cuMemAllocPitch_v2");
-    if (!pitch || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) return ABI_ERROR_INVALID_VALUE;
+    if (!pitch || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
+        return ABI_ERROR_INVALID_VALUE;
     if (width > SIZE_MAX - 511) return ABI_ERROR_OUT_OF_MEMORY;
     size_t row = (width + 511) / 512 * 512;
     if (row > SIZE_MAX / height) return ABI_ERROR_OUT_OF_MEMORY;

@@ -25,7 +25,11 @@ static struct sim_function *add_function(struct sim_module *module, const char *
         free(copy);
         return NULL;
     }
-    *function = (struct sim_function){.magic = SIM_FUNCTION_MAGIC, .module = module, .name = copy, .duration_ns = sim.facts->kernel_ns, .next = module->functions};
+    *function = (struct sim_function){.magic = SIM_FUNCTION_MAGIC,
+                                      .module = module,
+                                      .name = copy,
+                                      .duration_ns = sim.facts->kernel_ns,
+                                      .next = module->functions};
     module->functions = function;
     return function;
 }
@@ -48,11 +52,13 @@ static int parse_ptx(struct sim_module *module, const char *text) {
         while ((next = strstr(next, "cotenant-sim:")) && next < at) note = next++;
         for (const char *word = note; word && *word && *word != '\n'; word++) {
             unsigned long long number;
-            if (sscanf(word, "duration_us=%llu", &number) == 1 && number <= 3600000000ull) function->duration_ns = number * 1000;
+            if (sscanf(word, "duration_us=%llu", &number) == 1 && number <= 3600000000ull)
+                function->duration_ns = number * 1000;
             if (sscanf(word, "error=%llu", &number) == 1 && number < 1000) function->error = (int)number;
         }
         const char *body = strchr(name, '{'), *end = body ? body : name + length;
-        for (const char *parameter = name; (parameter = strstr(parameter, ".param")) && parameter < end; parameter++) function->parameters++;
+        for (const char *parameter = name; (parameter = strstr(parameter, ".param")) && parameter < end; parameter++)
+            function->parameters++;
         at = previous_end = end;
     }
     return ABI_SUCCESS;
@@ -62,7 +68,9 @@ static int parse_ptx(struct sim_module *module, const char *text) {
 static int parse_elf(struct sim_module *module, const unsigned char *image, uint64_t *size) {
     Elf64_Ehdr header;
     memcpy(&header, image, sizeof header);
-    if (header.e_machine != ELF_MACHINE_CUDA || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shnum == 0 || header.e_shstrndx >= header.e_shnum) return ABI_ERROR_INVALID_IMAGE;
+    if (header.e_machine != ELF_MACHINE_CUDA || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shnum == 0 ||
+        header.e_shstrndx >= header.e_shnum)
+        return ABI_ERROR_INVALID_IMAGE;
     *size = header.e_shoff + (uint64_t)header.e_shnum * sizeof(Elf64_Shdr);
     Elf64_Shdr names;
     memcpy(&names, image + header.e_shoff + header.e_shstrndx * sizeof(Elf64_Shdr), sizeof names);
@@ -170,7 +178,8 @@ static int read_file(const char *path, char **text) {
     struct stat info;
     if (fd < 0) return ABI_ERROR_FILE_NOT_FOUND;
     *text = NULL;
-    if (fstat(fd, &info) == 0 && info.st_size > 64 && info.st_size < 1 << 30) *text = calloc(1, (size_t)info.st_size + 1);
+    if (fstat(fd, &info) == 0 && info.st_size > 64 && info.st_size < 1 << 30)
+        *text = calloc(1, (size_t)info.st_size + 1);
     bool whole = *text && read(fd, *text, (size_t)info.st_size) == info.st_size;
     close(fd);
     if (whole) return ABI_SUCCESS;
@@ -182,7 +191,8 @@ SIM_EXPORT abi_result cuModuleLoadData(struct sim_module **module, const void *i
     SIM_ENTER("cuModuleLoadData");
     return load_into_current(module, image);
 }
-SIM_EXPORT abi_result cuModuleLoadDataEx(struct sim_module **module, const void *image, unsigned count, int *options, void **values) {
+SIM_EXPORT abi_result cuModuleLoadDataEx(struct sim_module **module, const void *image, unsigned count, int *options,
+                                         void **values) {
     SIM_ENTER("cuModuleLoadDataEx");
     (void)count;
     (void)options;
@@ -218,7 +228,9 @@ SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
 }
 
 /* Libraries are modules that no context owns; a kernel of one is a function that any context can launch. */
-SIM_EXPORT abi_result cuLibraryLoadData(struct sim_module **library, const void *code, int *options, void **values, unsigned count, int *library_options, void **library_values, unsigned library_count) {
+SIM_EXPORT abi_result cuLibraryLoadData(struct sim_module **library, const void *code, int *options, void **values,
+                                        unsigned count, int *library_options, void **library_values,
+                                        unsigned library_count) {
     SIM_ENTER("cuLibraryLoadData");
     (void)options;
     (void)values;
@@ -229,7 +241,9 @@ SIM_EXPORT abi_result cuLibraryLoadData(struct sim_module **library, const void 
     if (!library || !code) return ABI_ERROR_INVALID_VALUE;
     return module_new(NULL, code, library);
 }
-SIM_EXPORT abi_result cuLibraryLoadFromFile(struct sim_module **library, const char *path, int *options, void **values, unsigned count, int *library_options, void **library_values, unsigned library_count) {
+SIM_EXPORT abi_result cuLibraryLoadFromFile(struct sim_module **library, const char *path, int *options, void **values,
+                                            unsigned count, int *library_options, void **library_values,
+                                            unsigned library_count) {
     SIM_ENTER("cuLibraryLoadFromFile");
     char *text;
     int result = read_file(path, &text);
@@ -298,7 +312,8 @@ SIM_EXPORT abi_result cuFuncGetName(const char **name, struct sim_function *func
     *name = function->name;
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct sim_function *function, int threads, size_t shared) {
+SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct sim_function *function,
+                                                                  int threads, size_t shared) {
     SIM_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
     (void)shared;
     if (!blocks || !function || function->magic != SIM_FUNCTION_MAGIC || threads <= 0) return ABI_ERROR_INVALID_VALUE;

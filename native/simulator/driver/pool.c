@@ -55,7 +55,8 @@ static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **
     uint64_t granule = sim.facts->cards[card].granule_bytes;
     if (bytes > UINT64_MAX - granule) return ABI_ERROR_OUT_OF_MEMORY;
     bytes = (bytes + granule - 1) / granule * granule;
-    if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes)) return ABI_ERROR_OUT_OF_MEMORY;
+    if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes))
+        return ABI_ERROR_OUT_OF_MEMORY;
     uint64_t block;
     int result = sim_simple(SIM_TAKE, card, bytes, SIM_KIND_POOL, &block);
     if (result != ABI_SUCCESS) return result;
@@ -86,7 +87,8 @@ static struct sim_segment *carve(struct sim_region *chunk, uint64_t bytes) {
         if (segment->bytes > bytes) {
             struct sim_segment *rest = calloc(1, sizeof *rest);
             if (!rest) return NULL;
-            *rest = (struct sim_segment){.offset = segment->offset + bytes, .bytes = segment->bytes - bytes, .next = segment->next};
+            *rest = (struct sim_segment){
+                .offset = segment->offset + bytes, .bytes = segment->bytes - bytes, .next = segment->next};
             segment->bytes = bytes;
             segment->next = rest;
         }
@@ -207,7 +209,8 @@ static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
     int result = sim_stream_context(stream, &context, &object);
     if (result != ABI_SUCCESS) return result;
     pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = current_pool[context->device] ? current_pool[context->device] : sim_default_pool(context->device);
+    struct sim_pool *pool =
+        current_pool[context->device] ? current_pool[context->device] : sim_default_pool(context->device);
     pthread_mutex_unlock(&sim.lock);
     return alloc_locked(pool, bytes, pointer);
 }
@@ -227,7 +230,8 @@ SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes,
     int result = sim_stream_context(stream, &context, &object);
     return result == ABI_SUCCESS ? alloc_locked((struct sim_pool *)pool, bytes, pointer) : result;
 }
-SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
+                                                   abi_stream stream) {
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
 SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
@@ -249,7 +253,8 @@ SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream)
 SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     SIM_ENTER("cuMemPoolCreate");
     if (!out || !props || props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
-    if (props->location.type != ABI_LOCATION_DEVICE || props->handle_types != ABI_HANDLE_NONE) return ABI_ERROR_NOT_SUPPORTED;
+    if (props->location.type != ABI_LOCATION_DEVICE || props->handle_types != ABI_HANDLE_NONE)
+        return ABI_ERROR_NOT_SUPPORTED;
     if (props->location.id < 0 || props->location.id >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_pool *pool = pool_new(props->location.id);
@@ -318,7 +323,8 @@ SIM_EXPORT abi_result cuMemPoolSetAttribute(abi_pool handle, int attribute, void
     else if (attribute == ABI_POOL_RELEASE_THRESHOLD) pool->release_threshold = *(uint64_t *)value;
     else if (attribute == ABI_POOL_RESERVED_HIGH) pool->reserved_high = pool->reserved;
     else if (attribute == ABI_POOL_USED_HIGH) pool->used_high = pool->used;
-    else if (attribute < ABI_POOL_REUSE_FOLLOW_EVENTS || attribute > ABI_POOL_REUSE_INTERNAL) result = ABI_ERROR_INVALID_VALUE;
+    else if (attribute < ABI_POOL_REUSE_FOLLOW_EVENTS || attribute > ABI_POOL_REUSE_INTERNAL)
+        result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
 }

@@ -1,5 +1,5 @@
-/* Streams, events and launches. Everything that a process submits to a card goes through one ring in order, whatever the
- * stream: a kernel is alone on the card anyway, and in-order completion makes every wait a comparison of numbers. A
+/* Streams, events and launches. Everything that a process submits to a card goes through one ring in order, whatever
+ * the stream: a kernel is alone on the card anyway, and in-order completion makes every wait a comparison of numbers. A
  * submission costs a clock read and one cache line; the daemon is woken only when it sleeps or somebody waits. */
 #include <errno.h>
 #include <linux/futex.h>
@@ -52,7 +52,8 @@ int sim_submit(struct sim_context *context, struct sim_stream *stream, struct si
     if (stream) atomic_store_explicit(&stream->last, put + 1, memory_order_relaxed);
     pthread_mutex_unlock(lock);
     if (number) *number = put + 1;
-    if (atomic_load_explicit(&channel->sleeping, memory_order_seq_cst) && atomic_exchange(&channel->sleeping, 0)) ring_doorbell();
+    if (atomic_load_explicit(&channel->sleeping, memory_order_seq_cst) && atomic_exchange(&channel->sleeping, 0))
+        ring_doorbell();
     return ABI_SUCCESS;
 }
 
@@ -116,7 +117,8 @@ SIM_EXPORT abi_result cuStreamCreateWithPriority(abi_stream *out, unsigned flags
 SIM_EXPORT abi_result cuStreamDestroy_v2(abi_stream handle) {
     SIM_ENTER("cuStreamDestroy_v2");
     struct sim_stream *stream = (struct sim_stream *)handle;
-    if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD || stream->magic != SIM_STREAM_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD || stream->magic != SIM_STREAM_MAGIC)
+        return ABI_ERROR_INVALID_HANDLE;
     stream->magic = 0; /* its queued work goes on, as the real one's does */
     free(stream);
     return ABI_SUCCESS;
@@ -318,10 +320,14 @@ static int elapsed(float *ms, abi_event start, abi_event end) {
     if (result == ABI_SUCCESS) result = event_of(end, &second);
     if (result != ABI_SUCCESS) return result;
     if (!ms) return ABI_ERROR_INVALID_VALUE;
-    if (!first->item || !second->item || (first->flags | second->flags) & ABI_EVENT_DISABLE_TIMING || first->context->card != second->context->card) return ABI_ERROR_INVALID_HANDLE;
+    if (!first->item || !second->item || (first->flags | second->flags) & ABI_EVENT_DISABLE_TIMING ||
+        first->context->card != second->context->card)
+        return ABI_ERROR_INVALID_HANDLE;
     if (!event_done(first) || !event_done(second)) return ABI_ERROR_NOT_READY;
     struct sim_channel *channel = sim.channel[first->context->card];
-    *ms = (float)((double)(int64_t)(atomic_load(&channel->cells[second->cell]) - atomic_load(&channel->cells[first->cell])) / 1e6);
+    *ms = (float)((double)(int64_t)(atomic_load(&channel->cells[second->cell]) -
+                                    atomic_load(&channel->cells[first->cell])) /
+                  1e6);
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuEventElapsedTime_v2(float *ms, abi_event start, abi_event end) {
@@ -346,32 +352,43 @@ static int launch(struct sim_function *function, uint64_t blocks, uint64_t threa
     return sim_submit(context, stream, &item, NULL);
 }
 
-SIM_EXPORT abi_result cuLaunchKernel(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, abi_stream stream, void **parameters, void **extra) {
+SIM_EXPORT abi_result cuLaunchKernel(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                     unsigned by, unsigned bz, unsigned shared, abi_stream stream, void **parameters,
+                                     void **extra) {
     SIM_ENTER("cuLaunchKernel");
     (void)shared;
     (void)parameters;
     (void)extra;
     return launch(function, (uint64_t)gx * gy * gz, (uint64_t)bx * by * bz, stream);
 }
-SIM_EXPORT abi_result cuLaunchKernel_ptsz(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, abi_stream stream, void **parameters, void **extra) {
+SIM_EXPORT abi_result cuLaunchKernel_ptsz(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz,
+                                          unsigned bx, unsigned by, unsigned bz, unsigned shared, abi_stream stream,
+                                          void **parameters, void **extra) {
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
-SIM_EXPORT abi_result cuLaunchKernelEx(const abi_launch_config *config, struct sim_function *function, void **parameters, void **extra) {
+SIM_EXPORT abi_result cuLaunchKernelEx(const abi_launch_config *config, struct sim_function *function,
+                                       void **parameters, void **extra) {
     SIM_ENTER("cuLaunchKernelEx");
     (void)parameters;
     (void)extra;
     if (!config) return ABI_ERROR_INVALID_VALUE;
-    return launch(function, (uint64_t)config->grid_x * config->grid_y * config->grid_z, (uint64_t)config->block_x * config->block_y * config->block_z, config->stream);
+    return launch(function, (uint64_t)config->grid_x * config->grid_y * config->grid_z,
+                  (uint64_t)config->block_x * config->block_y * config->block_z, config->stream);
 }
-SIM_EXPORT abi_result cuLaunchKernelEx_ptsz(const abi_launch_config *config, struct sim_function *function, void **parameters, void **extra) {
+SIM_EXPORT abi_result cuLaunchKernelEx_ptsz(const abi_launch_config *config, struct sim_function *function,
+                                            void **parameters, void **extra) {
     return cuLaunchKernelEx(config, function, parameters, extra);
 }
-SIM_EXPORT abi_result cuLaunchCooperativeKernel(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, abi_stream stream, void **parameters) {
+SIM_EXPORT abi_result cuLaunchCooperativeKernel(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz,
+                                                unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                                abi_stream stream, void **parameters) {
     SIM_ENTER("cuLaunchCooperativeKernel");
     (void)shared;
     (void)parameters;
     return launch(function, (uint64_t)gx * gy * gz, (uint64_t)bx * by * bz, stream);
 }
-SIM_EXPORT abi_result cuLaunchCooperativeKernel_ptsz(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, abi_stream stream, void **parameters) {
+SIM_EXPORT abi_result cuLaunchCooperativeKernel_ptsz(struct sim_function *function, unsigned gx, unsigned gy,
+                                                     unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                                     unsigned shared, abi_stream stream, void **parameters) {
     return cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters);
 }

@@ -35,9 +35,9 @@ struct sim_context {
 enum sim_region_kind { SIM_FREE, SIM_LARGE, SIM_SMALLS, SIM_MANAGED, SIM_CHUNK, SIM_RESERVED };
 struct sim_region {
     enum sim_region_kind kind;
-    uint64_t page, pages;      /* first page and number of pages in the arena */
-    uint64_t bytes;            /* as asked; SIM_SMALLS and SIM_CHUNK: the block's size */
-    uint64_t block;            /* the daemon's id */
+    uint64_t page, pages; /* first page and number of pages in the arena */
+    uint64_t bytes;       /* as asked; SIM_SMALLS and SIM_CHUNK: the block's size */
+    uint64_t block;       /* the daemon's id */
     struct sim_context *context;
     int device;
     /* SIM_SMALLS: units taken from each start, 0 = not a start; one bit per unit that is in use */
@@ -143,7 +143,7 @@ struct sim_pool *sim_default_pool(int device);
 bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
 void sim_pools_drop(int device); /* the card's last context is gone: pools keep nothing */
-void sim_pools_settle(void); /* takes the lock: gives unused chunks back, as synchronising does */
+void sim_pools_settle(void);     /* takes the lock: gives unused chunks back, as synchronising does */
 
 /* vmm.c */
 void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);
@@ -162,10 +162,11 @@ int sim_wait_stream(abi_stream stream);
 #define SIM_EVENT_MAGIC 0x45565421u
 
 /* First line of every entry point: injected faults, use before cuInit, use in a forked child. */
-#define SIM_ENTER(name)                                                                   \
-    do {                                                                                  \
-        if (__builtin_expect(sim_faults_armed | !atomic_load_explicit(&sim.ready, memory_order_acquire) | !*sim_alive, 0)) { \
-            int early = sim_enter_slow(name);                                             \
-            if (early) return early;                                                      \
-        }                                                                                 \
+#define SIM_ENTER(name)                                                                                                \
+    do {                                                                                                               \
+        if (__builtin_expect(sim_faults_armed | !atomic_load_explicit(&sim.ready, memory_order_acquire) | !*sim_alive, \
+                             0)) {                                                                                     \
+            int early = sim_enter_slow(name);                                                                          \
+            if (early) return early;                                                                                   \
+        }                                                                                                              \
     } while (0)

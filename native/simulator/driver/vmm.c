@@ -1,11 +1,11 @@
 /* Memory by handle: address ranges and physical memory apart. Physical memory is a memfd of its own, so that mapping it
  * twice, exporting it and importing it in another process are real. It lives until its handles, maps and importers are
  * all gone. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "sim.h"
@@ -37,16 +37,20 @@ static void physical_settle(struct sim_physical *physical) {
 
 SIM_EXPORT abi_result cuMemGetAllocationGranularity(size_t *granularity, const abi_vmm_prop *prop, int option) {
     SIM_ENTER("cuMemGetAllocationGranularity");
-    if (!granularity || !prop || (option != ABI_GRANULARITY_MINIMUM && option != ABI_GRANULARITY_RECOMMENDED)) return ABI_ERROR_INVALID_VALUE;
-    if (prop->location.type == ABI_LOCATION_DEVICE && (prop->location.id < 0 || prop->location.id >= sim.device_count)) return ABI_ERROR_INVALID_DEVICE;
+    if (!granularity || !prop || (option != ABI_GRANULARITY_MINIMUM && option != ABI_GRANULARITY_RECOMMENDED))
+        return ABI_ERROR_INVALID_VALUE;
+    if (prop->location.type == ABI_LOCATION_DEVICE && (prop->location.id < 0 || prop->location.id >= sim.device_count))
+        return ABI_ERROR_INVALID_DEVICE;
     *granularity = prop->location.type == ABI_LOCATION_DEVICE ? vmm_granule(sim.card_of[prop->location.id]) : SIM_PAGE;
     return ABI_SUCCESS;
 }
 
-SIM_EXPORT abi_result cuMemAddressReserve(abi_devptr *pointer, size_t bytes, size_t alignment, abi_devptr hint, unsigned long long flags) {
+SIM_EXPORT abi_result cuMemAddressReserve(abi_devptr *pointer, size_t bytes, size_t alignment, abi_devptr hint,
+                                          unsigned long long flags) {
     SIM_ENTER("cuMemAddressReserve");
     (void)hint;
-    if (!pointer || bytes == 0 || bytes % SIM_PAGE || flags || (alignment & (alignment - 1))) return ABI_ERROR_INVALID_VALUE;
+    if (!pointer || bytes == 0 || bytes % SIM_PAGE || flags || (alignment & (alignment - 1)))
+        return ABI_ERROR_INVALID_VALUE;
     struct sim_region *region;
     pthread_mutex_lock(&sim.lock);
     int result = sim_region_new(SIM_RESERVED, bytes, alignment, &region);
@@ -80,7 +84,8 @@ SIM_EXPORT abi_result cuMemAddressFree(abi_devptr pointer, size_t bytes) {
     return result;
 }
 
-SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop, unsigned long long flags) {
+SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop,
+                                  unsigned long long flags) {
     SIM_ENTER("cuMemCreate");
     if (!handle || !prop || flags || bytes == 0 || prop->type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
     bool on_device = prop->location.type == ABI_LOCATION_DEVICE;
@@ -100,7 +105,12 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
         free(physical);
         return result;
     }
-    *physical = (struct sim_physical){.block = reply.arg[0], .bytes = bytes, .memfd = fd, .device = on_device ? prop->location.id : -1, .handles = 1, .prop = *prop};
+    *physical = (struct sim_physical){.block = reply.arg[0],
+                                      .bytes = bytes,
+                                      .memfd = fd,
+                                      .device = on_device ? prop->location.id : -1,
+                                      .handles = 1,
+                                      .prop = *prop};
     pthread_mutex_lock(&sim.lock);
     physical->next = sim.physicals;
     sim.physicals = physical;
@@ -130,17 +140,20 @@ static struct sim_region *reserved_range(abi_devptr pointer, uint64_t bytes, uin
     return region;
 }
 
-SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, abi_vmm_handle handle, unsigned long long flags) {
+SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, abi_vmm_handle handle,
+                               unsigned long long flags) {
     SIM_ENTER("cuMemMap");
     int result = ABI_ERROR_INVALID_VALUE;
     uint64_t first;
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = physical_of(handle);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
-    if (physical && region && !flags && offset % SIM_PAGE == 0 && offset <= physical->bytes && bytes <= physical->bytes - offset) {
+    if (physical && region && !flags && offset % SIM_PAGE == 0 && offset <= physical->bytes &&
+        bytes <= physical->bytes - offset) {
         bool empty = true;
         for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) empty = empty && !region->mapped[first + i];
-        if (empty && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->memfd, (off_t)offset) != MAP_FAILED) {
+        if (empty && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                          physical->memfd, (off_t)offset) != MAP_FAILED) {
             for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) region->mapped[first + i] = physical;
             physical->maps += (unsigned)(bytes / SIM_PAGE);
             region->device = physical->device;
@@ -222,9 +235,11 @@ SIM_EXPORT abi_result cuMemGetAllocationPropertiesFromHandle(abi_vmm_prop *prop,
     return physical && prop ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
 
-SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type, unsigned long long flags) {
+SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type,
+                                                   unsigned long long flags) {
     SIM_ENTER("cuMemExportToShareableHandle");
-    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
+    if (!out || flags || type != ABI_HANDLE_POSIX_FD)
+        return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = physical_of(handle);
@@ -241,7 +256,8 @@ SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle han
 
 SIM_EXPORT abi_result cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
     SIM_ENTER("cuMemImportFromShareableHandle");
-    if (!handle || type != ABI_HANDLE_POSIX_FD) return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
+    if (!handle || type != ABI_HANDLE_POSIX_FD)
+        return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
     int fd = (int)(intptr_t)os_handle;
     struct sim_request request = {.op = SIM_IMPORT};
     struct sim_reply reply;
@@ -257,8 +273,11 @@ SIM_EXPORT abi_result cuMemImportFromShareableHandle(abi_vmm_handle *handle, voi
     for (int i = 0; i < sim.device_count; i++) {
         if (sim.card_of[i] == reply.arg[2]) device = i;
     }
-    *physical = (struct sim_physical){.block = reply.arg[0], .bytes = reply.arg[1], .memfd = own, .device = device, .handles = 1};
-    physical->prop = (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED, .requested_handle_types = ABI_HANDLE_POSIX_FD, .location = {ABI_LOCATION_DEVICE, device}};
+    *physical = (struct sim_physical){
+        .block = reply.arg[0], .bytes = reply.arg[1], .memfd = own, .device = device, .handles = 1};
+    physical->prop = (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED,
+                                    .requested_handle_types = ABI_HANDLE_POSIX_FD,
+                                    .location = {ABI_LOCATION_DEVICE, device}};
     pthread_mutex_lock(&sim.lock);
     physical->next = sim.physicals;
     sim.physicals = physical;

@@ -11,7 +11,8 @@ static nvml_abi_return state_of(uint32_t card, struct sim_card_state *state) {
 
 static void uuid_text(uint32_t card, char *text) {
     const unsigned char *u = nvml_facts->cards[card].uuid;
-    sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
+            u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
 static nvml_abi_return give_text(char *to, unsigned length, const char *text) {
@@ -46,8 +47,10 @@ NVML_EXPORT nvmlDeviceGetHandleByUUID(const char *uuid, nvml_abi_device *device)
 
 static void pci_of(uint32_t card, struct nvml_abi_pci_v3 *pci) {
     const struct sim_card_facts *facts = &nvml_facts->cards[card];
-    *pci = (struct nvml_abi_pci_v3){.domain = facts->pci_domain, .bus = facts->pci_bus, .device = facts->pci_device, .device_id = facts->pci_id};
-    snprintf(pci->legacy_id, sizeof pci->legacy_id, "%04X:%02X:%02X.0", facts->pci_domain & 0xffff, facts->pci_bus & 0xff, facts->pci_device & 0xff);
+    *pci = (struct nvml_abi_pci_v3){
+        .domain = facts->pci_domain, .bus = facts->pci_bus, .device = facts->pci_device, .device_id = facts->pci_id};
+    snprintf(pci->legacy_id, sizeof pci->legacy_id, "%04X:%02X:%02X.0", facts->pci_domain & 0xffff,
+             facts->pci_bus & 0xff, facts->pci_device & 0xff);
     snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.0", facts->pci_domain, facts->pci_bus, facts->pci_device);
 }
 NVML_EXPORT nvmlDeviceGetPciInfo_v3(nvml_abi_device device, struct nvml_abi_pci_v3 *pci) {
@@ -77,18 +80,25 @@ NVML_EXPORT nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memo
     nvml_abi_return result = state_of(card, &state);
     if (result != NVML_ABI_SUCCESS) return result;
     const struct sim_card_facts *facts = &nvml_facts->cards[card];
-    *out = (struct nvml_abi_memory_v1){.total = facts->total_bytes, .used = state.used_bytes + facts->reserved_bytes, .free = facts->total_bytes - facts->reserved_bytes - state.used_bytes};
+    *out = (struct nvml_abi_memory_v1){.total = facts->total_bytes,
+                                       .used = state.used_bytes + facts->reserved_bytes,
+                                       .free = facts->total_bytes - facts->reserved_bytes - state.used_bytes};
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
     NVML_ENTER_CARD("nvmlDeviceGetMemoryInfo_v2", device, card);
     struct sim_card_state state;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
-    if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_memory_v2, 2)) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_memory_v2, 2))
+        return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
     nvml_abi_return result = state_of(card, &state);
     if (result != NVML_ABI_SUCCESS) return result;
     const struct sim_card_facts *facts = &nvml_facts->cards[card];
-    *out = (struct nvml_abi_memory_v2){.version = out->version, .total = facts->total_bytes, .reserved = facts->reserved_bytes, .used = state.used_bytes, .free = facts->total_bytes - facts->reserved_bytes - state.used_bytes};
+    *out = (struct nvml_abi_memory_v2){.version = out->version,
+                                       .total = facts->total_bytes,
+                                       .reserved = facts->reserved_bytes,
+                                       .used = state.used_bytes,
+                                       .free = facts->total_bytes - facts->reserved_bytes - state.used_bytes};
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetBAR1MemoryInfo(nvml_abi_device device, uint64_t *total_free_used) {
@@ -109,28 +119,28 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
 }
 
 /* One unsigned value that is read from the card's live state. */
-#define READING(name, field)                                      \
-    NVML_EXPORT name(nvml_abi_device device, unsigned *value) {   \
-        NVML_ENTER_CARD(#name, device, card);                     \
-        struct sim_card_state state;                              \
-        if (!value) return NVML_ABI_INVALID_ARGUMENT;             \
-        nvml_abi_return result = state_of(card, &state);          \
+#define READING(name, field)                                            \
+    NVML_EXPORT name(nvml_abi_device device, unsigned *value) {         \
+        NVML_ENTER_CARD(#name, device, card);                           \
+        struct sim_card_state state;                                    \
+        if (!value) return NVML_ABI_INVALID_ARGUMENT;                   \
+        nvml_abi_return result = state_of(card, &state);                \
         if (result == NVML_ABI_SUCCESS) *value = (unsigned)state.field; \
-        return result;                                            \
+        return result;                                                  \
     }
 /* One unsigned value that does not change. */
-#define FACT(name, expression)                                    \
-    NVML_EXPORT name(nvml_abi_device device, unsigned *value) {   \
-        NVML_ENTER_CARD(#name, device, card);                     \
-        if (!value) return NVML_ABI_INVALID_ARGUMENT;             \
-        *value = (unsigned)(expression);                          \
-        return NVML_ABI_SUCCESS;                                  \
+#define FACT(name, expression)                                  \
+    NVML_EXPORT name(nvml_abi_device device, unsigned *value) { \
+        NVML_ENTER_CARD(#name, device, card);                   \
+        if (!value) return NVML_ABI_INVALID_ARGUMENT;           \
+        *value = (unsigned)(expression);                        \
+        return NVML_ABI_SUCCESS;                                \
     }
 /* A call that these cards do not have. */
-#define MISSING(name)                                             \
-    NVML_EXPORT name(nvml_abi_device device) {                    \
-        NVML_ENTER_CARD(#name, device, card);                     \
-        return NVML_ABI_NOT_SUPPORTED;                            \
+#define MISSING(name)                          \
+    NVML_EXPORT name(nvml_abi_device device) { \
+        NVML_ENTER_CARD(#name, device, card);  \
+        return NVML_ABI_NOT_SUPPORTED;         \
     }
 
 READING(nvmlDeviceGetPowerUsage, power_mw)

@@ -19,17 +19,17 @@ nvml_abi_device nvml_handle(uint32_t card);
 nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
                          uint32_t payload_size);
 
-#define NVML_ENTER(name)                                                  \
-    do {                                                                  \
-        nvml_abi_return fault = sim_faults_armed ? sim_fault(name) : 0;   \
-        if (fault) return fault;                                          \
-        if (!nvml_facts) return NVML_ABI_UNINITIALIZED;                   \
+#define NVML_ENTER(name)                                                \
+    do {                                                                \
+        nvml_abi_return fault = sim_faults_armed ? sim_fault(name) : 0; \
+        if (fault) return fault;                                        \
+        if (!nvml_facts) return NVML_ABI_UNINITIALIZED;                 \
     } while (0)
 
-#define NVML_ENTER_CARD(name, device, card)                               \
-    uint32_t card;                                                        \
-    NVML_ENTER(name);                                                     \
-    do {                                                                  \
-        nvml_abi_return wrong = nvml_card(device, &card);                 \
-        if (wrong) return wrong;                                          \
+#define NVML_ENTER_CARD(name, device, card)               \
+    uint32_t card;                                        \
+    NVML_ENTER(name);                                     \
+    do {                                                  \
+        nvml_abi_return wrong = nvml_card(device, &card); \
+        if (wrong) return wrong;                          \
     } while (0)

@@ -26,24 +26,27 @@ static nvml_abi_return list(uint32_t card, uint64_t type, unsigned *count, void 
     if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!entries) return NVML_ABI_INVALID_ARGUMENT;
     for (unsigned i = 0; i < have; i++) {
-        struct nvml_abi_process_535 entry = {.pid = found[i].pid, .bytes = found[i].bytes, .gpu_instance = NVML_ABI_NO_INSTANCE, .compute_instance = NVML_ABI_NO_INSTANCE};
+        struct nvml_abi_process_535 entry = {.pid = found[i].pid,
+                                             .bytes = found[i].bytes,
+                                             .gpu_instance = NVML_ABI_NO_INSTANCE,
+                                             .compute_instance = NVML_ABI_NO_INSTANCE};
         memcpy((char *)entries + i * stride, &entry, stride);
     }
     return NVML_ABI_SUCCESS;
 }
 
-#define LISTS(kind, type)                                                                                    \
-    NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses", device, card);                             \
-        return count ? list(card, type, count, entries, 16) : NVML_ABI_INVALID_ARGUMENT;                     \
-    }                                                                                                        \
+#define LISTS(kind, type)                                                                                          \
+    NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses(nvml_abi_device device, unsigned *count, void *entries) {    \
+        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses", device, card);                                   \
+        return count ? list(card, type, count, entries, 16) : NVML_ABI_INVALID_ARGUMENT;                           \
+    }                                                                                                              \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses_v2(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses_v2", device, card);                          \
-        return count ? list(card, type, count, entries, 24) : NVML_ABI_INVALID_ARGUMENT;                     \
-    }                                                                                                        \
+        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses_v2", device, card);                                \
+        return count ? list(card, type, count, entries, 24) : NVML_ABI_INVALID_ARGUMENT;                           \
+    }                                                                                                              \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses_v3", device, card);                          \
-        return count ? list(card, type, count, entries, long_v3_entries() ? 32 : 24) : NVML_ABI_INVALID_ARGUMENT; \
+        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses_v3", device, card);                                \
+        return count ? list(card, type, count, entries, long_v3_entries() ? 32 : 24) : NVML_ABI_INVALID_ARGUMENT;  \
     }
 
 LISTS(Compute, SIM_TYPE_COMPUTE)
@@ -55,11 +58,13 @@ NVML_EXPORT nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device, struct
     NVML_ENTER_CARD("nvmlDeviceGetRunningProcessDetailList", device, card);
     if (nvml_facts->cards[card].cc_major < 9) return NVML_ABI_NOT_SUPPORTED;
     if (!out || out->mode > 2) return NVML_ABI_INVALID_ARGUMENT;
-    if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_process_detail_list, 1)) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_process_detail_list, 1))
+        return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
     return list(card, 1ull << out->mode, &out->count, out->entries, 32);
 }
 
-static nvml_abi_return utilisation(uint32_t card, uint64_t last_seen, unsigned *count, struct sim_process_utilisation *rows) {
+static nvml_abi_return utilisation(uint32_t card, uint64_t last_seen, unsigned *count,
+                                   struct sim_process_utilisation *rows) {
     struct sim_reply reply;
     nvml_abi_return result = nvml_ask(SIM_UTILISATION, card, last_seen, &reply, rows, SIM_SAMPLES_MAX * sizeof *rows);
     if (result == NVML_ABI_SUCCESS) *count = reply.payload_bytes / (unsigned)sizeof *rows;
@@ -67,7 +72,8 @@ static nvml_abi_return utilisation(uint32_t card, uint64_t last_seen, unsigned *
 }
 
 /* NOT_FOUND is the answer when nobody ran: it is not a failure. */
-NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out, unsigned *count, unsigned long long last_seen) {
+NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out,
+                                            unsigned *count, unsigned long long last_seen) {
     NVML_ENTER_CARD("nvmlDeviceGetProcessUtilization", device, card);
     struct sim_process_utilisation rows[SIM_SAMPLES_MAX];
     unsigned have, room;
@@ -83,7 +89,10 @@ NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_
     if (have == 0) return NVML_ABI_NOT_FOUND;
     if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < have; i++) {
-        out[i] = (struct nvml_abi_process_utilization){.pid = rows[i].pid, .timestamp_us = rows[i].timestamp_us, .sm = rows[i].sm_percent, .memory = rows[i].memory_percent};
+        out[i] = (struct nvml_abi_process_utilization){.pid = rows[i].pid,
+                                                       .timestamp_us = rows[i].timestamp_us,
+                                                       .sm = rows[i].sm_percent,
+                                                       .memory = rows[i].memory_percent};
     }
     return NVML_ABI_SUCCESS;
 }
@@ -93,7 +102,8 @@ NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct
     struct sim_process_utilisation rows[SIM_SAMPLES_MAX];
     unsigned have, room;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
-    if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_processes_utilization, 1)) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_processes_utilization, 1))
+        return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
     nvml_abi_return result = utilisation(card, out->last_seen_us, &have, rows);
     if (result != NVML_ABI_SUCCESS) return result;
     room = out->count;
@@ -101,7 +111,10 @@ NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct
     if (have == 0) return NVML_ABI_NOT_FOUND;
     if (room < have || !out->entries) return NVML_ABI_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < have; i++) {
-        out->entries[i] = (struct nvml_abi_processes_utilization_entry){.timestamp_us = rows[i].timestamp_us, .pid = rows[i].pid, .sm = rows[i].sm_percent, .memory = rows[i].memory_percent};
+        out->entries[i] = (struct nvml_abi_processes_utilization_entry){.timestamp_us = rows[i].timestamp_us,
+                                                                        .pid = rows[i].pid,
+                                                                        .sm = rows[i].sm_percent,
+                                                                        .memory = rows[i].memory_percent};
     }
     return NVML_ABI_SUCCESS;
 }
@@ -119,6 +132,9 @@ NVML_EXPORT nvmlDeviceGetAccountingStats(nvml_abi_device device, unsigned pid, s
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     nvml_abi_return result = nvml_ask(SIM_ACCOUNTING, card, pid, &reply, &stats, sizeof stats);
     if (result != NVML_ABI_SUCCESS) return result;
-    *out = (struct nvml_abi_accounting_v1){.gpu_percent = stats.sm_percent, .max_bytes = stats.max_bytes, .start_us = stats.start_us, .running = stats.running};
+    *out = (struct nvml_abi_accounting_v1){.gpu_percent = stats.sm_percent,
+                                           .max_bytes = stats.max_bytes,
+                                           .start_us = stats.start_us,
+                                           .running = stats.running};
     return NVML_ABI_SUCCESS;
 }

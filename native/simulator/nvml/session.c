@@ -76,14 +76,16 @@ nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_repl
     int fds[2], count;
     pthread_mutex_lock(&lock);
     /* A forked child would steal its parent's replies: to the real driver it is a process without a session, too. */
-    int failed = getpid() != owner || sim_link_exchange(link_fd, &request, -1, reply, payload, payload_size, fds, &count);
+    int failed =
+        getpid() != owner || sim_link_exchange(link_fd, &request, -1, reply, payload, payload_size, fds, &count);
     pthread_mutex_unlock(&lock);
     return failed ? NVML_ABI_UNKNOWN : reply->result;
 }
 
 NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {
     NVML_ENTER("nvmlSystemGetDriverVersion");
-    if (!text || length <= strlen(nvml_facts->driver_version)) return text ? NVML_ABI_INSUFFICIENT_SIZE : NVML_ABI_INVALID_ARGUMENT;
+    if (!text || length <= strlen(nvml_facts->driver_version))
+        return text ? NVML_ABI_INSUFFICIENT_SIZE : NVML_ABI_INVALID_ARGUMENT;
     strcpy(text, nvml_facts->driver_version);
     return NVML_ABI_SUCCESS;
 }

@@ -58,8 +58,12 @@ static abi_result vmm_take(uint64_t bytes, abi_devptr *at, abi_vmm_handle *handl
     if (result) return result;
     result = CALL(cuMemAddressReserve, (abi_devptr *, size_t, size_t, abi_devptr, unsigned long long), at, bytes,
                   (size_t)0, (abi_devptr)0, 0ull);
-    if (!result) result = CALL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), *at, bytes, (size_t)0, *handle, 0ull);
-    if (!result) result = CALL(cuMemSetAccess, (abi_devptr, size_t, const abi_access_desc *, size_t), *at, bytes, &access, (size_t)1);
+    if (!result)
+        result = CALL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), *at, bytes, (size_t)0,
+                      *handle, 0ull);
+    if (!result)
+        result =
+            CALL(cuMemSetAccess, (abi_devptr, size_t, const abi_access_desc *, size_t), *at, bytes, &access, (size_t)1);
     return result;
 }
 
@@ -133,13 +137,16 @@ int main(int argc, char **argv) {
             value = count;
         } else if (!strcmp(word, "fill-managed")) {
             uint64_t count = 0;
-            while ((result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u)) == ABI_SUCCESS) count++;
+            while ((result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u)) ==
+                   ABI_SUCCESS)
+                count++;
             value = count;
         } else if (!strcmp(word, "managed")) {
             result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u);
             value = at;
         } else if (!strcmp(word, "pitch")) {
-            result = CALL(cuMemAllocPitch_v2, (abi_devptr *, size_t *, size_t, size_t, unsigned), &at, &first, (size_t)a, (size_t)b, 4u);
+            result = CALL(cuMemAllocPitch_v2, (abi_devptr *, size_t *, size_t, size_t, unsigned), &at, &first,
+                          (size_t)a, (size_t)b, 4u);
             printf("%d %" PRIu64 " %zu\n", result, (uint64_t)at, first);
             continue;
         } else if (!strcmp(word, "free")) {
@@ -152,7 +159,9 @@ int main(int argc, char **argv) {
         } else if (!strcmp(word, "pool-keep")) { /* pool-keep BYTES: release threshold of device 0's pool */
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
-            if (!result) result = CALL(cuMemPoolSetAttribute, (abi_pool, int, void *), pool, (int)ABI_POOL_RELEASE_THRESHOLD, (void *)&a);
+            if (!result)
+                result = CALL(cuMemPoolSetAttribute, (abi_pool, int, void *), pool, (int)ABI_POOL_RELEASE_THRESHOLD,
+                              (void *)&a);
         } else if (!strcmp(word, "pool-trim")) {
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
@@ -171,7 +180,8 @@ int main(int argc, char **argv) {
             result = CALL(cuMemHostAlloc, (void **, size_t, unsigned), &page, (size_t)a, 0u);
             value = (uintptr_t)page;
         } else if (!strcmp(word, "set")) { /* set AT BYTES VALUE */
-            result = CALL(cuMemsetD8_v2, (abi_devptr, unsigned char, size_t), (abi_devptr)a, (unsigned char)c, (size_t)b);
+            result =
+                CALL(cuMemsetD8_v2, (abi_devptr, unsigned char, size_t), (abi_devptr)a, (unsigned char)c, (size_t)b);
         } else if (!strcmp(word, "check")) { /* check AT BYTES VALUE: number of wrong bytes */
             result = check(a, b, (unsigned)c, &value);
         } else if (!strcmp(word, "launch")) { /* launch COUNT US [ERROR] */
@@ -205,14 +215,17 @@ int main(int argc, char **argv) {
             }
         } else if (!strcmp(word, "call")) { /* call NAME: an entry point that takes nothing we know */
             char entry[128];
-            if (sscanf(line, "call %127s", entry) == 1) result = ((abi_result(*)(void *, void *))find(entry))(NULL, NULL);
-        } else if (!strcmp(word, "address")) { /* address NAME VERSION FLAGS SYMBOL: result, status, is it that symbol? */
+            if (sscanf(line, "call %127s", entry) == 1)
+                result = ((abi_result (*)(void *, void *))find(entry))(NULL, NULL);
+        } else if (!strcmp(word,
+                           "address")) { /* address NAME VERSION FLAGS SYMBOL: result, status, is it that symbol? */
             char base[128], symbol[128];
             int version, status = -1;
             uint64_t flags;
             void *address = NULL;
             if (sscanf(line, "address %127s %d %" SCNu64 " %127s", base, &version, &flags, symbol) != 4) return 2;
-            result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), base, &address, version, flags, &status);
+            result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), base, &address, version,
+                          flags, &status);
             printf("%d %d %d\n", result, status, address && address == dlsym(driver, symbol));
             continue;
         } else if (!strcmp(word, "fork")) { /* what a forked child is answered to an allocation; the child then waits */

@@ -61,8 +61,13 @@ int main(int argc, char **argv) {
     fd = open(path, O_RDWR | O_CREAT, 0666);
     if (fd < 0 || fstat(fd, &info) != 0) return perror(path), 1;
     uint64_t ledger = cot_ledger_bytes(page.header.slot_count, page.header.card_count);
-    struct cot_ledger_header header = {.magic = COT_LEDGER_MAGIC, .version = COT_LEDGER_VERSION, .card_count = page.header.card_count, .slot_count = page.header.slot_count};
-    if ((uint64_t)info.st_size != ledger && (ftruncate(fd, (off_t)ledger) != 0 || pwrite(fd, &header, sizeof header, 0) != sizeof header)) return perror(path), 1;
+    struct cot_ledger_header header = {.magic = COT_LEDGER_MAGIC,
+                                       .version = COT_LEDGER_VERSION,
+                                       .card_count = page.header.card_count,
+                                       .slot_count = page.header.slot_count};
+    if ((uint64_t)info.st_size != ledger &&
+        (ftruncate(fd, (off_t)ledger) != 0 || pwrite(fd, &header, sizeof header, 0) != sizeof header))
+        return perror(path), 1;
     close(fd);
     return 0;
 }

@@ -71,7 +71,9 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
     unsigned char tag = (unsigned char)(getpid() * 31 + 7), back[PROBE];
     while (now() < until) {
         if (count < MOST && rand_r(&seed) % 100 < 60) {
-            uint64_t bytes = rand_r(&seed) % 4 == 0 ? 1 + (uint64_t)rand_r(&seed) % 4096 : 1 + ((uint64_t)rand_r(&seed) << 16 ^ (uint64_t)rand_r(&seed)) % most_bytes;
+            uint64_t bytes = rand_r(&seed) % 4 == 0
+                                 ? 1 + (uint64_t)rand_r(&seed) % 4096
+                                 : 1 + ((uint64_t)rand_r(&seed) << 16 ^ (uint64_t)rand_r(&seed)) % most_bytes;
             double before = now();
             result = alloc(&held[count].at, bytes);
             note_time(now() - before);
@@ -79,7 +81,8 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
             if (result == ABI_SUCCESS) {
                 atomic_fetch_add(&shared->granted, 1);
                 uint64_t probe = bytes < PROBE ? bytes : PROBE;
-                if (fill(held[count].at, tag, probe) || fill(held[count].at + bytes - probe, tag, probe)) atomic_fetch_add(&shared->failed, 1);
+                if (fill(held[count].at, tag, probe) || fill(held[count].at + bytes - probe, tag, probe))
+                    atomic_fetch_add(&shared->failed, 1);
                 held[count++].bytes = bytes;
             } else if (result == ABI_ERROR_OUT_OF_MEMORY) {
                 atomic_fetch_add(&shared->refused, 1);
@@ -123,7 +126,8 @@ int main(int argc, char **argv) {
         if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, start_by + seconds));
         sequence++;
     }
-    while (now() < start_by && atomic_load(&shared->started) + atomic_load(&shared->failed) < (uint64_t)workers) usleep(1000);
+    while (now() < start_by && atomic_load(&shared->started) + atomic_load(&shared->failed) < (uint64_t)workers)
+        usleep(1000);
     atomic_store(&shared->go, 1);
     double until = now() + seconds, next = now();
     start_by = until - seconds; /* workers started from here on end with the others */
@@ -140,7 +144,9 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < workers; i++) kill(pids[i], SIGKILL);
     for (int i = 0; i < workers; i++) waitpid(pids[i], NULL, 0);
-    printf("{\"attempts\":%" PRIu64 ",\"granted\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"wrongBytes\":%" PRIu64 ",\"kills\":%" PRIu64 ",\"started\":%" PRIu64 ",\"longestMs\":%.3f,\"lastError\":%d}\n",
+    printf("{\"attempts\":%" PRIu64 ",\"granted\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"failed\":%" PRIu64
+           ",\"wrongBytes\":%" PRIu64 ",\"kills\":%" PRIu64 ",\"started\":%" PRIu64
+           ",\"longestMs\":%.3f,\"lastError\":%d}\n",
            shared->attempts, shared->granted, shared->refused, shared->failed, shared->wrong, kills, shared->started,
            (double)shared->longest_us / 1e3, shared->last_error);
     return 0;

@@ -42,19 +42,21 @@ static void *walk(void *handle, const char *name) {
     const uint32_t *buckets = table + 4 + table[2] * 2, *chain = buckets + table[0];
     for (uint32_t i = buckets[hash % table[0]]; i >= table[1] && i; i++) {
         uint32_t entry = chain[i - table[1]];
-        if ((entry | 1) == (hash | 1) && !strcmp(strings + symbols[i].st_name, name)) return (char *)map->l_addr + symbols[i].st_value;
+        if ((entry | 1) == (hash | 1) && !strcmp(strings + symbols[i].st_name, name))
+            return (char *)map->l_addr + symbols[i].st_value;
         if (entry & 1) break;
     }
     return NULL;
 }
 
 static void plugin(const char *way, void *handle) {
-    size_t (*total)(void) = handle ? (size_t(*)(void))dlsym(handle, "plugin_total_mib") : NULL;
+    size_t (*total)(void) = handle ? (size_t (*)(void))dlsym(handle, "plugin_total_mib") : NULL;
     printf("%s %zu\n", way, total ? total() : 0);
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) return fputs("usage: routes PLUGIN PLUGIN-DEEPBIND PLUGIN-NEW-NAMESPACE ABSOLUTE-LIBCUDA\n", stderr), 2;
+    if (argc != 5)
+        return fputs("usage: routes PLUGIN PLUGIN-DEEPBIND PLUGIN-NEW-NAMESPACE ABSOLUTE-LIBCUDA\n", stderr), 2;
     abi_context context;
     if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 3;
     const char *name = "cuMemGetInfo_v2";
@@ -64,9 +66,11 @@ int main(int argc, char **argv) {
     show("dlsym-next", (get_info)dlsym(RTLD_NEXT, name));
     show("dlsym-handle", (get_info)dlsym(driver, name));
     address_v2 get = (address_v2)dlsym(driver, "cuGetProcAddress_v2");
-    if (get && get("cuMemGetInfo", &address, 12000, 0, NULL) == ABI_SUCCESS) show("get-proc-address", (get_info)address);
+    if (get && get("cuMemGetInfo", &address, 12000, 0, NULL) == ABI_SUCCESS)
+        show("get-proc-address", (get_info)address);
     address_v2 again = NULL;
-    if (get && get("cuGetProcAddress", (void **)&again, 12000, 0, NULL) == ABI_SUCCESS && again("cuMemGetInfo", &address, 12000, 0, NULL) == ABI_SUCCESS) {
+    if (get && get("cuGetProcAddress", (void **)&again, 12000, 0, NULL) == ABI_SUCCESS &&
+        again("cuMemGetInfo", &address, 12000, 0, NULL) == ABI_SUCCESS) {
         show("get-proc-address-twice", (get_info)address);
     }
     look_up found = (look_up)dlsym(RTLD_NEXT, "dlsym");
