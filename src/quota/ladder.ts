@@ -15,7 +15,7 @@ export type LadderPolicy = {
   readonly hardSamples: number;
   /** Between SIGTERM and SIGKILL on the soft path. */
   readonly graceSeconds: number;
-  /** After a stop, nothing further is done to the same container for so long. */
+  /** After a stop the soft path rests for so long; the hard path, too, while what was stopped is stuck. */
   readonly coolDownSeconds: number;
   /** A container that has not let go of its memory so long after SIGKILL is stuck. */
   readonly releaseSeconds: number;
@@ -44,6 +44,8 @@ export type LadderState = {
   readonly rungSinceMs: number;
   /** The last stop, for the cool-down. */
   readonly stoppedAtMs?: number;
+  /** That stop released nothing: another signal will not help, and would use up the node's rate of stops. */
+  readonly stuck?: boolean;
 };
 
 export const CALM: LadderState = { rung: 'calm', samples: 0, hardSamples: 0, rungSinceMs: 0 };
@@ -88,7 +90,7 @@ export function step(
   const softDue = samples >= policy.softSamples && nowMs - overSinceMs >= policy.softSeconds * 1000;
 
   if (state.rung === 'calm') return reach('warned', { kind: 'warn', reason, verdict });
-  if (resting && !hardDue) return { state: over, action: NONE };
+  if (resting && (!hardDue || state.stuck)) return { state: over, action: NONE };
   if (policy.mode === 'report') {
     const due = (hardDue || softDue) && state.rung === 'warned';
     return due ? reach('reported', { kind: 'would-stop', reason, verdict }) : { state: over, action: NONE };
@@ -105,7 +107,7 @@ export function step(
 }
 
 function stop(state: LadderState, nowMs: number, action: Action): { state: LadderState; action: Action } {
-  return { state: { ...state, rung: 'killed', rungSinceMs: nowMs, stoppedAtMs: nowMs }, action };
+  return { state: { ...state, rung: 'killed', rungSinceMs: nowMs, stoppedAtMs: nowMs, stuck: false }, action };
 }
 
 function afterKill(
@@ -117,7 +119,7 @@ function afterKill(
   const rested: LadderState = { ...CALM, rungSinceMs: nowMs, ...stoppedAt(state) };
   if (!holdsMemory) return { state: rested, action: { kind: 'released' } };
   if (nowMs - state.rungSinceMs < policy.releaseSeconds * 1000) return { state, action: NONE };
-  return { state: rested, action: { kind: 'stuck' } };
+  return { state: { ...rested, stuck: true }, action: { kind: 'stuck' } };
 }
 
 function calmDown(state: LadderState, nowMs: number): { state: LadderState; action: Action } {

@@ -7,7 +7,7 @@ export type Tolerance = {
   /** Soft: above `limit * ratio + bytes`. Absorbs what no interposer can see at once: code, local memory, rounding. */
   readonly ratio: number;
   readonly bytes: number;
-  /** Hard: above `limit * hardRatio`. */
+  /** Hard: above `limit * hardRatio + bytes`, so that a small grant is not far over before it is over. */
   readonly hardRatio: number;
 };
 
