@@ -1,0 +1,46 @@
+/* An NVML that counts: every exported name adds one to a counter in a shared file and jumps on to the real library, so
+ * that calls of the driver are counted whoever makes them. COTENANT_BENCH_NVML names the real library,
+ * COTENANT_BENCH_CALLS the file (eight bytes). */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../../../native/interposer/generated/nvml_verbs.h"
+
+#define NVML_FUNCTION_NOT_FOUND 13
+
+uint64_t *counting_calls;
+void *counting_target[COT_NVML_COUNT];
+
+static int missing(void) {
+    return NVML_FUNCTION_NOT_FOUND;
+}
+
+__attribute__((constructor)) static void find_targets(void) {
+#define NAME(index, symbol, verb, group) #symbol,
+    static const char *const names[] = {COT_NVML_ROWS(NAME)};
+    const char *library = getenv("COTENANT_BENCH_NVML"), *file = getenv("COTENANT_BENCH_CALLS");
+    int fd = file ? open(file, O_RDWR | O_CLOEXEC) : -1;
+    void *handle = library ? dlopen(library, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (fd >= 0) counting_calls = mmap(NULL, sizeof *counting_calls, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd < 0 || !handle || counting_calls == MAP_FAILED) {
+        fputs("counting libnvidia-ml: COTENANT_BENCH_NVML or COTENANT_BENCH_CALLS cannot be used\n", stderr);
+        abort();
+    }
+    close(fd);
+    for (int i = 0; i < COT_NVML_COUNT; i++) {
+        void *real = dlsym(handle, names[i]);
+        counting_target[i] = real ? real : (void *)missing;
+    }
+}
+
+/* Arguments are not known here, so the way on is a jump; r11 carries none. */
+#define TRAMPOLINE(index, symbol, verb, group)                                                                         \
+    __asm__(".text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n"                                  \
+            "endbr64\nmovq counting_calls(%rip), %r11\nlock incq (%r11)\n"                                             \
+            "jmp *counting_target+8*" #index "(%rip)\n.size " #symbol ", .-" #symbol "\n");
+COT_NVML_ROWS(TRAMPOLINE)
