@@ -14,7 +14,11 @@ export type CgroupOwner = {
 export const tenantGroup = (id: string): string => `cotenant-${id}`;
 
 /** Path in the unified hierarchy; undefined where there is none. */
-export const unifiedPath = (text: string): string | undefined => /^0::(.*)$/m.exec(text)?.[1];
+export const unifiedPath = (text: string): string | undefined =>
+  text
+    .split('\n')
+    .find((line) => line.startsWith('0::'))
+    ?.slice('0::'.length);
 
 /** Is a process in that group of the unified hierarchy, or below it? The whole path counts: a name alone can be imitated. */
 export function isInGroup(text: string, group: string): boolean {
@@ -32,7 +36,8 @@ const MONITOR = 'crio-conmon';
 /** What each line says, the most telling one wins: a pod anywhere beats a bare id, that beats nothing. */
 export function ownerOf(text: string): CgroupOwner {
   const lines = text.split('\n').flatMap((line) => {
-    const [, controllers, path] = /^\d+:([^:]*):(.*)$/.exec(line) ?? [];
+    // Only a line feed ends a line: names of groups may hold every other character, also those that a dot leaves out.
+    const [, controllers, path] = /^\d+:([^:]*):(.*)$/s.exec(line) ?? [];
     return controllers === undefined || path === undefined ? [] : [{ controllers: controllers.split(','), path }];
   });
   const rank = (controllers: readonly string[]): number => {
