@@ -47,10 +47,11 @@ export function ownerOfProcess(
   for (const { id, group } of roots) {
     if (group !== undefined && isInGroup(process.cgroup, group)) return { kind: 'grant', id };
   }
-  const lineage = [process.pid, ...(process.ancestors ?? [])];
   for (const root of roots) {
-    // A process cannot be older than its ancestor: then the pid has come to mean another process.
-    if (lineage.includes(root.pid) && process.startTicks >= root.startTicks) return { kind: 'grant', id: root.id };
+    // Another process of the root's pid is not the root, and a process cannot be older than its ancestor.
+    const isRoot = process.pid === root.pid && process.startTicks === root.startTicks;
+    const descends = (process.ancestors ?? []).includes(root.pid) && process.startTicks >= root.startTicks;
+    if (isRoot || descends) return { kind: 'grant', id: root.id };
   }
   for (const pid of process.ancestors ?? []) {
     const id = known.grantByPid.get(pid);

@@ -1,0 +1,99 @@
+// To whom a process belongs: by its grant's group, its ancestry and what was known of it, by its container, or to nobody.
+import test from 'ava';
+import {
+  type GrantRoot,
+  type KnownOwners,
+  NOBODY_KNOWN,
+  type Owner,
+  ownerOfProcess,
+  remember,
+} from '../../../src/agent/attribution/attribute.ts';
+import type { SampledProcess } from '../../../src/agent/sample.ts';
+import { sampledProcess } from './node.ts';
+
+const ID = 'ab'.repeat(32);
+const UID = '0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77';
+const grant = (id: string): Owner => ({ kind: 'grant', id });
+const HOST: Owner = { kind: 'host' };
+/** Grant `one` was given to process 100, which started at tick 1000. */
+const ROOT: GrantRoot = { id: 'one', pid: 100, startTicks: 1000 };
+const GROUPED: GrantRoot = { id: 'two', pid: 200, startTicks: 2000, group: '/user.slice/cotenant-two' };
+const ROOTS = [ROOT, GROUPED];
+const IDS = new Set(['one', 'two']);
+
+const owner = (process: SampledProcess, known: KnownOwners = NOBODY_KNOWN, ids = IDS): Owner =>
+  ownerOfProcess(process, ROOTS, ids, known);
+/** A process of pid 300 that started at tick 3000, unless said otherwise. */
+const found = (more: Partial<SampledProcess> & { pid?: number }) => sampledProcess(300, [], more);
+
+test('a process belongs to the grant of its group or its ancestor, else to its container, else to the host', (t) => {
+  const container = `0::/kubepods/pod${UID}/${ID}`;
+  const cases: [what: string, process: SampledProcess, expected: Owner][] = [
+    ['the process that the grant was given to', found({ pid: 100, startTicks: 1000 }), grant('one')],
+    ['its child', found({ ancestors: [100, 1] }), grant('one')],
+    ['its child of the same tick', found({ startTicks: 1000, ancestors: [100, 1] }), grant('one')],
+    ['a descendant far down', found({ ancestors: [290, 280, 270, 100, 1] }), grant('one')],
+    ['a process of its group, whoever its parent is', found({ cgroup: '0::/user.slice/cotenant-two' }), grant('two')],
+    ['a process below its group', found({ cgroup: '0::/user.slice/cotenant-two/x' }), grant('two')],
+    [
+      'the group counts before the ancestry',
+      found({ cgroup: '0::/user.slice/cotenant-two', ancestors: [100] }),
+      grant('two'),
+    ],
+    ["a group of that name elsewhere is not the grant's", found({ cgroup: '0::/evil/cotenant-two' }), HOST],
+    ['a longer name', found({ cgroup: '0::/user.slice/cotenant-two2' }), HOST],
+    ['a stranger', found({}), HOST],
+    ['its ancestors are not known', found({ ancestors: undefined as never }), HOST],
+    ['in a container of a pod', found({ cgroup: container }), { kind: 'container', containerId: ID, podUid: UID }],
+    ['in a container without a pod', found({ cgroup: `0::/docker/${ID}` }), { kind: 'container', containerId: ID }],
+    ['a grant counts before the container', found({ cgroup: container, ancestors: [100] }), grant('one')],
+    ['gone before it could be read', found({ startTicks: undefined as never }), { kind: 'unknown', reason: 'gone' }],
+    ['its cgroup cannot be read', found({ cgroup: undefined as never }), { kind: 'unknown', reason: 'no_cgroup' }],
+    ['its cgroup is empty', found({ cgroup: '' }), { kind: 'unknown', reason: 'no_cgroup' }],
+  ];
+  for (const [what, process, expected] of cases) t.deepEqual(owner(process), expected, what);
+});
+
+test('a pid that has come to mean another process does not inherit a grant', (t) => {
+  const cases: [what: string, process: SampledProcess, expected: Owner][] = [
+    ["the pid of the grant's process, reused later", found({ pid: 100, startTicks: 1001 }), HOST],
+    ["the pid of the grant's process, held by an older process", found({ pid: 100, startTicks: 999 }), HOST],
+    ['a process that is older than its ancestor', found({ startTicks: 999, ancestors: [100, 1] }), HOST],
+  ];
+  for (const [what, process, expected] of cases) t.deepEqual(owner(process), expected, what);
+});
+
+test('what belonged to a grant stays with it when its parents are gone, and so do its children', (t) => {
+  const child = found({ pid: 301, ancestors: [100, 1] });
+  const known = remember([child], owner);
+  const orphan = found({ pid: 301, startTicks: child.startTicks, ancestors: [1] });
+  t.deepEqual(owner(orphan, known), grant('one'));
+  t.deepEqual(owner(found({ pid: 302, ancestors: [301, 1] }), known), grant('one'), 'a child of the orphan');
+  t.deepEqual(owner(found({ pid: 301, startTicks: 9999, ancestors: [1] }), known), HOST, 'its pid, reused');
+  t.deepEqual(owner({ ...orphan, gone: true }, known), grant('one'), 'told by the driver, no more in /proc');
+  const again = remember([orphan], (process) => owner(process, known));
+  t.deepEqual(owner(orphan, again), grant('one'), 'from sample to sample');
+});
+
+test('what is known of a grant that has ended is not used', (t) => {
+  const child = found({ ancestors: [100, 1] });
+  const known = remember([child], owner);
+  const later = (process: SampledProcess): Owner => ownerOfProcess(process, [GROUPED], new Set(['two']), known);
+  t.deepEqual(later({ ...child, ancestors: [1] }), HOST);
+  t.deepEqual(later(found({ pid: 305, ancestors: [child.pid, 1] })), HOST);
+});
+
+test('only processes of the last sample are remembered, and none that is gone', (t) => {
+  const one = found({ pid: 310, ancestors: [100, 1] });
+  const two = found({ pid: 311, ancestors: [100, 1] });
+  const dead = found({ pid: 312, ancestors: [100, 1], gone: true });
+  const unread = found({ pid: 313, startTicks: undefined as never });
+  const known = remember([one, dead, unread], owner);
+  t.deepEqual([...known.byProcess.values()], [grant('one')]);
+  t.deepEqual([...known.grantByPid], [[310, 'one']]);
+  const next = remember([two], owner);
+  t.deepEqual([...next.grantByPid.keys()], [311]);
+  const host = remember([found({})], owner);
+  t.deepEqual([...host.byProcess.values()], [HOST]);
+  t.is(host.grantByPid.size, 0);
+});

@@ -1,0 +1,130 @@
+// Samples, ledgers and grants in few words, for the tests of what the agent makes of them.
+import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { compare, type GrantReading, type NodeState } from '../../../src/agent/compare.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/native.ts';
+import type { Sample, SampledCard, SampledProcess, SampledUse } from '../../../src/agent/sample.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+
+export const PID_NAMESPACE = 4026531836;
+
+export const card = (index: number, more: Partial<SampledCard> = {}): SampledCard => ({
+  index,
+  uuid: `GPU-${index}`,
+  name: 'NVIDIA L4',
+  pciBusId: `00000000:0${index}:00.0`,
+  totalBytes: 24_000 * MIB,
+  usedBytes: 0,
+  lists: ['compute', 'graphics', 'mps'],
+  utilizationGaps: 0,
+  healthy: true,
+  ...more,
+});
+
+export const use = (on: number, more: Partial<SampledUse> = {}): SampledUse => ({
+  card: on,
+  listed: true,
+  types: 1,
+  smPercent: 0,
+  smUs: 0,
+  memoryUs: 0,
+  encoderUs: 0,
+  decoderUs: 0,
+  ...more,
+});
+
+export const sampledProcess = (pid: number, cards: readonly SampledUse[], more: Partial<SampledProcess> = {}) =>
+  ({
+    pid,
+    startTicks: pid * 10,
+    command: `program-${pid}`,
+    cgroup: '0::/user.slice',
+    pidNamespace: PID_NAMESPACE,
+    namespacePid: pid,
+    ancestors: [1],
+    cards,
+    ...more,
+  }) satisfies SampledProcess;
+
+export const sampleOf = (
+  cards: readonly SampledCard[],
+  processes: readonly SampledProcess[],
+  atMs = 1_700_000_000_000,
+): Sample => ({
+  round: 1,
+  atMs,
+  bootNs: 1,
+  driverVersion: '580.1',
+  cudaVersion: 13000,
+  cards,
+  processes,
+  errors: [],
+  tookUs: 100,
+});
+
+/** A grant of `mib` on each of the cards. */
+export const grantOf = (id: string, mib: number, on: readonly number[] = [0], more: Partial<Grant> = {}): Grant => ({
+  id,
+  namespace: 'local',
+  pod: `pod-${id}`,
+  container: 'main',
+  createdMs: 0,
+  cards: on.map((index) => ({
+    gpuUuid: `GPU-${index}`,
+    memoryBytes: mib * MIB,
+    limitBytes: mib * MIB,
+    coresPercent: 0,
+  })),
+  isolateMemory: true,
+  owner: { pid: 1000, startTicks: 5, cgroup: '' },
+  ...more,
+});
+
+export const row = (more: Partial<LedgerRow> = {}): LedgerRow => ({
+  heldBytes: 0,
+  pendingBytes: 0,
+  freedBytes: 0,
+  contextBytes: 0,
+  managedBytes: 0,
+  poolBytes: 0,
+  signature: 1n,
+  ...more,
+});
+
+/** The slot of a process that `sampledProcess` made. */
+export const slot = (pid: number, cards: readonly LedgerRow[], more: Partial<LedgerSlot> = {}): LedgerSlot => ({
+  index: pid % 8,
+  stamp: BigInt(pid),
+  pid,
+  startTicks: pid * 10,
+  pidNamespace: PID_NAMESPACE,
+  locked: true,
+  cards,
+  ...more,
+});
+
+export const ledgerOf = (slots: readonly LedgerSlot[], more: Partial<LedgerReading> = {}): LedgerReading => ({
+  whole: true,
+  denied: [],
+  slots,
+  ...more,
+});
+
+export const reading = (
+  grant: Grant,
+  ledger: LedgerReading = ledgerOf([]),
+  more: Partial<GrantReading> = {},
+): GrantReading => ({ grant, ledger, untouched: true, ...more });
+
+/** Owners by pid; whoever is not named is of the host. */
+export const owners =
+  (byPid: Readonly<Record<number, Owner>>) =>
+  (process: SampledProcess): Owner =>
+    byPid[process.pid] ?? { kind: 'host' };
+
+export const compared = (
+  sample: Sample,
+  grants: readonly GrantReading[],
+  byPid: Readonly<Record<number, Owner>>,
+): NodeState => compare(sample, grants, owners(byPid), DEFAULT_TOLERANCE);
