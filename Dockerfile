@@ -25,7 +25,9 @@ COPY --from=build /opt/cotenant/native/build native/build
 COPY native/build.ts native/build.ts
 COPY src src
 COPY webhook webhook
-ENV NODE_ENV=production
+# Of the source, for cotenant_exporter_build_info.
+ARG REVISION=
+ENV NODE_ENV=production COTENANT_REVISION=${REVISION}
 # Nobody. The agent's node half is root by the chart's word, not by the image's.
 USER 65532:65532
 ENTRYPOINT ["node", "/opt/cotenant/src/cli/main.ts"]

@@ -64,7 +64,7 @@ export const METRICS = {
   cotenant_foreign_memory_used_bytes: gauge(...FOREIGN),
   cotenant_foreign_sm_seconds_total: counter(...FOREIGN),
 
-  cotenant_exporter_build_info: gauge('version', 'node_version'),
+  cotenant_exporter_build_info: gauge('version', 'revision', 'node_version'),
   cotenant_exporter_collector_success: gauge('collector'),
   cotenant_exporter_collector_duration_seconds: gauge('collector'),
   cotenant_exporter_collector_last_success_timestamp_seconds: gauge('collector'),

@@ -29,6 +29,7 @@ export type AgentHooks = {
 export const VERSION = (
   JSON.parse(readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')) as { version: string }
 ).version;
+const LOOK_AT_AGE_MS = 1000;
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', container: '' });
 
 /** Another agent on the same state folder would fight over its files. */
@@ -72,6 +73,8 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     samplersAbandoned: () => sampler.abandoned(),
     nameOf: hooks.nameOf ?? NAMELESS,
     version: VERSION,
+    revision: process.env.COTENANT_REVISION ?? '',
+    clock: () => performance.now(),
   });
 
   const sampler = startSampler({
@@ -88,6 +91,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     },
   });
 
+  const ageing = setInterval(() => node.lookAtAge(), LOOK_AT_AGE_MS);
   const exporter = await serve(createExporter({ page: page.current, self: () => self.metrics(), view: node.view }), {
     host: configuration.host,
     port: configuration.port,
@@ -99,6 +103,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     port: exporter.port,
     socket,
     async close() {
+      clearInterval(ageing);
       await sampler.close();
       await Promise.all([stopServer(exporter.server), stopServer(admin.server), page.close()]);
       node.close();

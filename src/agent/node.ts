@@ -18,7 +18,7 @@ import { createKillBook } from './kills.ts';
 import type { Feedback, LedgerReading, Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
 import type { Sample, SampledProcess } from './sample.ts';
-import { type NameOf, type SelfView, type View, viewOf } from './view.ts';
+import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 export type GrantAsk = {
   readonly name: string;
@@ -34,6 +34,8 @@ export type Refusal = { readonly refused: string; readonly later?: boolean };
 
 export type Node = {
   onSample(sample: Sample): void;
+  /** To be asked every second or so: what is published must not outlive the samples that it tells of. */
+  lookAtAge(): void;
   readonly view: () => View | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
   resize(id: string, memoryBytesPerCard: number): LiveGrant | Refusal;
@@ -51,10 +53,15 @@ export type NodeHooks = {
   readonly samplersAbandoned: () => number;
   readonly nameOf: NameOf;
   readonly version: string;
+  readonly revision: string;
+  /** A clock that nobody sets, in milliseconds. */
+  readonly clock: () => number;
 };
 
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
+/** One silence abandons a sampler; the next one has had its time to answer, too. */
+const SILENCES_UNTIL_STALE = 2;
 
 export function openNode(configuration: AgentConfiguration, native: Native, hooks: NodeHooks): Node {
   const { enforcement } = configuration;
@@ -72,6 +79,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   let totals = NO_TOTALS;
   let state: NodeState | undefined;
   let view: View | undefined;
+  let sampledAt = 0;
+  const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
+  const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   let measuring = false;
   let measuredOnce = false;
   const readings = new Map<string, LedgerReading>();
@@ -148,6 +158,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     problem: sample.problem ?? (sample.cards.length === 0 ? 'the driver shows no card' : undefined),
     mode: enforcement.mode,
     version: hooks.version,
+    revision: hooks.revision,
     nodeVersion: process.version,
     samplersAbandoned: hooks.samplersAbandoned(),
     decisions: kills.decisions(),
@@ -192,6 +203,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       known = remember(sample.processes, ownerOf);
       sweep(processesOf);
 
+      sampledAt = hooks.clock();
       view = viewOf(state, totals, kills.totals(), audit.recent(), selfView(sample), hooks.nameOf);
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
@@ -202,10 +214,17 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       void measure(sample);
     },
 
+    lookAtAge() {
+      if (!view?.self.up || !isStale()) return;
+      view = staleView(view, hooks.clock() - sampledAt);
+      hooks.onView(view);
+    },
+
     view: () => view,
 
     grant(ask) {
       if (!state) return { refused: 'the driver has not been read yet', later: true };
+      if (isStale()) return { refused: 'the driver does not answer: there is no fresh sample', later: true };
       if (state.sample.problem !== undefined) return { refused: `there is no card: ${state.sample.problem}` };
       const owner = native.readProcess(ask.owner.pid);
       if (owner?.startTicks !== ask.owner.startTicks) {

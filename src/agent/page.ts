@@ -27,30 +27,51 @@ export function startPage(options: {
   readonly self: Registry;
   readonly onProblem: (text: string) => void;
 }): PageServer {
-  const worker = new Worker(new URL('./metrics/page-worker.ts', import.meta.url), {
-    workerData: { processes: options.processes },
-    resourceLimits: { maxOldGenerationSizeMb: 96 },
-  });
   let page: Page | undefined;
   let waiting: View | undefined;
   let busy = false;
   let count = 0;
+  let closing = false;
+  let worker: Worker | undefined;
 
+  const begin = (): Worker => {
+    const fresh = new Worker(new URL('./metrics/page-worker.ts', import.meta.url), {
+      workerData: { processes: options.processes },
+      resourceLimits: { maxOldGenerationSizeMb: 96 },
+    });
+    fresh.on('message', (answer: PageAnswer) => {
+      page = answer;
+      count += 1;
+      for (const problem of answer.problems) options.onProblem(problem);
+      goOn();
+    });
+    fresh.on('error', (error) => options.onProblem(`the page cannot be rendered: ${String(error)}`));
+    fresh.on('exit', () => {
+      if (closing) return;
+      // An old page would pass for a fresh one. The next view starts the next worker.
+      page = undefined;
+      worker = undefined;
+      goOn();
+    });
+    fresh.unref();
+    return fresh;
+  };
   const send = async (view: View) => {
     busy = true;
-    const request: PageRequest = { view, append: await options.self.metrics() };
+    const append = await options.self.metrics().catch((error: unknown) => {
+      options.onProblem(`the process's own metrics cannot be read: ${String(error)}`);
+      return '';
+    });
+    const request: PageRequest = { view, append };
+    worker ??= begin();
     worker.postMessage(request);
   };
-  worker.on('message', (answer: PageAnswer) => {
-    page = answer;
-    count += 1;
+  const goOn = () => {
     busy = false;
     const next = waiting;
     waiting = undefined;
     if (next) void send(next);
-  });
-  worker.on('error', (error) => options.onProblem(`the page cannot be rendered: ${String(error)}`));
-  worker.unref();
+  };
 
   return {
     publish(view) {
@@ -60,7 +81,8 @@ export function startPage(options: {
     current: () => page,
     renderings: () => count,
     async close() {
-      await worker.terminate();
+      closing = true;
+      await worker?.terminate();
     },
   };
 }

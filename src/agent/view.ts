@@ -56,6 +56,8 @@ export type SelfView = {
   readonly problem: string | undefined;
   readonly mode: Mode;
   readonly version: string;
+  /** Of the source; empty where nobody said. */
+  readonly revision: string;
   readonly nodeVersion: string;
   readonly samplersAbandoned: number;
   readonly decisions: readonly {
@@ -114,6 +116,15 @@ export function viewOf(
     recent: recent.slice(-20).map(({ atMs, action, message, result }) => ({ atMs, action, message, result })),
     self,
   };
+}
+
+/**
+ * What may be said when no sample came for `ageMs`: that nothing is known now, and what was counted until then. Old gauges
+ * would tell of tenants and memory that may long be gone.
+ */
+export function staleView(view: View, ageMs: number): View {
+  const problem = `the last sample is ${Math.round(ageMs / 1000)} s old`;
+  return { ...view, devices: [], containers: [], foreign: [], self: { ...view.self, up: false, problem } };
 }
 
 function viewContainer(container: ContainerState, card: ContainerState['cards'][number]): ViewContainer {

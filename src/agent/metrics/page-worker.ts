@@ -6,7 +6,11 @@ import type { View } from '../view.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from './page.ts';
 
 export type PageRequest = { readonly view: View; readonly append: string };
-export type PageAnswer = { readonly plain: Uint8Array; readonly gzip: Uint8Array; readonly tookMs: number };
+export type PageAnswer = {
+  readonly plain: Uint8Array;
+  readonly gzip: Uint8Array;
+  readonly problems: readonly string[];
+};
 
 const { processes } = workerData as { processes: boolean };
 const make = createPage(processes ? [...FAMILIES, PROCESS_FAMILY] : FAMILIES);
@@ -19,10 +23,9 @@ function own(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
 }
 
 parentPort?.on('message', async ({ view, append }: PageRequest) => {
-  const started = performance.now();
-  const text = await make(view);
+  const { text, problems } = await make(view);
   const plain = own(Buffer.from(`${text}${append}`));
   const gzip = own(gzipSync(plain, { level: 1 }));
-  const answer: PageAnswer = { plain, gzip, tookMs: performance.now() - started };
+  const answer: PageAnswer = { plain, gzip, problems };
   parentPort?.postMessage(answer, [plain.buffer, gzip.buffer]);
 });

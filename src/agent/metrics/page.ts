@@ -13,7 +13,9 @@ import { type Family, metricSet } from './family.ts';
 export const FAMILIES: readonly Family[] = [exporter, device, container, enforcement, foreign];
 export const PROCESS_FAMILY: Family = process;
 
-export type PageMaker = (view: View) => Promise<string>;
+/** The page, and which parts of it could not be made, and why. */
+export type Rendering = { readonly text: string; readonly problems: readonly string[] };
+export type PageMaker = (view: View) => Promise<Rendering>;
 
 export function createPage(families: readonly Family[]): PageMaker {
   const registry = new Registry();
@@ -35,6 +37,7 @@ export function createPage(families: readonly Family[]): PageMaker {
   let lastRenderSeconds: number | undefined;
   return async (view) => {
     const started = performance.now();
+    const problems: string[] = [];
     set.clear();
     for (const { family, fill, clear } of members) {
       const before = performance.now();
@@ -43,8 +46,9 @@ export function createPage(families: readonly Family[]): PageMaker {
       try {
         fill(view);
         succeededMs.set(family.name, view.atMs);
-      } catch {
+      } catch (error) {
         clear();
+        problems.push(`the collector ${family.name} failed: ${String(error)}`);
         good = 0;
       }
       success({ collector: family.name }, good);
@@ -55,6 +59,6 @@ export function createPage(families: readonly Family[]): PageMaker {
     render({}, lastRenderSeconds);
     const text = await registry.metrics();
     lastRenderSeconds = (performance.now() - started) / 1000;
-    return text;
+    return { text, problems };
   };
 }

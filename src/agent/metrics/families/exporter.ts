@@ -6,7 +6,11 @@ export const exporter: Family = {
   create(registry) {
     const set = metricSet(registry);
     const up = set.gauge('cotenant_up', '1 while the driver answers and the last sample is fresh.');
-    const build = set.gauge('cotenant_exporter_build_info', 'What runs here; always 1.', ['version', 'node_version']);
+    const build = set.gauge('cotenant_exporter_build_info', 'What runs here; always 1.', [
+      'version',
+      'revision',
+      'node_version',
+    ]);
     const errors = set.counter('cotenant_exporter_nvml_errors_total', 'Calls of the driver that failed, by code.', [
       'call',
       'code',
@@ -29,7 +33,7 @@ export const exporter: Family = {
       clear: set.clear,
       fill(view) {
         up({}, view.self.up ? 1 : 0);
-        build({ version: view.self.version, node_version: view.self.nodeVersion }, 1);
+        build({ version: view.self.version, revision: view.self.revision, node_version: view.self.nodeVersion }, 1);
         for (const { call, code, count } of view.errors) errors({ call, code: String(code) }, count);
         for (const [reason, count] of Object.entries(view.self.failures)) failures({ reason }, count);
         for (const { card } of view.devices) gaps(deviceLabels(card.index, card.uuid), card.utilizationGaps);

@@ -1,0 +1,141 @@
+// The page of metrics: whole, against a golden file, and in part, when a collector fails.
+// After a wanted change: UPDATE_GOLDEN=1 ava test/unit/metrics/page.test.ts
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { METRICS } from '../../../dashboards/metrics.ts';
+import type { Family } from '../../../src/agent/metrics/family.ts';
+import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
+import { staleView } from '../../../src/agent/view.ts';
+import { seriesOf } from '../../support/agent.ts';
+import { exampleContainer, exampleView } from '../../support/views.ts';
+
+const GOLDEN = join(import.meta.dirname, '../../golden/metrics/page.txt');
+const ALL = [...FAMILIES, PROCESS_FAMILY];
+
+/** Times of the rendering itself differ from run to run; that they are numbers is all that is said of them. */
+const masked = (page: string): string =>
+  page.replace(/^(cotenant_exporter_\w+_duration_seconds(?:\{.*\})?) [\d.e-]+$/gm, '$1 (time)');
+const seriesNames = (page: string): Set<string> =>
+  new Set(page.split('\n').flatMap((line) => /^[a-z]\w*/.exec(line)?.[0] ?? []));
+
+test('the page is the golden one', async (t) => {
+  const make = createPage(ALL);
+  await make(exampleView);
+  const { text, problems } = await make(exampleView);
+  t.deepEqual(problems, []);
+  const shown = masked(text);
+  if (process.env.UPDATE_GOLDEN) writeFileSync(GOLDEN, shown);
+  t.is(shown, readFileSync(GOLDEN, 'utf8'));
+});
+
+test('the example shows every metric that the dashboards may use', async (t) => {
+  const make = createPage(ALL);
+  await make(exampleView);
+  const { text } = await make({
+    ...exampleView,
+    // More processes than the page shows.
+    containers: [
+      {
+        ...exampleContainer,
+        processes: Array.from({ length: 60 }, (_, pid) => ({
+          pid,
+          command: 'many',
+          usedBytes: pid,
+          smPercent: 0,
+          inLedger: true,
+        })),
+      },
+    ],
+  });
+  const shown = seriesNames(text);
+  t.deepEqual(
+    Object.keys(METRICS).filter((name) => name !== 'up' && !shown.has(name)),
+    [],
+  );
+  t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 10);
+});
+
+test('a collector that throws costs only its own family, and is named', async (t) => {
+  for (const broken of ALL) {
+    const families = ALL.map((family): Family => {
+      if (family !== broken) return family;
+      return {
+        name: family.name,
+        create(registry) {
+          const { fill, clear } = family.create(registry);
+          return {
+            clear,
+            fill(view) {
+              fill(view); // as far as it came
+              throw new Error('on purpose');
+            },
+          };
+        },
+      };
+    });
+    const whole = await createPage(ALL)(exampleView);
+    const { text, problems } = await createPage(families)(exampleView);
+    t.deepEqual(problems, [`the collector ${broken.name} failed: Error: on purpose`]);
+    for (const { name } of ALL) {
+      const success = seriesOf(text, 'cotenant_exporter_collector_success', { collector: name });
+      t.is(success, name === broken.name ? 0 : 1, name);
+    }
+    const only = await createPage([broken])(exampleView);
+    const own = [...seriesNames(only.text)].filter((name) => !/^cotenant_exporter_(collector_|render_)/.test(name));
+    t.true(own.length > 0, broken.name);
+    const missing = [...seriesNames(whole.text)].filter((name) => !seriesNames(text).has(name));
+    t.deepEqual(missing.sort(), own.sort(), broken.name);
+  }
+});
+
+test('a collector that failed once is whole again with the next view', async (t) => {
+  let fail = true;
+  const flaky: Family = {
+    name: 'device',
+    create(registry) {
+      const device = FAMILIES.find(({ name }) => name === 'device')?.create(registry);
+      return {
+        clear: () => device?.clear(),
+        fill(view) {
+          if (fail) throw new Error('on purpose');
+          device?.fill(view);
+        },
+      };
+    },
+  };
+  const make = createPage([flaky]);
+  const first = await make(exampleView);
+  t.is(seriesOf(first.text, 'cotenant_device_memory_total_bytes'), undefined);
+  fail = false;
+  const second = await make(exampleView);
+  t.is(seriesOf(second.text, 'cotenant_device_memory_total_bytes', { gpu: '0' }), 24 * 2 ** 30);
+  t.is(seriesOf(second.text, 'cotenant_exporter_collector_success', { collector: 'device' }), 1);
+});
+
+test('a stale view says so, keeps what was counted, and tells nothing of now', async (t) => {
+  const { text } = await createPage(ALL)(staleView(exampleView, 31_400));
+  t.is(seriesOf(text, 'cotenant_up'), 0);
+  t.is(seriesOf(text, 'cotenant_container_sm_seconds_total', { pod: 'train' }), 12.5);
+  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'cheat' }), 1);
+  const gauges = [...seriesNames(text)].filter(
+    (name) => /^cotenant_(device|container|foreign)_/.test(name) && !name.endsWith('_total'),
+  );
+  t.deepEqual(gauges, ['cotenant_container_last_kill_timestamp_seconds']);
+  t.is(staleView(exampleView, 31_400).self.problem, 'the last sample is 31 s old');
+});
+
+test('what is gone from the view is gone from the page', async (t) => {
+  const make = createPage(ALL);
+  await make(exampleView);
+  const { text } = await make({
+    ...exampleView,
+    containers: [],
+    foreign: [],
+    devices: exampleView.devices.slice(0, 1),
+  });
+  t.is(seriesOf(text, 'cotenant_container_memory_used_bytes'), undefined);
+  t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes'), undefined);
+  t.is(seriesOf(text, 'cotenant_device_memory_total_bytes', { gpu: '1' }), undefined);
+  t.is(seriesOf(text, 'cotenant_device_memory_total_bytes', { gpu: '0' }), 24 * 2 ** 30);
+});
