@@ -56,6 +56,19 @@ static void *place(struct shard *shard, size_t size, uint64_t hash) {
     }
 }
 
+/* No search goes on past an entry that a free one follows, so it is freed itself, with the tombstones before it: addresses
+ * that are new each time then leave nothing to clean up. */
+static void erase(struct shard *shard, size_t size, void *erased) {
+    uint32_t mask = shard->capacity - 1, i = (uint32_t)(((char *)erased - shard->entries) / size);
+    *(uint64_t *)erased = TOMBSTONE;
+    if (*(uint64_t *)(shard->entries + ((i + 1) & mask) * size) != 0) return;
+    for (uint64_t *entry = erased; *entry == TOMBSTONE; entry = (uint64_t *)(shard->entries + i * size)) {
+        *entry = 0;
+        shard->filled--;
+        i = (i - 1) & mask;
+    }
+}
+
 static bool make_room(struct shard *shard, size_t size) {
     if (shard->capacity && shard->filled < shard->capacity / 4 * 3) return true;
     uint32_t live = 0;
@@ -106,7 +119,7 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
         entry->references += (uint32_t)change;
         *block = *entry;
         *left = entry->references;
-        if (*left == 0) entry->key = TOMBSTONE;
+        if (*left == 0) erase(shard, sizeof *entry, entry);
     }
     unlock(&shard->lock);
     return found;
@@ -122,7 +135,7 @@ void cot_blocks_drop_context(void *context) {
                 struct cot_block *entry = (struct cot_block *)shard->entries + k;
                 if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) {
                     found = *entry;
-                    entry->key = TOMBSTONE;
+                    erase(shard, sizeof *entry, entry);
                     break;
                 }
                 k++;
@@ -173,7 +186,7 @@ static bool page_part(uint64_t number) {
     lock(&shard->lock);
     struct page *page = probe(shard, sizeof *page, key, hash);
     if (page && --page->users == 0) {
-        page->key = TOMBSTONE;
+        erase(shard, sizeof *page, page);
         last = true;
     }
     unlock(&shard->lock);
