@@ -8,7 +8,7 @@ import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
 import type { View } from '../../src/agent/view.ts';
 import { ask } from '../../src/cli/agent-client.ts';
-import { eventually, type SimulatedNode, temporaryFolder } from './node.ts';
+import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
 const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
 
@@ -29,13 +29,10 @@ export type AgentOptions = {
   readonly settings?: Record<string, string | number | boolean>;
   readonly state?: string;
   readonly library?: string;
+  readonly env?: Readonly<Record<string, string>>;
 };
 
-export async function startAgent(
-  t: ExecutionContext,
-  node: SimulatedNode,
-  options: AgentOptions = {},
-): Promise<RunningAgent> {
+export async function startAgent(t: Teardown, node: SimulatedNode, options: AgentOptions = {}): Promise<RunningAgent> {
   const state = options.state ?? join(temporaryFolder(t), 'state');
   const settings = {
     stateFolder: state,
@@ -45,7 +42,10 @@ export async function startAgent(
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
-  const child = spawn(process.execPath, [MAIN, 'agent', ...flags], { stdio: ['ignore', 'inherit', 'pipe'] });
+  const child = spawn(process.execPath, [MAIN, 'agent', ...flags], {
+    env: { ...process.env, ...options.env },
+    stdio: ['ignore', 'inherit', 'pipe'],
+  });
   const log: string[] = [];
   const lines = createInterface({ input: child.stderr });
   lines.on('line', (line) => log.push(line));

@@ -2,8 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import type { ExecutionContext } from 'ava';
-import { BUILD, type SimulatedNode, temporaryFolder } from './node.ts';
+import { BUILD, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
 export const MIB = 1024 * 1024;
 
@@ -25,10 +24,11 @@ export type GrantCard = {
 
 /** `contextBytes` and `granuleBytes` default to what the node's books say: what an agent would have measured. */
 export function makeGrant(
-  t: ExecutionContext,
-  node: SimulatedNode,
+  t: Teardown,
+  node: Pick<SimulatedNode, 'books' | 'uuidHex'>,
   cards: readonly GrantCard[],
   slots = 64,
+  isolate = true,
 ): GrantFiles {
   const folder = join(temporaryFolder(t), 'grant');
   mkdirSync(folder);
@@ -41,7 +41,7 @@ export function makeGrant(
       const granule = entry.granuleBytes ?? facts?.granuleBytes ?? 0;
       return `${node.uuidHex(entry.card)}:${entry.memoryBytes}:${context}:${granule}:${entry.late ? 1 : 0}`;
     });
-    execFileSync(join(BUILD, 'tests/grant'), [folder, String(slots), '1', ...words]);
+    execFileSync(join(BUILD, 'tests/grant'), [folder, String(slots), isolate ? '1' : '0', ...words]);
   };
   write(cards);
   const cuda = join(folder, 'libcotenant.so');

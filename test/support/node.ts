@@ -5,7 +5,6 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { ExecutionContext } from 'ava';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
 
@@ -43,14 +42,17 @@ export type SimulatedNode = {
   uuid(card: number): string;
 };
 
+/** Who takes down what was started, last first: a test of ava's, or a benchmark. */
+export type Teardown = { teardown(undo: () => void | Promise<void>): void };
+
 /** A folder that goes with the test. Sockets need short paths. */
-export function temporaryFolder(t: ExecutionContext): string {
+export function temporaryFolder(t: Teardown): string {
   const folder = mkdtempSync(join(tmpdir(), 'ct-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
 
-export async function startNode(t: ExecutionContext, ...args: string[]): Promise<SimulatedNode> {
+export async function startNode(t: Teardown, ...args: string[]): Promise<SimulatedNode> {
   const folder = temporaryFolder(t);
   const program = join(BUILD, 'cotenant-simulator');
   const child = spawn(program, ['serve', '--dir', folder, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });

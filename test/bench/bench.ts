@@ -1,0 +1,28 @@
+// What a benchmark is to the runner, and the things that it starts and must take down again.
+import type { Teardown } from '../support/node.ts';
+import type { Row } from './row.ts';
+
+export type BenchOptions = {
+  /** Ends within a minute, for a look; the full form is for figures that are quoted. */
+  readonly quick: boolean;
+  /** Words behind the name's own options (`--trace DIR`). */
+  readonly trace?: string;
+  /** For people, on standard error. */
+  readonly note: (text: string) => void;
+};
+
+export type Bench = {
+  readonly name: string;
+  readonly what: string;
+  run(scope: Teardown, options: BenchOptions): Promise<readonly Row[]>;
+};
+
+/** Runs `body`, then undoes what it started, last first, whatever became of it. */
+export async function withTeardown<T>(body: (scope: Teardown) => Promise<T>): Promise<T> {
+  const undo: (() => void | Promise<void>)[] = [];
+  try {
+    return await body({ teardown: (step) => void undo.push(step) });
+  } finally {
+    for (const step of undo.reverse()) await step();
+  }
+}
