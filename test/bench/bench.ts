@@ -5,8 +5,6 @@ import type { Row } from './row.ts';
 export type BenchOptions = {
   /** Ends within a minute, for a look; the full form is for figures that are quoted. */
   readonly quick: boolean;
-  /** Words behind the name's own options (`--trace DIR`). */
-  readonly trace?: string;
   /** For people, on standard error. */
   readonly note: (text: string) => void;
 };

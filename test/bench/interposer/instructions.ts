@@ -1,0 +1,42 @@
+// Instructions per call, counted by callgrind: the same on every machine, whatever else runs there. Two runs of different
+// length are subtracted, so that start and end of the program fall out.
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { type Teardown, temporaryFolder } from '../../support/node.ts';
+import { CALLS, environmentOf, type Setting } from './caller.ts';
+
+/** Why instructions cannot be counted here; undefined: they can. */
+export function whyNoCallgrind(): string | undefined {
+  const found = spawnSync('valgrind', ['--version'], { encoding: 'utf8' });
+  return found.status === 0 ? undefined : 'valgrind is not on the PATH; install it (apt-get install valgrind)';
+}
+
+const FEW = 5_000;
+const MANY = 25_000;
+
+/** `command` makes the program's line for a number of calls. */
+export async function instructionsPerCall(
+  scope: Teardown,
+  setting: Setting,
+  command: (calls: number) => string,
+): Promise<number> {
+  const folder = temporaryFolder(scope);
+  const count = async (calls: number): Promise<number> => {
+    const child = spawn('valgrind', ['--tool=callgrind', `--callgrind-out-file=${join(folder, 'out')}`, CALLS], {
+      env: { ...environmentOf(setting), PATH: process.env.PATH ?? '' },
+      stdio: ['pipe', 'ignore', 'pipe'],
+    });
+    let text = '';
+    child.stderr.on('data', (part: Buffer) => {
+      text += part.toString();
+    });
+    child.stdin.end(`${command(calls)}\n`);
+    const [code] = await once(child, 'close');
+    const collected = /Collected : (\d+)/.exec(text)?.[1];
+    if (code !== 0 || collected === undefined) throw new Error(`callgrind ended with ${code}: ${text}`);
+    return Number(collected);
+  };
+  const few = await count(FEW);
+  return ((await count(MANY)) - few) / (MANY - FEW);
+}

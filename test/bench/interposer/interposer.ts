@@ -1,0 +1,197 @@
+// What the interposer adds to a call: nanoseconds and instructions, over a driver whose calls return at once, and over the
+// simulated one. Every figure is a difference of samples that were taken in turns.
+import { join } from 'node:path';
+import { MIB, makeGrant } from '../../support/grant.ts';
+import { BUILD, type SimulatedNode, startNode, type Teardown } from '../../support/node.ts';
+import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
+import type { Goal, Row } from '../row.ts';
+import { median, medianDifference } from '../statistics.ts';
+import { type Setting, startCaller, takeTurns } from './caller.ts';
+import { instructionsPerCall, whyNoCallgrind } from './instructions.ts';
+
+const GIB = 1024 * MIB;
+const GRANT_BYTES = 64 * GIB;
+const IDLE_DRIVER = 'a driver whose calls return at once';
+const LAUNCH_NS: Goal = { most: 5 };
+const LAUNCH_INSTRUCTIONS: Goal = { most: 60 };
+const ALLOC_NS: Goal = { most: 100 };
+
+/** A driver to measure over, and how a container's files for it are made. */
+type Ground = {
+  readonly what: string;
+  readonly lib: string;
+  grant(scope: Teardown, isolate?: boolean): Setting;
+};
+
+function idleGround(): Ground {
+  const lib = join(BUILD, 'bench/idle');
+  const node: Pick<SimulatedNode, 'books' | 'uuidHex'> = {
+    books: () => ({ cards: [], clients: [], groups: [] }),
+    uuidHex: () => 'ce'.repeat(16),
+  };
+  const card = { card: 0, memoryBytes: GRANT_BYTES, contextBytes: 300 * MIB, granuleBytes: 2 * MIB };
+  return {
+    what: IDLE_DRIVER,
+    lib,
+    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, node, [card], 1024, isolate).cuda }),
+  };
+}
+
+async function simulatedGround(scope: Teardown): Promise<Ground> {
+  const node = await startNode(scope, '--card', 'h100', '--kernel-us', '1');
+  return {
+    what: 'the simulated driver',
+    lib: node.lib,
+    grant: (inner, isolate = true) => {
+      const grant = makeGrant(inner, node, [{ card: 0, memoryBytes: GRANT_BYTES }], 1024, isolate);
+      return { lib: node.lib, preload: grant.cuda };
+    },
+  };
+}
+
+type Subject = {
+  /** Part of the row's name: `interposer.NAME.added_ns`. */
+  readonly name: string;
+  readonly command: (at: string) => string;
+  /** Asked of each process once, before it is measured. */
+  readonly before?: string;
+  /** Processes that are measured at the same time. */
+  readonly processes?: number;
+  /** Further processes of the container that hold a context and do nothing. */
+  readonly idle?: number;
+  readonly isolate?: boolean;
+  readonly goal?: Goal;
+  readonly what: string;
+};
+
+const LAUNCH = (at: string) => `launch 100000 1000 ${at}`;
+const PAIRS = (bytes: number) => (at: string) => `alloc 20000 100 ${at} ${bytes}`;
+const PAIR = 'cuMemAlloc and cuMemFree of 2 MiB';
+const SUBJECTS: readonly Subject[] = [
+  { name: 'launch.limited', command: LAUNCH, goal: LAUNCH_NS, what: 'cuLaunchKernel' },
+  { name: 'launch.unlimited', command: LAUNCH, isolate: false, goal: LAUNCH_NS, what: 'cuLaunchKernel' },
+  {
+    name: 'launch.two_processes',
+    command: LAUNCH,
+    processes: 2,
+    goal: LAUNCH_NS,
+    what: 'cuLaunchKernel in two processes at once',
+  },
+  { name: 'alloc_free', command: PAIRS(2 * MIB), goal: ALLOC_NS, what: PAIR },
+  { name: 'alloc_free.unlimited', command: PAIRS(2 * MIB), isolate: false, goal: ALLOC_NS, what: PAIR },
+  { name: 'alloc_free.small', command: PAIRS(512), what: 'cuMemAlloc and cuMemFree of 512 B' },
+  {
+    name: 'alloc_free.live_100000',
+    command: PAIRS(512),
+    before: 'hold 100000 512',
+    what: 'cuMemAlloc and cuMemFree of 512 B beside 100,000 that live',
+  },
+  {
+    name: 'alloc_free.two_processes',
+    command: PAIRS(2 * MIB),
+    processes: 2,
+    goal: ALLOC_NS,
+    what: `${PAIR} in two processes at once`,
+  },
+  {
+    name: 'alloc_free.processes_64',
+    command: PAIRS(2 * MIB),
+    idle: 63,
+    what: `${PAIR} in a container of 64 processes`,
+  },
+];
+const OVER_SIMULATOR: readonly Subject[] = [
+  { name: 'launch.simulator', command: (at) => `launch 5000 1000 ${at}`, what: 'cuLaunchKernel' },
+  { name: 'alloc_free.simulator', command: (at) => `alloc 500 10 ${at} ${2 * MIB}`, what: PAIR },
+];
+
+/** Direct, direct once more (what the machine adds by itself), and through the interposer, in turns. */
+async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions): Promise<Row[]> {
+  const [generations, rounds] = quick ? [3, 15] : [7, 60];
+  const samples: [number[], number[], number[]] = [[], [], []];
+  // Processes are started anew a few times: where a program's code and data happen to lie changes its speed.
+  for (let generation = 0; generation < generations; generation += 1) {
+    await withTeardown(async (scope) => {
+      const held = ground.grant(scope, subject.isolate ?? true);
+      const start = (setting: Setting) =>
+        Array.from({ length: subject.processes ?? 1 }, () => startCaller(scope, setting));
+      const idle = Array.from({ length: subject.idle ?? 0 }, () => startCaller(scope, held));
+      await Promise.all(idle.map((caller) => caller.ask('hold 1 512')));
+      const groups = [start({ lib: ground.lib }), start({ lib: ground.lib }), start(held)];
+      for (const caller of groups.flat()) if (subject.before) await caller.ask(subject.before);
+      await takeTurns(groups, 2, subject.command);
+      for (const [index, list] of (await takeTurns(groups, rounds, subject.command)).entries())
+        samples[index]?.push(...list);
+    });
+  }
+  const [direct, again, interposed] = samples;
+  const reference = { value: median(direct), what: `${subject.what}, straight into ${ground.what}` };
+  const same = { value: median(direct), what: `the same call, measured twice: what the machine adds by itself` };
+  const { goal } = subject;
+  return [
+    {
+      name: `interposer.${subject.name}.added_ns`,
+      value: medianDifference(interposed, direct),
+      unit: 'ns',
+      reference,
+      ...(goal === undefined ? {} : { goal }),
+    },
+    {
+      name: `interposer.${subject.name}.noise_ns`,
+      value: Math.abs(medianDifference(again, direct)),
+      unit: 'ns',
+      reference: same,
+    },
+  ];
+}
+
+const COUNTED = [
+  {
+    name: 'interposer.launch.limited.added_instructions',
+    command: (calls: number) => `launch ${calls} 1000 0`,
+    goal: LAUNCH_INSTRUCTIONS,
+    what: 'cuLaunchKernel',
+  },
+  {
+    name: 'interposer.alloc_free.added_instructions',
+    command: (calls: number) => `alloc ${calls} 100 0 ${2 * MIB}`,
+    what: PAIR,
+  },
+];
+
+async function countInstructions(scope: Teardown, { note }: BenchOptions): Promise<Row[]> {
+  const skipped = whyNoCallgrind();
+  if (skipped !== undefined) note(`NOT MEASURED: instructions: ${skipped}`);
+  const ground = idleGround();
+  const rows: Row[] = [];
+  for (const { name, command, what, goal } of COUNTED) {
+    const base = { name, unit: 'instructions', ...(goal === undefined ? {} : { goal }) };
+    if (skipped !== undefined) {
+      rows.push({ ...base, value: null, reference: null, skipped });
+      continue;
+    }
+    const direct = await instructionsPerCall(scope, { lib: ground.lib }, command);
+    const interposed = await instructionsPerCall(scope, ground.grant(scope), command);
+    const reference = { value: direct, what: `${what}, straight into ${ground.what}, the loop around it included` };
+    rows.push({ ...base, value: interposed - direct, reference });
+  }
+  return rows;
+}
+
+export const interposer: Bench = {
+  name: 'interposer',
+  what: 'what the interposer adds to a launch and to an allocation',
+  async run(scope, options) {
+    const rows = await countInstructions(scope, options);
+    for (const subject of SUBJECTS) {
+      options.note(`interposer: ${subject.name}`);
+      rows.push(...(await measure(idleGround(), subject, options)));
+    }
+    const simulated = await simulatedGround(scope);
+    for (const subject of OVER_SIMULATOR) {
+      options.note(`interposer: ${subject.name}`);
+      rows.push(...(await measure(simulated, subject, options)));
+    }
+    return rows;
+  },
+};
