@@ -33,6 +33,9 @@ export function createKillBook(): KillBook {
     return key;
   };
 
+  /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
+  const stopped = new Map<string, ActionRecord>();
+
   const decide = (decision: 'would_kill' | 'killed' | 'refused', reason: string) => {
     const key = `${decision} ${reason}`;
     const found = decisions.get(key) ?? { decision, reason, count: 0 };
@@ -52,6 +55,8 @@ export function createKillBook(): KillBook {
             entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'released' }, now);
         }
       }
+      const alive = new Set(state.containers.map(({ grant }) => grant.id));
+      for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
       for (const [key, total] of totals) if (now - total.seenMs > KEEP_MS) totals.delete(key);
     },
     add(records) {
@@ -60,8 +65,11 @@ export function createKillBook(): KillBook {
         if (record.action === 'would-stop') decide('would_kill', reason);
         if (record.action === 'refuse') decide('refused', reason);
         if (record.action !== 'kill' && record.action !== 'terminate') continue;
-        if (record.action === 'kill') decide('killed', reason);
-        // Memory is back as a rule; "released" is corrected below when it is not.
+        if (record.action === 'kill') {
+          decide('killed', reason);
+          stopped.set(record.grantId, record);
+        }
+        // Memory is back as a rule. A counter is not taken back where it is not: then "stuck" is counted beside it.
         const result =
           record.result === 'sent' ? 'released' : record.result === 'nobody left' ? 'nobody_left' : 'refused';
         const key = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
@@ -71,11 +79,9 @@ export function createKillBook(): KillBook {
         if (found && lastMs !== undefined) totals.set(key, { ...found, count: found.count + 1, lastMs });
       }
       for (const record of records.filter((one) => one.action === 'stuck')) {
-        const { namespace, pod, container, gpuUuid, atMs } = record;
-        const key = entry(
-          { namespace, pod, container, gpuUuid, reason: 'over-limit', action: 'kill', result: 'stuck' },
-          atMs,
-        );
+        const { namespace, pod, container, atMs } = record;
+        const { gpuUuid, reason } = stopped.get(record.grantId) ?? record;
+        const key = entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'stuck' }, atMs);
         const found = totals.get(key);
         if (found) totals.set(key, { ...found, count: found.count + 1 });
       }

@@ -1,0 +1,242 @@
+// Counters that grow over samples: what is added, what is not made up, and that nothing ever falls.
+import test from 'ava';
+import fc from 'fast-check';
+import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { advance, KEEP_MS, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
+import type { SampledProcess } from '../../../src/agent/sample.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import {
+  card,
+  compared,
+  grantOf,
+  ledgerOf,
+  owners,
+  reading,
+  row,
+  sampledProcess,
+  sampleOf,
+  slot,
+  use,
+} from './node.ts';
+
+const START = 1_700_000_000_000;
+const ONE: Owner = { kind: 'grant', id: 'one' };
+const FOREIGN: Owner = { kind: 'container', containerId: 'f'.repeat(64) };
+const OWNERS: Readonly<Record<number, Owner>> = { 11: ONE, 12: ONE, 21: FOREIGN };
+
+type Tick = {
+  readonly second: number;
+  readonly processes?: readonly SampledProcess[];
+  readonly denied?: number;
+  /** The grant no longer exists. */
+  readonly ended?: boolean;
+};
+const busy = (pid: number, smUs: number, more: Partial<Parameters<typeof use>[1]> = {}) =>
+  sampledProcess(pid, [use(0, { smUs, memoryUs: smUs / 2, ...more })]);
+
+/** Totals after each tick; the grant is of 100 MiB, and its processes are in its ledger. */
+function run(ticks: readonly Tick[]): Totals[] {
+  let totals = NO_TOTALS;
+  return ticks.map(({ second, processes = [], denied = 0, ended = false }) => {
+    const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
+    const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied] }))];
+    const state = compared(sampleOf([card(0)], processes, START + second * 1000), grants, OWNERS);
+    totals = advance(totals, state, owners(OWNERS));
+    return totals;
+  });
+}
+const one = (totals: Totals | undefined) => totals?.containers.get('one GPU-0');
+const foreign = (totals: Totals | undefined) => [...(totals?.foreign.values() ?? [])][0];
+
+test('engine seconds grow by what each process used since the sample before', (t) => {
+  const cases: [what: string, ticks: Tick[], smSeconds: number[]][] = [
+    ['nobody runs: 0, and not absent', [{ second: 0 }, { second: 1 }], [0, 0]],
+    [
+      'one process',
+      [
+        { second: 0, processes: [busy(11, 0)] },
+        { second: 1, processes: [busy(11, 250_000)] },
+        { second: 2, processes: [busy(11, 1_250_000)] },
+      ],
+      [0, 0.25, 1.25],
+    ],
+    [
+      'what a process used before it was first seen counts: it used it',
+      [{ second: 0 }, { second: 1, processes: [busy(11, 500_000)] }],
+      [0, 0.5],
+    ],
+    [
+      'two processes are added',
+      [
+        { second: 0, processes: [busy(11, 0), busy(12, 0)] },
+        { second: 1, processes: [busy(11, 400_000), busy(12, 500_000)] },
+      ],
+      [0, 0.9],
+    ],
+    [
+      'a process that ended keeps what it used; a later one of its pid adds its own',
+      [
+        { second: 0, processes: [busy(11, 600_000)] },
+        { second: 1 },
+        { second: 2, processes: [{ ...busy(11, 100_000), startTicks: 999 }] },
+      ],
+      [0.6, 0.6, 0.7],
+    ],
+    [
+      'a new process of the same pid between two samples',
+      [
+        { second: 0, processes: [busy(11, 600_000)] },
+        { second: 1, processes: [{ ...busy(11, 700_000), startTicks: 999 }] },
+      ],
+      [0.6, 1.3],
+    ],
+    [
+      'a new sampler counts from zero again',
+      [
+        { second: 0, processes: [busy(11, 900_000)] },
+        { second: 1, processes: [busy(11, 100_000)] },
+        { second: 2, processes: [busy(11, 300_000)] },
+      ],
+      [0.9, 1, 1.2],
+    ],
+    [
+      'a gap in the samples loses nothing that the sampler counted',
+      [
+        { second: 0, processes: [busy(11, 0)] },
+        { second: 60, processes: [busy(11, 30_000_000)] },
+      ],
+      [0, 30],
+    ],
+    [
+      'no longer listed, still told once',
+      [
+        { second: 0, processes: [busy(11, 0)] },
+        { second: 1, processes: [busy(11, 200_000, { listed: false })] },
+      ],
+      [0, 0.2],
+    ],
+    ['a process of nobody adds to nobody', [{ second: 0 }, { second: 1, processes: [busy(99, 1_000_000)] }], [0, 0]],
+  ];
+  for (const [what, ticks, expected] of cases) {
+    const totals = run(ticks);
+    t.deepEqual(
+      totals.map((each) => Math.round((one(each)?.smSeconds ?? -1) * 1e6) / 1e6),
+      expected,
+      what,
+    );
+    t.deepEqual(
+      totals.map((each) => Math.round((one(each)?.memoryBusySeconds ?? -1) * 1e6) / 1e6),
+      expected.map((seconds) => seconds / 2),
+      `${what}: memory`,
+    );
+  }
+});
+
+test('seconds over the limit are the time between samples, and a long silence is not made up', (t) => {
+  const over = [sampledProcess(11, [use(0, { bytes: 2000 * MIB })])];
+  const tolerated = [sampledProcess(11, [use(0, { bytes: 110 * MIB })])];
+  const cases: [what: string, ticks: Tick[], seconds: number[]][] = [
+    ['over', [0, 1, 2].map((second) => ({ second, processes: over })), [0, 1, 2]],
+    ['within the tolerance', [0, 1].map((second) => ({ second, processes: tolerated })), [0, 0]],
+    [
+      'over in between',
+      [{ second: 0 }, { second: 1, processes: over }, { second: 1.25, processes: over }, { second: 9 }],
+      [0, 1, 1.25, 1.25],
+    ],
+    ['after a minute of silence', [0, 60].map((second) => ({ second, processes: over })), [0, 10]],
+    ['the clock is set back', [5, 2].map((second) => ({ second, processes: over })), [0, 0]],
+  ];
+  for (const [what, ticks, expected] of cases) {
+    t.deepEqual(
+      run(ticks).map((totals) => one(totals)?.overLimitSeconds),
+      expected,
+      what,
+    );
+  }
+});
+
+test('the peak stays, and refusals never fall whatever the tenant writes into its ledger', (t) => {
+  const holding = (mib: number) => [sampledProcess(11, [use(0, { bytes: mib * MIB })])];
+  const totals = run([
+    { second: 0, processes: holding(50), denied: 2 },
+    { second: 1, processes: holding(90), denied: 7 },
+    { second: 2, processes: holding(10), denied: 0 },
+  ]);
+  t.deepEqual(
+    totals.map((each) => [(one(each)?.peakBytes ?? 0) / MIB, one(each)?.denied]),
+    [
+      [50, 2],
+      [90, 7],
+      [90, 7],
+    ],
+  );
+});
+
+test('what ended is shown for five more minutes, then forgotten', (t) => {
+  const keep = KEEP_MS / 1000;
+  t.is(keep, 300);
+  const totals = run([
+    { second: 0, processes: [busy(11, 500_000), busy(21, 250_000)] },
+    { second: 1, ended: true },
+    { second: keep, ended: true },
+    { second: keep + 1, ended: true },
+  ]);
+  t.deepEqual(
+    totals.map((each) => one(each)?.smSeconds),
+    [0.5, 0.5, 0.5, undefined],
+  );
+  t.deepEqual(
+    totals.map((each) => foreign(each)?.smSeconds),
+    [0.25, 0.25, 0.25, undefined],
+  );
+});
+
+test('whatever the samples, no counter falls, and engine seconds are those of all processes together', (t) => {
+  const tick = fc.record({
+    gapMs: fc.integer({ min: -2000, max: 100_000 }),
+    grown: fc.array(fc.integer({ min: 0, max: 1_000_000 }), { minLength: 2, maxLength: 2 }),
+    seen: fc.array(fc.boolean(), { minLength: 2, maxLength: 2 }),
+    restarted: fc.boolean(),
+    bytes: fc.integer({ min: 0, max: 3000 }),
+    denied: fc.integer({ min: 0, max: 100 }),
+  });
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(fc.array(tick, { maxLength: 20 }), (ticks) => {
+        let second = 1000;
+        let expected = 0;
+        const counted = new Map<number, number>();
+        const list = ticks.map(({ gapMs, grown, seen, restarted, bytes, denied }): Tick => {
+          second += gapMs / 1000;
+          // The sampler's own rule: what it does not see, or saw before its start, it has forgotten.
+          if (restarted) counted.clear();
+          const processes = [11, 12].flatMap((pid, index) => {
+            if (!seen[index]) {
+              counted.delete(pid);
+              return [];
+            }
+            const now = (counted.get(pid) ?? 0) + (grown[index] ?? 0);
+            // A start from zero that has already passed the old figure cannot be told from going on.
+            counted.set(pid, now);
+            return [busy(pid, now, { bytes: bytes * MIB })];
+          });
+          return { second, processes, denied };
+        });
+        let last: ReturnType<typeof one>;
+        for (const [index, totals] of run(list).entries()) {
+          const now = one(totals);
+          for (const name of ['smSeconds', 'memoryBusySeconds', 'overLimitSeconds', 'denied', 'peakBytes'] as const) {
+            if ((now?.[name] ?? -1) < (last?.[name] ?? 0)) throw new Error(`${name} fell`);
+          }
+          if (!ticks.some((each) => each.restarted)) {
+            for (const [place, grown] of (ticks[index]?.grown ?? []).entries())
+              if (ticks[index]?.seen[place]) expected += grown;
+            if (Math.abs((now?.smSeconds ?? -1) - expected / 1e6) > 1e-6) throw new Error('not the sum');
+          }
+          last = now;
+        }
+      }),
+      { numRuns: 500 },
+    );
+  });
+});

@@ -1,0 +1,127 @@
+// Stops as counters: there with 0 before anything happens, one per outcome, and gone a while after their grant.
+import test from 'ava';
+import { type ActionName, type ActionRecord, recordOf } from '../../../src/agent/enforcement/record.ts';
+import { createKillBook, type KillBook } from '../../../src/agent/kills.ts';
+import type { OverReason, Verdict } from '../../../src/quota/limits.ts';
+import { card, compared, grantOf, reading, sampleOf } from './node.ts';
+
+const START = 1_700_000_000_000;
+const grant = grantOf('one', 100, [0, 1]);
+const see = (book: KillBook, second: number, ids: readonly string[] = ['one']) =>
+  book.see(
+    compared(
+      sampleOf([card(0), card(1)], [], START + second * 1000),
+      ids.map((id) => reading(grantOf(id, 100, [0, 1]))),
+      {},
+    ),
+  );
+const verdict = (reason: OverReason): Verdict => ({
+  severity: 'hard',
+  reason,
+  worst: { gpuUuid: 'GPU-1', limitBytes: 1, usedBytes: 2, bypassBytes: 0 },
+  overBytes: 1,
+});
+const record = (action: ActionName, result: string, reason: OverReason = 'bypass', second = 1): ActionRecord =>
+  recordOf(grant, action, verdict(reason), START + second * 1000, result);
+/** Counters above 0: "card action reason result count". */
+const counted = (book: KillBook) =>
+  book
+    .totals()
+    .filter(({ count }) => count > 0)
+    .map(({ gpuUuid, action, reason, result, count }) => [gpuUuid, action, reason, result, count].join(' '))
+    .toSorted();
+const decided = (book: KillBook) =>
+  book
+    .decisions()
+    .filter(({ count }) => count > 0)
+    .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
+    .toSorted();
+
+test('before anything happens every counter that may grow is there with 0', (t) => {
+  const book = createKillBook();
+  t.deepEqual(
+    book
+      .decisions()
+      .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
+      .toSorted(),
+    ['killed', 'refused', 'would_kill']
+      .flatMap((decision) => ['bypass', 'far-over-limit', 'over-limit'].map((reason) => `${decision} ${reason} 0`))
+      .toSorted(),
+  );
+  t.deepEqual(book.totals(), []);
+  see(book, 0);
+  const released = book.totals().filter(({ action, result }) => action === 'kill' && result === 'released');
+  t.deepEqual(
+    released.map(({ gpuUuid, reason, count, lastMs }) => `${gpuUuid} ${reason} ${count} ${lastMs}`).toSorted(),
+    ['GPU-0', 'GPU-1']
+      .flatMap((gpu) => ['bypass', 'far-over-limit', 'over-limit'].map((reason) => `${gpu} ${reason} 0 0`))
+      .toSorted(),
+  );
+  t.like(released[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
+  const before = book.totals().length;
+  see(book, 1);
+  t.is(book.totals().length, before, 'seeing it again makes nothing new');
+});
+
+test('each stop is counted under its action, reason and outcome', (t) => {
+  const cases: [records: ActionRecord[], totals: string[], decisions: string[]][] = [
+    [[record('kill', 'sent')], ['GPU-1 kill bypass released 1'], ['killed bypass 1']],
+    [[record('kill', 'nobody left')], ['GPU-1 kill bypass nobody_left 1'], ['killed bypass 1']],
+    [[record('kill', 'refused')], ['GPU-1 kill bypass refused 1'], ['killed bypass 1']],
+    [[record('terminate', 'sent', 'over-limit')], ['GPU-1 terminate over-limit released 1'], []],
+    [[record('would-stop', 'done')], [], ['would_kill bypass 1']],
+    [[record('refuse', 'the data is 9000 ms old')], [], ['refused bypass 1']],
+    [
+      [record('warn', 'done'), record('close-gate', 'done'), record('open-gate', 'done'), record('released', 'done')],
+      [],
+      [],
+    ],
+    [
+      [record('kill', 'sent'), record('kill', 'sent', 'bypass', 2), record('kill', 'sent', 'far-over-limit', 3)],
+      ['GPU-1 kill bypass released 2', 'GPU-1 kill far-over-limit released 1'],
+      ['killed bypass 2', 'killed far-over-limit 1'],
+    ],
+  ];
+  for (const [records, totals, decisions] of cases) {
+    const book = createKillBook();
+    see(book, 0);
+    book.add(records);
+    t.deepEqual(counted(book), totals);
+    t.deepEqual(decided(book), decisions);
+  }
+});
+
+test('a stop that released nothing is counted as stuck under the reason that it was done for', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent', 'bypass')]);
+  book.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 16_000, 'stuck')]);
+  t.true(counted(book).includes('GPU-1 kill bypass stuck 1'), counted(book).join());
+});
+
+test('the time of the last stop is that of a stop, not of an attempt', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent', 'bypass', 5)]);
+  book.add([record('kill', 'refused', 'bypass', 9), record('refuse', 'too old', 'bypass', 10)]);
+  const times = book
+    .totals()
+    .filter(({ count }) => count > 0)
+    .map(({ result, lastMs }) => [result, lastMs]);
+  t.deepEqual(times, [
+    ['released', START + 5000],
+    ['refused', 0],
+  ]);
+});
+
+test('counters outlive their grant by five minutes; decisions stay', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent')]);
+  see(book, 300, []);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass released 1']);
+  see(book, 302, ['two']);
+  t.deepEqual(counted(book), []);
+  t.deepEqual([...new Set(book.totals().map(({ pod }) => pod))], ['pod-two']);
+  t.deepEqual(decided(book), ['killed bypass 1']);
+});
