@@ -83,6 +83,102 @@ export type Sample = {
   readonly tookUs: number;
 };
 
+type Kind = 'text' | 'texts' | 'number' | 'numbers' | 'flag';
+/** Kind of each field; the second table holds those that may be absent. Numbers are whole and not negative. */
+type Shape = readonly [Readonly<Record<string, Kind>>, Readonly<Record<string, Kind>>];
+
+const SAMPLE: Shape = [
+  { round: 'number', atMs: 'number', bootNs: 'number', driverVersion: 'text', cudaVersion: 'number', tookUs: 'number' },
+  { problem: 'text' },
+];
+const CARD: Shape = [
+  {
+    index: 'number',
+    uuid: 'text',
+    name: 'text',
+    pciBusId: 'text',
+    lists: 'texts',
+    utilizationGaps: 'number',
+    healthy: 'flag',
+  },
+  {
+    minor: 'number',
+    totalBytes: 'number',
+    usedBytes: 'number',
+    freeBytes: 'number',
+    reservedBytes: 'number',
+    utilizationPercent: 'number',
+    memoryBusyPercent: 'number',
+    encoderPercent: 'number',
+    decoderPercent: 'number',
+    temperatureC: 'number',
+    powerMw: 'number',
+    powerLimitMw: 'number',
+    energyMj: 'number',
+    smMhz: 'number',
+    memoryMhz: 'number',
+    maxSmMhz: 'number',
+    maxMemoryMhz: 'number',
+  },
+];
+const PROCESS: Shape = [
+  { pid: 'number' },
+  {
+    gone: 'flag',
+    startTicks: 'number',
+    command: 'text',
+    cgroup: 'text',
+    pidNamespace: 'number',
+    namespacePid: 'number',
+    ancestors: 'numbers',
+  },
+];
+const USE: Shape = [
+  {
+    card: 'number',
+    listed: 'flag',
+    types: 'number',
+    smPercent: 'number',
+    smUs: 'number',
+    memoryUs: 'number',
+    encoderUs: 'number',
+    decoderUs: 'number',
+  },
+  { bytes: 'number', activeUs: 'number' },
+];
+const ERROR: Shape = [{ call: 'text', code: 'number', count: 'number' }, {}];
+
+const isNumber = (value: unknown): boolean => Number.isInteger(value) && Number(value) >= 0;
+const isText = (value: unknown): boolean => typeof value === 'string';
+const KINDS: Readonly<Record<Kind, readonly [good: (value: unknown) => boolean, want: string]>> = {
+  text: [isText, 'text'],
+  texts: [(value) => Array.isArray(value) && value.every(isText), 'a list of texts'],
+  number: [isNumber, 'a whole number'],
+  numbers: [(value) => Array.isArray(value) && value.every(isNumber), 'a list of whole numbers'],
+  flag: [(value) => typeof value === 'boolean', 'true or false'],
+};
+
+/** The first thing in `value` that is not as it must be, with its place. */
+function wrongIn(value: unknown, [needed, optional]: Shape, place: string): string | undefined {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return `${place}: want an object`;
+  const fields = value as Readonly<Record<string, unknown>>;
+  for (const [name, kind] of [...Object.entries(needed), ...Object.entries(optional)]) {
+    const [good, want] = KINDS[kind];
+    const absent = fields[name] === undefined && name in optional;
+    if (!absent && !good(fields[name])) return `${place}.${name}: want ${want}`;
+  }
+  return undefined;
+}
+
+function wrongInList(value: unknown, shape: Shape, place: string): string | undefined {
+  if (!Array.isArray(value)) return `${place}: want a list`;
+  for (const [index, entry] of value.entries()) {
+    const wrong = wrongIn(entry, shape, `${place}[${index}]`);
+    if (wrong !== undefined) return wrong;
+  }
+  return undefined;
+}
+
 /** The sample of one line, or what is wrong with the line. */
 export function parseSample(line: string): Sample | { readonly wrong: string } {
   let value: unknown;
@@ -91,21 +187,17 @@ export function parseSample(line: string): Sample | { readonly wrong: string } {
   } catch (error) {
     return { wrong: `not JSON: ${String(error)}` };
   }
-  const sample = value as Partial<Sample> | null;
-  if (typeof sample !== 'object' || sample === null) return { wrong: 'not an object' };
-  const numbers = [sample.round, sample.atMs, sample.bootNs, sample.cudaVersion, sample.tookUs];
-  if (!numbers.every((number) => typeof number === 'number' && Number.isFinite(number))) {
-    return { wrong: 'a number is missing' };
+  const wrong = wrongIn(value, SAMPLE, 'sample');
+  if (wrong !== undefined) return { wrong };
+  const sample = value as Sample;
+  const wrongEntry =
+    wrongInList(sample.cards, CARD, 'cards') ??
+    wrongInList(sample.errors, ERROR, 'errors') ??
+    wrongInList(sample.processes, PROCESS, 'processes');
+  if (wrongEntry !== undefined) return { wrong: wrongEntry };
+  for (const [index, process] of sample.processes.entries()) {
+    const wrongUse = wrongInList(process.cards, USE, `processes[${index}].cards`);
+    if (wrongUse !== undefined) return { wrong: wrongUse };
   }
-  if (!Array.isArray(sample.cards) || !Array.isArray(sample.processes) || !Array.isArray(sample.errors)) {
-    return { wrong: 'a list is missing' };
-  }
-  const cardsGood = sample.cards.every(
-    (card: SampledCard) => typeof card?.uuid === 'string' && Array.isArray(card.lists),
-  );
-  const processesGood = sample.processes.every(
-    (process: SampledProcess) => Number.isInteger(process?.pid) && Array.isArray(process.cards),
-  );
-  if (!cardsGood || !processesGood) return { wrong: 'an entry is not of its kind' };
-  return sample as Sample;
+  return sample;
 }

@@ -37,6 +37,8 @@ export function formatGrant(grant: Grant): string {
   return `${JSON.stringify({ version: 1, ...grant }, null, 2)}\n`;
 }
 
+const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
+
 /** The stored grant, or what is wrong with the text (a file cut short by a crash must not stop the agent). */
 export function parseGrant(text: string): Grant | { readonly wrong: string } {
   let value: unknown;
@@ -52,11 +54,14 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
     return { wrong: 'a name is missing' };
   const cardGood = (card: Partial<CardGrant>) =>
     typeof card?.gpuUuid === 'string' &&
-    [card.memoryBytes, card.limitBytes, card.coresPercent].every((number) => Number.isSafeInteger(number));
+    [card.memoryBytes, card.limitBytes, card.coresPercent].every((number) => isCount(number));
   if (!Array.isArray(grant.cards) || grant.cards.length === 0 || !grant.cards.every(cardGood))
     return { wrong: 'its cards are not cards' };
+  // Read as false it would be a grant that limits nothing.
+  if (typeof grant.isolateMemory !== 'boolean') return { wrong: 'isolateMemory is missing' };
+  if (!isCount(grant.createdMs)) return { wrong: 'its time is missing' };
   const { owner } = grant;
-  if (!Number.isInteger(owner?.pid) || !Number.isInteger(owner?.startTicks) || typeof owner?.cgroup !== 'string')
+  if (!isCount(owner?.pid) || !isCount(owner?.startTicks) || typeof owner?.cgroup !== 'string')
     return { wrong: 'its owner is missing' };
   const { version: _, ...rest } = grant;
   return rest as Grant;
