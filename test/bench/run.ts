@@ -6,8 +6,9 @@ import { parseArgs } from 'node:util';
 import { type Bench, withTeardown } from './bench.ts';
 import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
+import { scrape } from './scrape/scrape.ts';
 
-const BENCHES: readonly Bench[] = [interposer];
+const BENCHES: readonly Bench[] = [interposer, scrape];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   compute: 'nothing shares compute yet',

@@ -1,0 +1,139 @@
+// A scrape of the agent's page: how long it takes with two scrapers at the same moment, whether it holds up the event loop,
+// and what it costs the driver. The page is made and served by the agent's own code from a built view (view.ts), in a
+// process of its own; calls of the driver are counted on a real agent (driver-calls.ts).
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { Agent, get } from 'node:http';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Teardown } from '../../support/node.ts';
+import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
+import type { Row } from '../row.ts';
+import { median, quantile } from '../statistics.ts';
+import { driverCalls } from './driver-calls.ts';
+import type { Reading, Ready } from './server.ts';
+
+const SIZES = [1000, 3000, 10_000];
+const SCRAPERS = 2;
+/** A scrape in all sizes ends long before the next one is due. */
+const EVERY_MS = 10;
+
+type Server = Ready & { readonly child: ChildProcess };
+
+async function startServer(scope: Teardown, ...words: string[]): Promise<Server> {
+  const child = fork(join(import.meta.dirname, 'server.ts'), words, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+  const exited = once(child, 'exit');
+  scope.teardown(async () => {
+    child.kill('SIGKILL');
+    await exited;
+  });
+  const early = exited.then(([code]) => {
+    throw new Error(`the server of pages ended with ${code}`);
+  });
+  const [ready] = (await Promise.race([once(child, 'message'), early])) as [Ready];
+  early.catch(() => {});
+  return { ...ready, child };
+}
+
+async function tell({ child }: Server, word: 'reset' | 'read'): Promise<Reading> {
+  const answer = once(child, 'message');
+  child.send(word);
+  const [reading] = (await answer) as [Reading];
+  return reading;
+}
+
+/** One GET to its last byte, milliseconds. */
+async function scrapeOnce(agent: Agent, port: number, encoding: string): Promise<number> {
+  const started = performance.now();
+  const request = get({ agent, port, host: '127.0.0.1', path: '/metrics', headers: { 'accept-encoding': encoding } });
+  const [response] = await once(request, 'response');
+  if (response.statusCode !== 200) throw new Error(`status ${response.statusCode}`);
+  response.resume();
+  await once(response, 'end');
+  return performance.now() - started;
+}
+
+/** Both servers in turns, each by all scrapers at the same moment over connections that stay open. */
+async function takeTurns(servers: readonly Server[], encoding: string, rounds: number): Promise<number[][]> {
+  const samples: number[][] = servers.map(() => []);
+  const agents = Array.from({ length: SCRAPERS }, () => new Agent({ keepAlive: true, maxSockets: 1 }));
+  for (let round = 0; round < rounds; round += 1) {
+    for (const [index, { port }] of servers.entries()) {
+      const due = delay(EVERY_MS);
+      samples[index]?.push(...(await Promise.all(agents.map((agent) => scrapeOnce(agent, port, encoding)))));
+      await due;
+    }
+  }
+  for (const agent of agents) agent.destroy();
+  return samples;
+}
+
+async function measureSize(size: number, { quick, note }: BenchOptions): Promise<Row[]> {
+  return withTeardown(async (scope) => {
+    const served = await startServer(scope, String(size));
+    const bare = await startServer(scope, 'bare', String(size));
+    note(`scrape: ${served.series} series, ${served.bytes} bytes`);
+    const name = `scrape.series_${size}`;
+    const rounds = quick ? 300 : 2000;
+    const largest = size === SIZES.at(-1);
+    await takeTurns([served, bare], 'gzip', 50);
+
+    await tell(served, 'reset');
+    if (largest) await delay(quick ? 5000 : 30_000);
+    const idle = await tell(served, 'read');
+    await tell(served, 'reset');
+    const [ours = [], floor = []] = await takeTurns([served, bare], 'gzip', rounds);
+    const loop = await tell(served, 'read');
+    const beside = 'the same bytes from a bare node:http server in a process of its own';
+    const row = (kind: string, value: number, reference: number, goal?: number): Row => ({
+      name: `${name}.${kind}`,
+      value,
+      unit: 'ms',
+      reference: { value: reference, what: beside },
+      ...(goal === undefined ? {} : { goal: { most: goal, floor: true } }),
+    });
+    const rows = [
+      row('p50_ms', median(ours), median(floor)),
+      row('p99_ms', quantile(ours, 0.99), quantile(floor, 0.99), largest ? 5 : undefined),
+    ];
+    if (!largest) return rows;
+
+    const [plain = [], plainFloor = []] = await takeTurns([served, bare], 'identity', Math.ceil(rounds / 3));
+    rows.push(row('uncompressed.p99_ms', quantile(plain, 0.99), quantile(plainFloor, 0.99)));
+    rows.push({
+      name: 'scrape.event_loop.max_block_ms',
+      value: loop.blockMs,
+      unit: 'ms',
+      reference: {
+        value: idle.blockMs,
+        what: "nobody scrapes, views are published as usual; both count the loop's own CPU time in one turn",
+      },
+      goal: { most: 10 },
+    });
+    rows.push({
+      name: 'scrape.event_loop.max_delay_ms',
+      value: loop.delayMs,
+      unit: 'ms',
+      reference: { value: idle.delayMs, what: 'nobody scrapes; both include what other processes took of the machine' },
+    });
+    rows.push({
+      name: 'scrape.renderings_per_snapshot',
+      value: loop.renderings / loop.published,
+      unit: 'renderings',
+      reference: { value: ours.length / loop.published, what: 'scrapes per snapshot at that time' },
+      goal: { most: 1 },
+    });
+    return rows;
+  });
+}
+
+export const scrape: Bench = {
+  name: 'scrape',
+  what: 'a scrape by two scrapers at once: time, event loop, calls of the driver',
+  async run(_scope, options) {
+    const rows: Row[] = [];
+    for (const size of SIZES) rows.push(...(await measureSize(size, options)));
+    rows.push(await withTeardown(driverCalls));
+    return rows;
+  },
+};

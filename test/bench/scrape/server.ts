@@ -1,0 +1,110 @@
+// The agent's page and HTTP code as a process, fed with built views once a second: `server.ts SERIES`. It tells its parent
+// where it listens and answers `reset` and `read` with what its event loop went through. A bare server beside it, in a
+// process of its own (`server.ts bare SERIES`), hands out the same bytes with nothing around: what HTTP costs anyway.
+import { createServer } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
+import { createExporter, serve } from '../../../src/agent/http.ts';
+import { type Page, selfMetrics, startPage } from '../../../src/agent/page.ts';
+import { viewOfSize } from './view.ts';
+
+export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };
+export type Reading = {
+  /** Most CPU time that the event loop's thread spent between two of its turns since `reset`, milliseconds. */
+  readonly blockMs: number;
+  /** Longest time between two turns, what other processes took of the machine included. */
+  readonly delayMs: number;
+  readonly published: number;
+  readonly renderings: number;
+};
+
+const PUBLISH_MS = 1000;
+const PROBE_MS = 1;
+const bare = process.argv[2] === 'bare';
+const wanted = Number(process.argv[bare ? 3 : 2]);
+
+const self = selfMetrics();
+const page = startPage({ processes: false, self, onProblem: (text) => console.error(text) });
+
+async function publish(containers: number, turn: number): Promise<Page> {
+  const before = page.renderings();
+  page.publish(viewOfSize(containers, turn));
+  while (page.renderings() === before) await delay(1);
+  const current = page.current();
+  if (!current) throw new Error('no page was rendered');
+  return current;
+}
+
+const seriesIn = ({ plain }: Page): number =>
+  Buffer.from(plain)
+    .toString()
+    .split('\n')
+    .filter((line) => line !== '' && !line.startsWith('#')).length;
+
+// Two sizes tell what the rest of the page and what a container has, and so how many containers make the size.
+const few = seriesIn(await publish(10, 0));
+const perContainer = (seriesIn(await publish(20, 0)) - few) / 10;
+const containers = Math.ceil((wanted - few) / perContainer) + 10;
+const first = await publish(containers, 0);
+const ready = { series: seriesIn(first), bytes: first.plain.byteLength };
+
+const cpuMs = (): number => {
+  const { user, system } = process.threadCpuUsage();
+  return (user + system) / 1000;
+};
+let longest = { blockMs: 0, delayMs: 0 };
+/** A timer that is due in each turn: what passes between two of them is one turn. Time is also counted as the thread's own
+ * CPU time, which a busy machine does not stretch. */
+function watchLoop(): void {
+  const probe = (before: { cpu: number; wall: number }) => {
+    const now = { cpu: cpuMs(), wall: performance.now() };
+    longest = {
+      blockMs: Math.max(longest.blockMs, now.cpu - before.cpu),
+      delayMs: Math.max(longest.delayMs, now.wall - before.wall - PROBE_MS),
+    };
+    setTimeout(probe, PROBE_MS, now);
+  };
+  probe({ cpu: cpuMs(), wall: performance.now() });
+}
+let published = 0;
+let renderedBefore = 0;
+
+if (bare) {
+  await page.close();
+  const body = first.gzip;
+  const plainBody = first.plain;
+  const server = createServer((request, response) => {
+    const gzip = request.headers['accept-encoding'] === 'gzip';
+    const bytes = gzip ? body : plainBody;
+    response.writeHead(200, { 'Content-Length': bytes.byteLength });
+    response.end(bytes);
+  });
+  server.listen(0, '127.0.0.1', () => {
+    const address = server.address();
+    process.send?.({ ...ready, port: typeof address === 'object' && address !== null ? address.port : 0 });
+  });
+} else {
+  let view = viewOfSize(containers, 1);
+  const exporter = createExporter({ page: page.current, self: () => self.metrics(), view: () => view });
+  const { port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
+  setInterval(() => {
+    published += 1;
+    page.publish(view);
+    // In a turn of its own: an agent does not build its view here.
+    setTimeout(() => {
+      view = viewOfSize(containers, published + 1);
+    }, PUBLISH_MS / 2);
+  }, PUBLISH_MS);
+  watchLoop();
+  process.send?.({ ...ready, port });
+}
+
+process.on('message', (word) => {
+  if (word === 'reset') {
+    longest = { blockMs: 0, delayMs: 0 };
+    published = 0;
+    renderedBefore = page.renderings();
+    process.send?.({ ...longest, published: 0, renderings: 0 } satisfies Reading);
+  } else {
+    process.send?.({ ...longest, published, renderings: page.renderings() - renderedBefore } satisfies Reading);
+  }
+});

@@ -1,0 +1,119 @@
+// A view of a full node, built rather than sampled, so that a page of any size can be served without thousands of
+// processes: eight cards, and as many containers on them as asked for, each with two processes.
+import type { SampledCard } from '../../../src/agent/sample.ts';
+import type { View, ViewContainer, ViewDevice } from '../../../src/agent/view.ts';
+
+const CARDS = 8;
+const GIB = 2 ** 30;
+
+const uuidOf = (index: number): string => `GPU-0000000${index}-5ca1-4b1e-9d00-000000000000`;
+
+function device(index: number, containers: number): ViewDevice {
+  const card: SampledCard = {
+    index,
+    uuid: uuidOf(index),
+    name: 'NVIDIA H100 80GB HBM3',
+    pciBusId: `00000000:0${index}:00.0`,
+    minor: index,
+    totalBytes: 80 * GIB,
+    usedBytes: 41 * GIB,
+    freeBytes: 38 * GIB,
+    reservedBytes: GIB,
+    utilizationPercent: 73,
+    memoryBusyPercent: 31,
+    encoderPercent: 0,
+    decoderPercent: 0,
+    temperatureC: 61,
+    powerMw: 412_345,
+    powerLimitMw: 700_000,
+    energyMj: 123_456_789,
+    smMhz: 1755,
+    memoryMhz: 2619,
+    maxSmMhz: 1980,
+    maxMemoryMhz: 2619,
+    lists: ['compute', 'graphics', 'mps'],
+    utilizationGaps: 0,
+    healthy: true,
+  };
+  return {
+    card,
+    grantedBytes: 70 * GIB,
+    grantedCoresPercent: 90,
+    containers,
+    processes: { compute: 2 * containers, graphics: 0, mps: 0 },
+    unattributedBytes: 0,
+    mode: 'shared',
+  };
+}
+
+/** `turn` changes the figures, as a node's figures change from sample to sample. */
+function container(number: number, turn: number): ViewContainer {
+  const gpuIndex = number % CARDS;
+  return {
+    grantId: `g${String(number).padStart(8, '0')}`,
+    namespace: `team-${number % 23}`,
+    pod: `trainer-${number}-7c9d8b5f4-x${number % 97}k2p`,
+    container: 'main',
+    gpuUuid: uuidOf(gpuIndex),
+    gpuIndex,
+    fence: 'interposer',
+    isolateMemory: true,
+    tampered: false,
+    limitBytes: 4 * GIB,
+    coresPercent: 25,
+    usedBytes: 3 * GIB + ((number * 7919 + turn * 104_729) % 997) * 2 ** 20,
+    bypassBytes: 0,
+    ledger: { contextBytes: 500 * 2 ** 20, managedBytes: 0, poolBytes: 2 ** 30, bufferBytes: 2 * GIB },
+    smPercent: (number * 31 + turn * 7) % 100,
+    lastActiveMs: 1_700_000_000_000 + turn * 1000,
+    over: false,
+    processes: [0, 1].map((child) => ({
+      pid: 10_000 + 2 * number + child,
+      command: 'python3',
+      usedBytes: 1.5 * GIB,
+      smPercent: number % 50,
+      inLedger: true,
+    })),
+  };
+}
+
+export function viewOfSize(containers: number, turn: number): View {
+  const list = Array.from({ length: containers }, (_, number) => container(number, turn));
+  return {
+    atMs: Date.now(),
+    driverVersion: '580.95.05',
+    cudaVersion: 13_000,
+    devices: Array.from({ length: CARDS }, (_, index) => device(index, Math.ceil(containers / CARDS))),
+    containers: list,
+    foreign: [],
+    containerTotals: list.map(({ namespace, pod, container: name, grantId, gpuUuid, gpuIndex }, number) => ({
+      namespace,
+      pod,
+      container: name,
+      grantId,
+      gpuUuid,
+      gpuIndex,
+      smSeconds: turn * 0.25 + number,
+      memoryBusySeconds: turn * 0.125,
+      overLimitSeconds: 0,
+      denied: number % 5,
+      peakBytes: 4 * GIB,
+      seenMs: Date.now(),
+    })),
+    foreignTotals: [],
+    kills: [],
+    errors: [],
+    recent: [],
+    self: {
+      up: true,
+      problem: undefined,
+      mode: 'enforce',
+      version: '0.0.0',
+      revision: '',
+      nodeVersion: process.version,
+      samplersAbandoned: 0,
+      decisions: [],
+      failures: { gone: 0, no_cgroup: 0, host: 0, memory_not_available: 0 },
+    },
+  };
+}
