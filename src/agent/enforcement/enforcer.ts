@@ -91,12 +91,16 @@ export function createEnforcer(
     return done(container, name, action.verdict, sent ? 'sent' : hit.length === 0 ? 'nobody left' : 'refused', hit);
   };
 
-  const refusal = (state: NodeState): string | undefined => {
+  const stale = (state: NodeState): string | undefined => {
     const ageMs = now() - state.sample.atMs;
-    if (ageMs > policy.staleMs || ageMs < -policy.staleMs) return `the data is ${ageMs} ms old`;
+    return ageMs > policy.staleMs || ageMs < -policy.staleMs ? `the data is ${ageMs} ms old` : undefined;
+  };
+
+  const tooMany = (): string | undefined => {
     const minute = audit.recent().filter((record) => record.action === 'kill' && now() - record.atMs < 60_000);
-    if (minute.length >= policy.mostStopsPerMinute) return `${minute.length} containers were stopped within a minute`;
-    return undefined;
+    return minute.length >= policy.mostStopsPerMinute
+      ? `${minute.length} containers were stopped within a minute`
+      : undefined;
   };
 
   /** More memory told for processes than for the card: then the driver's answers do not belong together. */
@@ -130,7 +134,9 @@ export function createEnforcer(
         const { state: after, action } = step(before, container.verdict, holds, now(), policy);
         const isStop = action.kind === 'kill' || action.kind === 'terminate';
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
-        const why = isStop ? (refusal(state) ?? inconsistent(state, worst)) : undefined;
+        const old = stale(state);
+        if (old !== undefined && !isStop) continue; // an old sample is none of the fresh ones that a step takes
+        const why = isStop ? (old ?? tooMany() ?? inconsistent(state, worst)) : undefined;
         if (why !== undefined) {
           // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
           const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;

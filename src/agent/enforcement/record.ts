@@ -106,10 +106,14 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const path = join(stateFolder, 'audit.log');
   mkdirSync(dirname(path), { recursive: true });
   const recent: ActionRecord[] = [];
+  /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
+  let gap = '';
   if (existsSync(path)) {
-    for (const line of readFileSync(path, 'utf8').split('\n').slice(-RECENT)) {
+    const text = readFileSync(path, 'utf8');
+    if (text !== '' && !text.endsWith('\n')) gap = '\n';
+    const lines = text.split('\n').filter((line) => line !== '');
+    for (const line of lines.slice(-RECENT)) {
       try {
-        if (line === '') continue;
         const record = JSON.parse(line) as Partial<ActionRecord> | null;
         if (typeof record?.atMs !== 'number' || typeof record.grantId !== 'string') throw new Error('not a record');
         recent.push(record as ActionRecord);
@@ -123,7 +127,8 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
       try {
-        appendFileSync(path, `${JSON.stringify(record)}\n`, { mode: 0o640 });
+        appendFileSync(path, `${gap}${JSON.stringify(record)}\n`, { mode: 0o640 });
+        gap = '';
         if (statSync(path).size > MOST_BYTES) renameSync(path, `${path}.1`);
       } catch (error) {
         onProblem(`audit.log: ${(error as Error).message}; the record: ${JSON.stringify(record)}`);
