@@ -1,0 +1,186 @@
+// Whom a stop hits, found in the real /proc: the grant's tree and what was seen of it, never its owner, never a stranger.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import test, { type ExecutionContext } from 'ava';
+import {
+  findTargets,
+  groupOf,
+  killGroup,
+  removeGroup,
+  signalTargets,
+  type Target,
+  unifiedMount,
+} from '../../../src/agent/enforcement/targets.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import type { Native, ProcessFacts } from '../../../src/agent/native.ts';
+import { grantOf } from './node.ts';
+
+/** /proc as the addon reads it, so that these tests need no build; signals are written down instead of sent. */
+function reader() {
+  const signalled: unknown[][] = [];
+  const readProcess = (pid: number): ProcessFacts | undefined => {
+    try {
+      const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
+      const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
+      return {
+        state: fields[0] ?? '',
+        parent: Number(fields[1]),
+        startTicks: Number(fields[19]),
+        command: text.slice(text.indexOf('(') + 1, text.lastIndexOf(')')),
+        cgroup: readFileSync(`/proc/${pid}/cgroup`, 'utf8'),
+        pidNamespace: 0,
+        namespacePid: pid,
+      };
+    } catch {
+      return undefined;
+    }
+  };
+  const signalExact = (...call: unknown[]) => {
+    signalled.push(call);
+    return call[0] === 1 ? 'refused: no' : 'sent';
+  };
+  return { native: { readProcess, signalExact } as unknown as Native, readProcess, signalled };
+}
+
+/** A shell with two children of its own; resolves to the pids, shell first. */
+async function family(t: ExecutionContext): Promise<{ shell: ChildProcess; pids: number[] }> {
+  const shell = spawn('/bin/sh', ['-c', 'sleep 600 & echo $!; sleep 600 & echo $!; echo $$; wait'], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    detached: true,
+  });
+  t.teardown(() => {
+    process.kill(-(shell.pid ?? 0), 'SIGKILL');
+  });
+  const lines: number[] = [];
+  for await (const line of createInterface({ input: shell.stdout })) {
+    lines.push(Number(line));
+    if (lines.length === 3) break;
+  }
+  return { shell, pids: [lines[2] ?? 0, lines[0] ?? 0, lines[1] ?? 0] };
+}
+const pidsOf = (targets: readonly Target[]) => targets.map(({ pid }) => pid).toSorted((a, b) => a - b);
+
+test('all descendants of the process that the grant was given to, and not that process', async (t) => {
+  const { native, readProcess } = reader();
+  const { pids } = await family(t);
+  const [root = 0, ...children] = pids;
+  const grant = grantOf('abc123', 1, [0], {
+    owner: { pid: root, startTicks: readProcess(root)?.startTicks ?? 0, cgroup: '' },
+  });
+  const targets = findTargets(grant, native, []);
+  t.deepEqual(
+    pidsOf(targets),
+    children.toSorted((a, b) => a - b),
+  );
+  for (const target of targets) {
+    t.is(target.startTicks, readProcess(target.pid)?.startTicks);
+    t.is(target.cgroup, readProcess(target.pid)?.cgroup);
+  }
+});
+
+test('a pid that has come to mean another process has no targets below it', async (t) => {
+  const { native, readProcess } = reader();
+  const { pids } = await family(t);
+  const [root = 0] = pids;
+  const start = readProcess(root)?.startTicks ?? 0;
+  const grant = (startTicks: number): Grant =>
+    grantOf('abc123', 1, [0], { owner: { pid: root, startTicks, cgroup: '' } });
+  t.is(findTargets(grant(start), native, []).length, 2);
+  t.deepEqual(findTargets(grant(start - 1), native, []), []);
+  t.deepEqual(findTargets(grant(start + 1), native, []), []);
+});
+
+test('processes that were seen to hold its memory, and their children, though their parents are gone', async (t) => {
+  const { native, readProcess } = reader();
+  const { pids } = await family(t);
+  const [root = 0, child = 0] = pids;
+  const gone = grantOf('abc123', 1, [0], { owner: { pid: 2 ** 22, startTicks: 1, cgroup: '' } });
+  const seen = (pid: number, later = 0): Target => {
+    const facts = readProcess(pid);
+    return { pid, startTicks: (facts?.startTicks ?? 0) + later, command: '', cgroup: '' };
+  };
+  t.deepEqual(findTargets(gone, native, []), []);
+  t.deepEqual(pidsOf(findTargets(gone, native, [seen(child)])), [child]);
+  t.deepEqual(
+    pidsOf(findTargets(gone, native, [seen(root)])),
+    pids.toSorted((a, b) => a - b),
+  );
+  t.deepEqual(findTargets(gone, native, [seen(root, 1)]), [], 'a pid that was reused since');
+});
+
+test('the processes of its own group, wherever they hang; the agent itself is never among them', async (t) => {
+  const { native, readProcess } = reader();
+  const { pids } = await family(t);
+  const [, child = 0] = pids;
+  const grant = grantOf('abc123', 1, [0], { owner: { pid: 2 ** 22, startTicks: 1, cgroup: '/a' } });
+  const inGroup = (...members: number[]): Native => ({
+    ...native,
+    readProcess: (pid) => {
+      const facts = readProcess(pid);
+      return facts && { ...facts, cgroup: members.includes(pid) ? '0::/a/cotenant-abc123' : '0::/a' };
+    },
+  });
+  t.deepEqual(pidsOf(findTargets(grant, inGroup(child), [])), [child]);
+  const withAgent = pidsOf(findTargets(grant, inGroup(child, process.pid), []));
+  t.true(withAgent.includes(child));
+  t.false(withAgent.includes(process.pid));
+});
+
+test('each process is signalled by pid, start time and cgroup, and the answer is kept', (t) => {
+  const { native, signalled } = reader();
+  const target = (pid: number): Target => ({ pid, startTicks: pid * 10, command: 'x', cgroup: `0::/${pid}` });
+  t.deepEqual(signalTargets([target(1), target(2)], native, 9), [
+    { ...target(1), result: 'refused: no' },
+    { ...target(2), result: 'sent' },
+  ]);
+  t.deepEqual(signalled, [
+    [1, 10, '0::/1', 9],
+    [2, 20, '0::/2', 9],
+  ]);
+});
+
+test('a group is killed as a whole only where the grant has one, somebody is in it, and the kernel can', (t) => {
+  const mount = mkdtempSync(join(tmpdir(), 'cotenant-groups-'));
+  t.teardown(() => rmSync(mount, { recursive: true, force: true }));
+  const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
+  const folder = join(mount, 'a/cotenant-abc123');
+  const inside: Target = { pid: 7, startTicks: 1, command: '', cgroup: '0::/a/cotenant-abc123\n' };
+  const outside: Target = { ...inside, cgroup: '0::/a\n' };
+  mkdirSync(folder, { recursive: true });
+  t.is(groupOf(grant, [inside], mount), undefined, 'a kernel without cgroup.kill');
+  writeFileSync(join(folder, 'cgroup.kill'), '');
+  t.is(groupOf(grant, [outside, inside], mount), folder);
+  t.is(groupOf(grant, [outside], mount), undefined, 'its processes are elsewhere');
+  t.is(groupOf(grant, [inside], undefined), undefined, 'no unified hierarchy');
+  t.is(groupOf(grantOf('abc123', 1), [inside], mount), undefined, 'the grant has no group');
+  t.is(killGroup(folder), 'sent');
+  t.is(readFileSync(join(folder, 'cgroup.kill'), 'utf8'), '1');
+  rmSync(folder, { recursive: true });
+  t.regex(killGroup(folder), /^refused: ENOENT/);
+});
+
+test('an empty group is removed; one that is in use, or was never made, is left alone', (t) => {
+  const mount = mkdtempSync(join(tmpdir(), 'cotenant-groups-'));
+  t.teardown(() => rmSync(mount, { recursive: true, force: true }));
+  const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/' } });
+  const folder = join(mount, 'cotenant-abc123');
+  mkdirSync(join(folder, 'in-use'), { recursive: true });
+  removeGroup(grant, mount);
+  t.notThrows(() => mkdirSync(join(folder, 'still-there')));
+  rmSync(folder, { recursive: true });
+  mkdirSync(folder);
+  removeGroup(grant, mount);
+  t.throws(() => readFileSync(folder), { code: 'ENOENT' });
+  t.notThrows(() => removeGroup(grant, mount));
+  t.notThrows(() => removeGroup(grant, undefined));
+});
+
+test('the unified hierarchy is found where it is mounted', (t) => {
+  const mount = unifiedMount();
+  const mounted = readFileSync('/proc/self/mountinfo', 'utf8').includes(' - cgroup2 ');
+  t.is(mount !== undefined, mounted);
+  if (mount !== undefined) t.notThrows(() => readFileSync(join(mount, 'cgroup.controllers')));
+});
