@@ -3,12 +3,13 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { agent } from './agent/agent.ts';
 import { type Bench, withTeardown } from './bench.ts';
 import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { scrape } from './scrape/scrape.ts';
 
-const BENCHES: readonly Bench[] = [interposer, scrape];
+const BENCHES: readonly Bench[] = [interposer, agent, scrape];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   compute: 'nothing shares compute yet',
@@ -45,7 +46,7 @@ if (unknown.length > 0) refuse(`no such benchmark: ${unknown.join(', ')}\n${USAG
 const later = positionals.filter((name) => name in LATER);
 if (later.length > 0) refuse(later.map((name) => `${name}: not measured: ${LATER[name]}`).join('\n'));
 
-const make = ['-C', join(import.meta.dirname, '../../native'), '--no-print-directory', '-j2', 'bench'];
+const make = ['-C', join(import.meta.dirname, '../../native'), '--silent', '--no-print-directory', '-j2', 'bench'];
 // Its output goes to standard error: standard output carries rows alone.
 if (spawnSync('make', make, { stdio: ['ignore', 2, 2] }).status !== 0) refuse('the native parts could not be built');
 

@@ -1,0 +1,52 @@
+// A full node: containers with grants of a running agent, each with processes that hold memory of one card.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { GrantAnswer, GrantBody } from '../../../src/agent/admin.ts';
+import { loadNative } from '../../../src/agent/native.ts';
+import { ask, errorOf } from '../../../src/cli/agent-client.ts';
+import type { RunningAgent } from '../../support/agent.ts';
+import { BUILD, type SimulatedNode, type Teardown } from '../../support/node.ts';
+
+const MIB = 2 ** 20;
+
+/** One container on a card with so many processes. It has its grant before its program starts, as `cotenant run` does. */
+export async function startContainer(
+  scope: Teardown,
+  node: SimulatedNode,
+  agent: RunningAgent,
+  { name, card, processes, contextBytes }: { name: string; card: number; processes: number; contextBytes: number },
+): Promise<void> {
+  // A shell that waits for a word: the owner of the grant exists before the grant that its program is started with.
+  const words = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
+  const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$CARD" exec "$0" "$@"';
+  const child = spawn('/bin/sh', ['-c', script, ...words], {
+    env: { LD_LIBRARY_PATH: node.lib, CARD: node.uuid(card) },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const exited = once(child, 'exit');
+  scope.teardown(async () => {
+    child.kill('SIGKILL');
+    await exited;
+  });
+  const facts = loadNative().readProcess(child.pid ?? 0);
+  if (!facts) throw new Error('the owner of a grant has ended');
+  const body: GrantBody = {
+    name,
+    container: 'main',
+    shares: [{ memory: { kind: 'bytes', bytes: processes * (contextBytes + 64 * MIB) }, coresPercent: 5 }],
+    gpuUuids: [node.uuid(card)],
+    isolateMemory: true,
+    pid: child.pid ?? 0,
+    startTicks: facts.startTicks,
+  };
+  const answer = await ask(agent.state, 'POST', '/v1/grants', body);
+  if (answer.status !== 201) throw new Error(`no grant: ${errorOf(answer)}`);
+  child.stdin.write(`${(answer.body as GrantAnswer).preload}\n`);
+  const [line] = await Promise.race([
+    once(createInterface({ input: child.stdout }), 'line'),
+    exited.then(([code]) => Promise.reject(new Error(`holders ended with ${code}`))),
+  ]);
+  if (line !== 'holding') throw new Error(`holders said ${line}`);
+}

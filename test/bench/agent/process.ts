@@ -1,0 +1,37 @@
+// What a process and its children have used, from /proc.
+import { readdirSync, readFileSync } from 'node:fs';
+
+const TICKS_PER_SECOND = 100;
+const MIB = 2 ** 20;
+
+/** Fields of /proc/PID/stat from the third on: a name may hold spaces and brackets. */
+function statOf(pid: number): readonly string[] {
+  const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
+  return text.slice(text.lastIndexOf(')') + 2).split(' ');
+}
+
+export function childrenOf(pid: number): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((candidate) => {
+      try {
+        return Number(statOf(candidate)[1]) === pid;
+      } catch {
+        return false; // it has ended meanwhile
+      }
+    });
+}
+
+/** CPU seconds of all its threads, user and system. */
+export function cpuSeconds(pid: number): number {
+  const stat = statOf(pid);
+  return (Number(stat[11]) + Number(stat[12])) / TICKS_PER_SECOND;
+}
+
+/** Resident memory in MiB. */
+export function residentMib(pid: number): number {
+  const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+  if (kib === undefined) throw new Error(`process ${pid} has no memory`);
+  return (Number(kib) * 1024) / MIB;
+}
