@@ -61,7 +61,7 @@ const flag: Check = (value) => typeof value === 'boolean';
 const oneOf =
   (...names: readonly string[]): Check =>
   (value) =>
-    names.includes(String(value));
+    typeof value === 'string' && names.includes(value);
 
 /** Path -> what it must be, and how to say so. */
 const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
@@ -117,7 +117,7 @@ export function configure(settings: Settings, source: string, base: AgentConfigu
   const problems: string[] = [];
   const result = structuredClone(base) as unknown as Record<string, Record<string, unknown> | unknown>;
   for (const [path, value] of flatten(settings, '', problems)) {
-    const rule = SETTINGS[path];
+    const rule = Object.hasOwn(SETTINGS, path) ? SETTINGS[path] : undefined; // `constructor` is no setting
     if (!rule) {
       problems.push(`${path}: no such setting; known are ${Object.keys(SETTINGS).join(', ')}`);
     } else if (!rule[0](value)) {
