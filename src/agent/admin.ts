@@ -5,8 +5,6 @@ import type { CardShare } from '../request/request.ts';
 import type { LiveGrant } from './grants/registry.ts';
 import type { Node, Refusal } from './node.ts';
 
-export const SOCKET_NAME = 'agent.sock';
-
 export type GrantAnswer = {
   readonly id: string;
   readonly folder: string;
@@ -86,8 +84,10 @@ export function createAdmin(node: Node): Express {
     }
     answer(response, node.resize(idOf(request), Number(bytes)), 200);
   });
-  app.get('/v1/grants/:id/actions', (request, response) => {
-    response.json(node.actionsOn(idOf(request)));
+  app.get('/v1/actions', (request, response) => {
+    const { of } = request.query;
+    if (typeof of === 'string' && of !== '') response.json(node.actionsOn(of));
+    else response.status(400).json({ error: 'of: want a container by id, pod or namespace/pod' });
   });
   app.delete('/v1/grants/:id', (request, response) => {
     if (node.release(idOf(request))) response.status(204).end();

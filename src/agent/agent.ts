@@ -3,8 +3,8 @@
 import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
-import { createAdmin, SOCKET_NAME } from './admin.ts';
-import type { AgentConfiguration } from './configuration.ts';
+import { createAdmin } from './admin.ts';
+import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { createExporter, serve, stopServer } from './http.ts';
 import { loadNative } from './native.ts';
@@ -77,6 +77,16 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     clock: () => performance.now(),
   });
 
+  const exporter = await serve(createExporter({ page: page.current, self: () => self.metrics(), view: node.view }), {
+    host: configuration.host,
+    port: configuration.port,
+  });
+  const admin = await serve(createAdmin(node), { socket }).catch(async (error: unknown) => {
+    await stopServer(exporter.server);
+    throw error;
+  });
+  chmodSync(socket, 0o660);
+  // Last: where a port is taken, nothing is left running.
   const sampler = startSampler({
     intervalMs: configuration.intervalMs,
     library: configuration.nvmlLibrary,
@@ -92,12 +102,6 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   });
 
   const ageing = setInterval(() => node.lookAtAge(), LOOK_AT_AGE_MS);
-  const exporter = await serve(createExporter({ page: page.current, self: () => self.metrics(), view: node.view }), {
-    host: configuration.host,
-    port: configuration.port,
-  });
-  const admin = await serve(createAdmin(node), { socket });
-  chmodSync(socket, 0o660);
 
   return {
     port: exporter.port,

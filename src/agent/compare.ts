@@ -1,10 +1,12 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
+import type { CardGrant } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { Owner } from './attribution/attribute.ts';
 import { processOfSlot } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
+import { allowedBytes, countedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
 import type { Sample, SampledCard, SampledProcess, SampledUse } from './sample.ts';
 
@@ -172,9 +174,9 @@ function containerState(
       })),
     };
   });
-  const uses: CardUse[] = cards.map(({ gpuUuid, limitBytes, usedBytes, bypassBytes }) => ({
+  const uses: CardUse[] = cards.map(({ gpuUuid, usedBytes, bypassBytes }, position) => ({
     gpuUuid,
-    limitBytes,
+    limitBytes: allowedBytes(grant.cards[position] as CardGrant),
     usedBytes,
     bypassBytes,
   }));
@@ -230,7 +232,7 @@ function deviceState(
   const count = (bit: number) => uses.filter((use) => (use.types & bit) !== 0).length;
   return {
     card,
-    grantedBytes: granted.reduce((total, entry) => total + entry.memoryBytes, 0),
+    grantedBytes: granted.reduce((total, entry) => total + countedBytes(entry), 0),
     grantedCoresPercent: granted.reduce((total, entry) => total + entry.coresPercent, 0),
     containers:
       using.length +

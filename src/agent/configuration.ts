@@ -46,6 +46,9 @@ export const DEFAULTS: AgentConfiguration = {
   kubernetes: { enabled: false, nodeName: '' },
 };
 
+/** In the state folder: where grants are asked for. */
+export const SOCKET_NAME = 'agent.sock';
+
 type Check = (value: unknown) => boolean;
 const wholeFrom =
   (least: number, most: number): Check =>

@@ -5,7 +5,7 @@ import { type Placed, place } from '../placement/place.ts';
 import type { CardShare } from '../request/request.ts';
 import { NOBODY_KNOWN, ownerOfProcess, remember } from './attribution/attribute.ts';
 import { unifiedPath } from './attribution/cgroup.ts';
-import { compare, type NodeState } from './compare.ts';
+import { type ContainerState, compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
@@ -13,6 +13,7 @@ import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf } from './feedback.ts';
 import { groupOfGrant, plainName } from './grants/grant.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
+import { countedBytes, givenBack, resized } from './grants/resize.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Feedback, LedgerReading, Native } from './native.ts';
@@ -41,7 +42,8 @@ export type Node = {
   resize(id: string, memoryBytesPerCard: number): LiveGrant | Refusal;
   release(id: string): boolean;
   grantFiles(id: string): LiveGrant | undefined;
-  actionsOn(id: string): readonly ActionRecord[];
+  /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
+  actionsOn(who: string): readonly ActionRecord[];
   close(): void;
 };
 
@@ -87,6 +89,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const readings = new Map<string, LedgerReading>();
   const written = new Map<string, string>();
   const ending = new Map<string, number>();
+  const justResized = new Set<string>();
   const failures = new Map<string, number>();
 
   const isAlive = (pid: number, startTicks: number): boolean => {
@@ -138,8 +141,20 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     removeGroup(entry.grant, unifiedMount());
     readings.delete(id);
     ending.delete(id);
+    justResized.delete(id);
     for (const key of written.keys()) if (key.startsWith(`${id} `)) written.delete(key);
     return true;
+  };
+
+  /** Grants that were made smaller come down to what their holders have, and to their new size in the end. */
+  const shrink = (containers: readonly ContainerState[]) => {
+    for (const { grant, cards } of containers) {
+      // The sample that was under way tells of the time before.
+      if (justResized.delete(grant.id)) continue;
+      // By the driver's word: a ledger could claim forever what a smaller grant took away.
+      const after = grant.cards.map((card, position) => givenBack(card, cards[position]?.usedBytes ?? 0));
+      if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
+    }
   };
 
   /** Grants whose owner is gone and whose processes are, too: nothing of theirs stays behind. */
@@ -200,6 +215,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         readings.set(entry.grant.id, reading);
         registry.touch(entry);
       }
+      shrink(state.containers);
       known = remember(sample.processes, ownerOf);
       sweep(processesOf);
 
@@ -240,7 +256,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
             model: card.name,
             usableBytes: Math.max(0, (card.totalBytes ?? 0) - (card.reservedBytes ?? 0)),
             healthy: card.healthy,
-            grantedBytes: granted.reduce((sum, entry) => sum + entry.memoryBytes, 0),
+            grantedBytes: granted.reduce((sum, entry) => sum + countedBytes(entry), 0),
             grantedCoresPercent: granted.reduce((sum, entry) => sum + entry.coresPercent, 0),
             tenants: granted.length,
           };
@@ -277,19 +293,23 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         const others = registry
           .list()
           .flatMap(({ grant }) => (grant.id === id ? [] : grant.cards.filter((card) => card.gpuUuid === own.gpuUuid)));
-        const left = usable - others.reduce((sum, card) => sum + card.memoryBytes, 0);
+        const left = usable - others.reduce((sum, card) => sum + countedBytes(card), 0);
         if (memoryBytesPerCard > left)
           return { refused: `${own.gpuUuid} has ${left} bytes left for it, ${memoryBytesPerCard} are asked for` };
       }
+      justResized.add(id);
       return registry.resize(
         id,
-        entry.grant.cards.map((card) => ({ ...card, memoryBytes: memoryBytesPerCard, limitBytes: memoryBytesPerCard })),
+        entry.grant.cards.map((card) => resized(card, memoryBytesPerCard)),
       );
     },
 
     release: takeDown,
     grantFiles: (id) => registry.get(id),
-    actionsOn: (id) => audit.recent().filter((record) => record.grantId === id),
+    actionsOn: (who) =>
+      audit
+        .recent()
+        .filter(({ grantId, namespace, pod }) => who === grantId || who === pod || who === `${namespace}/${pod}`),
     close: () => registry.close(),
   };
 }

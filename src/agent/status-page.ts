@@ -63,6 +63,7 @@ const show = (view) => {
     cell(row, c.fence);
     const words = [];
     if (c.over) words.push('over its grant');
+    else if (c.usedBytes > c.limitBytes) words.push(mib(c.usedBytes - c.limitBytes) + ' above its grant, tolerated');
     if (c.bypassBytes > 0) words.push(mib(c.bypassBytes) + ' past the interposer');
     if (c.tampered) words.push('ledger damaged');
     cell(row, words.join(', ') || 'within', words.length ? 'bad' : '');

@@ -1,8 +1,7 @@
 // The agent's local socket from the CLI's side.
 import { request } from 'node:http';
 import { join } from 'node:path';
-import { SOCKET_NAME } from '../agent/admin.ts';
-import { DEFAULTS } from '../agent/configuration.ts';
+import { DEFAULTS, SOCKET_NAME } from '../agent/configuration.ts';
 import type { View } from '../agent/view.ts';
 import { type Option, type Parsed, text, UsageError } from './command.ts';
 

@@ -1,9 +1,7 @@
 // `cotenant agent`: the node's daemon in the foreground.
-import { KubeConfig } from '@kubernetes/client-node';
 import { type AgentHooks, startAgent } from '../agent/agent.ts';
 import { type AgentConfiguration, configure, DEFAULTS, isText, readSettings } from '../agent/configuration.ts';
-import { createReporter } from '../kube/events.ts';
-import { type ContainerName, watchPods } from '../kube/pods.ts';
+import type { ContainerName } from '../kube/pods.ts';
 import { type Command, settingOf, text, UsageError } from './command.ts';
 import { untilSignal } from './wait.ts';
 
@@ -25,7 +23,7 @@ export const agent: Command = {
   async run(parsed) {
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
-    const { hooks, close: closeKube } = kubeHooks(configuration, log);
+    const { hooks, close: closeKube } = await kubeHooks(configuration, log);
     const started = await startAgent(configuration, { log, ...hooks });
     log(
       `metrics on http://${configuration.host}:${started.port}/metrics, grants on ${started.socket}, mode ${configuration.enforcement.mode}`,
@@ -54,14 +52,18 @@ export function configurationOf(file: string | undefined, pairs: readonly string
   }
 }
 
-function kubeHooks(
+async function kubeHooks(
   configuration: AgentConfiguration,
   log: (line: string) => void,
-): { hooks: Partial<AgentHooks>; close: () => Promise<void> } {
+): Promise<{ hooks: Partial<AgentHooks>; close: () => Promise<void> }> {
   const { enabled, nodeName } = configuration.kubernetes;
   if (!enabled) return { hooks: {}, close: async () => {} };
   if (nodeName === '')
     throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
+  // Large, and of no use without a cluster.
+  const { KubeConfig } = await import('@kubernetes/client-node');
+  const { createReporter } = await import('../kube/events.ts');
+  const { watchPods } = await import('../kube/pods.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
   const pods = watchPods(config, nodeName, log);

@@ -31,13 +31,14 @@ export type Command = {
 export class UsageError extends Error {}
 
 export function usageOf(command: Command): string {
-  const rows = Object.entries({ ...command.options, help: { type: 'boolean', help: 'show this' } as Option }).map(
-    ([name, option]) => {
-      const short = option.short ? `-${option.short}, ` : '    ';
-      const value = option.value ? ` ${option.value}` : '';
-      return [`  ${short}--${name}${value}`, option.help] as const;
-    },
-  );
+  const rows = Object.entries({
+    ...command.options,
+    help: { type: 'boolean', short: 'h', help: 'show this' } as Option,
+  }).map(([name, option]) => {
+    const short = option.short ? `-${option.short}, ` : '    ';
+    const value = option.value ? ` ${option.value}` : '';
+    return [`  ${short}--${name}${value}`, option.help] as const;
+  });
   const width = Math.max(...rows.map(([left]) => left.length));
   const lines = rows.map(([left, right]) => `${left.padEnd(width)}  ${right}`);
   const notes = command.notes ? `\n${command.notes}\n` : '';

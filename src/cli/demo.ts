@@ -69,7 +69,9 @@ export const demo: Command = {
     await build(redraw);
     const folder = mkdtempSync(join(tmpdir(), 'cotenant-'));
     try {
-      return await play(folder, driver, ports, seconds === undefined ? undefined : Number(seconds), redraw);
+      const code = await play(folder, driver, ports, seconds === undefined ? undefined : Number(seconds), redraw);
+      console.log('everything has ended');
+      return code;
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }
@@ -114,7 +116,9 @@ async function play(
 ): Promise<number> {
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => stop.abort());
+  await using ending = new AsyncDisposableStack();
   const simulator = driver === 'simulated' ? await startSimulator(folder) : undefined;
+  if (simulator) ending.defer(() => end([simulator]));
   const library = simulator ? join(folder, 'gpu/lib') : undefined;
   const stateFolder = join(folder, 'state');
   const problems: string[] = [];
@@ -131,6 +135,7 @@ async function play(
     ),
     { log: (line) => problems.push(line) },
   );
+  ending.defer(() => agent.close());
   const rules = parseConfiguration({ rules: { dialects: ['ack', 'metagpu'] } });
   if (!rules.ok) throw new Error('the demonstration configures admission wrongly');
   const webhook = await startWebhook({
@@ -139,8 +144,10 @@ async function play(
     port: ports.webhook,
     log: (line) => problems.push(line),
   });
+  ending.defer(() => webhook.close());
   const review = await reviewOnce(webhook.url, webhook.certificate);
   const tenants = new Map<string, { child: ChildProcess; said: string }>();
+  ending.defer(() => end([...tenants.values()].map(({ child }) => child)));
 
   const start = (actor: Actor) => {
     const cores = actor.cores === undefined ? [] : ['--gpu-cores', actor.cores];
@@ -183,21 +190,14 @@ async function play(
     process.stdout.write(redraw ? `\x1b[H\x1b[2J${lines.join('\n')}\n` : `${lines.join('\n')}\n\n`);
   };
 
-  try {
-    for (const actor of ACTORS) start(actor);
-    const until = seconds === undefined ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000;
-    while (!stop.signal.aborted && Date.now() < until) {
-      await show();
-      await delay(redraw ? 1000 : 3000, undefined, { signal: stop.signal }).catch(() => {});
-    }
-  } finally {
-    stop.abort();
-    await end([...tenants.values()].map(({ child }) => child));
-    await webhook.close();
-    await agent.close();
-    if (simulator) await end([simulator]);
+  // No tenant is started again from here on.
+  ending.defer(() => stop.abort());
+  for (const actor of ACTORS) start(actor);
+  const until = seconds === undefined ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000;
+  while (!stop.signal.aborted && Date.now() < until) {
+    await show();
+    await delay(redraw ? 1000 : 3000, undefined, { signal: stop.signal }).catch(() => {});
   }
-  console.log('everything has ended');
   return 0;
 }
 

@@ -1,34 +1,43 @@
 #!/usr/bin/env node
 // The one binary. Owns the table of commands and how failures are shown: a mistake of usage in one sentence, a fault of ours
 // with its stack.
-import { VERSION } from '../agent/agent.ts';
-import { agent } from './agent.ts';
+import { readFileSync } from 'node:fs';
 import { type Command, parse, UsageError, usageOf } from './command.ts';
-import { demo } from './demo.ts';
-import { run } from './run.ts';
-import { inspect, set, top, why } from './show.ts';
-import { webhook } from './webhook.ts';
 
-const COMMANDS: readonly Command[] = [run, top, inspect, why, set, agent, webhook, demo];
+/** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
+const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
+  run: async () => (await import('./run.ts')).run,
+  top: async () => (await import('./show.ts')).top,
+  inspect: async () => (await import('./show.ts')).inspect,
+  why: async () => (await import('./show.ts')).why,
+  set: async () => (await import('./show.ts')).set,
+  agent: async () => (await import('./agent.ts')).agent,
+  webhook: async () => (await import('./webhook.ts')).webhook,
+  demo: async () => (await import('./demo.ts')).demo,
+};
+const PACKAGE = new URL('../../package.json', import.meta.url);
+const VERSION = (JSON.parse(readFileSync(PACKAGE, 'utf8')) as { version: string }).version;
 
-function overview(): string {
-  const width = Math.max(...COMMANDS.map((command) => command.name.length));
-  const lines = COMMANDS.map((command) => `  ${command.name.padEnd(width)}  ${command.summary}`);
+async function overview(): Promise<string> {
+  const commands = await Promise.all(Object.values(COMMANDS).map((load) => load()));
+  const width = Math.max(...commands.map((command) => command.name.length));
+  const lines = commands.map((command) => `  ${command.name.padEnd(width)}  ${command.summary}`);
   return `usage: cotenant COMMAND [OPTIONS]\n\n${lines.join('\n')}\n\ncotenant COMMAND --help says more; cotenant --version says ${VERSION}.\n`;
 }
 
 async function main(args: readonly string[]): Promise<number> {
   const [name, ...rest] = args;
   if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
-    process.stdout.write(overview());
+    process.stdout.write(await overview());
     return name === undefined ? 2 : 0;
   }
   if (name === '--version') {
     console.log(VERSION);
     return 0;
   }
-  const command = COMMANDS.find((candidate) => candidate.name === name);
-  if (!command) throw new UsageError(`no command ${name}; there are ${COMMANDS.map((entry) => entry.name).join(', ')}`);
+  const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  if (!load) throw new UsageError(`no command ${name}; there are ${Object.keys(COMMANDS).join(', ')}`);
+  const command = await load();
   const parsed = parse(command, rest);
   if (parsed === 'help') {
     process.stdout.write(usageOf(command));
@@ -40,7 +49,9 @@ async function main(args: readonly string[]): Promise<number> {
 try {
   process.exitCode = await main(process.argv.slice(2));
 } catch (error) {
-  const mistake = error instanceof UsageError;
-  console.error(mistake ? `cotenant: ${error.message}` : error);
+  const { syscall, message } = error as NodeJS.ErrnoException;
+  // A port in use, or one that this user may not have, is nobody's fault that a stack would help to find.
+  const mistake = error instanceof UsageError || syscall === 'listen';
+  console.error(mistake ? `cotenant: ${message}` : error);
   process.exitCode = mistake ? 2 : 1;
 }

@@ -132,6 +132,12 @@ async function runHeld(
   say: (line: string) => void,
 ): Promise<number> {
   const native = loadNative();
+  // From the first thing on that must be taken down again: a signal may come at any time, also before there is a command.
+  const early: NodeJS.Signals[] = [];
+  let passOn = (signal: NodeJS.Signals): void => {
+    early.push(signal);
+  };
+  for (const signal of PASSED_ON) process.on(signal, (name) => passOn(name));
   const group = makeGroup(grant.id);
   if (!group) native.becomeSubreaper(); // orphans become our children, so the tree stays one
   const leave = group === undefined ? undefined : enterGroup(group);
@@ -146,8 +152,10 @@ async function runHeld(
     },
   });
   leave?.();
-  const passOn = (signal: NodeJS.Signals) => child.kill(signal);
-  for (const signal of PASSED_ON) process.on(signal, passOn);
+  passOn = (signal) => {
+    child.kill(signal);
+  };
+  for (const signal of early) passOn(signal);
   const ended = await new Promise<{ code: number; signal: NodeJS.Signals | null }>((resolve) => {
     child.on('error', (error) => {
       console.error(`cotenant: ${file}: ${error.message}`);
@@ -155,7 +163,6 @@ async function runHeld(
     });
     child.on('exit', (code, signal) => resolve({ code: code ?? 0, signal }));
   });
-  for (const signal of PASSED_ON) process.off(signal, passOn);
   if (ended.signal !== null) await tellWhy(folder, grant.id, say);
   if (group) await endGroup(group);
   return ended.signal === null ? ended.code : 128 + signalNumber(ended.signal);
@@ -163,7 +170,7 @@ async function runHeld(
 
 /** The agent's own words, when it was the agent. */
 async function tellWhy(folder: string, id: string, say: (line: string) => void): Promise<void> {
-  const answer = await ask(folder, 'GET', `/v1/grants/${id}/actions`).catch(() => undefined);
+  const answer = await ask(folder, 'GET', `/v1/actions?of=${id}`).catch(() => undefined);
   const records = Array.isArray(answer?.body) ? (answer.body as ActionRecord[]) : [];
   const last = records.findLast((record) => record.action === 'kill' || record.action === 'terminate');
   if (last) say(`stopped by the agent: ${last.message}`);

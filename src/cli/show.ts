@@ -2,6 +2,7 @@
 
 import type { GrantAnswer } from '../agent/admin.ts';
 import type { ActionRecord } from '../agent/enforcement/record.ts';
+import type { View } from '../agent/view.ts';
 import { MIB, parseWhole } from '../request/quantity.ts';
 import { MOST_MEMORY_BYTES } from '../request/request.ts';
 import { ask, errorOf, readView, STATE_OPTION, stateFolder } from './agent-client.ts';
@@ -67,10 +68,12 @@ export const why: Command = {
     const [name, ...rest] = parsed.words;
     if (name === undefined || rest.length > 0) throw new UsageError('want one tenant, by name or id');
     const folder = stateFolder(parsed);
-    const view = await readView(folder);
-    const id =
-      view.containers.find((container) => container.pod === name || container.grantId === name)?.grantId ?? name;
-    const records = (await ask(folder, 'GET', `/v1/grants/${encodeURIComponent(id)}/actions`)).body as ActionRecord[];
+    const known = tenantsNamed(await readView(folder), name);
+    const records = await actionsOn(folder, name);
+    if (records.length === 0 && known.length === 0) {
+      console.error(`cotenant: no tenant ${name} on this node, and nothing was done to one of that name`);
+      return 1;
+    }
     if (flag(parsed, 'json')) console.log(JSON.stringify(records, null, 2));
     else if (records.length === 0) console.log(`nothing was done to ${name}`);
     for (const record of flag(parsed, 'json') ? [] : records) {
@@ -80,24 +83,42 @@ export const why: Command = {
   },
 };
 
+/** Ids of the tenants that somebody calls so; a grant that no sample has seen yet is not among them. */
+function tenantsNamed(view: View, name: string): string[] {
+  const ids = view.containers.flatMap(({ grantId, namespace, pod }) =>
+    [grantId, pod, `${namespace}/${pod}`].includes(name) ? [grantId] : [],
+  );
+  return [...new Set(ids)];
+}
+
+async function actionsOn(folder: string, name: string): Promise<readonly ActionRecord[]> {
+  const answer = await ask(folder, 'GET', `/v1/actions?of=${encodeURIComponent(name)}`);
+  if (answer.status !== 200) throw new Error(errorOf(answer));
+  return answer.body as readonly ActionRecord[];
+}
+
 export const set: Command = {
   name: 'set',
   summary: 'Gives a tenant of this node another amount of GPU memory; its processes follow at their next request.',
-  usage: 'ID --gpu-memory SIZE',
+  usage: 'TENANT-OR-ID --gpu-memory SIZE',
   options: {
     'gpu-memory': { type: 'string', short: 'm', value: 'SIZE', help: 'memory on each of its cards, whole MiB' },
     ...STATE_OPTION,
   },
   notes: 'Shrinking below what is in use refuses further requests; nothing is taken away.',
   async run(parsed) {
-    const [id, ...rest] = parsed.words;
+    const [name, ...rest] = parsed.words;
     const memory = text(parsed, 'gpu-memory');
-    if (id === undefined || rest.length > 0 || memory === undefined)
-      throw new UsageError('want one id and --gpu-memory');
+    if (name === undefined || rest.length > 0 || memory === undefined)
+      throw new UsageError('want one tenant, by name or id, and --gpu-memory');
     const bytes = parseWhole(memory, MIB, MOST_MEMORY_BYTES);
     if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.wrong}; ${bytes.right}`);
     if (bytes.value % MIB !== 0) throw new UsageError(`--gpu-memory ${memory}: want whole MiB`);
-    const answer = await ask(stateFolder(parsed), 'PATCH', `/v1/grants/${encodeURIComponent(id)}`, {
+    const folder = stateFolder(parsed);
+    const ids = tenantsNamed(await readView(folder), name);
+    const [id = name] = ids;
+    if (ids.length > 1) throw new UsageError(`${ids.length} tenants are called ${name}; say which: ${ids.join(', ')}`);
+    const answer = await ask(folder, 'PATCH', `/v1/grants/${encodeURIComponent(id)}`, {
       memoryBytes: bytes.value,
     });
     if (answer.status !== 200) {
@@ -105,7 +126,7 @@ export const set: Command = {
       return 1;
     }
     for (const card of (answer.body as GrantAnswer).cards)
-      console.log(`${id}: ${card.memoryBytes / MIB} MiB on ${card.gpuUuid}`);
+      console.log(`${name}: ${card.memoryBytes / MIB} MiB on ${card.gpuUuid}`);
     return 0;
   },
 };

@@ -27,6 +27,8 @@ function bar(used: number, total: number, width = 16): string {
 export function stateOf(container: ViewContainer): string {
   const words: string[] = [];
   if (container.over) words.push('OVER');
+  else if (container.usedBytes > container.limitBytes)
+    words.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
   if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
   if (container.tampered) words.push('LEDGER DAMAGED');
   return words.join(', ') || 'within';

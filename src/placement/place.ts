@@ -20,6 +20,8 @@ export type CardGrant = {
   readonly memoryBytes: number;
   /** Enforced on the container. */
   readonly limitBytes: number;
+  /** After the grant was made smaller: what its holder has still, more than `limitBytes`. */
+  readonly heldBytes?: number;
   /** Percent of this card's compute; 0 = no limit was asked for. */
   readonly coresPercent: number;
 };
@@ -37,6 +39,11 @@ export type Placed =
 
 /** Shares go to different cards; the largest is placed first. Refusals say, per card, what stood in the way. */
 export function place(shares: readonly CardShare[], cards: readonly PlaceableCard[], rules: PlacementRules): Placed {
+  const unknown = rules.gpuUuids.filter((uuid) => !cards.some((card) => card.gpuUuid === uuid));
+  if (unknown.length > 0) {
+    const known = cards.map((card) => card.gpuUuid).join(', ');
+    return { ok: false, reason: `no card ${unknown.join(', ')} on this node; there are ${known || 'none'}` };
+  }
   const open = cards.filter((card) => rules.gpuUuids.length === 0 || rules.gpuUuids.includes(card.gpuUuid));
   const order = shares
     .map((share, index) => ({ share, index }))

@@ -54,7 +54,7 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
     return { wrong: 'a name is missing' };
   const cardGood = (card: Partial<CardGrant>) =>
     typeof card?.gpuUuid === 'string' &&
-    [card.memoryBytes, card.limitBytes, card.coresPercent].every((number) => isCount(number));
+    [card.memoryBytes, card.limitBytes, card.coresPercent, card.heldBytes ?? 0].every((number) => isCount(number));
   if (!Array.isArray(grant.cards) || grant.cards.length === 0 || !grant.cards.every(cardGood))
     return { wrong: 'its cards are not cards' };
   // Read as false it would be a grant that limits nothing.

@@ -1,0 +1,23 @@
+// A grant that is made smaller while it is in use. What its holder has already is not taken away and not held against it: it
+// stays allowed, and counted on the card, until it is given back. Pure; who stores and writes it is the registry's.
+import type { CardGrant } from '../../placement/place.ts';
+
+/** What the card must keep for it. */
+export const countedBytes = (card: CardGrant): number => Math.max(card.memoryBytes, card.heldBytes ?? 0);
+
+/** What it may hold without being over its grant. New requests are refused above `limitBytes` all the same. */
+export const allowedBytes = (card: CardGrant): number => Math.max(card.limitBytes, card.heldBytes ?? 0);
+
+/** The grant with `bytes`; all that it could hold until now may be held still. */
+export function resized(card: CardGrant, bytes: number): CardGrant {
+  const { heldBytes: _, ...rest } = card;
+  const before = allowedBytes(card);
+  return { ...rest, memoryBytes: bytes, limitBytes: bytes, ...(before > bytes && { heldBytes: before }) };
+}
+
+/** After a sample in which it held `bytes`: what is given back stays given back. The same object where nothing changed. */
+export function givenBack(card: CardGrant, bytes: number): CardGrant {
+  if (card.heldBytes === undefined || bytes >= card.heldBytes) return card;
+  const { heldBytes: _, ...rest } = card;
+  return bytes > card.limitBytes ? { ...rest, heldBytes: bytes } : rest;
+}
