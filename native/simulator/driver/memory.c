@@ -1,108 +1,12 @@
-/* Device memory of one process: an arena of address space, runs of pages in it, and small blocks carved up as the real
- * driver does it (small requests share a block of one granule). The daemon decides whether there are bytes; this file
- * decides where they are. Contents are ordinary host memory, so copies move real data. */
+/* Linear and managed memory of one process, carved up as the real driver does it: large requests have pages of their
+ * own, small ones share a block of one granule. The daemon decides whether there are bytes; arena.c where they are.
+ * Contents are ordinary host memory, so copies move real data. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "sim.h"
 
-#define NO_REGION UINT32_MAX
-
-static char *arena;
-static uint64_t arena_pages;
-static uint32_t *page_owner; /* page -> index into regions; NO_REGION = free */
-static struct sim_region **regions;
-static uint32_t region_count, region_capacity, *region_spare, region_spare_count;
-static uint64_t next_page;
 static struct sim_region *smalls[SIM_MAX_CARDS]; /* per ordinal, blocks with room first seen first */
-
-int sim_arena_start(uint64_t bytes) {
-    arena_pages = bytes / SIM_PAGE;
-    char *map =
-        mmap(NULL, bytes + SIM_PAGE * 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    page_owner = mmap(NULL, arena_pages * sizeof *page_owner, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED || page_owner == MAP_FAILED) return ABI_ERROR_OUT_OF_MEMORY;
-    uintptr_t aligned = ((uintptr_t)map + SIM_PAGE * 64 - 1) / (SIM_PAGE * 64) * (SIM_PAGE * 64);
-    arena = (char *)aligned;
-    madvise(arena, bytes, MADV_DONTDUMP);
-    return ABI_SUCCESS;
-}
-
-bool sim_in_arena(abi_devptr pointer) {
-    return arena && pointer >= (uintptr_t)arena && pointer < (uintptr_t)arena + arena_pages * SIM_PAGE;
-}
-
-abi_devptr sim_region_address(const struct sim_region *region) {
-    return (uintptr_t)arena + region->page * SIM_PAGE;
-}
-
-/* page_owner holds index + 1, so that untouched (zero) pages are free ones. */
-struct sim_region *sim_region_at(abi_devptr pointer) {
-    if (!sim_in_arena(pointer)) return NULL;
-    uint32_t owner = page_owner[(pointer - (uintptr_t)arena) / SIM_PAGE];
-    return owner ? regions[owner - 1] : NULL;
-}
-
-static bool find_pages(uint64_t pages, uint64_t step, uint64_t *first) {
-    for (int round = 0; round < 2; round++) {
-        uint64_t page = round == 0 ? (next_page + step - 1) / step * step : 0;
-        while (page + pages <= arena_pages) {
-            uint64_t run = 0;
-            while (run < pages && !page_owner[page + run]) run++;
-            if (run == pages) {
-                *first = page;
-                return true;
-            }
-            const struct sim_region *wall = regions[page_owner[page + run] - 1];
-            page = (wall->page + wall->pages + step - 1) / step * step;
-        }
-    }
-    return false;
-}
-
-int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment, struct sim_region **out) {
-    uint64_t pages = (bytes + SIM_PAGE - 1) / SIM_PAGE, step = (alignment + SIM_PAGE - 1) / SIM_PAGE, first;
-    if (step == 0) step = 1;
-    if (pages == 0 || pages > arena_pages) return ABI_ERROR_OUT_OF_MEMORY;
-    if (region_spare_count == 0 && region_count == region_capacity) {
-        uint32_t capacity = region_capacity ? region_capacity * 2 : 256;
-        struct sim_region **grown = realloc(regions, capacity * sizeof *grown);
-        uint32_t *spare = realloc(region_spare, capacity * sizeof *spare);
-        if (grown) regions = grown;
-        if (spare) region_spare = spare;
-        if (!grown || !spare) return ABI_ERROR_OUT_OF_MEMORY;
-        region_capacity = capacity;
-    }
-    struct sim_region *region = calloc(1, sizeof *region);
-    if (!region || !find_pages(pages, step, &first)) {
-        free(region);
-        return ABI_ERROR_OUT_OF_MEMORY;
-    }
-    uint32_t index = region_spare_count ? region_spare[--region_spare_count] : region_count++;
-    regions[index] = region;
-    *region = (struct sim_region){.kind = kind, .page = first, .pages = pages, .bytes = bytes};
-    for (uint64_t i = 0; i < pages; i++) page_owner[first + i] = index + 1;
-    next_page = first + pages;
-    *out = region;
-    return ABI_SUCCESS;
-}
-
-void sim_region_end(struct sim_region *region) {
-    uint32_t index = page_owner[region->page] - 1;
-    memset(&page_owner[region->page], 0, region->pages * sizeof *page_owner);
-    /* A fresh mapping, not just dropped pages: the old one may be a view of physical memory by handle. */
-    mmap(arena + region->page * SIM_PAGE, region->pages * SIM_PAGE, PROT_READ | PROT_WRITE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    if (region->page < next_page) next_page = region->page;
-    regions[index] = NULL;
-    region_spare[region_spare_count++] = index;
-    free(region->units);
-    free(region->used);
-    free(region->mapped);
-    free(region);
-}
 
 static uint64_t granule_of(const struct sim_context *context) {
     return sim.facts->cards[context->card].granule_bytes;
@@ -184,8 +88,10 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
     }
     block->next_small = smalls[context->device];
     smalls[context->device] = block;
-    carve(block, count, &first);
-    *pointer = sim_region_address(block) + (uint64_t)first * SIM_SMALL_UNIT;
+    mark_units(block, 0, count, true);
+    block->units[0] = (uint16_t)count;
+    block->units_used = block->hint = count;
+    *pointer = sim_region_address(block);
     return ABI_SUCCESS;
 }
 
@@ -255,9 +161,9 @@ static int linear_free(abi_devptr pointer) {
 }
 
 void sim_free_all_of(struct sim_context *context) {
-    for (uint32_t i = 0; i < region_count; i++) {
-        struct sim_region *region = regions[i];
-        if (!region || region->context != context) continue;
+    uint32_t index = 0;
+    for (struct sim_region *region; (region = sim_region_next(&index));) {
+        if (region->context != context) continue;
         if (region->kind == SIM_SMALLS) drop_small_block(region);
         else if (region->kind == SIM_LARGE || region->kind == SIM_MANAGED) give_region(region);
     }

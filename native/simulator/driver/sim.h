@@ -126,12 +126,15 @@ int sim_usable(struct sim_context *context); /* its sticky error, if any */
 bool sim_is_context(struct sim_context *context);
 bool sim_primary_of(int device, struct sim_context **context);
 
-/* memory.c; all under sim.lock unless said otherwise */
+/* arena.c and memory.c; all under sim.lock unless said otherwise */
 int sim_arena_start(uint64_t bytes);
 bool sim_in_arena(abi_devptr pointer);
 struct sim_region *sim_region_at(abi_devptr pointer);
-int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment, struct sim_region **region);
+int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment, struct sim_region **out);
 void sim_region_end(struct sim_region *region);
+void sim_arena_forget(uint64_t page, uint64_t count); /* what these pages held, and what they were views of */
+/* The next one from *index on, or NULL; regions may end meanwhile. */
+struct sim_region *sim_region_next(uint32_t *index);
 abi_devptr sim_region_address(const struct sim_region *region);
 void sim_free_all_of(struct sim_context *context);
 /* Takes the lock. The range is usable device memory, or host memory (then *device is false). */
@@ -152,8 +155,8 @@ void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);
 int sim_wait(struct sim_context *context, uint64_t number);
 int sim_wait_all(struct sim_context *context);
-int sim_stream_context(abi_stream stream, struct sim_context **context, struct sim_stream **object);
-int sim_wait_stream(abi_stream stream);
+int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
+int sim_wait_stream(abi_stream handle);
 
 #define SIM_CONTEXT_MAGIC 0x43545821u
 #define SIM_MODULE_MAGIC 0x4d4f4421u

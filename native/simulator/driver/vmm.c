@@ -165,8 +165,7 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
 }
 
 void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count) {
-    void *at = (void *)(sim_region_address(region) + first * SIM_PAGE);
-    mmap(at, count * SIM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    sim_arena_forget(region->page + first, count);
     for (uint64_t i = first; i < first + count; i++) {
         struct sim_physical *physical = region->mapped[i];
         region->mapped[i] = NULL;
