@@ -22,7 +22,7 @@ static bool nvml_look_up(void *handle, const char *name, const void *caller, voi
     return known && known != (void *)-1 && ((look_up)known)(handle, name, caller, answer);
 }
 
-static bool is_cuda_name(const char *name) {
+SHIM_EARLY static bool is_cuda_name(const char *name) {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
@@ -30,7 +30,7 @@ static bool is_cuda_name(const char *name) {
 struct route {
     void *answer, *go_on;
 };
-__attribute__((used)) struct route cot_route_dlsym(void *handle, const char *name, const void *caller) {
+SHIM_EARLY __attribute__((used)) struct route cot_route_dlsym(void *handle, const char *name, const void *caller) {
     struct route route = {NULL, NULL};
     bool decided = is_cuda_name(name)          ? shim_look_up(handle, name, caller, &route.answer)
                    : !strncmp(name, "nvml", 4) ? nvml_look_up(handle, name, caller, &route.answer)
@@ -69,7 +69,7 @@ __asm__(".text\n"
 
 /* Drivers version no symbol, so a versioned question about one of their names fails as it should; it is asked of libc
  * from here, which only differs for the pseudo handles, and those find names of libc's own the same way. */
-EXPORT void *dlvsym(void *handle, const char *name, const char *version) {
+SHIM_EARLY EXPORT void *dlvsym(void *handle, const char *name, const char *version) {
     void *found = libc_dlvsym(handle, name, version), *answer;
     if (found && is_cuda_name(name) && shim_look_up(handle, name, __builtin_return_address(0), &answer)) return answer;
     return found;

@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Runs whenever anybody looks up any name, also while a sanitizer's runtime starts and its shadow is not there yet. */
+#define SHIM_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
+
 struct shim_entry {
     const char *name;
     void *trampoline; /* our exported function of that name */
