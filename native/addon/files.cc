@@ -143,7 +143,7 @@ Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
         if (slot >= COT_MAX_SLOTS || card >= card_count) continue;
         cot_page_feedback entry{};
         entry.stamp = big(from.Get("stamp"));
-        entry.residual_bytes = static_cast<int64_t>(from.Get("residualBytes").ToNumber().Int64Value());
+        entry.residual_bytes = from.Get("residualBytes").ToNumber().Int64Value();
         entry.released_bytes = number(from, "releasedBytes");
         entry.signature = big(from.Get("signature"));
         entry.dead_stamp = big(from.Get("deadStamp"));

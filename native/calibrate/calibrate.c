@@ -48,7 +48,7 @@ static bool own_bytes(uint64_t *bytes) {
         return false;
     size_t end = sizeof buffer, stride = 24;
     while (end > 0 && buffer[end - 1] == 0xaa) end--;
-    if (count > 0 && end > count * 24u) stride = 32;
+    if (count > 0 && end > (size_t)count * 24) stride = 32;
     *bytes = 0;
     for (unsigned i = 0; i < count; i++) {
         uint32_t pid;

@@ -19,7 +19,7 @@ static void *find(const char *name) {
     void *function = dlsym(driver, name);
     if (!function) {
         printf("the driver has no %s\n", name);
-        exit(3);
+        exit(3); /* NOLINT(concurrency-mt-unsafe): a tenant is one thread */
     }
     return function;
 }
@@ -27,7 +27,7 @@ static void *find(const char *name) {
 static void must(abi_result result, const char *what) {
     if (result == ABI_SUCCESS) return;
     printf("%s failed with %d\n", what, result);
-    exit(1);
+    exit(1); /* NOLINT(concurrency-mt-unsafe): a tenant is one thread */
 }
 
 static void pause_ms(long ms) {
@@ -124,7 +124,8 @@ static void cheat(void) {
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *role = argc == 2 ? argv[1] : "";
-    if (strcmp(role, "trainer") && strcmp(role, "server") && strcmp(role, "greedy") && strcmp(role, "cheat")) {
+    if (strcmp(role, "trainer") != 0 && strcmp(role, "server") != 0 && strcmp(role, "greedy") != 0 &&
+        strcmp(role, "cheat") != 0) {
         fputs("usage: cotenant-tenant trainer|server|greedy|cheat\n", stderr);
         return 2;
     }

@@ -56,8 +56,8 @@ static void *place(struct shard *shard, size_t size, uint64_t hash) {
     }
 }
 
-/* No search goes on past an entry that a free one follows, so it is freed itself, with the tombstones before it: addresses
- * that are new each time then leave nothing to clean up. */
+/* No search goes on past an entry that a free one follows, so it is freed itself, with the tombstones before it:
+ * addresses that are new each time then leave nothing to clean up. */
 static void erase(struct shard *shard, size_t size, void *erased) {
     uint32_t mask = shard->capacity - 1, i = (uint32_t)(((char *)erased - shard->entries) / size);
     *(uint64_t *)erased = TOMBSTONE;

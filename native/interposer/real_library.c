@@ -128,7 +128,7 @@ static void *search_cache(const char *text, size_t size) {
         struct cache_entry entry;
         memcpy(&entry, at + sizeof header + i * sizeof entry, sizeof entry);
         if (entry.key >= left || entry.value >= left) continue;
-        if (strncmp(at + entry.key, shim_soname, left - entry.key) ||
+        if (strncmp(at + entry.key, shim_soname, left - entry.key) != 0 ||
             strnlen(at + entry.value, left - entry.value) >= PATH_MAX)
             continue;
         void *handle = try_file(at + entry.value);

@@ -144,7 +144,7 @@ bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
 }
 
 // Entries end where the filling begins. A name's nominal stride is not trusted: one name has had 16, 24 and 32 bytes.
-size_t Library::stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) const {
+size_t Library::stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) {
     size_t end = size;
     while (end > 0 && buffer[end - 1] == FILLING) end--;
     if (count == 0 || end == 0) return nominal;

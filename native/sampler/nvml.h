@@ -67,7 +67,7 @@ class Library {
   private:
     void *find(const char *name);
     bool answered(const char *call, int code);
-    size_t stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) const;
+    static size_t stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal);
 
     void *handle_ = nullptr;
     int last_code_ = 0;

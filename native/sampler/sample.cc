@@ -132,7 +132,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
             usage.bytes_known = usage.bytes_known || entry.known;
         }
     }
-    out += "]";
+    out += ']';
 }
 
 // Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of pid
@@ -230,7 +230,7 @@ void Sampler::write_process(pid_t pid, const Known &known, std::string &out) {
             std::snprintf(text, sizeof text, "%s%d", i ? "," : "", static_cast<int>(known.ancestors[i]));
             out += text;
         }
-        out += "]";
+        out += ']';
     }
     out += ",\"cards\":[";
     bool first = true;
@@ -247,7 +247,7 @@ void Sampler::write_process(pid_t pid, const Known &known, std::string &out) {
         add_field(out, "encoderUs", usage.encoder_us);
         add_field(out, "decoderUs", usage.decoder_us);
         if (usage.active_us) add_field(out, "activeUs", usage.active_us);
-        out += "}";
+        out += '}';
     }
     out += "]}";
 }

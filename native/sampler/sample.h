@@ -48,7 +48,7 @@ class Sampler {
     void read_lists(size_t index, std::string &out);
     void integrate(size_t index, uint64_t now_us);
     void write_card(size_t index, std::string &out);
-    void write_process(pid_t pid, const Known &known, std::string &out);
+    static void write_process(pid_t pid, const Known &known, std::string &out);
     Known &know(pid_t pid);
     void forget_unseen();
 

@@ -64,7 +64,7 @@ struct sim_reply {
     uint64_t arg[4];
 };
 
-#define SIM_MAX_PAYLOAD (160 * 1024)
+#define SIM_MAX_PAYLOAD (160u << 10)
 #define SIM_SAMPLES_MAX 72 /* a utilisation answer has at most one row per sample */
 
 struct sim_process {

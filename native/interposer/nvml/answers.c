@@ -61,7 +61,7 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
 static size_t entry_size(size_t nominal, const unsigned char *buffer, size_t size, unsigned count) {
     size_t end = size;
     while (end > 0 && buffer[end - 1] == FILLING) end--;
-    if (count > 0 && nominal == 24 && end > count * 24u && end <= count * 32u) return 32;
+    if (count > 0 && nominal == 24 && end > (size_t)count * 24 && end <= (size_t)count * 32) return 32;
     return nominal;
 }
 

@@ -66,7 +66,7 @@ bool view_uuid_of(uint32_t card, char *text) {
 bool view_find(const char *uuid, uint32_t *card) {
     char text[48];
     for (uint32_t i = 0; view_uuid_of(i, text); i++) {
-        if (strcmp(text, uuid)) continue;
+        if (strcmp(text, uuid) != 0) continue;
         *card = i;
         return true;
     }

@@ -28,10 +28,10 @@ static void read_environment(void) {
                     text);
             break;
         }
-        text += length;
-        if (*text == '@') fault->first = strtoul(text + 1, (char **)&text, 10);
-        if (*text == 'x') fault->count = strtoul(text + 1, (char **)&text, 10);
-        if (*text == ',') text++;
+        char *rest = (char *)text + length;
+        if (*rest == '@') fault->first = strtoul(rest + 1, &rest, 10);
+        if (*rest == 'x') fault->count = strtoul(rest + 1, &rest, 10);
+        text = rest + (*rest == ',');
         fault_count++;
     }
     sim_faults_armed = fault_count > 0;
@@ -42,7 +42,7 @@ int sim_fault(const char *symbol) {
     pthread_once(&once, read_environment);
     for (int i = 0; i < fault_count; i++) {
         struct fault *fault = &faults[i];
-        if (strcmp(fault->symbol, symbol)) continue;
+        if (strcmp(fault->symbol, symbol) != 0) continue;
         unsigned long call = atomic_fetch_add(&fault->calls, 1) + 1;
         if (call >= fault->first && (fault->count == 0 || call < fault->first + fault->count)) return fault->result;
     }

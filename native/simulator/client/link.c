@@ -66,7 +66,7 @@ int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *fa
     if (fd < 0) return -1;
     struct sim_request hello = {.op = SIM_HELLO, .arg = {role, types}};
     struct sim_reply reply;
-    int fds[2], count = 0;
+    int fds[2] = {-1, -1}, count = 0;
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
         sim_link_exchange(fd, &hello, -1, &reply, NULL, 0, fds, &count) == 0 && reply.arg[0] == SIM_PROTOCOL &&
         count == 2) {
@@ -74,7 +74,8 @@ int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *fa
         *doorbell_fd = fds[1];
         return fd;
     }
-    for (int i = 0; i < count; i++) close(fds[i]);
+    if (fds[0] >= 0) close(fds[0]);
+    if (fds[1] >= 0) close(fds[1]);
     close(fd);
     return -1;
 }

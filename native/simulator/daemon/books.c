@@ -74,7 +74,7 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
                struct block **out) {
     uint64_t granule = node->facts->cards[card].granule_bytes;
     /* Managed memory moves in pieces of 64 KiB, whatever the granule of the rest. */
-    if (kind == SIM_KIND_MANAGED) granule = 64 * 1024;
+    if (kind == SIM_KIND_MANAGED) granule = 64u << 10;
     if (bytes == 0 || bytes > UINT64_MAX - granule) return ABI_ERROR_INVALID_VALUE;
     bytes = (bytes + granule - 1) / granule * granule;
     if (bytes > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))

@@ -49,8 +49,7 @@ bool card_add(struct node *node, const char *text) {
     uint32_t index = node->facts->card_count;
     if (index == SIM_MAX_CARDS) return complain(text, "a node has at most 16 cards"), false;
     char copy[256];
-    if (strlen(text) >= sizeof copy) return complain(text, "too long"), false;
-    strcpy(copy, text);
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return complain(text, "too long"), false;
     char *rest = copy, *word = strsep(&rest, ",");
     const struct model *model = NULL;
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
@@ -118,7 +117,7 @@ void cards_perturb(struct node *node) {
         node->cards[i].context_bytes = (node->cards[i].context_bytes + extra + granule - 1) / granule * granule;
     }
     node->facts->code_free_bytes = 0;
-    node->late_ns = 50 * 1000 * 1000;
+    node->late_ns = 50000000;
 }
 
 uint64_t card_usable(const struct node *node, uint32_t card) {

@@ -30,7 +30,7 @@ static uint32_t own_namespace_pid(pid_t pid) {
     if (!file) return 0;
     uint32_t found = 0;
     while (fgets(line, sizeof line, file)) {
-        if (strncmp(line, "NSpid:", 6)) continue;
+        if (strncmp(line, "NSpid:", 6) != 0) continue;
         char *last = strrchr(line, '\t');
         if (last) found = (uint32_t)strtoul(last, NULL, 10);
         break;

@@ -26,7 +26,7 @@ static abi_result look_up(const char *base, void **function, int version, uint64
     *function = NULL;
     int known = sim.facts ? (int)sim.facts->cuda_version : 13000, best = -1, exists = 0;
     for (int i = 0; i < ABI_CUDA_VERSION_ROW_COUNT; i++) {
-        if (strcmp(ROWS[i].base, base) || ROWS[i].version > known) continue;
+        if (strcmp(ROWS[i].base, base) != 0 || ROWS[i].version > known) continue;
         exists = 1;
         if (ROWS[i].version > version || (ROWS[i].per_thread && !(flags & ABI_GPA_PER_THREAD_STREAM))) continue;
         /* Newest first; of two that are equally new the per-thread form, which only comes up when asked for. */

@@ -79,7 +79,7 @@ static int parse_elf(struct sim_module *module, const unsigned char *image, uint
         memcpy(&section, image + header.e_shoff + i * sizeof section, sizeof section);
         if (section.sh_type == SHT_NULL || section.sh_name >= names.sh_size) continue;
         const char *name = (const char *)image + names.sh_offset + section.sh_name;
-        if (strncmp(name, ".text.", 6)) continue;
+        if (strncmp(name, ".text.", 6) != 0) continue;
         if (!add_function(module, name + 6, strlen(name + 6))) return ABI_ERROR_OUT_OF_MEMORY;
     }
     return ABI_SUCCESS;
@@ -158,7 +158,7 @@ static int find_function(void *handle, const char *name, struct sim_function **o
     if (!name || !out) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_function *function = module->functions;
-    while (function && strcmp(function->name, name)) function = function->next;
+    while (function && strcmp(function->name, name) != 0) function = function->next;
     if (!function && module->any_name) function = add_function(module, name, strlen(name));
     pthread_mutex_unlock(&sim.lock);
     *out = function;

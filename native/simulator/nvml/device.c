@@ -17,8 +17,9 @@ static void uuid_text(uint32_t card, char *text) {
 
 static nvml_abi_return give_text(char *to, unsigned length, const char *text) {
     if (!to) return NVML_ABI_INVALID_ARGUMENT;
-    if (length <= strlen(text)) return NVML_ABI_INSUFFICIENT_SIZE;
-    strcpy(to, text);
+    size_t bytes = strlen(text) + 1;
+    if (length < bytes) return NVML_ABI_INSUFFICIENT_SIZE;
+    memcpy(to, text, bytes);
     return NVML_ABI_SUCCESS;
 }
 
@@ -38,7 +39,7 @@ NVML_EXPORT nvmlDeviceGetHandleByUUID(const char *uuid, nvml_abi_device *device)
     for (uint32_t card = 0; card < nvml_facts->card_count; card++) {
         char text[48];
         uuid_text(card, text);
-        if (strcmp(text, uuid)) continue;
+        if (strcmp(text, uuid) != 0) continue;
         *device = nvml_handle(card);
         return NVML_ABI_SUCCESS;
     }

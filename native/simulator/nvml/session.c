@@ -84,9 +84,9 @@ nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_repl
 
 NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {
     NVML_ENTER("nvmlSystemGetDriverVersion");
-    if (!text || length <= strlen(nvml_facts->driver_version))
-        return text ? NVML_ABI_INSUFFICIENT_SIZE : NVML_ABI_INVALID_ARGUMENT;
-    strcpy(text, nvml_facts->driver_version);
+    size_t bytes = strlen(nvml_facts->driver_version) + 1;
+    if (!text || length < bytes) return text ? NVML_ABI_INSUFFICIENT_SIZE : NVML_ABI_INVALID_ARGUMENT;
+    memcpy(text, nvml_facts->driver_version, bytes);
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlSystemGetNVMLVersion(char *text, unsigned length) {

@@ -31,12 +31,12 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) {
         struct cot_page_card *card = &page.cards[i - 4];
         unsigned long long memory, context, granule;
-        char hex[33];
+        char hex[33] = {0};
         unsigned flags = 0;
         if (sscanf(argv[i], "%32[0-9a-f]:%llu:%llu:%llu:%u", hex, &memory, &context, &granule, &flags) < 4) return 2;
         for (int k = 0; k < 16; k++) {
             unsigned byte;
-            sscanf(hex + 2 * k, "%2x", &byte);
+            if (sscanf(&hex[2 * (size_t)k], "%2x", &byte) != 1) return 2;
             card->uuid[k] = (uint8_t)byte;
         }
         card->memory_bytes = memory;

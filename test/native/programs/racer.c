@@ -130,7 +130,6 @@ int main(int argc, char **argv) {
         usleep(1000);
     atomic_store(&shared->go, 1);
     double until = now() + seconds, next = now();
-    start_by = until - seconds; /* workers started from here on end with the others */
     while (now() < until) {
         usleep(2000);
         if (kills_per_second == 0 || now() < next) continue;

@@ -39,7 +39,7 @@ static void *walk(void *handle, const char *name) {
     if (!symbols || !strings || !table) return NULL;
     uint32_t hash = 5381;
     for (const char *c = name; *c; c++) hash = hash * 33 + (unsigned char)*c;
-    const uint32_t *buckets = table + 4 + table[2] * 2, *chain = buckets + table[0];
+    const uint32_t *buckets = table + 4 + (size_t)table[2] * 2, *chain = buckets + table[0];
     for (uint32_t i = buckets[hash % table[0]]; i >= table[1] && i; i++) {
         uint32_t entry = chain[i - table[1]];
         if ((entry | 1) == (hash | 1) && !strcmp(strings + symbols[i].st_name, name))
