@@ -5,25 +5,15 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { BUILD, type Teardown } from '../../support/node.ts';
+import { environmentOf, type Setting } from '../ground.ts';
 
 export const CALLS = join(BUILD, 'bench/calls');
-
-export type Setting = {
-  /** Folder of the driver. */
-  readonly lib: string;
-  /** The interposer inside a grant's folder; undefined: straight to the driver. */
-  readonly preload?: string | undefined;
-};
 
 export type Caller = {
   /** Median over blocks of nanoseconds per call. */
   ask(command: string): Promise<number>;
   end(): Promise<void>;
 };
-
-export function environmentOf({ lib, preload }: Setting): Record<string, string> {
-  return { LD_LIBRARY_PATH: lib, ...(preload === undefined ? {} : { LD_PRELOAD: preload }) };
-}
 
 export function startCaller(scope: Teardown, setting: Setting): Caller {
   const child = spawn(CALLS, [], { env: environmentOf(setting), stdio: ['pipe', 'pipe', 'inherit'] });

@@ -4,7 +4,8 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { type Teardown, temporaryFolder } from '../../support/node.ts';
-import { CALLS, environmentOf, type Setting } from './caller.ts';
+import { environmentOf, type Setting } from '../ground.ts';
+import { CALLS } from './caller.ts';
 
 /** Why instructions cannot be counted here; undefined: they can. */
 export function whyNoCallgrind(): string | undefined {

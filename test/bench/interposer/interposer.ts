@@ -1,53 +1,17 @@
 // What the interposer adds to a call: nanoseconds and instructions, over a driver whose calls return at once, and over the
 // simulated one. Every figure is a difference of samples that were taken in turns.
-import { join } from 'node:path';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, type SimulatedNode, startNode, type Teardown } from '../../support/node.ts';
+import { MIB } from '../../support/grant.ts';
+import type { Teardown } from '../../support/node.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
+import { type Ground, idleGround, type Setting, simulatedGround } from '../ground.ts';
 import type { Goal, Row } from '../row.ts';
 import { median, medianDifference } from '../statistics.ts';
-import { type Setting, startCaller, takeTurns } from './caller.ts';
+import { startCaller, takeTurns } from './caller.ts';
 import { instructionsPerCall, whyNoCallgrind } from './instructions.ts';
 
-const GIB = 1024 * MIB;
-const GRANT_BYTES = 64 * GIB;
-const IDLE_DRIVER = 'a driver whose calls return at once';
 const LAUNCH_NS: Goal = { most: 5 };
 const LAUNCH_INSTRUCTIONS: Goal = { most: 60 };
 const ALLOC_NS: Goal = { most: 100 };
-
-/** A driver to measure over, and how a container's files for it are made. */
-type Ground = {
-  readonly what: string;
-  readonly lib: string;
-  grant(scope: Teardown, isolate?: boolean): Setting;
-};
-
-function idleGround(): Ground {
-  const lib = join(BUILD, 'bench/idle');
-  const node: Pick<SimulatedNode, 'books' | 'uuidHex'> = {
-    books: () => ({ cards: [], clients: [], groups: [] }),
-    uuidHex: () => 'ce'.repeat(16),
-  };
-  const card = { card: 0, memoryBytes: GRANT_BYTES, contextBytes: 300 * MIB, granuleBytes: 2 * MIB };
-  return {
-    what: IDLE_DRIVER,
-    lib,
-    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, node, [card], 1024, isolate).cuda }),
-  };
-}
-
-async function simulatedGround(scope: Teardown): Promise<Ground> {
-  const node = await startNode(scope, '--card', 'h100', '--kernel-us', '1');
-  return {
-    what: 'the simulated driver',
-    lib: node.lib,
-    grant: (inner, isolate = true) => {
-      const grant = makeGrant(inner, node, [{ card: 0, memoryBytes: GRANT_BYTES }], 1024, isolate);
-      return { lib: node.lib, preload: grant.cuda };
-    },
-  };
-}
 
 type Subject = {
   /** Part of the row's name: `interposer.NAME.added_ns`. */

@@ -1,0 +1,52 @@
+// What a program of a tenant is measured over: a driver, with and without the interposer in front of it.
+import { join } from 'node:path';
+import { MIB, makeGrant } from '../support/grant.ts';
+import { BUILD, type SimulatedNode, startNode, type Teardown } from '../support/node.ts';
+
+const GRANT_BYTES = 64 * 1024 * MIB;
+/** As an agent makes them. */
+const SLOTS = 1024;
+
+export type Setting = {
+  /** Folder of the driver. */
+  readonly lib: string;
+  /** The interposer inside a grant's folder; undefined: straight to the driver. */
+  readonly preload?: string | undefined;
+};
+
+export function environmentOf({ lib, preload }: Setting): Record<string, string> {
+  return { LD_LIBRARY_PATH: lib, ...(preload === undefined ? {} : { LD_PRELOAD: preload }) };
+}
+
+/** A driver to measure over, and how a container's files for it are made. */
+export type Ground = {
+  readonly what: string;
+  readonly lib: string;
+  grant(scope: Teardown, isolate?: boolean): Setting;
+};
+
+export function idleGround(): Ground {
+  const lib = join(BUILD, 'bench/idle');
+  const node: Pick<SimulatedNode, 'books' | 'uuidHex'> = {
+    books: () => ({ cards: [], clients: [], groups: [] }),
+    uuidHex: () => 'ce'.repeat(16),
+  };
+  const card = { card: 0, memoryBytes: GRANT_BYTES, contextBytes: 200 * MIB, granuleBytes: 2 * MIB };
+  return {
+    what: 'a driver whose calls return at once',
+    lib,
+    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, node, [card], SLOTS, isolate).cuda }),
+  };
+}
+
+export async function simulatedGround(scope: Teardown): Promise<Ground> {
+  const node = await startNode(scope, '--card', 'h100', '--kernel-us', '1');
+  return {
+    what: 'the simulated driver',
+    lib: node.lib,
+    grant: (inner, isolate = true) => {
+      const grant = makeGrant(inner, node, [{ card: 0, memoryBytes: GRANT_BYTES }], SLOTS, isolate);
+      return { lib: node.lib, preload: grant.cuda };
+    },
+  };
+}
