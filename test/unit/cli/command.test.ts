@@ -1,0 +1,184 @@
+// Arguments to values: what is taken, what is refused in words, and what the usage says.
+import test from 'ava';
+import fc from 'fast-check';
+import {
+  type Command,
+  flag,
+  type Parsed,
+  parse,
+  settingOf,
+  text,
+  UsageError,
+  usageOf,
+} from '../../../src/cli/command.ts';
+import { run, sharesOf } from '../../../src/cli/run.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+
+const command: Command = {
+  name: 'try',
+  summary: 'Tries.',
+  usage: '[options] -- COMMAND',
+  options: {
+    size: { type: 'string', short: 's', value: 'SIZE', help: 'how much' },
+    card: { type: 'string', multiple: true, value: 'UUID', help: 'on which' },
+    quiet: { type: 'boolean', short: 'q', help: 'says nothing' },
+  },
+  run: async () => 0,
+};
+const parsed = (...args: string[]): Parsed => {
+  const found = parse(command, args);
+  if (found === 'help') throw new Error('help was asked for');
+  return found;
+};
+
+test('options and words are read as they are written', (t) => {
+  const cases: [args: string[], values: Record<string, unknown>, words: string[]][] = [
+    [[], {}, []],
+    [['--size', '2Gi', 'a', 'b'], { size: '2Gi' }, ['a', 'b']],
+    [['--size=2Gi', '-q'], { size: '2Gi', quiet: true }, []],
+    [['-s', '1', '-s', '2'], { size: '2' }, []],
+    [['-qs3'], { size: '3', quiet: true }, []],
+    [['--card', 'a', '--card', 'b'], { card: ['a', 'b'] }, []],
+    [['--', '--size', '-q', '--', 'x'], {}, ['--size', '-q', '--', 'x']],
+    [['a', '--', '-h'], {}, ['a', '-h']],
+    [['--size='], { size: '' }, []],
+  ];
+  for (const [args, values, words] of cases) {
+    const found = parsed(...args);
+    t.deepEqual({ ...found.values }, values, args.join(' '));
+    t.deepEqual(found.words, words, args.join(' '));
+  }
+  t.is(text(parsed('-s', '1'), 'size'), '1');
+  t.is(text(parsed('-q'), 'quiet'), undefined);
+  t.is(text(parsed(), 'size'), undefined);
+  t.true(flag(parsed('-q'), 'quiet'));
+  t.false(flag(parsed(), 'quiet'));
+});
+
+test('help is asked for in two ways, wherever it stands before the command', (t) => {
+  for (const args of [['--help'], ['-h'], ['--size', '1', '-h'], ['word', '--help']])
+    t.is(parse(command, args), 'help');
+});
+
+test('a mistake is told as one of usage', (t) => {
+  const cases: [args: string[], message: RegExp][] = [
+    [['--sizes', '1'], /'--sizes'/],
+    [['-x'], /'-x'/],
+    [['--size'], /--size/],
+    [['--quiet=yes'], /--quiet/],
+  ];
+  for (const [args, message] of cases) t.throws(() => parse(command, args), { instanceOf: UsageError, message });
+});
+
+test('the usage names every option with its letter, its value and what it is for', (t) => {
+  t.is(
+    usageOf({ ...command, notes: 'Mind the gap.' }),
+    `usage: cotenant try [options] -- COMMAND
+
+Tries.
+
+  -s, --size SIZE  how much
+      --card UUID  on which
+  -q, --quiet      says nothing
+  -h, --help       show this
+
+Mind the gap.
+`,
+  );
+  t.true(usageOf(command).endsWith('show this\n'));
+});
+
+test('numbers and truths of a flag are read as such, all else is text', (t) => {
+  const cases: [string, unknown][] = [
+    ['true', true],
+    ['false', false],
+    ['12', 12],
+    ['-3', -3],
+    ['1.02', 1.02],
+    ['', ''],
+    ['1e3', '1e3'],
+    ['0x10', '0x10'],
+    [' 1', ' 1'],
+    ['1.', '1.'],
+    ['True', 'True'],
+    ['null', 'null'],
+    ['Infinity', 'Infinity'],
+  ];
+  for (const [written, value] of cases) t.is(settingOf(written), value);
+});
+
+const shares = (...args: string[]) => {
+  const found = parse(run, args);
+  if (found === 'help') throw new Error('help was asked for');
+  return sharesOf(found);
+};
+
+test('amounts of a run are totals over its cards, split into equal shares of whole MiB', (t) => {
+  const cases: [args: string[], mib: number[], cores?: number][] = [
+    [['-m', '2Gi'], [2048]],
+    [['-m', '513Mi'], [513]],
+    [
+      ['-m', '12Gi', '-n', '3'],
+      [4096, 4096, 4096],
+    ],
+    [['-m', '1048576'], [1]],
+    [['-m', '2Gi', '--gpu-cores', '100'], [2048], 100],
+    [['-m', '2Gi', '-n', '2', '--gpu-cores', '50'], [1024, 1024], 25],
+    [['-m', '2Gi', '-n', '2', '--gpu-cores', '200'], [1024, 1024], 100],
+  ];
+  for (const [args, mib, coresPercent] of cases) {
+    t.deepEqual(
+      shares(...args),
+      mib.map((size) => ({
+        memory: { kind: 'bytes', bytes: size * MIB },
+        ...(coresPercent === undefined ? {} : { coresPercent }),
+      })),
+      args.join(' '),
+    );
+  }
+});
+
+test('amounts that cannot be split, or are none, are refused with what would be right', (t) => {
+  const cases: [args: string[], message: RegExp][] = [
+    [[], /^--gpu-memory is missing \(a size such as 2Gi\)$/],
+    [['-m', 'lots'], /^--gpu-memory lots is not a quantity/],
+    [['-m', '0'], /^--gpu-memory 0 is less than 1/],
+    [['-m', '-1Gi'], /-1Gi|--gpu-memory/],
+    [['-m', '1000'], /^--gpu-memory 1000 on 1 card\(s\): want a whole number of MiB on each$/],
+    [['-m', '3Mi', '-n', '2'], /want a whole number of MiB on each$/],
+    [['-m', '1Ei'], /^--gpu-memory 1Ei is more than/],
+    [['-m', '1Gi', '-n', '0'], /^--gpus 0: want 1 to 16$/],
+    [['-m', '1Gi', '-n', '17'], /^--gpus 17: want 1 to 16$/],
+    [['-m', '1Gi', '-n', '1.0'], /^--gpus 1\.0: want 1 to 16$/],
+    [['-m', '1Gi', '-n', ''], /^--gpus : want 1 to 16$/],
+    [['-m', '1Gi', '--gpu-cores', '101'], /^--gpu-cores 101: want 1 to 100$/],
+    [['-m', '2Gi', '-n', '2', '--gpu-cores', '1'], /^--gpu-cores 1: want 2 to 200$/],
+    [['-m', '2Gi', '-n', '2', '--gpu-cores', '51'], /want a whole percent of each$/],
+  ];
+  for (const [args, message] of cases)
+    t.throws(() => shares(...args), { instanceOf: UsageError, message }, args.join(' '));
+});
+
+test('shares add up to what was asked for, or it is refused', (t) => {
+  const size = fc.tuple(fc.integer({ min: 0, max: 100_000 }), fc.constantFrom('Mi', 'Ki', 'M', ''));
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(size, fc.integer({ min: 1, max: 16 }), ([count, unit], cards) => {
+        const bytes =
+          BigInt(count) * { Mi: 1048576n, Ki: 1024n, M: 1_000_000n, '': 1n }[unit as 'Mi' | 'Ki' | 'M' | ''];
+        const whole = bytes > 0n && bytes % (BigInt(cards) * 1048576n) === 0n;
+        let sum: bigint | undefined;
+        try {
+          sum = shares('-m', `${count}${unit}`, '-n', String(cards)).reduce(
+            (total, { memory }) => total + (memory.kind === 'bytes' ? BigInt(memory.bytes) : 0n),
+            0n,
+          );
+        } catch (error) {
+          if (!(error instanceof UsageError)) throw error;
+        }
+        if (sum !== (whole ? bytes : undefined)) throw new Error(`${count}${unit} on ${cards}: ${sum}`);
+      }),
+      { numRuns: 1000 },
+    );
+  });
+});

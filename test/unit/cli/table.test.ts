@@ -1,0 +1,166 @@
+// The node as text: columns that line up, bars that never overflow, and the words for each state.
+import test from 'ava';
+import fc from 'fast-check';
+import type { View, ViewContainer } from '../../../src/agent/view.ts';
+import { actionRows, cardRows, columns, stateOf, tenantRows } from '../../../src/cli/table.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { card } from '../agent/node.ts';
+
+const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
+  grantId: 'abc123',
+  namespace: 'local',
+  pod: 'trainer',
+  container: 'python',
+  gpuUuid: 'GPU-0',
+  gpuIndex: 0,
+  fence: 'interposer',
+  isolateMemory: true,
+  tampered: false,
+  limitBytes: 1000 * MIB,
+  coresPercent: 0,
+  usedBytes: 500 * MIB,
+  bypassBytes: 0,
+  ledger: { contextBytes: 0, managedBytes: 0, poolBytes: 0, bufferBytes: 0 },
+  smPercent: 12,
+  lastActiveMs: undefined,
+  over: false,
+  processes: [],
+  ...more,
+});
+const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0): View['devices'][number] => ({
+  card: card(0, more),
+  mode: 'none',
+  grantedBytes: grantedMib * MIB,
+  grantedCoresPercent: 0,
+  containers,
+  processes: { compute: 0, graphics: 0, mps: 0 },
+  unattributedBytes: 0,
+});
+const view = (more: Partial<View>): View => ({
+  atMs: 0,
+  driverVersion: '',
+  cudaVersion: 0,
+  devices: [],
+  containers: [],
+  foreign: [],
+  containerTotals: [],
+  foreignTotals: [],
+  kills: [],
+  errors: [],
+  recent: [],
+  self: {
+    up: true,
+    problem: undefined,
+    mode: 'enforce',
+    version: '',
+    revision: '',
+    nodeVersion: '',
+    samplersAbandoned: 0,
+    decisions: [],
+    failures: {},
+  },
+  ...more,
+});
+
+test('columns are as wide as their widest cell, on the side that is asked for, without blanks at the end', (t) => {
+  t.deepEqual(
+    columns(
+      [
+        ['A', 'BBB', 'C'],
+        ['aaa', 'b', ''],
+        ['a', 'bb', 'cccc'],
+      ],
+      ['left', 'right'],
+    ),
+    ['A    BBB  C', 'aaa    b', 'a     bb  cccc'],
+  );
+  t.deepEqual(columns([]), []);
+  t.deepEqual(columns([['a', 'b'], ['c']]), ['a  b', 'c']);
+});
+
+test('in every table each column begins at the same place in every row', (t) => {
+  const cell = fc.stringMatching(/^[a-z0-9]{1,8}$/);
+  const rows = fc
+    .integer({ min: 1, max: 5 })
+    .chain((width) => fc.array(fc.array(cell, { minLength: width, maxLength: width }), { minLength: 1, maxLength: 6 }));
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(rows, (table) => {
+        const lines = columns(table);
+        if (lines.length !== table.length) throw new Error('a row is missing');
+        let at = 0;
+        for (const index of (table[0] ?? []).keys()) {
+          for (const [row, line] of lines.entries()) {
+            if (!line.startsWith(table[row]?.[index] ?? '-', at)) throw new Error(`column ${index}: ${line}`);
+          }
+          at += Math.max(...table.map((row) => row[index]?.length ?? 0)) + 2;
+        }
+      }),
+    );
+  });
+});
+
+test('the cards: what is used, usable and granted, and what the driver does not tell', (t) => {
+  const rows = cardRows(
+    view({
+      devices: [
+        device(
+          { totalBytes: 24_000 * MIB, reservedBytes: 500 * MIB, usedBytes: 11_750 * MIB, utilizationPercent: 73 },
+          8192,
+          2,
+        ),
+        device({ index: 11, totalBytes: undefined as never, usedBytes: undefined as never, healthy: false }),
+      ],
+    }),
+  );
+  t.deepEqual(rows, [
+    'GPU  MODEL                          USED MiB  USABLE  GRANTED  BUSY  TENANTS',
+    '  0  NVIDIA L4  [########........]     11750   23500     8192   73%        2',
+    ' 11  NVIDIA L4  [................]         -       0        0     -        0  LOST',
+  ]);
+});
+
+test('the tenants: bars never overflow, compute shares are said not to be enforced', (t) => {
+  const rows = tenantRows(
+    view({
+      containers: [
+        container(),
+        container({ pod: 'a', usedBytes: 5000 * MIB, over: true, coresPercent: 25, fence: 'agent', grantId: 'd' }),
+        container({ pod: 'b', usedBytes: 0, limitBytes: 0 }),
+      ],
+    }),
+  );
+  t.deepEqual(rows, [
+    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             FENCE       STATE   ID',
+    'trainer    0  [########........]       500   1000  12%  -                 interposer  within  abc123',
+    'a          0  [################]      5000   1000  12%  25% not enforced  agent       OVER    d',
+    'b          0  [................]         0      0  12%  -                 interposer  within  abc123',
+  ]);
+});
+
+test('a state says everything that is wrong', (t) => {
+  const cases: [Partial<ViewContainer>, string][] = [
+    [{}, 'within'],
+    [{ usedBytes: 1000 * MIB }, 'within'],
+    [{ usedBytes: 1020 * MIB }, '20 MiB above, tolerated'],
+    [{ usedBytes: 1200 * MIB, over: true }, 'OVER'],
+    [{ bypassBytes: 100 * MIB }, 'BYPASS 100 MiB'],
+    [{ tampered: true }, 'LEDGER DAMAGED'],
+    [
+      { usedBytes: 3000 * MIB, over: true, bypassBytes: 2900 * MIB, tampered: true },
+      'OVER, BYPASS 2900 MiB, LEDGER DAMAGED',
+    ],
+  ];
+  for (const [more, expected] of cases) t.is(stateOf(container(more)), expected);
+});
+
+test('the last actions, as many as are asked for, oldest first', (t) => {
+  const recent = ['one', 'two', 'three'].map((message, index) => ({
+    atMs: new Date(2026, 0, 2, 15, 4, index).getTime(),
+    action: 'warn' as const,
+    message,
+    result: 'done',
+  }));
+  t.deepEqual(actionRows(view({ recent }), 2), ['15:04:01 warn: two', '15:04:02 warn: three']);
+  t.deepEqual(actionRows(view({}), 5), []);
+});
