@@ -9,8 +9,9 @@ import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
+import { webhook } from './webhook/webhook.ts';
 
-const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape];
+const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   compute: 'nothing shares compute yet',
