@@ -100,6 +100,12 @@ export const agent: Bench = {
         goal: { most: 120 },
       },
       {
+        name: 'agent.empty_rss_mb',
+        value: empty.agentMib + empty.samplerMib,
+        unit: 'MiB',
+        reference: { value: bare, what: 'a Node process that does nothing; the value is of an empty node (8 cards)' },
+      },
+      {
         name: 'agent.sampler_rss_mb',
         value: full.samplerMib,
         unit: 'MiB',

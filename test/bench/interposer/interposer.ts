@@ -23,6 +23,8 @@ type Subject = {
   readonly processes?: number;
   /** Further processes of the container that hold a context and do nothing. */
   readonly idle?: number;
+  /** Processes of the container that have come and gone before. */
+  readonly ended?: number;
   readonly isolate?: boolean;
   readonly goal?: Goal;
   readonly what: string;
@@ -63,6 +65,12 @@ const SUBJECTS: readonly Subject[] = [
     idle: 63,
     what: `${PAIR} in a container of 64 processes`,
   },
+  {
+    name: 'alloc_free.after_64_ended',
+    command: PAIRS(2 * MIB),
+    ended: 64,
+    what: `${PAIR} in a container in which 64 processes have ended`,
+  },
 ];
 const OVER_SIMULATOR: readonly Subject[] = [
   { name: 'launch.simulator', command: (at) => `launch 5000 1000 ${at}`, what: 'cuLaunchKernel' },
@@ -79,6 +87,11 @@ async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions
       const held = ground.grant(scope, subject.isolate ?? true);
       const start = (setting: Setting) =>
         Array.from({ length: subject.processes ?? 1 }, () => startCaller(scope, setting));
+      for (let number = 0; number < (subject.ended ?? 0); number += 1) {
+        const caller = startCaller(scope, held);
+        await caller.ask('hold 1 512');
+        await caller.end();
+      }
       const idle = Array.from({ length: subject.idle ?? 0 }, () => startCaller(scope, held));
       await Promise.all(idle.map((caller) => caller.ask('hold 1 512')));
       const groups = [start({ lib: ground.lib }), start({ lib: ground.lib }), start(held)];
