@@ -195,10 +195,11 @@ static bool page_part(uint64_t number) {
 
 /* Pages that an allocation covers whole are nobody else's and need no entry; only its ragged ends are shared. */
 static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule, bool add) {
-    uint64_t end = at + bytes, first = at / granule, last = (end - 1) / granule, whole_first, whole_end, changed = 0;
+    uint64_t end = at + bytes, first = cot_granules(at, granule), last = cot_granules(end - 1, granule);
+    uint64_t whole_first, whole_end, changed = 0;
     if (bytes == 0 || end < at) return 0;
-    whole_first = (at + granule - 1) / granule;
-    whole_end = end / granule;
+    whole_first = cot_granules(at + granule - 1, granule);
+    whole_end = cot_granules(end, granule);
     if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;
     bool ragged_head = first < whole_first, ragged_tail = last >= whole_end, small = cot_is_packed(bytes, granule);
     if (ragged_head && (add ? page_join(card, first, small) : page_part(first))) changed += granule;

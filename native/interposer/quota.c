@@ -29,36 +29,42 @@ struct sums {
     uint64_t held, pending;
 };
 
-static void add_row(uint32_t slot, uint32_t card, bool late, struct sums *sums) {
-    const struct cot_slot_card *row = cot_row(slot, card);
-    /* In the order in which bytes move (pending, then held, then freed), so that a move in between is met twice rather
-     * than missed. */
-    uint64_t pending = sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
-    uint64_t held = sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
-    const struct cot_page *page = cot_page_now();
-    if (page->header.flags & COT_PAGE_HAS_FEEDBACK) {
-        struct cot_page_feedback seen = page->feedback[slot * cot_card_count() + card];
-        uint64_t stamp = __atomic_load_n(&cot_slot_at(slot)->stamp, __ATOMIC_ACQUIRE);
-        bool valid = seen.stamp == stamp && stamp != 0 && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
-        if (valid && seen.residual_bytes > 0) held += sane((uint64_t)seen.residual_bytes);
-        if (valid && seen.residual_bytes < 0 && pending == 0 && seen.signature == signature(row)) {
-            uint64_t less = sane((uint64_t)-seen.residual_bytes);
-            held -= less < held ? less : held;
-        }
-        if (late) {
-            uint64_t freed = __atomic_load_n(&row->freed, __ATOMIC_SEQ_CST), released = valid ? seen.released_bytes : 0;
-            if (freed > released) held += sane(freed - released);
-        }
-    } else if (late) {
-        held += sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
+/* `held` of a row as the agent's last measurement corrects it. */
+static uint64_t corrected(uint32_t slot, uint32_t card, const struct cot_slot_card *row, uint64_t pending,
+                          uint64_t held, bool late) {
+    struct cot_page_feedback seen = cot_page_now()->feedback[slot * cot_card_count() + card];
+    uint64_t stamp = __atomic_load_n(&cot_slot_at(slot)->stamp, __ATOMIC_ACQUIRE);
+    bool valid = seen.stamp == stamp && stamp != 0 && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
+    if (valid && seen.residual_bytes > 0) held += sane((uint64_t)seen.residual_bytes);
+    if (valid && seen.residual_bytes < 0 && pending == 0 && seen.signature == signature(row)) {
+        uint64_t less = sane((uint64_t)-seen.residual_bytes);
+        held -= less < held ? less : held;
     }
-    sums->held += held;
-    sums->pending += pending;
+    if (late) {
+        uint64_t freed = __atomic_load_n(&row->freed, __ATOMIC_SEQ_CST), released = valid ? seen.released_bytes : 0;
+        if (freed > released) held += sane(freed - released);
+    }
+    return held;
 }
 
+/* Each process of the container adds a row to it, those that ended and were not yet found dead included: about a dozen
+ * instructions while the agent has measured nothing. */
 static struct sums sum(uint32_t card, bool late) {
     struct sums sums = {0, 0};
-    for (uint32_t slot = 0, used = cot_slots_used(); slot < used; slot++) add_row(slot, card, late, &sums);
+    bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
+    uint64_t stride = cot_slot_bytes(cot_card_count());
+    const char *at = (const char *)cot_row(0, card);
+    for (uint32_t slot = 0, used = cot_slots_used(); slot < used; slot++, at += stride) {
+        const struct cot_slot_card *row = (const struct cot_slot_card *)at;
+        /* In the order in which bytes move (pending, then held, then freed), so that a move in between is met twice
+         * rather than missed. */
+        uint64_t pending = sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
+        uint64_t held = sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
+        if (measured) held = corrected(slot, card, row, pending, held, late);
+        else if (late) held += sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
+        sums.held += held;
+        sums.pending += pending;
+    }
     return sums;
 }
 

@@ -16,16 +16,17 @@ export function whyNoCallgrind(): string | undefined {
 const FEW = 5_000;
 const MANY = 25_000;
 
-/** `command` makes the program's line for a number of calls. */
+/** `command` makes the program's line for a number of calls; each run has a setting of its own, for a program that has run
+ * leaves traces in its grant. */
 export async function instructionsPerCall(
   scope: Teardown,
-  setting: Setting,
+  setting: () => Setting,
   command: (calls: number) => string,
 ): Promise<number> {
   const folder = temporaryFolder(scope);
   const count = async (calls: number): Promise<number> => {
     const child = spawn('valgrind', ['--tool=callgrind', `--callgrind-out-file=${join(folder, 'out')}`, CALLS], {
-      env: { ...environmentOf(setting), PATH: process.env.PATH ?? '' },
+      env: { ...environmentOf(setting()), PATH: process.env.PATH ?? '' },
       stdio: ['pipe', 'ignore', 'pipe'],
     });
     let text = '';

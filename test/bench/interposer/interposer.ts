@@ -147,8 +147,8 @@ async function countInstructions(scope: Teardown, { note }: BenchOptions): Promi
       rows.push({ ...base, value: null, reference: null, skipped });
       continue;
     }
-    const direct = await instructionsPerCall(scope, { lib: ground.lib }, command);
-    const interposed = await instructionsPerCall(scope, ground.grant(scope), command);
+    const direct = await instructionsPerCall(scope, () => ({ lib: ground.lib }), command);
+    const interposed = await instructionsPerCall(scope, () => ground.grant(scope), command);
     const reference = { value: direct, what: `${what}, straight into ${ground.what}, the loop around it included` };
     rows.push({ ...base, value: interposed - direct, reference });
   }
