@@ -19,6 +19,8 @@
 
 #include "cot.h"
 
+#define LEAST_ROWS 8u /* so few cost nothing to speak of */
+
 /* `alive` is 1 in the process that attached, 0 in its forked children and before anybody has. */
 struct attachment {
     volatile uint32_t *alive;
@@ -145,9 +147,20 @@ static void note_use(uint32_t slot) {
     }
 }
 
+/* Rows of the dead cost every request of the living, so the dead are looked for before the rows in use double. */
+static void keep_rows_few(void) {
+    uint32_t used = cot_slots_used();
+    if (used < LEAST_ROWS || (used & (used - 1)) != 0) return;
+    for (uint32_t i = 0; i < used; i++) {
+        if (__atomic_load_n(&slot_at(i)->stamp, __ATOMIC_ACQUIRE) == 0) return;
+    }
+    cot_reap();
+}
+
 /* Takes a free slot, or this process's own from before an exec. The byte lock comes first: whoever holds it is the only
  * one that may set or clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
 static bool take_slot(void) {
+    keep_rows_few();
     uint32_t pid = (uint32_t)getpid();
     uint64_t start = cot_start_ticks(pid), space = pid_namespace();
     struct timespec now;
