@@ -95,6 +95,11 @@ const SHAPES: [shape: string, text: string, expected: Expected][] = [
     POD,
   ],
   ['all of v1, as a kubelet has it', `2:freezer:/kubepods/pod${UID}/${ID}\n1:cpu:/kubepods/pod${UID}/${ID}\n`, POD],
+  [
+    'controllers name two containers: memory counts before the others',
+    `0::/docker/${OTHER}\n5:freezer:/docker/${OTHER}\n3:cpu:/docker/${OTHER}\n9:memory:/docker/${ID}`,
+    BARE,
+  ],
   ['controllers disagree: a pod beats a bare id', `9:memory:/docker/${OTHER}\n0::/kubepods/pod${UID}/${ID}`, POD],
 ];
 
