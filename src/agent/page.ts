@@ -37,7 +37,8 @@ export function startPage(options: {
   const begin = (): Worker => {
     const fresh = new Worker(new URL('./metrics/page-worker.ts', import.meta.url), {
       workerData: { processes: options.processes },
-      resourceLimits: { maxOldGenerationSizeMb: 96 },
+      // A page's strings die young in whatever room they get: more of it would only be more memory of the agent's.
+      resourceLimits: { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 6 },
     });
     fresh.on('message', (answer: PageAnswer) => {
       page = answer;
