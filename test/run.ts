@@ -5,8 +5,17 @@ import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { type Sanitizing, sanitizing } from './support/sanitizers.ts';
 
-type Layer = { name: string; prepare: string[][]; concurrency: number; budgetMinutes: number };
+type Layer = {
+  name: string;
+  prepare: string[][];
+  concurrency: number;
+  budgetMinutes: number;
+  /** Where its files are not test/NAME. */
+  patterns?: string[];
+  sanitize?: () => Sanitizing;
+};
 type Count = { passed: number; failed: number; skipped: string[] };
 
 const root = join(import.meta.dirname, '..');
@@ -14,6 +23,24 @@ const make = ['make', '-C', 'native', '--no-print-directory', '-j2'];
 const LAYERS: Layer[] = [
   { name: 'unit', prepare: [], concurrency: 2, budgetMinutes: 1 },
   { name: 'native', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
+  {
+    name: 'sanitizers',
+    prepare: [
+      [...make, 'tests'],
+      [...make, 'SANITIZE=address,undefined', 'OUT=build/asan', 'tests'],
+      [...make, 'SANITIZE=thread', 'OUT=build/tsan', 'build/tsan/tests/ledger'],
+    ],
+    concurrency: 1,
+    budgetMinutes: 4,
+    // What abi asks is asked of the objects that ship, and the runtimes refuse one of the ways that routes goes.
+    patterns: [
+      'test/native/**/*.test.ts',
+      '!test/native/abi.test.ts',
+      '!test/native/routes.test.ts',
+      'test/sanitizers/**/*.test.ts',
+    ],
+    sanitize: sanitizing,
+  },
   { name: 'integration', prepare: [make], concurrency: 1, budgetMinutes: 5 },
 ];
 
@@ -34,9 +61,17 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
       return { ...count, failed: 1 };
     }
   }
-  const patterns = match.length > 0 ? match : [`test/${layer.name}/**/*.test.ts`];
+  const patterns = match.length > 0 ? match : (layer.patterns ?? [`test/${layer.name}/**/*.test.ts`]);
+  const sanitizers = layer.sanitize?.();
+  if (sanitizers) {
+    console.log(
+      `# ${layer.name}: native parts run under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer`,
+    );
+    for (const [name, value] of Object.entries(sanitizers.env)) console.log(`# ${name}=${value}`);
+  }
   const args = ['--tap', `--concurrency=${layer.concurrency}`, ...patterns];
-  const child = spawn('ava', args, { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+  const env = { ...process.env, ...sanitizers?.env };
+  const child = spawn('ava', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] });
   let planned = false;
   for await (const line of createInterface({ input: child.stdout })) {
     if (/^1\.\.\d+/.test(line)) planned = true;
@@ -49,6 +84,10 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   const code = child.exitCode ?? ((await once(child, 'exit')) as [number | null])[0];
   if ((code !== 0 || !planned) && count.failed === 0) {
     console.error(`not ok - ${layer.name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`);
+    count.failed += 1;
+  }
+  for (const report of sanitizers?.reports() ?? []) {
+    console.log(`not ok - ${layer.name}: a sanitizer reports\n${report}`);
     count.failed += 1;
   }
   return count;

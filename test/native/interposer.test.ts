@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../support/client.ts';
 import { type GrantCard, MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, environment, startNode, temporaryFolder } from '../support/node.ts';
 
 const GIB = 1024 * MIB;
 
@@ -209,7 +209,7 @@ test('without a page, with one of another version, or without a ledger the GPU s
   for (const [words, spoil] of ways) {
     const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 200 * MIB }]);
     spoil(grant.folder);
-    const env = { LD_LIBRARY_PATH: node.lib, LD_PRELOAD: grant.cuda };
+    const env = environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda);
     const script = 'init\ninit\ncontext 0\nalloc 512\npool-alloc 512\nvmm 2097152\nmanaged 512\n';
     const shell = `exec ${join(BUILD, 'tests/client')} 2>&1`;
     const output = execFileSync('/bin/sh', ['-c', shell], { input: script, encoding: 'utf8', env });
@@ -303,7 +303,7 @@ test('without a driver in the image a preloaded program is told that there is no
   const output = execFileSync(join(BUILD, 'tests/client'), {
     input: script,
     encoding: 'utf8',
-    env: { LD_PRELOAD: join(folder, 'libcotenant.so') },
+    env: environment({}, join(folder, 'libcotenant.so')),
   });
   t.deepEqual(
     output
@@ -324,7 +324,7 @@ test('a program that never touches CUDA runs as without us', (t) => {
   });
   const preloaded = execFileSync('/bin/sh', ['-c', 'echo hello; ls -d /; id -u'], {
     encoding: 'utf8',
-    env: { PATH: '/usr/bin:/bin', LD_PRELOAD: preload },
+    env: environment({ PATH: '/usr/bin:/bin' }, preload),
   });
   t.is(preloaded, plain);
 });

@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
 import { MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, type SimulatedNode, startNode } from '../support/node.ts';
+import { BUILD, environment, type SimulatedNode, startNode } from '../support/node.ts';
 
 const GRANT_MIB = 512;
 const plugins = [1, 2, 3].map((number) => join(BUILD, `tests/plugin${number}.so`));
@@ -10,7 +10,7 @@ const plugins = [1, 2, 3].map((number) => join(BUILD, `tests/plugin${number}.so`
 /** Way -> total memory in MiB as found by it. */
 function totals(node: SimulatedNode, preload?: string): Map<string, number> {
   const absolute = join(node.lib, 'libcuda.so.1');
-  const env = { LD_LIBRARY_PATH: node.lib, ...(preload === undefined ? {} : { LD_PRELOAD: preload }) };
+  const env = environment({ LD_LIBRARY_PATH: node.lib }, preload);
   const output = execFileSync(join(BUILD, 'tests/routes'), [...plugins, absolute], { encoding: 'utf8', env });
   return new Map(
     output

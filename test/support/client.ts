@@ -4,8 +4,9 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
-import { BUILD, type SimulatedNode } from './node.ts';
+import { BUILD, environment, type SimulatedNode } from './node.ts';
 
 export const OUT_OF_MEMORY = 2;
 
@@ -27,11 +28,8 @@ export type ClientOptions = {
 };
 
 export function startClient(t: ExecutionContext, node: SimulatedNode, options: ClientOptions = {}): Client {
-  const env: Record<string, string> = { PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib, ...options.env };
-  if (options.preload) env.LD_PRELOAD = options.preload;
-  if (process.env.COTENANT_SANITIZER_PRELOAD) {
-    env.LD_PRELOAD = [process.env.COTENANT_SANITIZER_PRELOAD, env.LD_PRELOAD].filter(Boolean).join(' ');
-  }
+  const variables = { PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib, ...options.env };
+  const env = environment(variables, options.preload);
   const args = options.library ? [options.library] : [];
   const child = spawn(join(BUILD, 'tests/client'), args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
@@ -41,7 +39,14 @@ export function startClient(t: ExecutionContext, node: SimulatedNode, options: C
     if (child.exitCode === null && child.signalCode === null) child.kill(signal);
     await exited;
   };
-  t.teardown(() => kill());
+  t.teardown(async () => {
+    // A process that is killed is not searched for leaks.
+    if (process.env.COTENANT_SANITIZER_PRELOAD) {
+      child.stdin.end();
+      await Promise.race([exited, delay(3000, undefined, { ref: false })]);
+    }
+    await kill();
+  });
   const ask = async (command: string): Promise<number[]> => {
     child.stdin.write(`${command}\n`);
     const { value, done } = await lines.next();

@@ -8,6 +8,16 @@ import { createInterface } from 'node:readline';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
 
+/** The environment of a program of BUILD and of what is preloaded into it; a sanitizer's runtime has to come first. */
+export function environment(variables: Readonly<Record<string, string>>, preload = ''): Record<string, string> {
+  const inherited = ['ASAN_OPTIONS', 'LSAN_OPTIONS', 'UBSAN_OPTIONS', 'TSAN_OPTIONS'].flatMap((name) => {
+    const value = process.env[name];
+    return value === undefined ? [] : [[name, value] as const];
+  });
+  const objects = `${process.env.COTENANT_SANITIZER_PRELOAD ?? ''} ${preload}`.trim();
+  return { ...Object.fromEntries(inherited), ...variables, ...(objects === '' ? {} : { LD_PRELOAD: objects }) };
+}
+
 export type Kind = 'context' | 'linear' | 'pool' | 'vmm' | 'managed' | 'code';
 export type ClientBooks = {
   pid: number;
@@ -63,10 +73,14 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
   await Promise.race([line, early]);
   early.catch(() => {});
   t.teardown(async () => {
-    if (child.exitCode !== null || child.signalCode !== null) return;
-    const ended = once(child, 'exit');
-    child.kill('SIGTERM');
-    await ended;
+    if (child.exitCode === null && child.signalCode === null) {
+      const ended = once(child, 'exit');
+      child.kill('SIGTERM');
+      await ended;
+    }
+    if (child.exitCode !== 0 && child.signalCode !== 'SIGKILL') {
+      throw new Error(`the simulator ended with ${child.signalCode ?? child.exitCode}`);
+    }
   });
   const control = (...words: string[]) =>
     execFileSync(program, [...words, '--dir', folder], { encoding: 'utf8', maxBuffer: 1 << 24 });

@@ -203,6 +203,8 @@ int main(int argc, char **argv) {
             if (!result) result = CALL(cuEventRecord, (abi_event, abi_stream), end, (abi_stream)NULL);
             if (!result) result = CALL(cuEventSynchronize, (abi_event), end);
             if (!result) result = CALL(cuEventElapsedTime, (float *, abi_event, abi_event), &ms, start, end);
+            if (!result) result = CALL(cuEventDestroy_v2, (abi_event), start);
+            if (!result) result = CALL(cuEventDestroy_v2, (abi_event), end);
             printf("%d %.3f\n", result, (double)ms);
             continue;
         } else if (!strcmp(word, "spin")) { /* spin MS US: launch kernels of US back to back for MS milliseconds */

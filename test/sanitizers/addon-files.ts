@@ -1,0 +1,114 @@
+// Feeds the addon's readers and writers with files that a tenant could have made of a ledger, and with requests that
+// nobody should make. Runs in a process of its own, under the sanitizer's runtime: addon-files.ts ADDON FOLDER
+import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import type { LedgerReading, Native } from '../../src/agent/native.ts';
+
+const [addon = '', folder = ''] = process.argv.slice(2);
+const native = createRequire(import.meta.url)(addon) as Native;
+const SLOTS = 8;
+const CARDS = 3;
+const LENGTH = 64 + CARDS * 64 + SLOTS * (64 + CARDS * 64);
+
+let state = 1n;
+function random(): bigint {
+  state ^= (state << 13n) & 0xffffffffffffffffn;
+  state ^= state >> 7n;
+  state ^= (state << 17n) & 0xffffffffffffffffn;
+  return state;
+}
+
+const counts = { readings: 0, whole: 0, slots: 0, refused: 0, foundWrong: [] as string[] };
+
+/** What a reading must be whatever was in the file. */
+function judge(reading: LedgerReading): void {
+  counts.readings++;
+  counts.whole += reading.whole ? 1 : 0;
+  counts.slots += reading.slots.length;
+  const numbers = [
+    ...reading.denied,
+    ...reading.slots.flatMap((slot) => [
+      slot.startTicks,
+      slot.pidNamespace,
+      ...slot.cards.flatMap((row) => [row.heldBytes, row.pendingBytes, row.freedBytes, row.poolBytes]),
+    ]),
+  ];
+  if (!numbers.every((value) => Number.isInteger(value) && value >= 0 && value <= 2 ** 53)) {
+    counts.foundWrong.push(`a number of ${numbers}`);
+  }
+  if (reading.denied.length !== CARDS || reading.slots.length > SLOTS) counts.foundWrong.push('a shape');
+  if (!reading.slots.every((slot) => slot.index < SLOTS && slot.cards.length === CARDS && slot.stamp !== 0n)) {
+    counts.foundWrong.push('a slot');
+  }
+}
+
+function refused(what: string, request: () => unknown): void {
+  try {
+    request();
+    counts.foundWrong.push(`${what} was not refused`);
+  } catch {
+    counts.refused++;
+  }
+}
+
+const fd = openSync(join(folder, 'ledger'), 'w+');
+native.initLedger(fd, SLOTS, CARDS);
+const fresh = readFileSync(join(folder, 'ledger'));
+judge(native.readLedger(fd, SLOTS, CARDS));
+for (let round = 0; round < 2000; round++) {
+  const bytes = Buffer.from(fresh);
+  if (round % 2 === 0) for (let i = 64; i < LENGTH; i += 8) bytes.writeBigUInt64LE(random(), i);
+  else for (let k = 0; k < 20; k++) bytes.writeBigUInt64LE(random(), Number(random() % BigInt(LENGTH / 8)) * 8);
+  ftruncateSync(fd, 0);
+  writeSync(fd, bytes, 0, LENGTH, 0);
+  if (round % 3 === 0) ftruncateSync(fd, Number(random() % BigInt(LENGTH + 1)));
+  if (round % 50 === 1) ftruncateSync(fd, 2 ** 40); // longer than any memory
+  judge(native.readLedger(fd, SLOTS, CARDS));
+}
+
+const page = openSync(join(folder, 'limits'), 'w+');
+const card = {
+  uuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',
+  memoryBytes: 1024,
+  contextBytes: 0,
+  granuleBytes: 4096,
+  coresPercent: 50,
+  releasesLate: true,
+};
+native.writePage(page, { slots: SLOTS, isolateMemory: true, cards: [card, card, card] });
+native.touchPage(page, true);
+const entries = Array.from({ length: 200 }, () => ({
+  slot: Number(random() % 10000n),
+  card: Number(random() % 8n),
+  stamp: random(),
+  residualBytes: Number(random()) * (random() % 2n === 0n ? 1 : -1),
+  releasedBytes: Number(random() >> 12n),
+  signature: random(),
+  deadStamp: random(),
+}));
+native.writeFeedback(page, CARDS, entries);
+refused('no card', () => native.writePage(page, { slots: SLOTS, isolateMemory: true, cards: [] }));
+refused('17 cards', () => native.writePage(page, { slots: 1, isolateMemory: true, cards: Array(17).fill(card) }));
+refused('no slot', () => native.writePage(page, { slots: 0, isolateMemory: true, cards: [card] }));
+refused('5000 slots', () => native.writePage(page, { slots: 5000, isolateMemory: true, cards: [card] }));
+refused('another size', () => native.writePage(page, { slots: SLOTS + 1, isolateMemory: true, cards: [card] }));
+for (const uuid of ['', 'GPU-', `GPU-${'0'.repeat(31)}`, `GPU-${'0'.repeat(400)}`, `GPU-${'x'.repeat(32)}`]) {
+  refused(`uuid ${uuid}`, () =>
+    native.writePage(page, { slots: SLOTS, isolateMemory: true, cards: [{ ...card, uuid }] }),
+  );
+}
+refused('a ledger of 5000 slots', () => native.readLedger(fd, 5000, CARDS));
+refused('a ledger of 17 cards', () => native.readLedger(fd, SLOTS, 17));
+refused('a ledger without cards', () => native.initLedger(fd, 5000, 17));
+const readOnly = openSync(join(folder, 'limits'), 'r');
+refused('a read-only page', () => native.touchPage(readOnly, false));
+for (const each of [fd, page, readOnly]) closeSync(each);
+refused('a closed page', () => native.touchPage(page, false));
+
+for (const pid of [0, -1, 1, process.pid, 2 ** 31 - 1]) {
+  native.readProcess(pid);
+  const answer = native.signalExact(pid, 0, 'x'.repeat(5000), 0);
+  if (answer === 'sent') counts.foundWrong.push(`pid ${pid} was signalled`);
+}
+console.log(JSON.stringify(counts));

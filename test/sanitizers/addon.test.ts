@@ -1,0 +1,21 @@
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { environment, temporaryFolder } from '../support/node.ts';
+import { ASAN_BUILD } from '../support/sanitizers.ts';
+
+test('the addon stays inside its buffers whatever ledgers hold, and refuses pages and ledgers of sizes that are not its own', (t) => {
+  const script = join(import.meta.dirname, 'addon-files.ts');
+  const env = environment({});
+  // Node itself leaves memory to the end of its process; what the addon keeps is one buffer per thread.
+  env.ASAN_OPTIONS = `${env.ASAN_OPTIONS}:detect_leaks=0`;
+  const words = [script, join(ASAN_BUILD, 'cotenant.node'), temporaryFolder(t)];
+  const { status, stdout, stderr } = spawnSync(process.execPath, words, { encoding: 'utf8', env });
+  t.is(status, 0, stderr);
+  const counts = JSON.parse(stdout) as Record<string, unknown>;
+  t.log(counts);
+  t.deepEqual(counts.foundWrong, []);
+  t.is(counts.readings, 2001);
+  t.true((counts.whole as number) > 500 && (counts.whole as number) < 1900, 'some are whole and some are not');
+  t.is(counts.refused, 15);
+});

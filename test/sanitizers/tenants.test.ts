@@ -1,0 +1,27 @@
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { temporaryFolder } from '../support/node.ts';
+import { ASAN_BUILD, TSAN_BUILD } from '../support/sanitizers.ts';
+
+const SHIPPED = join(import.meta.dirname, '../../native/build');
+
+// A runtime looks up every function that it stands in for through dlsym, before it can stand in for any.
+for (const [sanitizer, program] of [
+  ['AddressSanitizer', join(ASAN_BUILD, 'tests/ledger')],
+  ['ThreadSanitizer', join(TSAN_BUILD, 'tests/ledger')],
+] as const) {
+  test(`a program that its tenant built with ${sanitizer} starts with us preloaded as it does without us`, (t) => {
+    const folder = temporaryFolder(t);
+    const names = ['libcotenant.so', 'libcotenant-nvml.so'];
+    execFileSync('ln', ['-s', ...names.map((name) => join(SHIPPED, name)), folder]);
+    const start = (preload: string) => {
+      const shell = 'setarch -R true 2>/dev/null && still="setarch -R"; exec $still env LD_PRELOAD="$1" "$0" 2>&1';
+      const env = { PATH: process.env.PATH ?? '', ASAN_OPTIONS: 'verify_asan_link_order=0' };
+      return execFileSync('/bin/sh', ['-c', `(${shell}); echo $?`, program, preload], { encoding: 'utf8', env });
+    };
+    const plain = start('');
+    t.is(plain, 'usage: ledger DIR PROCESSES THREADS ROUNDS\n2\n');
+    t.is(start(names.map((name) => join(folder, name)).join(' ')), plain);
+  });
+}

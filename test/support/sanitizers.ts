@@ -1,0 +1,39 @@
+// The sanitized builds: where they lie, what programs of them need in their environment, and the reports that they leave.
+// A report must fail the run whichever process wrote it, also one whose end nobody looks at: so reports go to files.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+const NATIVE = join(import.meta.dirname, '../../native');
+export const ASAN_BUILD = join(NATIVE, 'build/asan');
+export const TSAN_BUILD = join(NATIVE, 'build/tsan');
+
+export type Sanitizing = {
+  readonly env: Readonly<Record<string, string>>;
+  /** Every report written so far, as text; the folder goes with it. */
+  reports(): string[];
+};
+
+/** AddressSanitizer and UndefinedBehaviorSanitizer for all native tests; ThreadSanitizer for those that ask for it. */
+export function sanitizing(): Sanitizing {
+  const folder = mkdtempSync(join(tmpdir(), 'ct-reports-'));
+  const runtime = realpathSync(execFileSync('gcc', ['-print-file-name=libasan.so'], { encoding: 'utf8' }).trim());
+  const log = `log_path=${join(folder, 'report')}`;
+  return {
+    env: {
+      COTENANT_BUILD: ASAN_BUILD,
+      COTENANT_SANITIZER_PRELOAD: runtime,
+      // Instrumented processes start at a fraction of the pace, so a storm of fixed length kills fewer of them.
+      COTENANT_STORM_SHARE: '0.25',
+      ASAN_OPTIONS: `${log}:strict_string_checks=1:check_initialization_order=1`,
+      UBSAN_OPTIONS: `${log}:print_stacktrace=1`,
+      TSAN_OPTIONS: `${log}:second_deadlock_stack=1`,
+    },
+    reports() {
+      const found = readdirSync(folder).map((name) => readFileSync(join(folder, name), 'utf8'));
+      rmSync(folder, { recursive: true, force: true });
+      return found;
+    },
+  };
+}
