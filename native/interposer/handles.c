@@ -46,6 +46,17 @@ static bool mapping_take(abi_devptr at, uint64_t bytes, abi_vmm_handle *handle) 
     return found;
 }
 
+/* Takes back what mapping_add put there: not whatever else is mapped in its place. */
+static void mapping_undo(abi_devptr at, uint64_t bytes, abi_vmm_handle handle) {
+    bool found = false;
+    pthread_mutex_lock(&mappings_lock);
+    for (size_t i = mapping_count; i-- > 0 && !found;) {
+        found = mappings[i].at == at && mappings[i].bytes == bytes && mappings[i].handle == handle;
+        if (found) mappings[i] = mappings[--mapping_count];
+    }
+    pthread_mutex_unlock(&mappings_lock);
+}
+
 static bool mapping_at(abi_devptr at, abi_vmm_handle *handle) {
     bool found = false;
     pthread_mutex_lock(&mappings_lock);
@@ -114,7 +125,10 @@ abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_hand
     }
     abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes,
                                   offset, handle, flags);
-    if (result != ABI_SUCCESS && counted && mapping_take(at, bytes, &handle)) drop_reference(handle);
+    if (result != ABI_SUCCESS && counted) {
+        mapping_undo(at, bytes, handle);
+        drop_reference(handle);
+    }
     return result;
 }
 

@@ -154,6 +154,13 @@ int main(int argc, char **argv) {
         } else if (!strcmp(word, "pool-alloc")) {
             result = CALL(cuMemAllocAsync, (abi_devptr *, size_t, abi_stream), &at, (size_t)a, (abi_stream)NULL);
             value = at;
+        } else if (!strcmp(word, "pool-from")) { /* pool-from BYTES: the same by naming device 0's pool */
+            abi_pool pool;
+            result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
+            if (!result)
+                result = CALL(cuMemAllocFromPoolAsync, (abi_devptr *, size_t, abi_pool, abi_stream), &at, (size_t)a,
+                              pool, (abi_stream)NULL);
+            value = at;
         } else if (!strcmp(word, "pool-free")) {
             result = CALL(cuMemFreeAsync, (abi_devptr, abi_stream), (abi_devptr)a, (abi_stream)NULL);
         } else if (!strcmp(word, "pool-keep")) { /* pool-keep BYTES: release threshold of device 0's pool */
@@ -171,6 +178,14 @@ int main(int argc, char **argv) {
             result = vmm_take(a, &at, &handle);
             printf("%d %" PRIu64 " %" PRIu64 "\n", result, (uint64_t)at, (uint64_t)handle);
             continue;
+        } else if (!strcmp(word, "physical")) { /* physical BYTES: a handle of device 0's memory, mapped nowhere */
+            abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED, .location = {ABI_LOCATION_DEVICE, 0}};
+            result = CALL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), &handle,
+                          (size_t)a, &prop, 0ull);
+            value = handle;
+        } else if (!strcmp(word, "map")) { /* map AT BYTES HANDLE */
+            result = CALL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), (abi_devptr)a,
+                          (size_t)b, (size_t)0, (abi_vmm_handle)c, 0ull);
         } else if (!strcmp(word, "unmap")) {
             result = CALL(cuMemUnmap, (abi_devptr, size_t), (abi_devptr)a, (size_t)b);
         } else if (!strcmp(word, "unhandle")) {
