@@ -30,7 +30,8 @@ static struct {
 static const char *folder;
 static uint64_t grant;
 
-/* ---- the driver: 64 places of address space, each free again at once, so that threads meet at the same addresses ---- */
+/* ---- the driver: 64 places of address space, each free again at once, so that threads meet at the same addresses ----
+ */
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t place_bytes[PLACES];
 static unsigned calls;
@@ -138,6 +139,7 @@ static void *take_and_free(void *argument) {
 
 /* Reads every count that others write, as a process that reserves does, and as one that looks for the dead. */
 static void *sum_and_reap(void *argument) {
+    if (cot_attach() != ABI_SUCCESS) atomic_fetch_add(&shared->wrong, 1); /* whoever is first attaches for all */
     while (!atomic_load(&ended)) {
         /* A count below zero is a huge one. What others only announce counts too, so a sum can pass the grant. */
         if (cot_held(0) > grant * 16) atomic_fetch_add(&shared->wrong, 1);
@@ -149,12 +151,11 @@ static void *sum_and_reap(void *argument) {
 /* Nobody goes before everybody has come here, or he would rightly be found dead. */
 static void meet(uint64_t all) {
     atomic_fetch_add(&shared->done, 1);
-    while (atomic_load(&shared->done) < all) usleep(100);
+    for (int tries = 0; tries < 600000 && atomic_load(&shared->done) < all; tries++) usleep(100); /* if one has died */
 }
 
 static int process(int threads, unsigned seed, unsigned processes) {
     pthread_t workers[64], reader;
-    if (cot_attach() != ABI_SUCCESS) return 1;
     pthread_create(&reader, NULL, sum_and_reap, NULL);
     for (int i = 0; i < threads; i++) {
         pthread_create(&workers[i], NULL, take_and_free, (void *)(uintptr_t)(seed + (unsigned)i));
