@@ -96,7 +96,8 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block); /* r
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* Removes every block of a context, charge by charge. */
 void cot_blocks_drop_context(void *context);
-/* Whole granules in `bytes`. A granule is a power of two on every known card, and a shift costs a tenth of a division. */
+/* Whole granules in `bytes`. A granule is a power of two on every known card, and a shift costs a tenth of a division.
+ */
 static inline uint64_t cot_granules(uint64_t bytes, uint64_t granule) {
     return granule & (granule - 1) ? bytes / granule : bytes >> __builtin_ctzll(granule);
 }

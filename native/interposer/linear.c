@@ -8,7 +8,8 @@
 #define MANAGED_GRANULE 65536ull /* managed memory moves in pieces of 64 KiB */
 
 static uint64_t round_up(uint64_t bytes, uint64_t granule) {
-    return bytes > UINT64_MAX - granule ? UINT64_MAX / granule * granule : cot_granules(bytes + granule - 1, granule) * granule;
+    return bytes > UINT64_MAX - granule ? UINT64_MAX / granule * granule
+                                        : cot_granules(bytes + granule - 1, granule) * granule;
 }
 
 struct ticket {
