@@ -93,10 +93,13 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   return count;
 }
 
-const names = process.argv.slice(2).filter((argument) => !existsSync(join(root, argument)));
-const files = process.argv.slice(2).filter((argument) => existsSync(join(root, argument)));
+// Layers first: there is a folder named native, too.
+const isLayer = (word: string) => LAYERS.some((layer) => layer.name === word);
+const isFile = (word: string) => !isLayer(word) && existsSync(join(root, word));
+const names = process.argv.slice(2).filter((word) => !isFile(word));
+const files = process.argv.slice(2).filter(isFile);
 const chosen = LAYERS.filter((layer) => names.includes(layer.name));
-const unknown = names.filter((name) => !LAYERS.some((layer) => layer.name === name));
+const unknown = names.filter((name) => !isLayer(name));
 if (unknown.length > 0 || chosen.length === 0) {
   const known = LAYERS.map((layer) => layer.name).join(', ');
   console.error(
