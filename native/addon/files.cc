@@ -206,7 +206,7 @@ Napi::Object row_object(Napi::Env env, const cot_slot_card &row) {
     return out;
 }
 
-// readLedger(fd, slots, cardCount) -> {whole, denied: number[], slots: [...]}; sizes are the agent's own, never the
+// readLedger(fd, slots, cardCount) -> {whole, denied: number[], slots: [...], readNs}; sizes are the agent's own, never the
 // file's. `whole` is false when the file is shorter than it was made: then only what could be read is there.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
@@ -263,6 +263,7 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         list.Set(list.Length(), entry);
     }
     out.Set("slots", list);
+    out.Set("readNs", Napi::Number::New(env, static_cast<double>(boot_ns())));
     return out;
 }
 

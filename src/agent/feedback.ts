@@ -4,15 +4,23 @@
 import type { Feedback, LedgerReading, LedgerSlot } from './native.ts';
 import type { SampledProcess } from './sample.ts';
 
+/** One reading, and the stamps of slots whose processes were gone for certain when it was made. */
+export type Round = { readonly ledger: LedgerReading; readonly dead: ReadonlySet<bigint> };
+
 export type FeedbackInput = {
-  readonly before: LedgerReading | undefined;
-  readonly after: LedgerReading;
-  /** The processes of this container in the sample that was taken between the two readings. */
+  readonly before: Round | undefined;
+  readonly after: Round;
+  /** CLOCK_BOOTTIME at which the sample began. A sample from before the first reading teaches nothing. */
+  readonly sampledNs: number;
+  /** The processes of this container in that sample. */
   readonly processes: readonly SampledProcess[];
   /** Sampled card of each card of the grant; undefined: not in the sample. */
   readonly cardIndex: readonly (number | undefined)[];
   /** Every process list of that card was answered. */
   readonly listsComplete: boolean;
+};
+
+export type Living = {
   readonly ownPidNamespace: number;
   /** Is there a process with this pid and start time (in the agent's own PID namespace)? */
   readonly isAlive: (pid: number, startTicks: number) => boolean;
@@ -30,15 +38,21 @@ export function processOfSlot(slot: LedgerSlot, processes: readonly SampledProce
   );
 }
 
-export function feedbackOf(input: FeedbackInput): Feedback[] {
-  if (!input.listsComplete) return [];
-  return input.after.slots.flatMap((slot) => slotFeedback(slot, input));
+export function roundOf(ledger: LedgerReading, living: Living): Round {
+  return { ledger, dead: new Set(ledger.slots.filter((slot) => isDead(slot, living)).map((slot) => slot.stamp)) };
 }
 
-function slotFeedback(slot: LedgerSlot, input: FeedbackInput): Feedback[] {
+export function feedbackOf(input: FeedbackInput): Feedback[] {
+  const { before } = input;
+  if (!input.listsComplete || !before || input.sampledNs <= before.ledger.readNs) return [];
+  return input.after.ledger.slots.flatMap((slot) => slotFeedback(slot, before, input));
+}
+
+function slotFeedback(slot: LedgerSlot, before: Round, input: FeedbackInput): Feedback[] {
   const process = processOfSlot(slot, input.processes);
-  const earlier = input.before?.slots.find((other) => other.index === slot.index && other.stamp === slot.stamp);
-  const dead = !process && earlier !== undefined && isDead(slot, input);
+  const earlier = before.ledger.slots.find((other) => other.index === slot.index && other.stamp === slot.stamp);
+  // Dead already when the driver was asked: what it still held for the process, it would have listed.
+  const dead = !process && before.dead.has(slot.stamp) && input.after.dead.has(slot.stamp);
   return slot.cards.flatMap((row, card) => {
     const sampled = input.cardIndex[card];
     const empty = {
@@ -51,8 +65,9 @@ function slotFeedback(slot: LedgerSlot, input: FeedbackInput): Feedback[] {
     };
     if (dead) return [{ ...empty, deadStamp: slot.stamp }];
     const stable = earlier?.cards[card]?.signature === row.signature;
-    if (!stable || sampled === undefined) return [];
-    const use = process?.cards.find((entry) => entry.card === sampled);
+    // Nobody may conclude from a process that was not recognised that it holds nothing.
+    if (!stable || sampled === undefined || !process) return [];
+    const use = process.cards.find((entry) => entry.card === sampled);
     if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
     const truth = use?.bytes ?? 0;
     const charged = Math.max(0, row.heldBytes - row.managedBytes);
@@ -69,9 +84,9 @@ function slotFeedback(slot: LedgerSlot, input: FeedbackInput): Feedback[] {
   });
 }
 
-/** Gone for certain: the lock is free, the driver lists it nowhere, and where the agent can look, it is not there. */
-function isDead(slot: LedgerSlot, input: FeedbackInput): boolean {
+/** Gone for certain: the lock is free, and where the agent can look, it is not there. */
+function isDead(slot: LedgerSlot, { ownPidNamespace, isAlive }: Living): boolean {
   if (slot.locked || slot.pid === 0) return false;
-  if (slot.pidNamespace !== input.ownPidNamespace) return false;
-  return !input.isAlive(slot.pid, slot.startTicks);
+  if (slot.pidNamespace !== ownPidNamespace) return false;
+  return !isAlive(slot.pid, slot.startTicks);
 }

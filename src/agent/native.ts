@@ -39,6 +39,8 @@ export type LedgerReading = {
   /** Refusals per card since the ledger was made. */
   readonly denied: readonly number[];
   readonly slots: readonly LedgerSlot[];
+  /** CLOCK_BOOTTIME when all of it had been read. */
+  readonly readNs: number;
 };
 
 export type Feedback = {

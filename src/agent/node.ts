@@ -10,13 +10,13 @@ import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
-import { feedbackOf } from './feedback.ts';
+import { feedbackOf, type Round, roundOf } from './feedback.ts';
 import { groupOfGrant, plainName } from './grants/grant.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
 import { countedBytes, givenBack, resized } from './grants/resize.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
-import type { Feedback, LedgerReading, Native } from './native.ts';
+import type { Feedback, Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
 import type { Sample, SampledProcess } from './sample.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
@@ -86,10 +86,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   let measuring = false;
   let measuredOnce = false;
-  const readings = new Map<string, LedgerReading>();
+  const rounds = new Map<string, Round>();
   const written = new Map<string, string>();
   const ending = new Map<string, number>();
-  const justResized = new Set<string>();
+  const justResized = new Map<string, number>();
   const failures = new Map<string, number>();
 
   const isAlive = (pid: number, startTicks: number): boolean => {
@@ -109,22 +109,15 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     }
   };
 
-  const teach = (
-    sample: Sample,
-    live: LiveGrant,
-    before: LedgerReading | undefined,
-    after: LedgerReading,
-    processes: readonly SampledProcess[],
-  ) => {
+  const teach = (sample: Sample, live: LiveGrant, after: Round, processes: readonly SampledProcess[]) => {
     const cards = live.grant.cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid));
     const entries = feedbackOf({
-      before,
+      before: rounds.get(live.grant.id),
       after,
+      sampledNs: sample.bootNs,
       processes,
       cardIndex: cards.map((card) => card?.index),
       listsComplete: cards.every((card) => card?.lists.includes('compute') ?? false),
-      ownPidNamespace,
-      isAlive,
     });
     const key = (entry: Feedback) => `${live.grant.id} ${entry.slot} ${entry.card}`;
     const text = (entry: Feedback) =>
@@ -139,7 +132,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     if (!entry) return false;
     registry.remove(id);
     removeGroup(entry.grant, unifiedMount());
-    readings.delete(id);
+    rounds.delete(id);
     ending.delete(id);
     justResized.delete(id);
     for (const key of written.keys()) if (key.startsWith(`${id} `)) written.delete(key);
@@ -147,10 +140,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   };
 
   /** Grants that were made smaller come down to what their holders have, and to their new size in the end. */
-  const shrink = (containers: readonly ContainerState[]) => {
+  const shrink = (containers: readonly ContainerState[], sampledNs: number) => {
     for (const { grant, cards } of containers) {
-      // The sample that was under way tells of the time before.
-      if (justResized.delete(grant.id)) continue;
+      // A sample that was under way tells of the time before.
+      const resizedNs = justResized.get(grant.id);
+      if (resizedNs !== undefined && sampledNs <= resizedNs) continue;
+      justResized.delete(grant.id);
       // By the driver's word: a ledger could claim forever what a smaller grant took away.
       const after = grant.cards.map((card, position) => givenBack(card, cards[position]?.usedBytes ?? 0));
       if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
@@ -211,11 +206,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           return owner.kind === 'grant' && owner.id === id;
         });
       for (const { live: entry, reading } of fresh) {
-        teach(sample, entry, readings.get(entry.grant.id), reading, processesOf(entry.grant.id));
-        readings.set(entry.grant.id, reading);
+        const round = roundOf(reading, { ownPidNamespace, isAlive });
+        teach(sample, entry, round, processesOf(entry.grant.id));
+        // Samples may queue up: only a reading that this one came after is done with.
+        const before = rounds.get(entry.grant.id);
+        if (!before || sample.bootNs > before.ledger.readNs) rounds.set(entry.grant.id, round);
         registry.touch(entry);
       }
-      shrink(state.containers);
+      shrink(state.containers, sample.bootNs);
       known = remember(sample.processes, ownerOf);
       sweep(processesOf);
 
@@ -297,11 +295,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         if (memoryBytesPerCard > left)
           return { refused: `${own.gpuUuid} has ${left} bytes left for it, ${memoryBytesPerCard} are asked for` };
       }
-      justResized.add(id);
-      return registry.resize(
+      const live = registry.resize(
         id,
         entry.grant.cards.map((card) => resized(card, memoryBytesPerCard)),
       );
+      justResized.set(id, registry.readLedger(live).readNs);
+      return live;
     },
 
     release: takeDown,

@@ -71,6 +71,7 @@ export type Sample = {
   readonly round: number;
   /** Wall clock, milliseconds. */
   readonly atMs: number;
+  /** CLOCK_BOOTTIME before the first process list was asked for. */
   readonly bootNs: number;
   /** Why there are no cards, in words. */
   readonly problem?: string;

@@ -1,19 +1,21 @@
 // What a container's own books are taught from the driver's truth, and when they are taught nothing.
 import test from 'ava';
-import { type FeedbackInput, feedbackOf } from '../../../src/agent/feedback.ts';
+import { type FeedbackInput, feedbackOf, roundOf } from '../../../src/agent/feedback.ts';
+import type { LedgerSlot } from '../../../src/agent/native.ts';
 import { MIB } from '../../../src/request/quantity.ts';
-import { ledgerOf, PID_NAMESPACE, row, sampledProcess, slot, use } from './node.ts';
+import { ledgerOf, PID_NAMESPACE, READ_NS, row, sampledProcess, slot, use } from './node.ts';
 
 const held = row({ heldBytes: 500 * MIB, managedBytes: 100 * MIB, freedBytes: 30 * MIB, signature: 9n });
 const process = sampledProcess(11, [use(0, { bytes: 450 * MIB })]);
+const round = (slots: readonly LedgerSlot[], alive = true) =>
+  roundOf(ledgerOf(slots), { ownPidNamespace: PID_NAMESPACE, isAlive: () => alive });
 const input = (more: Partial<FeedbackInput> = {}): FeedbackInput => ({
-  before: ledgerOf([slot(11, [held])]),
-  after: ledgerOf([slot(11, [held])]),
+  before: round([slot(11, [held])]),
+  after: round([slot(11, [held])]),
+  sampledNs: READ_NS + 1,
   processes: [process],
   cardIndex: [0],
   listsComplete: true,
-  ownPidNamespace: PID_NAMESPACE,
-  isAlive: () => true,
   ...more,
 });
 
@@ -29,7 +31,6 @@ test('the residual may be negative, and is nothing but minus the charge where th
     ['less on the card than charged', [sampledProcess(11, [use(0, { bytes: 380 * MIB })])], -20],
     ['not on this card', [sampledProcess(11, [use(1, { bytes: MIB })])], -400],
     ['no longer listed', [sampledProcess(11, [use(0, { listed: false })])], -400],
-    ['not in the sample', [], -400],
   ];
   for (const [what, processes, residualMiB] of cases)
     t.is(feedbackOf(input({ processes }))[0]?.residualBytes, residualMiB * MIB, what);
@@ -40,36 +41,36 @@ test('nothing is taught where nothing is certain', (t) => {
   const cases: [string, Partial<FeedbackInput>][] = [
     ['a process list is missing', { listsComplete: false }],
     ['the first reading', { before: undefined }],
-    ['the row moved between the readings', { after: ledgerOf([slot(11, [moved])]) }],
-    ['the slot was given to another process', { after: ledgerOf([slot(11, [held], { stamp: 12n })]) }],
-    ['the slot was not there before', { before: ledgerOf([]) }],
+    ['the sample began before the first reading was made', { sampledNs: READ_NS }],
+    ['the process is not in the sample', { processes: [] }],
+    ['the row moved between the readings', { after: round([slot(11, [moved])]) }],
+    ['the slot was given to another process', { after: round([slot(11, [held], { stamp: 12n })]) }],
+    ['the slot was not there before', { before: round([]) }],
     ['the card is not in the sample', { cardIndex: [undefined] }],
     ['the driver does not tell the bytes', { processes: [sampledProcess(11, [use(0)])] }],
   ];
   for (const [what, more] of cases) t.deepEqual(feedbackOf(input(more)), [], what);
 });
 
-test('only a process that is gone for certain has its rows taken over', (t) => {
-  const dead: Partial<FeedbackInput> = {
-    processes: [],
-    isAlive: () => false,
-    before: ledgerOf([slot(11, [held], { locked: false })]),
-    after: ledgerOf([slot(11, [held], { locked: false })]),
-  };
+test('only a process that was gone already when the driver was asked has its rows taken over', (t) => {
+  const unlocked = [slot(11, [held], { locked: false })];
+  const dead = { processes: [], before: round(unlocked, false), after: round(unlocked, false) };
   t.deepEqual(feedbackOf(input(dead)), [
     { slot: 3, card: 0, stamp: 11n, residualBytes: 0, releasedBytes: 0, signature: 0n, deadStamp: 11n },
   ]);
   const both = (more: Parameters<typeof slot>[2]) => {
-    const ledger = ledgerOf([slot(11, [held], { locked: false, ...more })]);
-    return { before: ledger, after: ledger };
+    const seen = round([slot(11, [held], { locked: false, ...more })], false);
+    return { before: seen, after: seen };
   };
   const alive: [string, Partial<FeedbackInput>][] = [
     ['its lock is held, by it or a relative', both({ locked: true })],
     ['the driver lists it', { processes: [process] }],
-    ['it is there', { isAlive: () => true }],
+    ['it is there', { before: round(unlocked), after: round(unlocked) }],
+    ['it died after the driver was asked', { before: round(unlocked) }],
+    ['the sample is from before the first reading', { sampledNs: READ_NS }],
     ['it lives where the agent cannot look', both({ pidNamespace: 1 })],
     ['nobody wrote the slot yet', both({ pid: 0 })],
-    ['it was not there in the reading before', { before: ledgerOf([]) }],
+    ['it was not there in the reading before', { before: round([]) }],
   ];
   for (const [what, more] of alive) {
     const taught = feedbackOf(input({ ...dead, ...more }));
@@ -82,9 +83,9 @@ test('only a process that is gone for certain has its rows taken over', (t) => {
 
 test('each card of a slot is taught for itself', (t) => {
   const rows = [row({ heldBytes: 10, signature: 1n }), row({ heldBytes: 20, signature: 2n })];
-  const after = ledgerOf([slot(11, [row({ heldBytes: 15, signature: 3n }), rows[1] ?? row()])]);
+  const after = round([slot(11, [row({ heldBytes: 15, signature: 3n }), rows[1] ?? row()])]);
   const processes = [sampledProcess(11, [use(4, { bytes: 100 }), use(2, { bytes: 200 })])];
-  const taught = feedbackOf(input({ before: ledgerOf([slot(11, rows)]), after, processes, cardIndex: [4, 2] }));
+  const taught = feedbackOf(input({ before: round([slot(11, rows)]), after, processes, cardIndex: [4, 2] }));
   t.deepEqual(
     taught.map(({ card, residualBytes }) => [card, residualBytes]),
     [[1, 180]],

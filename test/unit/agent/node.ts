@@ -104,10 +104,14 @@ export const slot = (pid: number, cards: readonly LedgerRow[], more: Partial<Led
   ...more,
 });
 
+/** When ledgers are read, unless a test says otherwise. */
+export const READ_NS = 1000;
+
 export const ledgerOf = (slots: readonly LedgerSlot[], more: Partial<LedgerReading> = {}): LedgerReading => ({
   whole: true,
   denied: [],
   slots,
+  readNs: READ_NS,
   ...more,
 });
 
