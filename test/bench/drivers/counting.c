@@ -39,8 +39,8 @@ __attribute__((constructor)) static void find_targets(void) {
 }
 
 /* Arguments are not known here, so the way on is a jump; r11 carries none. */
-#define TRAMPOLINE(index, symbol, verb, group)                                                                         \
-    __asm__(".text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n"                                  \
-            "endbr64\nmovq counting_calls(%rip), %r11\nlock incq (%r11)\n"                                             \
+#define TRAMPOLINE(index, symbol, verb, group)                                        \
+    __asm__(".text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n" \
+            "endbr64\nmovq counting_calls(%rip), %r11\nlock incq (%r11)\n"            \
             "jmp *counting_target+8*" #index "(%rip)\n.size " #symbol ", .-" #symbol "\n");
 COT_NVML_ROWS(TRAMPOLINE)

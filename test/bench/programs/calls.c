@@ -44,8 +44,9 @@ static int order(const void *a, const void *b) {
 
 static void answer(uint64_t blocks, uint64_t block) {
     qsort(block_ns, blocks, sizeof *block_ns, order);
-    printf("%.4f %.4f\n", (double)block_ns[blocks / 2] / (double)block,
-           (double)block_ns[blocks * 99 / 100] / (double)block);
+    uint64_t middle = blocks / 2, high = blocks * 99 / 100;
+    double calls = (double)block;
+    printf("%.4f %.4f\n", (double)block_ns[middle] / calls, (double)block_ns[high] / calls);
     fflush(stdout);
 }
 
@@ -71,20 +72,22 @@ int main(void) {
     abi_context context;
     abi_module module;
     abi_function function;
-    must(((abi_result(*)(unsigned))find(driver, "cuInit"))(0), "cuInit");
-    must(((abi_result(*)(abi_context *, abi_device))find(driver, "cuDevicePrimaryCtxRetain"))(&context, 0), "a context");
-    must(((abi_result(*)(abi_context))find(driver, "cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
-    must(((abi_result(*)(abi_module *, const void *))find(driver, "cuModuleLoadData"))(
+    must(((abi_result (*)(unsigned))find(driver, "cuInit"))(0), "cuInit");
+    must(((abi_result (*)(abi_context *, abi_device))find(driver, "cuDevicePrimaryCtxRetain"))(&context, 0),
+         "a context");
+    must(((abi_result (*)(abi_context))find(driver, "cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
+    must(((abi_result (*)(abi_module *, const void *))find(driver, "cuModuleLoadData"))(
              &module, ".version 6.0\n.target sm_50\n.address_size 64\n// cotenant-sim: duration_us=1\n"
                       ".visible .entry work()\n{\n ret;\n}\n"),
          "a module");
-    must(((abi_result(*)(abi_function *, abi_module, const char *))find(driver, "cuModuleGetFunction"))(&function, module,
-                                                                                                      "work"),
+    must(((abi_result (*)(abi_function *, abi_module, const char *))find(driver, "cuModuleGetFunction"))(
+             &function, module, "work"),
          "a kernel");
     char line[256], word[16];
     uint64_t calls, block, at, bytes;
     while (fgets(line, sizeof line, stdin)) {
-        int words = sscanf(line, "%15s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, word, &calls, &block, &at, &bytes);
+        int words =
+            sscanf(line, "%15s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, word, &calls, &block, &at, &bytes);
         if (words == 3 && !strcmp(word, "hold")) {
             abi_devptr pointer;
             for (uint64_t i = 0; i < calls; i++) must(alloc(&pointer, block), "hold");
@@ -92,8 +95,8 @@ int main(void) {
             fflush(stdout);
             continue;
         }
-        bool launching = words == 4 && !strcmp(word, "launch");
-        if ((!launching && (words != 5 || strcmp(word, "alloc"))) || block == 0 || calls / block > MOST_BLOCKS) {
+        bool launching = words == 4 && !strcmp(word, "launch"), allocating = words == 5 && !strcmp(word, "alloc");
+        if ((!launching && !allocating) || block == 0 || calls / block > MOST_BLOCKS) {
             fprintf(stderr, "calls: what is this? %s", line);
             return 2;
         }

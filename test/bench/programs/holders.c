@@ -1,7 +1,7 @@
 /* Many processes that hold a card each as an idle tenant does: a context and one allocation.
  *   holders COUNT CARD BYTES
- * Forks COUNT processes, prints one line once all of them hold, and ends with its standard input; its processes end with
- * it. */
+ * Forks COUNT processes, prints one line once all of them hold, and ends with its standard input; its processes end
+ * with it. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>

@@ -24,7 +24,8 @@
 static struct shared {
     _Atomic int ready, go;
     double ms[MOST];
-    /* of the kill storm: rounds that the victim holds and the survivor has has asked in vain in, and has won; what is asked for */
+    /* of the kill storm: rounds that the victim holds and the survivor has has asked in vain in, and has won; what is
+     * asked for */
     _Atomic int holding, asking, won;
     _Atomic uint64_t held;
 } *shared;
@@ -44,11 +45,11 @@ static double now_ms(void) {
 static bool find_driver(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return false;
-    init = (abi_result(*)(unsigned))dlsym(driver, "cuInit");
-    retain = (abi_result(*)(abi_context *, abi_device))dlsym(driver, "cuDevicePrimaryCtxRetain");
-    set_current = (abi_result(*)(abi_context))dlsym(driver, "cuCtxSetCurrent");
-    alloc = (abi_result(*)(abi_devptr *, size_t))dlsym(driver, "cuMemAlloc_v2");
-    release = (abi_result(*)(abi_devptr))dlsym(driver, "cuMemFree_v2");
+    init = (abi_result (*)(unsigned))dlsym(driver, "cuInit");
+    retain = (abi_result (*)(abi_context *, abi_device))dlsym(driver, "cuDevicePrimaryCtxRetain");
+    set_current = (abi_result (*)(abi_context))dlsym(driver, "cuCtxSetCurrent");
+    alloc = (abi_result (*)(abi_devptr *, size_t))dlsym(driver, "cuMemAlloc_v2");
+    release = (abi_result (*)(abi_devptr))dlsym(driver, "cuMemFree_v2");
     return init && retain && set_current && alloc && release;
 }
 
@@ -164,11 +165,12 @@ static int kill_storm(int times) {
 
 int main(int argc, char **argv) {
     int count = argc == 3 ? atoi(argv[2]) : 0;
-    if (count < 1 || count > MOST || (strcmp(argv[1], "start") && strcmp(argv[1], "kill"))) {
+    bool starting = argc == 3 && !strcmp(argv[1], "start"), killing = argc == 3 && !strcmp(argv[1], "kill");
+    if (count < 1 || count > MOST || (!starting && !killing)) {
         fputs("usage: storm start COUNT|kill TIMES\n", stderr);
         return 2;
     }
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
-    return !strcmp(argv[1], "start") ? start(count) : kill_storm(count);
+    return starting ? start(count) : kill_storm(count);
 }
