@@ -135,6 +135,21 @@ export function configure(settings: Settings, source: string, base: AgentConfigu
   return result as unknown as AgentConfiguration;
 }
 
+/** Settings that each may be had, but not together; throws like `configure`. For when file and flags are one. */
+export function checkTogether(configuration: AgentConfiguration): AgentConfiguration {
+  const { intervalMs, silenceMs, enforcement } = configuration;
+  const problems: string[] = [];
+  // A sampler that keeps its time must not pass for one that hangs.
+  if (silenceMs < 2 * intervalMs)
+    problems.push(`silenceMs: ${silenceMs}; want at least twice intervalMs, which is ${intervalMs}`);
+  if (enforcement.hardRatio < enforcement.ratio)
+    problems.push(
+      `enforcement.hardRatio: ${enforcement.hardRatio}; want at least ratio, which is ${enforcement.ratio}`,
+    );
+  if (problems.length > 0) throw new Error(`settings that do not go together:\n  ${problems.join('\n  ')}`);
+  return configuration;
+}
+
 /** The settings of one file. */
 export function readSettings(path: string): Settings {
   let value: unknown;

@@ -178,7 +178,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   return {
     onSample(sample) {
       const live = registry.list();
-      const roots = live.map(({ grant }) => ({ id: grant.id, ...grant.owner, group: groupOfGrant(grant) }));
+      const roots = live.map(({ grant }) => ({
+        id: grant.id,
+        ...grant.owner,
+        alive: isAlive(grant.owner.pid, grant.owner.startTicks),
+        group: groupOfGrant(grant),
+      }));
       const ids = new Set(live.map(({ grant }) => grant.id));
       const owners = new Map(sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known)]));
       const ownerOf = (process: SampledProcess) => owners.get(process) ?? { kind: 'host' as const };

@@ -1,6 +1,13 @@
 // `cotenant agent`: the node's daemon in the foreground.
 import { type AgentHooks, startAgent } from '../agent/agent.ts';
-import { type AgentConfiguration, configure, DEFAULTS, isText, readSettings } from '../agent/configuration.ts';
+import {
+  type AgentConfiguration,
+  checkTogether,
+  configure,
+  DEFAULTS,
+  isText,
+  readSettings,
+} from '../agent/configuration.ts';
 import type { ContainerName } from '../kube/pods.ts';
 import { type Command, settingOf, text, UsageError } from './command.ts';
 import { untilSignal } from './wait.ts';
@@ -46,7 +53,7 @@ export function configurationOf(file: string | undefined, pairs: readonly string
         return [path, isText(path) ? value : settingOf(value)];
       }),
     );
-    return configure(settings, '--set', fromFile);
+    return checkTogether(configure(settings, '--set', fromFile));
   } catch (error) {
     throw new UsageError((error as Error).message);
   }

@@ -40,7 +40,8 @@ export type Placed =
 /** Shares go to different cards; the largest is placed first. Refusals say, per card, what stood in the way. */
 export function place(shares: readonly CardShare[], cards: readonly PlaceableCard[], rules: PlacementRules): Placed {
   const unknown = rules.gpuUuids.filter((uuid) => !cards.some((card) => card.gpuUuid === uuid));
-  if (unknown.length > 0) {
+  // A list may name cards of other nodes, too.
+  if (unknown.length > 0 && unknown.length === rules.gpuUuids.length) {
     const known = cards.map((card) => card.gpuUuid).join(', ');
     return { ok: false, reason: `no card ${unknown.join(', ')} on this node; there are ${known || 'none'}` };
   }

@@ -16,6 +16,8 @@ export type GrantRoot = {
   readonly id: string;
   readonly pid: number;
   readonly startTicks: number;
+  /** Its children go to another parent when it ends: an ancestor of a dead owner's pid is somebody else. */
+  readonly alive: boolean;
   readonly group?: string | undefined;
 };
 
@@ -50,7 +52,8 @@ export function ownerOfProcess(
   for (const root of roots) {
     // Another process of the root's pid is not the root, and a process cannot be older than its ancestor.
     const isRoot = process.pid === root.pid && process.startTicks === root.startTicks;
-    const descends = (process.ancestors ?? []).includes(root.pid) && process.startTicks >= root.startTicks;
+    const descends =
+      root.alive && (process.ancestors ?? []).includes(root.pid) && process.startTicks >= root.startTicks;
     if (isRoot || descends) return { kind: 'grant', id: root.id };
   }
   for (const pid of process.ancestors ?? []) {

@@ -72,7 +72,7 @@ test('scrapers share one rendering per sample, plain and compressed alike', asyn
 
 test('the compressed page is the plain one', async (t) => {
   const node = await startNode(t, '--card', 'l4');
-  const agent = await startAgent(t, node, { settings: { intervalMs: 60_000 } });
+  const agent = await startAgent(t, node, { settings: { intervalMs: 60_000, silenceMs: 600_000 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
   const { port } = new URL(agent.url);
   const { stdout } = spawnSync('curl', ['-s', '-H', 'Accept-Encoding: gzip', `http://127.0.0.1:${port}/metrics`]);

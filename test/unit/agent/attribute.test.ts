@@ -16,8 +16,8 @@ const UID = '0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77';
 const grant = (id: string): Owner => ({ kind: 'grant', id });
 const HOST: Owner = { kind: 'host' };
 /** Grant `one` was given to process 100, which started at tick 1000. */
-const ROOT: GrantRoot = { id: 'one', pid: 100, startTicks: 1000 };
-const GROUPED: GrantRoot = { id: 'two', pid: 200, startTicks: 2000, group: '/user.slice/cotenant-two' };
+const ROOT: GrantRoot = { id: 'one', pid: 100, startTicks: 1000, alive: true };
+const GROUPED: GrantRoot = { id: 'two', pid: 200, startTicks: 2000, alive: true, group: '/user.slice/cotenant-two' };
 const ROOTS = [ROOT, GROUPED];
 const IDS = new Set(['one', 'two']);
 
@@ -61,6 +61,13 @@ test('a pid that has come to mean another process does not inherit a grant', (t)
     ['a process that is older than its ancestor', found({ startTicks: 999, ancestors: [100, 1] }), HOST],
   ];
   for (const [what, process, expected] of cases) t.deepEqual(owner(process), expected, what);
+});
+
+test('a child of the pid of an owner that is gone is the child of somebody else; its group stays its group', (t) => {
+  const roots = [ROOT, GROUPED].map((root) => ({ ...root, alive: false }));
+  const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NOBODY_KNOWN);
+  t.deepEqual(of(found({ ancestors: [100, 1] })), HOST);
+  t.deepEqual(of(found({ ancestors: [1], cgroup: '0::/user.slice/cotenant-two' })), grant('two'));
 });
 
 test('what belonged to a grant stays with it when its parents are gone, and so do its children', (t) => {

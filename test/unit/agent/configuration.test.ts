@@ -5,11 +5,13 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import {
   type AgentConfiguration,
+  checkTogether,
   configure,
   DEFAULTS,
   isText,
   modeOf,
   readSettings,
+  type Settings,
 } from '../../../src/agent/configuration.ts';
 import { configurationOf } from '../../../src/cli/agent.ts';
 import { UsageError } from '../../../src/cli/command.ts';
@@ -107,6 +109,18 @@ test('every setting is checked by its kind and range, and says what would be rig
     for (const value of bad)
       t.deepEqual(problems({ [path]: value }), [`${path}: ${JSON.stringify(value)}; want ${want}`]);
   }
+});
+
+test('settings that do not go together are told', (t) => {
+  const together = (settings: Settings) => checkTogether(configure(settings, 'x'));
+  t.throws(() => together({ intervalMs: 8000 }), {
+    message: 'settings that do not go together:\n  silenceMs: 15000; want at least twice intervalMs, which is 8000',
+  });
+  t.is(together({ intervalMs: 8000, silenceMs: 16_000 }).silenceMs, 16_000);
+  t.throws(() => together({ enforcement: { ratio: 1.3 } }), {
+    message:
+      /^settings that do not go together:\n {2}enforcement\.hardRatio: 1\.25; want at least ratio, which is 1\.3$/,
+  });
 });
 
 test('a setting that does not exist is told with those that do', (t) => {
