@@ -75,6 +75,7 @@ test(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody wa
   t.true(result.longestMs < 500, `the longest request took ${result.longestMs} ms, 32 processes on a few cores`);
   t.true(result.peak <= limit, `${result.peak} of ${limit}`);
   t.is(result.wrongBytes, 0);
+  t.true([0, OUT_OF_MEMORY].includes(result.lastError), `the only refusal is for lack of room: ${result.lastError}`);
   t.is(node.books().cards[0]?.usedBytes, 0, 'the card is empty');
   // All of the grant is there for the next one, at its first request.
   const client = await readyClient(t, node, { preload: grant.cuda });
