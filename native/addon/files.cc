@@ -206,8 +206,8 @@ Napi::Object row_object(Napi::Env env, const cot_slot_card &row) {
     return out;
 }
 
-// readLedger(fd, slots, cardCount) -> {whole, denied: number[], slots: [...], readNs}; sizes are the agent's own, never the
-// file's. `whole` is false when the file is shorter than it was made: then only what could be read is there.
+// readLedger(fd, slots, cardCount) -> {whole, denied: number[], slots: [...], readNs}; sizes are the agent's own, never
+// the file's. `whole` is false when the file is shorter than it was made: then only what could be read is there.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();
