@@ -1,5 +1,6 @@
 // Tells a pod what was done to it, as an Event. Owns the shape; what happened and why comes from the enforcement record.
 import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
+import { problemOf } from './problem.ts';
 
 export type PodEvent = {
   readonly namespace: string;
@@ -49,7 +50,7 @@ export function createReporter(
     try {
       await api.createNamespacedEvent({ namespace: event.namespace, body: eventOf(event) });
     } catch (error) {
-      onProblem(`the Event for ${event.namespace}/${event.pod} could not be written: ${(error as Error).message}`);
+      onProblem(`the Event for ${event.namespace}/${event.pod} could not be written: ${problemOf(error)}`);
     }
   };
 }

@@ -1,6 +1,7 @@
 // Names of this node's containers, by a watch of its pods: container id -> namespace, pod, container. One list at the start
 // and a watch from then on, limited to the node by the API server; no look-up ever waits for it.
 import { CoreV1Api, type KubeConfig, makeInformer, type V1Pod } from '@kubernetes/client-node';
+import { problemOf } from './problem.ts';
 
 export type ContainerName = {
   readonly namespace: string;
@@ -45,9 +46,14 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, string[]>();
-  const informer = makeInformer(config, `/api/v1/pods?fieldSelector=${encodeURIComponent(fieldSelector)}`, () =>
-    api.listPodForAllNamespaces({ fieldSelector }),
-  );
+  const { promise: ready, resolve: listed } = Promise.withResolvers<void>();
+  const list = async () => {
+    const found = await api.listPodForAllNamespaces({ fieldSelector });
+    setImmediate(listed); // the informer hands them out first
+    return found;
+  };
+  const path = `/api/v1/pods?fieldSelector=${encodeURIComponent(fieldSelector)}`;
+  const informer = makeInformer(config, path, list);
   const forget = (pod: V1Pod) => {
     const uid = pod.metadata?.uid ?? '';
     for (const id of byPod.get(uid) ?? []) byContainer.delete(id);
@@ -67,26 +73,18 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   informer.on('delete', forget);
   let closing = false;
   let retry: NodeJS.Timeout | undefined;
-  informer.on('error', (error: unknown) => {
+  const again = (error: unknown) => {
     if (closing) return;
-    onProblem(`the watch of pods broke and is made anew: ${String(error)}`);
-    retry = setTimeout(() => void start(), RETRY_MS);
-  });
-  const start = async (): Promise<void> => {
-    try {
-      await informer.start();
-    } catch (error) {
-      if (closing) return;
-      onProblem(`pods cannot be listed: ${(error as Error).message}`);
-      await new Promise((resolve) => {
-        retry = setTimeout(resolve, RETRY_MS);
-      });
-      if (!closing) await start();
-    }
+    onProblem(`the pods of this node cannot be followed, and are asked for again: ${problemOf(error)}`);
+    retry = setTimeout(start, RETRY_MS);
   };
+  const start = () => void informer.start().catch(again);
+  // Lists that fail come here, too.
+  informer.on('error', again);
+  start();
   return {
     of: (containerId) => byContainer.get(containerId),
-    ready: start(),
+    ready,
     async close() {
       closing = true;
       clearTimeout(retry);
