@@ -1,0 +1,82 @@
+// The status page in a real browser, on a node with a tenant that behaves, one that was stopped, and names that are no HTML.
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { runTenant, startAgent, tell } from '../../support/agent.ts';
+import { testUnless } from '../../support/gate.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const MIB = 2 ** 20;
+const browser = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable']
+  .flatMap((name) => (process.env.PATH ?? '').split(':').map((folder) => join(folder, name)))
+  .find((path) => existsSync(path));
+const testInBrowser = testUnless(browser === undefined ? 'there is no Chromium or Chrome on the PATH' : undefined);
+
+testInBrowser('the status page shows cards, tenants, limits, use and what was done to whom', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
+  const good = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'good'], [CLIENT]);
+  for (const command of ['init', 'context 0', `alloc ${1000 * MIB}`]) await tell(good, command);
+  const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
+  const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', '<b onload=1>'], bypassing);
+  for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(cheat, command);
+  await cheat.ended;
+  await eventually(async () => {
+    const view = await agent.view();
+    return view?.containers.length === 1 && (view.containers[0]?.usedBytes ?? 0) > 1000 * MIB ? true : undefined;
+  }, 'one tenant is left');
+
+  const show = (url: string): string => {
+    const flags = [
+      '--headless',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-dev-shm-usage',
+      '--virtual-time-budget=3000',
+    ];
+    const data = `--user-data-dir=${temporaryFolder(t)}`;
+    const { stdout, stderr } = spawnSync(browser ?? '', [...flags, data, '--dump-dom', url], {
+      encoding: 'utf8',
+      timeout: 60_000,
+    });
+    t.truthy(stdout, stderr);
+    return stdout;
+  };
+  /** Text of the cells of each row. */
+  const rowsOf = (page: string, id: string): string[][] => {
+    const table = new RegExp(`<table id="${id}">.*?<tbody>(.*?)</tbody>`, 's').exec(page)?.[1] ?? '';
+    return [...table.matchAll(/<tr>(.*?)<\/tr>/gs)].map(([, row = '']) =>
+      [...row.matchAll(/<td[^>]*>(.*?)<\/td>/gs)].map(([, cell = '']) => cell.replace(/<[^>]*>/g, '')),
+    );
+  };
+  const page = show(agent.url);
+  t.regex(page, /driver [\d.]+, mode enforce, compute limits are recorded but not enforced in this version/);
+  const cards = rowsOf(page, 'cards');
+  t.deepEqual(
+    cards.map(([name]) => name),
+    ['0 NVIDIA L4', '1 NVIDIA A10'],
+  );
+  t.regex(cards[0]?.[1] ?? '', /^1,\d{3} MiB of 2\d,\d{3} MiB$/);
+  t.is(cards[0]?.[3], '2,048 MiB');
+  const tenants = rowsOf(page, 'tenants');
+  t.is(tenants.length, 1);
+  const [name, card, memory, , compute, fence, state] = tenants[0] ?? [];
+  t.deepEqual([name, card, fence, state], ['local/good', '0', 'interposer', 'within']);
+  t.regex(memory ?? '', /^1,\d{3} MiB of 2,048 MiB$/);
+  t.regex(compute ?? '', /^\d+ % of 30 % \(not enforced\)$/);
+  const actions = /<ol id="actions">(.*?)<\/ol>/s.exec(page)?.[1] ?? '';
+  t.regex(
+    actions,
+    /kill: local\/\S*b\S*onload\S*1\S*\/env holds GPU memory that its limit does not see: .* it is stopped/,
+  );
+  t.notRegex(actions, /<b/);
+
+  node.control('lose', '1');
+  await eventually(
+    async () => ((await agent.view())?.devices[1]?.card.healthy === false ? true : undefined),
+    'the loss',
+  );
+  t.is(rowsOf(show(agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (lost)');
+});
