@@ -41,7 +41,7 @@ const LAYERS: Layer[] = [
     ],
     sanitize: sanitizing,
   },
-  { name: 'integration', prepare: [make], concurrency: 1, budgetMinutes: 5 },
+  { name: 'integration', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
 ];
 
 /** Runs one command with its output shown; resolves to its exit code (signals count as 1). */
