@@ -5,6 +5,7 @@ import {
   closeSync,
   constants,
   existsSync,
+  fchmodSync,
   fstatSync,
   mkdirSync,
   openSync,
@@ -80,7 +81,9 @@ export function openRegistry(
 
   const make = (path: string, mode: number): number => {
     rmSync(path, { force: true, recursive: true });
-    return openSync(path, 'wx+', mode);
+    const fd = openSync(path, 'wx+', mode);
+    fchmodSync(fd, mode); // what the umask took away is meant
+    return fd;
   };
   const makePage = (folder: string, grant: Grant): number => {
     const fd = make(join(folder, 'limits'), 0o644);

@@ -1,0 +1,27 @@
+// Programs that run as another user than the agent: what they must open of a grant, they can.
+import { chmodSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { runTenant, startAgent, tell } from '../../support/agent.ts';
+import { OUT_OF_MEMORY } from '../../support/client.ts';
+import { testUnless } from '../../support/gate.ts';
+import { MIB } from '../../support/grant.ts';
+import { BUILD, startNode } from '../../support/node.ts';
+
+const NOBODY = '65534';
+const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');
+
+testAsRoot('a tenant that gives up root is held to its grant, and not kept from it', async (t) => {
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node);
+  // As NVIDIA's device nodes are: for everybody.
+  chmodSync(join(node.folder, 'node.sock'), 0o777);
+  for (const folder of [node.folder, dirname(agent.state)]) chmodSync(folder, 0o755);
+  const drop = ['setpriv', `--reuid=${NOBODY}`, '--clear-groups'];
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--quiet'], [...drop, join(BUILD, 'tests/client')]);
+  t.deepEqual(await tell(tenant, 'init'), [0, 0]);
+  await tell(tenant, 'context 0');
+  const [result, , total] = await tell(tenant, 'info');
+  t.deepEqual([result, total], [0, 1024 * MIB]);
+  const [refused] = await tell(tenant, `alloc ${1024 * MIB}`);
+  t.is(refused, OUT_OF_MEMORY);
+});
