@@ -2,6 +2,7 @@
 // Owns the process and its group: it ends when the command ends, passes signals on, and leaves nothing behind.
 import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { constants } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { GrantAnswer, GrantBody } from '../agent/admin.ts';
@@ -165,7 +166,7 @@ async function runHeld(
   });
   if (ended.signal !== null) await tellWhy(folder, grant.id, say);
   if (group) await endGroup(group);
-  return ended.signal === null ? ended.code : 128 + signalNumber(ended.signal);
+  return ended.signal === null ? ended.code : 128 + constants.signals[ended.signal];
 }
 
 /** The agent's own words, when it was the agent. */
@@ -174,19 +175,6 @@ async function tellWhy(folder: string, id: string, say: (line: string) => void):
   const records = Array.isArray(answer?.body) ? (answer.body as ActionRecord[]) : [];
   const last = records.findLast((record) => record.action === 'kill' || record.action === 'terminate');
   if (last) say(`stopped by the agent: ${last.message}`);
-}
-
-function signalNumber(signal: NodeJS.Signals): number {
-  const numbers: Partial<Record<NodeJS.Signals, number>> = {
-    SIGHUP: 1,
-    SIGINT: 2,
-    SIGQUIT: 3,
-    SIGABRT: 6,
-    SIGKILL: 9,
-    SIGSEGV: 11,
-    SIGTERM: 15,
-  };
-  return numbers[signal] ?? 0;
 }
 
 const ownUnifiedPath = (): string | undefined => unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));

@@ -1,5 +1,5 @@
 // `cotenant top`, `inspect`, `why` and `set`: what the node's agent knows, and changing a grant while it is in use.
-
+import { setTimeout as delay } from 'node:timers/promises';
 import type { GrantAnswer } from '../agent/admin.ts';
 import type { ActionRecord } from '../agent/enforcement/record.ts';
 import type { View } from '../agent/view.ts';
@@ -38,20 +38,12 @@ export const top: Command = {
   options: { ...STATE_OPTION },
   async run(parsed) {
     const folder = stateFolder(parsed);
-    let ended = false;
-    process.once('SIGINT', () => {
-      ended = true;
-    });
-    while (!ended) {
+    const stop = new AbortController();
+    process.once('SIGINT', () => stop.abort());
+    while (!stop.signal.aborted) {
       const text = await page(folder);
       process.stdout.write(process.stdout.isTTY ? `\x1b[H\x1b[2J${text}\n` : `${text}\n\n`);
-      await new Promise((resolve) => {
-        const timer = setTimeout(resolve, 1000);
-        process.once('SIGINT', () => {
-          clearTimeout(timer);
-          resolve(undefined);
-        });
-      });
+      await delay(1000, undefined, { signal: stop.signal }).catch(() => {});
     }
     return 0;
   },

@@ -2,6 +2,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { constants } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
 import { unifiedPath } from '../../../src/agent/attribution/cgroup.ts';
@@ -211,6 +212,7 @@ test('run passes the exit code and signals on, and says why there is no grant', 
   const run = (...words: string[]) => cotenant('run', '--state', agent.state, ...words);
   t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'exit 7').code, 7);
   t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'kill -TERM $$').code, 128 + 15);
+  t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'kill -BUS $$').code, 128 + constants.signals.SIGBUS);
   t.is(run('--gpu-memory', '1Gi', '--', '/nonexistent').code, 127);
   const tooMuch = run('--gpu-memory', '100Gi', '--', 'true');
   t.is(tooMuch.code, 125);
