@@ -1,0 +1,120 @@
+// The page on formats against the headers, as the compiler lays them out: every field of every structure, and the constants.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+
+const page = readPage('docs/formats.md');
+const STRUCTURES: readonly (readonly [heading: string, structure: string])[] = [
+  ['### `struct cot_page_header`', 'cot_page_header'],
+  ['### `struct cot_page_card`', 'cot_page_card'],
+  ['### Feedback', 'cot_page_feedback'],
+  ['### `struct cot_ledger_header`', 'cot_ledger_header'],
+  ['### `struct cot_ledger_total`', 'cot_ledger_total'],
+  ['### `struct cot_slot`', 'cot_slot'],
+  ['### `struct cot_slot_card`', 'cot_slot_card'],
+];
+
+type Field = { readonly name: string; readonly offset: number; readonly size: number };
+
+const fieldsOf = (heading: string): readonly Field[] =>
+  rowsWith(section(page, heading), 'offset', 'size', 'field').map((row) => ({
+    name: quoted(row.field)[0] ?? '',
+    offset: Number(row.offset),
+    size: Number(row.size),
+  }));
+
+/** What the compiler says to each expression of type unsigned long. */
+function evaluate(t: ExecutionContext, expressions: readonly string[]): readonly bigint[] {
+  const folder = mkdtempSync(join(tmpdir(), 'ct-'));
+  t.teardown(() => rmSync(folder, { recursive: true }));
+  const prints = expressions.map((text) => `printf("%lu\\n", (unsigned long)(${text}));`).join('\n');
+  const program = `#include <stddef.h>\n#include <stdio.h>\n#include "ledger.h"\nint main(void) {\n${prints}\nreturn 0;\n}\n`;
+  writeFileSync(join(folder, 'layout.c'), program);
+  const out = join(folder, 'layout');
+  execFileSync('gcc', ['-std=c17', '-Werror', '-I', join(ROOT, 'native/format'), join(folder, 'layout.c'), '-o', out]);
+  return execFileSync(out, { encoding: 'utf8' }).trim().split('\n').map(BigInt);
+}
+
+for (const [heading, structure] of STRUCTURES) {
+  test(`the table of struct ${structure} is its layout, without a gap`, (t) => {
+    const fields = fieldsOf(heading);
+    t.true(fields.length > 1);
+    const asked = fields.flatMap(({ name }) => [
+      `offsetof(struct ${structure}, ${name})`,
+      `sizeof(((struct ${structure} *)0)->${name})`,
+    ]);
+    const answers = evaluate(t, [...asked, `sizeof(struct ${structure})`]).map(Number);
+    t.deepEqual(
+      fields.flatMap(({ offset, size }) => [offset, size]),
+      answers.slice(0, -1),
+    );
+    let end = 0;
+    for (const { name, offset, size } of fields) {
+      t.is(offset, end, `before ${name}`);
+      end += size;
+    }
+    t.is(end, Number(answers.at(-1)), 'a field at the end is missing');
+  });
+}
+
+test('the page has every structure of the headers', (t) => {
+  const named = ['page.h', 'ledger.h'].flatMap((name) =>
+    [...readPage(`native/format/${name}`).matchAll(/^struct (\w+) \{/gm)].map(([, structure]) => structure ?? ''),
+  );
+  // The page as a whole is not a table but a place of each part.
+  t.deepEqual([...STRUCTURES.map(([, structure]) => structure), 'cot_page'].sort(), named.sort());
+});
+
+test('the constants of the page are those of the headers', (t) => {
+  const rows = rowsWith(page, 'constant', 'value');
+  const told = rows.map((row) => BigInt(quoted(row.value)[0] ?? row.value ?? ''));
+  t.deepEqual(told, [
+    ...evaluate(
+      t,
+      rows.map((row) => quoted(row.constant)[0] ?? ''),
+    ),
+  ]);
+  t.is(rows.length, 6);
+});
+
+test('the parts lie where the page says', (t) => {
+  const parts = [...rowsWith(page, 'part', 'at'), ...rowsWith(page, 'part', 'at, in a grant of n cards')];
+  const names: Readonly<Record<string, number>> = { n: 3, s: 5, c: 2 };
+  /** What the page says of a part, as an expression. */
+  const told = (part: string) => {
+    const row = parts.find((entry) => entry.part === part);
+    const formula = row?.at ?? row?.['at, in a grant of n cards'] ?? '';
+    return formula.replaceAll('×', '*').replace(/\b[nsc]\b/g, (name) => String(names[name]));
+  };
+  const places: readonly (readonly [part: string, place: string])[] = [
+    ['card entry c', 'offsetof(struct cot_page, cards) + 2 * sizeof(struct cot_page_card)'],
+    [
+      'feedback of slot s, card c, in a grant of n cards',
+      'offsetof(struct cot_page, feedback) + (5 * 3 + 2) * sizeof(struct cot_page_feedback)',
+    ],
+    ['total of card c', 'sizeof(struct cot_ledger_header) + 2 * sizeof(struct cot_ledger_total)'],
+    ['slot s', 'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3)'],
+    [
+      'row of slot s, card c',
+      'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3) + sizeof(struct cot_slot) + 2 * sizeof(struct cot_slot_card)',
+    ],
+  ];
+  t.is(parts.length, places.length + 2, 'both headers are at 0');
+  t.deepEqual(
+    [
+      ...evaluate(
+        t,
+        places.map(([part]) => told(part)),
+      ),
+    ],
+    [
+      ...evaluate(
+        t,
+        places.map(([, place]) => place),
+      ),
+    ],
+  );
+});

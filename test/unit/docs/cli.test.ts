@@ -1,0 +1,56 @@
+// The page on the command line, and the commands themselves.
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import type { Command, Option } from '../../../src/cli/command.ts';
+import { cardRows, tenantRows } from '../../../src/cli/table.ts';
+import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+import { exampleView } from '../../support/views.ts';
+
+const page = readPage('docs/cli.md');
+const FOLDER = join(ROOT, 'src/cli');
+
+/** Whatever a file of src/cli exports that is a command; the binary itself runs when it is loaded. */
+async function commands(): Promise<readonly Command[]> {
+  const files = readdirSync(FOLDER).filter((name) => name.endsWith('.ts') && name !== 'main.ts');
+  const modules = await Promise.all(
+    files.map((name) => import(join(FOLDER, name)) as Promise<Record<string, unknown>>),
+  );
+  return modules
+    .flatMap((exported) => Object.values(exported))
+    .filter(
+      (value): value is Command => typeof value === 'object' && value !== null && 'summary' in value && 'run' in value,
+    );
+}
+
+const shown = (name: string, { value, short }: Option): readonly string[] => [
+  value === undefined ? `--${name}` : `--${name} ${value}`,
+  ...(short === undefined ? [] : [`-${short}`]),
+];
+
+test('each command has its section, with each of its options and no other', async (t) => {
+  const all = await commands();
+  t.true(all.length >= 8);
+  const sections = [...page.matchAll(/^## cotenant (\S+)$/gm)].map(([, name]) => name ?? '');
+  t.deepEqual(sections.toSorted(), all.map(({ name }) => name).toSorted());
+  for (const { name, options } of all) {
+    const told = rowsWith(section(page, `## cotenant ${name}`), 'option').map((row) => quoted(row.option));
+    t.deepEqual(
+      told,
+      Object.entries(options).map(([option, what]) => shown(option, what)),
+      name,
+    );
+    t.true(page.includes(`](#cotenant-${name})`), `${name} is in the overview`);
+  }
+});
+
+test('the tables in the examples have the heads that the program prints', (t) => {
+  const [example = ''] = blocks(section(page, '## cotenant inspect'), '');
+  const words = (line = '') => line.trim().split(/ {2,}/);
+  const heads = [cardRows(exampleView)[0], tenantRows(exampleView)[0]].map(words);
+  const found = example
+    .split('\n')
+    .map(words)
+    .filter(([first]) => first === 'GPU' || first === 'TENANT');
+  t.deepEqual(found, heads);
+});

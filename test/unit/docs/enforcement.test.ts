@@ -1,0 +1,66 @@
+// The page on enforcement: its ladder is the one that is climbed, its severities those that are judged.
+import test from 'ava';
+import { DEFAULTS } from '../../../src/agent/configuration.ts';
+import { CALM, DEFAULT_LADDER, type LadderState, type Mode, step } from '../../../src/quota/ladder.ts';
+import { DEFAULT_TOLERANCE, judge } from '../../../src/quota/limits.ts';
+import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
+
+const page = readPage('docs/enforcement.md');
+const MIB = 2 ** 20;
+const LIMIT = 10_000 * MIB;
+
+const judged = (usedBytes: number, bypassBytes = 0) =>
+  judge([{ gpuUuid: 'GPU-0', limitBytes: LIMIT, usedBytes, bypassBytes }], DEFAULT_TOLERANCE);
+
+/** What is done, and when, to a container that stays as it is, sampled as often as the agent does it then. */
+function climb(usedBytes: number, mode: Mode): [seconds: number, action: string][] {
+  const actions: [number, string][] = [];
+  let state: LadderState = CALM;
+  for (let ms = 0; ms <= 30_000; ms += DEFAULTS.urgentIntervalMs) {
+    const next = step(state, judged(usedBytes), true, 1e9 + ms, { ...DEFAULT_LADDER, mode });
+    state = next.state;
+    if (next.action.kind !== 'none') actions.push([ms / 1000, next.action.kind]);
+    if (next.action.kind === 'kill') break;
+  }
+  return actions;
+}
+
+test('the ladder of the page is the one that is climbed with the defaults', (t) => {
+  const rows = rowsWith(page, 'path', 'after', 'action');
+  const told = (path: string) =>
+    rows
+      .filter((row) => row.path === path)
+      .map((row): [number, string] => [Number.parseFloat(row.after ?? ''), quoted(row.action)[0] ?? '']);
+  t.deepEqual(told('soft'), climb(LIMIT * 1.1, 'enforce'));
+  t.deepEqual(told('hard'), climb(LIMIT * 2, 'enforce'));
+});
+
+test('reports end where a stop would have been, and with the mode off nothing is said', (t) => {
+  t.deepEqual(climb(LIMIT * 1.1, 'report'), [
+    [0, 'warn'],
+    [10, 'would-stop'],
+  ]);
+  t.deepEqual(climb(LIMIT * 2, 'off'), []);
+  t.deepEqual(
+    rowsWith(page, 'mode', 'what happens').map((row) => quoted(row.mode)[0]),
+    ['enforce', 'report', 'off'],
+  );
+});
+
+test('the severities of the page are those that are judged', (t) => {
+  const rows = rowsWith(section(page, '## When a container is over'), 'severity', 'reason', 'when');
+  const { ratio, bytes, hardRatio } = DEFAULT_TOLERANCE;
+  const samples = [
+    judged(LIMIT * ratio + bytes),
+    judged(LIMIT * ratio + bytes + 1),
+    judged(LIMIT * hardRatio + bytes + 1),
+    judged(LIMIT + 1, 1),
+  ];
+  t.deepEqual(
+    rows.map((row) => [row.severity, quoted(row.reason)[0]]),
+    samples.map((verdict) => [verdict.severity, verdict.severity === 'within' ? undefined : verdict.reason]),
+  );
+  t.regex(rows[0]?.when ?? '', new RegExp(`${ratio} and ${bytes / MIB} MiB`));
+  t.regex(rows[2]?.when ?? '', new RegExp(`${hardRatio} and ${bytes / MIB} MiB`));
+  t.is(judged(LIMIT, LIMIT).severity, 'within');
+});

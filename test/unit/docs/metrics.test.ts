@@ -1,0 +1,73 @@
+// The page on metrics and what the agent registers.
+import test from 'ava';
+import { Registry } from 'prom-client';
+import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
+import type { View } from '../../../src/agent/view.ts';
+import { blocks, quoted, readPage, rowsWith } from '../../support/pages.ts';
+
+const page = readPage('docs/metrics.md');
+const D = ['gpu', 'gpu_uuid'];
+const C = [...D, 'namespace', 'pod', 'container', 'mode'];
+
+type Shape = { readonly type: string; readonly labels: readonly string[] };
+
+/** Everything on the page of a node: what the families register, and what the page says of its own making. */
+async function served(): Promise<ReadonlyMap<string, Shape>> {
+  const registry = new Registry();
+  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(registry);
+  const registered = registry.getMetricsAsArray() as unknown as { name: string; type: string; labelNames: string[] }[];
+  const found = new Map(
+    registered.map(({ name, type, labelNames }): [string, Shape] => [name, { type, labels: [...labelNames].sort() }]),
+  );
+  const make = createPage([{ name: 'none', create: () => ({ fill: () => {}, clear: () => {} }) }]);
+  const view = { atMs: 1000 } as View;
+  await make(view);
+  const { text } = await make(view); // the time that a page took stands on the next one
+  for (const [, name = '', type = ''] of text.matchAll(/^# TYPE (\S+) (\S+)$/gm)) {
+    const labels = new RegExp(`^${name}\\{(.*)\\} `, 'm').exec(text)?.[1] ?? '';
+    found.set(name, { type, labels: [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label ?? '').sort() });
+  }
+  return found;
+}
+
+const labelsOf = (cell = ''): string[] => [...(/^D\b/.test(cell) ? D : /^C\b/.test(cell) ? C : []), ...quoted(cell)];
+
+test('the tables name every metric that is served, once, with its type and labels, and no other', async (t) => {
+  const rows = rowsWith(page, 'metric', 'type', 'labels', 'unit', 'meaning');
+  const told = rows.map((row): [string, Shape] => [
+    quoted(row.metric)[0] ?? '',
+    { type: row.type ?? '', labels: labelsOf(row.labels).sort() },
+  ]);
+  t.is(new Map(told).size, told.length, 'a metric stands there twice');
+  const byName = (a: readonly [string, unknown], b: readonly [string, unknown]) => (a[0] < b[0] ? -1 : 1);
+  t.deepEqual(told.toSorted(byName), [...(await served())].toSorted(byName));
+  t.true(told.length > 50);
+  for (const row of rows) t.true((row.unit ?? '') !== '' && (row.meaning ?? '') !== '', row.metric);
+});
+
+test('every metric that is named anywhere on the page is one that is served', async (t) => {
+  const known = await served();
+  const named = new Set([...page.matchAll(/\bcotenant_[a-z_]+[a-z]\b/g)].map(([name]) => name));
+  t.true(named.size > 50);
+  t.deepEqual(
+    [...named].filter((name) => !known.has(name)),
+    [],
+  );
+});
+
+test('the standard errors that the page tells are those of its formula', (t) => {
+  const points = (p: number, seconds: number) => (100 * Math.sqrt((p * (1 - p)) / (7.2 * seconds))).toFixed(1);
+  t.true(page.includes('sqrt(p (1 − p) / (7.2 T))'));
+  const [, eighth, half, short] =
+    /is (\d\.\d) percentage points at p = 1\/8 and (\d\.\d) at p = 1\/2; over a single\s+second it is (\d+)/.exec(
+      page,
+    ) ?? [];
+  t.is(eighth, points(1 / 8, 60));
+  t.is(half, points(1 / 2, 60));
+  t.is(short, Number(points(1 / 2, 1)).toFixed(0));
+});
+
+test('there are queries to be tried, one to a line', (t) => {
+  const queries = blocks(page, 'promql').flatMap((block) => block.trim().split('\n'));
+  t.true(queries.length >= 8);
+});
