@@ -47,6 +47,14 @@ test('the page names every option and command of the program', (t) => {
   );
 });
 
+test('the node of the example starts as it is written', async (t) => {
+  const [, words = ''] = /cotenant-simulator serve --dir \S+ (.+)$/m.exec(blocks(page, 'sh')[0] ?? '') ?? [];
+  const node = await startNode(t, ...words.split(' '));
+  const { cards } = node.books();
+  t.is(cards.length, 2);
+  t.is(cards[1]?.totalBytes, 12 * 1024 * MIB);
+});
+
 test('the faults of the example come as the page says', async (t) => {
   const [faults = ''] = blocks(section(page, '## Faults'), '');
   const node = await startNode(t, '--card', 't4');

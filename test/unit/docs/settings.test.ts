@@ -42,3 +42,15 @@ test('settings that must go together are told at both ends', (t) => {
   t.regex(meaning('silenceMs'), /At least twice `intervalMs`/);
   t.regex(meaning('enforcement.hardRatio'), /At least `ratio`/);
 });
+
+test('commands on the pages name settings that there are', (t) => {
+  const pages = ['agent', 'cli', 'simulator'].map((name) => readPage(`docs/${name}.md`)).join('\n');
+  const commands = pages.split('\n').filter((line) => line.includes('cotenant agent '));
+  const paths = commands.flatMap((line) => [...line.matchAll(/--set ([\w.]+)=/g)].map(([, path]) => path ?? ''));
+  t.true(paths.length >= 4);
+  const known = flat(DEFAULTS).map(([path]) => path);
+  t.deepEqual(
+    paths.filter((path) => !known.includes(path)),
+    [],
+  );
+});
