@@ -1,0 +1,5 @@
+"""All steps, in the order of their value: a probe that is cut off has answered what matters most."""
+
+from . import exports, rounding
+
+ALL = (*exports.STEPS, *rounding.STEPS)
