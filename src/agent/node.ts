@@ -11,7 +11,7 @@ import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf, type Round, roundOf } from './feedback.ts';
-import { groupOfGrant, plainName } from './grants/grant.ts';
+import { freeName, groupOfGrant, plainName } from './grants/grant.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
 import { countedBytes, givenBack, resized } from './grants/resize.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
@@ -278,7 +278,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       }
       return registry.create({
         namespace: 'local',
-        pod: plainName(ask.name),
+        pod: freeName(plainName(ask.name), (name) => live.some(({ grant }) => grant.pod === name)),
         container: plainName(ask.container),
         createdMs: Date.now(),
         cards: placed.cards,

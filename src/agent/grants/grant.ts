@@ -33,6 +33,15 @@ export function plainName(text: string): string {
   return text.replace(/[^A-Za-z0-9._-]+/g, '-').slice(0, 63) || 'unnamed';
 }
 
+/** `name`, or with a number behind it where that is taken: two tenants under one name would share their series. */
+export function freeName(name: string, taken: (name: string) => boolean): string {
+  if (!taken(name)) return name;
+  for (let number = 2; ; number++) {
+    const next = `${name.slice(0, 58)}-${number}`;
+    if (!taken(next)) return next;
+  }
+}
+
 export function formatGrant(grant: Grant): string {
   return `${JSON.stringify({ version: 1, ...grant }, null, 2)}\n`;
 }

@@ -3,6 +3,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import {
   formatGrant,
+  freeName,
   GRANT_ID,
   type Grant,
   groupOfGrant,
@@ -123,4 +124,12 @@ test("a grant's own group lies below that of the process that it was given to, w
   t.is(at('/'), '/cotenant-abc123');
   t.is(at(''), undefined);
   t.regex('abc123', GRANT_ID);
+});
+
+test('a name in use gets the first number that is free, and stays short enough for a label', (t) => {
+  const taken = new Set(['train', 'train-2', 'x'.repeat(63)]);
+  const has = (name: string) => taken.has(name);
+  t.is(freeName('other', has), 'other');
+  t.is(freeName('train', has), 'train-3');
+  t.is(freeName('x'.repeat(63), has), `${'x'.repeat(58)}-2`);
 });
