@@ -5,16 +5,17 @@ import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from '
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
-import { unifiedPath } from '../../../src/agent/attribution/cgroup.ts';
-import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import type { View } from '../../../src/agent/view.ts';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
+import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
+import { groupHome } from '../../support/groups.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
 
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
 const CLIENT = join(BUILD, 'tests/client');
+const place = groupHome();
 const COMMANDS = ['run', 'top', 'inspect', 'why', 'set', 'agent', 'webhook', 'demo'];
 
 function cotenant(...args: readonly string[]): { code: number | null; out: string; err: string } {
@@ -226,33 +227,31 @@ test('run passes the exit code and signals on, and says why there is no grant', 
   await eventually(async () => ((await agent.view())?.containers.length === 0 ? true : undefined), 'no grant is left');
 });
 
-test('run leaves no group and no grant behind, whenever a signal ends it', async (t) => {
-  t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
-  const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
-  const mount = unifiedMount();
-  const own = unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));
-  const home = mount === undefined || own === undefined ? undefined : join(mount, own, `test-${process.pid}`);
-  try {
-    if (home) mkdirSync(home);
-  } catch (error) {
-    t.log(`without a group of their own: ${String(error)}`);
-    t.pass('tenants are process trees here, and leave no group');
-    return;
-  }
-  const inside = ['sh', '-c', `echo $$ > "${home}/cgroup.procs" && exec "$@"`, 'sh'];
-  const patience = [0, 40, 80, 120, 160, 200, 240, 280, 320, 400, 500, 700];
-  for (const [round, ms] of patience.entries()) {
-    const flags = ['--gpu-memory', '1Gi', '--name', `n${round}`];
-    const tenant = runTenant(t, node, agent, flags, ['sleep', '600'], { prefix: inside });
-    await new Promise((resolve) => setTimeout(resolve, ms)); // the moment is what differs
-    tenant.child.kill(round % 2 === 0 ? 'SIGTERM' : 'SIGINT');
-    const { code, signal } = await tenant.ended;
-    t.true(signal !== null || [128 + 15, 128 + 2].includes(code ?? 0), `${ms}: ${code} ${signal}`);
-  }
-  const left = () => readdirSync(home ?? '').filter((name) => name.startsWith('cotenant-'));
-  // A signal before its handlers are there ends `run` at once: then the agent takes down what there was.
-  await eventually(() => (left().length === 0 ? true : undefined), 'no group is left');
-  await eventually(async () => ((await agent.view())?.containers.length === 0 ? true : undefined), 'no grant is left');
-  rmdirSync(home ?? '');
-});
+testUnless('reason' in place ? place.reason : undefined)(
+  'run leaves no group and no grant behind, whenever a signal ends it',
+  async (t) => {
+    t.timeout(120_000);
+    const node = await startNode(t, '--card', 'l4');
+    const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
+    const home = join('home' in place ? place.home : '', `test-${process.pid}`);
+    mkdirSync(home);
+    const inside = ['sh', '-c', `echo $$ > "${home}/cgroup.procs" && exec "$@"`, 'sh'];
+    const patience = [0, 40, 80, 120, 160, 200, 240, 280, 320, 400, 500, 700];
+    for (const [round, ms] of patience.entries()) {
+      const flags = ['--gpu-memory', '1Gi', '--name', `n${round}`];
+      const tenant = runTenant(t, node, agent, flags, ['sleep', '600'], { prefix: inside });
+      await new Promise((resolve) => setTimeout(resolve, ms)); // the moment is what differs
+      tenant.child.kill(round % 2 === 0 ? 'SIGTERM' : 'SIGINT');
+      const { code, signal } = await tenant.ended;
+      t.true(signal !== null || [128 + 15, 128 + 2].includes(code ?? 0), `${ms}: ${code} ${signal}`);
+    }
+    const left = () => readdirSync(home).filter((name) => name.startsWith('cotenant-'));
+    // A signal before its handlers are there ends `run` at once: then the agent takes down what there was.
+    await eventually(() => (left().length === 0 ? true : undefined), 'no group is left');
+    await eventually(
+      async () => ((await agent.view())?.containers.length === 0 ? true : undefined),
+      'no grant is left',
+    );
+    rmdirSync(home);
+  },
+);
