@@ -21,6 +21,8 @@ export type RunningAgent = {
   /** Value of the series whose name and labels match; undefined: there is none. */
   metric(name: string, labels?: Record<string, string>): Promise<number | undefined>;
   view(): Promise<View | null>;
+  /** Resolves when it has measured this many cards: until then a process of its own holds a context now and then. */
+  measured(cards: number): Promise<void>;
   audit(): ActionRecord[];
   stop(signal?: NodeJS.Signals): Promise<void>;
 };
@@ -70,6 +72,13 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     metrics,
     metric: async (name, labels = {}) => seriesOf(await metrics(), name, labels),
     view,
+    async measured(cards) {
+      const path = join(state, 'profiles.json');
+      await eventually(
+        () => (existsSync(path) && Object.keys(JSON.parse(readFileSync(path, 'utf8'))).length === cards) || undefined,
+        'the cards are measured',
+      );
+    },
     audit() {
       const path = join(state, 'audit.log');
       const text = existsSync(path) ? readFileSync(path, 'utf8') : '';

@@ -118,6 +118,7 @@ type Card = {
 real('nvidia-ml-py shows the card outside a grant and the slice inside', async (t, bin) => {
   const node = await startNode(t, '--card', 'l4', '--card', 'l4');
   const agent = await startAgent(t, node);
+  await agent.measured(2);
   const holder = await readyClient(t, node);
   await holder.must(`alloc ${1000 * MIB}`);
   const held = node.books().clients.find((entry) => entry.pid === holder.pid)?.cards[0]?.bytes ?? 0;
@@ -145,6 +146,7 @@ real('nvidia-ml-py shows the card outside a grant and the slice inside', async (
 real('gpustat prints the cards, and in a grant the slice with its own process only', async (t, bin) => {
   const node = await startNode(t, '--card', 'l4', '--card', 'l4');
   const agent = await startAgent(t, node);
+  await agent.measured(2);
   const other = await readyClient(t, node);
   await other.must(`alloc ${1000 * MIB}`);
   const outside = await complete(node, [join(bin, 'python'), join(bin, 'gpustat'), '--json']);
@@ -176,6 +178,7 @@ real('gpustat prints the cards, and in a grant the slice with its own process on
 real('nvitop prints the cards, and in a grant the slice', async (t, bin) => {
   const node = await startNode(t, '--card', 'l4', '--card', 'l4');
   const agent = await startAgent(t, node);
+  await agent.measured(2);
   const holder = await readyClient(t, node);
   await holder.must(`alloc ${1000 * MIB}`);
   const outside = await complete(node, [join(bin, 'python'), join(bin, 'nvitop'), '--once']);
