@@ -1,5 +1,5 @@
 """All steps, in the order of their value: a probe that is cut off has answered what matters most."""
 
-from . import exports, rounding
+from . import exports, identity, rounding
 
-ALL = (*exports.STEPS, *rounding.STEPS)
+ALL = (*exports.STEPS, *identity.STEPS, *rounding.STEPS)
