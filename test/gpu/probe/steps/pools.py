@@ -1,0 +1,110 @@
+"""Stream-ordered pools: what they reserve, what lives in them, and when the card has it back."""
+
+import ctypes
+
+import cuda
+from layouts import PoolProps, on_card
+from step import Answer, Context, Step
+
+MIB = cuda.MIB
+THRESHOLD, RESERVED, USED = 4, 5, 7
+SIZES = (1, 512, MIB, 2 * MIB + 1, 33 * MIB, 100 * MIB)
+
+
+class Pool:
+    """A pool of its own, so that nothing that the default pool keeps is counted."""
+
+    def __init__(self, threshold: int):
+        self.handle, self.before = ctypes.c_void_p(), cuda.free_bytes()
+        props = on_card(PoolProps)
+        cuda.call("cuMemPoolCreate", ctypes.byref(self.handle), ctypes.byref(props))
+        value = ctypes.c_uint64(threshold)
+        cuda.call("cuMemPoolSetAttribute", self.handle, THRESHOLD, ctypes.byref(value))
+        self.stream = ctypes.c_void_p()
+        cuda.call("cuStreamCreate", ctypes.byref(self.stream), 1)
+
+    def attribute(self, number: int) -> int:
+        value = ctypes.c_uint64()
+        cuda.call("cuMemPoolGetAttribute", self.handle, number, ctypes.byref(value))
+        return value.value
+
+    def state(self) -> dict:
+        return {
+            "reservedBytes": self.attribute(RESERVED), "usedBytes": self.attribute(USED),
+            "cardBytes": self.before - cuda.free_bytes(),
+        }
+
+    def allocate(self, size: int):
+        at = cuda.pointer()
+        cuda.call("cuMemAllocFromPoolAsync", ctypes.byref(at), ctypes.c_size_t(size), self.handle, self.stream)
+        return at
+
+    def free(self, at) -> None:
+        cuda.call("cuMemFreeAsync", at, self.stream)
+
+    def settle(self) -> None:
+        cuda.call("cuStreamSynchronize", self.stream)
+
+    def end(self) -> int:
+        """Ends it; what the card is still without."""
+        cuda.call("cuStreamDestroy_v2", self.stream)
+        cuda.call("cuMemPoolDestroy", self.handle)
+        return self.before - cuda.free_bytes()
+
+
+def life(size: int, threshold: int) -> dict:
+    pool = Pool(threshold)
+    at = pool.allocate(size)
+    pool.settle()
+    held = pool.state()
+    pool.free(at)
+    unsettled = pool.state()
+    pool.settle()
+    settled = pool.state()
+    cuda.call("cuMemPoolTrimTo", pool.handle, ctypes.c_size_t(0))
+    trimmed = pool.state()
+    return {"held": held, "freedBeforeSync": unsettled, "freedAndSynchronized": settled, "trimmed": trimmed,
+            "afterDestroyCardBytes": pool.end()}
+
+
+def churn(rounds: int = 40) -> dict:
+    """The most that a pool reserves above what lives in it, while sizes come and go without an order."""
+    pool = Pool((1 << 64) - 1)
+    live, worst, seed = [], 0, 12345
+    for _ in range(rounds):
+        seed = (seed * 1103515245 + 12345) % (1 << 31)
+        if len(live) > 12:
+            pool.free(live.pop(seed % len(live)))
+        live.append(pool.allocate((seed >> 8) % (8 * MIB) + 1))
+        worst = max(worst, pool.attribute(RESERVED) - pool.attribute(USED))
+    pool.settle()
+    end = pool.state()
+    for at in live:
+        pool.free(at)
+    pool.settle()
+    pool.end()
+    return {"mostReservedAboveUsedBytes": worst, "end": end}
+
+
+def pools(context: Context) -> Answer:
+    cuda.start()
+    data = {
+        "thresholdZero": {str(size): life(size, 0) for size in SIZES},
+        "thresholdHigh": {str(size): life(size, (1 << 64) - 1) for size in SIZES},
+        "churn": churn(),
+    }
+    zero, high = data["thresholdZero"][str(MIB)], data["thresholdHigh"][str(MIB)]
+    return Answer(
+        f"a pool with 1 MiB in it reserves {zero['held']['reservedBytes'] / MIB:g} MiB and takes "
+        f"{zero['held']['cardBytes'] / MIB:g}; freed and synchronized it still takes "
+        f"{zero['freedAndSynchronized']['cardBytes'] / MIB:g} with threshold 0, "
+        f"{high['freedAndSynchronized']['cardBytes'] / MIB:g} with the highest, {high['trimmed']['cardBytes'] / MIB:g} "
+        "once trimmed",
+        "a pool per size and threshold: its attributes, and the difference of cuMemGetInfo",
+        data,
+    )
+
+
+STEPS = (
+    Step("rounding.pools", ("interposer 7.4", "interposer 7.6"), "what pools reserve, use and keep", 20, pools),
+)
