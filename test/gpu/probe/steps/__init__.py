@@ -1,5 +1,5 @@
 """All steps, in the order of their value: a probe that is cut off has answered what matters most."""
 
-from . import exports, identity, nvml_lists, nvml_memory, pools, rounding
+from . import exports, identity, nvml_lists, nvml_memory, pools, rounding, runtime
 
-ALL = (*exports.STEPS, *identity.STEPS, *rounding.STEPS, *pools.STEPS, *nvml_lists.STEPS, *nvml_memory.STEPS)
+ALL = (*exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *nvml_lists.STEPS, *nvml_memory.STEPS)

@@ -1,5 +1,6 @@
 """What NVML's figures of memory hold, form by form, and what they say after a process's end."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -45,16 +46,16 @@ class Watch:
         }
 
 
-def stage(watch: Watch, into: dict, name: str, who: Child, what: str, **given) -> bool:
+def stage(watch: Watch, into: dict, key: str, who: Child, what: str, /, **given) -> bool:
     """One request to a process, and what it did to the figures; False where the driver refuses it."""
     try:
         answer = who.ask(what, **given)
     except ChildError as refused:
         if refused.code is None:
             raise
-        into[name] = {"refused": refused.code}
+        into[key] = {"refused": refused.code}
         return False
-    into[name] = watch.change(answer["at"])
+    into[key] = watch.change(answer["at"])
     return True
 
 
@@ -124,7 +125,7 @@ def memory(context: Context) -> Answer:
         f"{seen['context']['card']['used'] / MIB:g} MiB of the card; a block then adds to: "
         + ", ".join(f"{form} {who}" for form, who in where.items())
         + f"; figures moved at most {max(late, default=0):.3f} s late",
-        f"process list and nvmlDeviceGetMemoryInfo_v2 before and after each step of two processes, {SIZE // MIB} MiB a block",
+        f"process list and nvmlDeviceGetMemoryInfo_v2 around each step of two processes, {SIZE // MIB} MiB a block",
         {"blockBytes": SIZE, "managedBytes": MANAGED if context.managed else 0, "changes": seen, "countedIn": where,
          "processListed": listed},
     )
@@ -212,7 +213,8 @@ def zombies(context: Context) -> Answer:
             data["killedWithForkedChild"] = {**look(device, who, used_before), "freeS": freed,
                                              "heirListed": heir in nvml.processes(device)}
         finally:
-            os.kill(heir, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(heir, signal.SIGKILL)
         after = until(lambda: card_used(device) - used_before < size, 10)
         data["heirGone"] = {**look(device, who, used_before), "freeS": after}
     if not data["running"]["listed"]:

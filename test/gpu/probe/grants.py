@@ -1,0 +1,64 @@
+"""A container's files for a program of the probe: limits page, ledger and our objects in one folder, as an agent would
+publish them; and what the ledger says afterwards (native/format/ledger.h)."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+
+from step import Context
+
+SLOTS = 64
+MIB = 1 << 20
+
+
+def calibrate(context: Context) -> dict:
+    """What cotenant-calibrate measures on this card; with its complaint instead where it cannot."""
+    program = context.program("cotenant-calibrate")
+    done = subprocess.run([program], capture_output=True, text=True, timeout=20)
+    if done.returncode == 0:
+        return json.loads(done.stdout)
+    return {"uuid": own_uuid(), "contextBytes": 0, "granuleBytes": 2 * MIB, "releasesLate": False,
+            "complaint": done.stderr.strip()}
+
+
+def own_uuid() -> str:
+    import ctypes
+
+    import cuda
+
+    raw = ctypes.create_string_buffer(16)
+    cuda.call("cuInit", 0)
+    cuda.call("cuDeviceGetUuid_v2", raw, 0)
+    text = raw.raw.hex()
+    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class Grant:
+    def __init__(self, context: Context, folder: str, memory_bytes: int, measured: dict):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir()
+        for name in ("libcotenant.so", "libcotenant-nvml.so"):
+            os.symlink(context.program(name), self.folder / name)
+        card = ":".join((
+            measured["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(measured["contextBytes"]),
+            str(measured["granuleBytes"]), "1" if measured["releasesLate"] else "0",
+        ))
+        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", card], check=True, timeout=20)
+        #: For LD_PRELOAD: CUDA alone, and with NVML.
+        self.cuda = str(self.folder / "libcotenant.so")
+        self.both = f"{self.cuda} {self.folder / 'libcotenant-nvml.so'}"
+
+    def ledger(self) -> dict:
+        """What all slots together hold on the one card of the grant, and what was denied."""
+        text = (self.folder / "ledger").read_bytes()
+        cards, slots = struct.unpack_from("<II", text, 12)
+        words = {"heldBytes": 0, "pendingBytes": 0, "freedBytes": 0, "contextBytes": 0, "managedBytes": 0,
+                 "poolBytes": 0}
+        for slot in range(slots):
+            row = struct.unpack_from("<6Q", text, 64 + cards * 64 + slot * (64 + cards * 64) + 64)
+            for name, value in zip(words, row):
+                words[name] += value
+        words["denied"] = struct.unpack_from("<Q", text, 64)[0]
+        return words
