@@ -2,4 +2,7 @@
 
 from . import exports, identity, nvml_lists, nvml_memory, pools, rounding, runtime
 
-ALL = (*exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *nvml_lists.STEPS, *nvml_memory.STEPS)
+ALL = (
+    *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *nvml_lists.STEPS,
+    *nvml_memory.STEPS,
+)
