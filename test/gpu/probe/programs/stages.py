@@ -1,0 +1,171 @@
+"""Takes of a card, one after another, what no allocation asks for: a context, another one, modules, a graph, local
+memory, larger limits. Prints a line of JSON after each and goes on when a line comes."""
+
+import ctypes
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import cuda  # noqa: E402
+
+MIB = cuda.MIB
+STACK, PRINTF, HEAP = 0, 1, 2
+#: Per thread; a card makes room for all threads that it can hold at once.
+LOCAL_BYTES = 2048
+GRAPH_NODES = 1000
+
+HEAD = ".version 7.0\n.target sm_50\n.address_size 64\n"
+NOTHING = HEAD + ".visible .entry nothing()\n{\n ret;\n}\n"
+LOCAL = HEAD + """.visible .entry local(.param .u64 out, .param .u32 first, .param .u32 second)
+{
+ .local .align 4 .b8 scratch[%d];
+ .reg .u64 %%a<6>;
+ .reg .u32 %%r<4>;
+ ld.param.u64 %%a0, [out];
+ ld.param.u32 %%r0, [first];
+ ld.param.u32 %%r1, [second];
+ mov.u64 %%a1, scratch;
+ mul.wide.u32 %%a2, %%r0, 4;
+ add.u64 %%a2, %%a1, %%a2;
+ mul.wide.u32 %%a3, %%r1, 4;
+ add.u64 %%a3, %%a1, %%a3;
+ st.local.u32 [%%a2], %%r0;
+ st.local.u32 [%%a3], %%r1;
+ ld.local.u32 %%r2, [%%a2];
+ cvta.to.global.u64 %%a4, %%a0;
+ st.global.u32 [%%a4], %%r2;
+ ret;
+}
+""" % LOCAL_BYTES
+
+
+def big_text() -> str:
+    """8 MiB of data of the module's own; longer than that as text."""
+    row = ", ".join(f"0x{number:016x}" for number in range(1, 129))
+    rows = ",\n".join([row] * (8 * MIB // 1024))
+    return (HEAD + f".visible .global .align 8 .u64 data[{8 * MIB // 8}] = {{\n{rows}\n}};\n"
+            + """.visible .entry reads(.param .u64 out)
+{
+ .reg .u64 %a<4>;
+ ld.param.u64 %a0, [out];
+ cvta.to.global.u64 %a1, %a0;
+ ld.global.u64 %a2, [data];
+ st.global.u64 [%a1], %a2;
+ ret;
+}
+""")
+
+
+def load(text: str, name: bytes):
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    cuda.call("cuModuleLoadData", ctypes.byref(module), text.encode() + b"\0")
+    cuda.call("cuModuleGetFunction", ctypes.byref(function), module, name)
+    return function
+
+
+def launch(function, *arguments, stream=None) -> None:
+    pointers = (ctypes.c_void_p * max(1, len(arguments)))(
+        *(ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments))
+    cuda.call("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, stream, pointers, None)
+
+
+class Stages:
+    def start(self) -> None:
+        cuda.call("cuInit", 0)
+
+    def context(self) -> None:
+        cuda.start()
+        cuda.call("cuCtxSynchronize")
+
+    def first_launch(self) -> None:
+        self.nothing = load(NOTHING, b"nothing")
+        launch(self.nothing)
+        cuda.call("cuCtxSynchronize")
+
+    def small_module(self) -> None:
+        launch(load(NOTHING.replace("nothing", "another"), b"another"))
+        cuda.call("cuCtxSynchronize")
+
+    def two_mib(self) -> None:
+        self.block = cuda.allocate(2 * MIB)
+
+    def big_module(self) -> None:
+        launch(load(big_text(), b"reads"), self.block)
+        cuda.call("cuCtxSynchronize")
+
+    def graph(self) -> None:
+        stream, self.captured, self.ready = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        cuda.call("cuStreamCreate", ctypes.byref(stream), 1)
+        cuda.call("cuStreamBeginCapture_v2", stream, 0)
+        for _ in range(GRAPH_NODES):
+            launch(self.nothing, stream=stream)
+        cuda.call("cuStreamEndCapture", stream, ctypes.byref(self.captured))
+        cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self.ready), self.captured, ctypes.c_uint64(0))
+        self.stream = stream
+
+    def graph_upload(self) -> None:
+        cuda.call("cuGraphUpload", self.ready, self.stream)
+        cuda.call("cuStreamSynchronize", self.stream)
+
+    def graph_launch(self) -> None:
+        cuda.call("cuGraphLaunch", self.ready, self.stream)
+        cuda.call("cuStreamSynchronize", self.stream)
+
+    def local_memory(self) -> None:
+        launch(load(LOCAL, b"local"), self.block, ctypes.c_uint(3), ctypes.c_uint(77))
+        cuda.call("cuCtxSynchronize")
+
+    def limit(self, which: int, value: int) -> None:
+        cuda.call("cuCtxSetLimit", which, ctypes.c_size_t(value))
+        launch(self.nothing)
+        cuda.call("cuCtxSynchronize")
+
+    def stack_limit(self) -> None:
+        self.limit(STACK, 2 * LOCAL_BYTES)
+
+    def printf_limit(self) -> None:
+        self.limit(PRINTF, 64 * MIB)
+
+    def heap_limit(self) -> None:
+        self.limit(HEAP, 256 * MIB)
+
+    def second_context(self) -> None:
+        self.second = ctypes.c_void_p()
+        cuda.call("cuCtxCreate_v2", ctypes.byref(self.second), 0, 0)
+        launch(load(NOTHING, b"nothing"))
+        cuda.call("cuCtxSynchronize")
+
+    def second_context_ended(self) -> None:
+        cuda.call("cuCtxDestroy_v2", self.second)
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+ORDER = ("start", "context", "first_launch", "small_module", "two_mib", "big_module", "graph", "graph_upload",
+         "graph_launch", "local_memory", "printf_limit", "heap_limit", "stack_limit", "second_context",
+         "second_context_ended")
+
+
+def main() -> None:
+    stages, codes = Stages(), {}
+    for name in ORDER:
+        # What came of a graph that could not be made is what came of making it.
+        code = codes.get("graph", 0) if name.startswith("graph_") else 0
+        if code == 0:
+            try:
+                getattr(stages, name)()
+            except cuda.CudaError as error:
+                code = error.code
+        codes[name] = code
+        free = cuda.free_bytes() if name != "start" else None
+        print(json.dumps({"stage": camel(name), "result": code, "freeBytes": free}), flush=True)
+        if not sys.stdin.readline():
+            return
+
+
+main()

@@ -1,0 +1,101 @@
+"""What a process takes of the card without asking for memory: contexts, code, graphs, local memory, larger limits; as
+the driver counts it, and as our ledger does."""
+
+import contextlib
+import json
+import pathlib
+import select
+import subprocess
+import sys
+import tempfile
+
+import cuda
+import figures
+import grants
+import tools
+from step import Answer, Context, Step
+
+MIB = cuda.MIB
+SLICE = 16 << 30
+WAIT_S = 20
+
+
+@contextlib.contextmanager
+def stages(env: dict):
+    """The stages of a process, one at a time: each is taken when it is asked for."""
+    program = [sys.executable, str(tools.PROGRAMS / "stages.py")]
+    child = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def each():
+        while True:
+            if not select.select([child.stdout], [], [], WAIT_S)[0]:
+                raise TimeoutError(f"no stage within {WAIT_S} s")
+            line = child.stdout.readline()
+            if not line:
+                return
+            yield child.pid, json.loads(line)
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write("\n")
+
+    try:
+        yield each()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def observe(env: dict, ledger=None) -> dict:
+    """Per stage what the driver counts, what the process sees as free, and what the ledger holds."""
+    before, card_before = figures.processes(), figures.used_bytes()
+    seen = {}
+    with stages(env) as each:
+        for pid, stage in each:
+            entry = {
+                "result": stage["result"], "processBytes": figures.of(pid, before),
+                "cardBytes": figures.used_bytes() - card_before, "freeBytes": stage["freeBytes"],
+            }
+            if ledger:
+                held = ledger()
+                entry["heldBytes"], entry["contextBytes"] = held["heldBytes"], held["contextBytes"]
+                if entry["processBytes"] is not None:
+                    entry["residualBytes"] = entry["processBytes"] - entry["heldBytes"]
+            seen[stage["stage"]] = entry
+    return seen
+
+
+def differences(seen: dict, key: str) -> dict:
+    """What each stage added, where the stage worked and both figures are known."""
+    added, before = {}, None
+    for name, entry in seen.items():
+        now = entry[key]
+        if entry["result"] == 0 and now is not None and before is not None:
+            added[name] = now - before
+        before = now
+    return added
+
+
+def residuals(context: Context) -> Answer:
+    cuda.library()
+    with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
+        measured = grants.calibrate(context)
+        grant = grants.Grant(context, str(pathlib.Path(folder) / "grant"), SLICE, measured)
+        bare = observe(tools.environment())
+        granted = observe(tools.environment(LD_PRELOAD=grant.cuda), grant.ledger)
+    # A driver that does not name this process is asked for the whole card instead.
+    key = "cardBytes" if bare["context"]["processBytes"] is None else "processBytes"
+    added = differences(bare, key)
+    if key == "processBytes" and "context" not in added:
+        added = {"context": bare["context"][key], **added}  # the process is in no list before it has a context
+    failed = {name: entry["result"] for name, entry in bare.items() if entry["result"]}
+    last = granted["secondContextEnded"]
+    return Answer(
+        ", ".join(f"{name} {size / MIB:+g} MiB" for name, size in added.items())
+        + (f"; answered otherwise: {failed}" if failed else "")
+        + f"; at the end our ledger holds {last['heldBytes'] / MIB:g} MiB, the driver counts "
+        + (f"{last['processBytes'] / MIB:g}" if last["processBytes"] is not None else "not this process"),
+        f"a process that takes one after another; {key} by NVML after each, once bare and once in a grant",
+        {"calibration": measured, "added": added, "by": key, "bare": bare, "granted": granted},
+    )
+
+
+STEPS = (Step("residuals", ("interposer 7.5",), "what contexts, code and limits take of the card", 60, residuals),)
