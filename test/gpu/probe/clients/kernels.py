@@ -40,6 +40,8 @@ _BATCH_S = 0.01
 
 
 class Load:
+    """Made while nobody else uses the card, for it measures its kernel."""
+
     def __init__(self, us: int):
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         cuda.call("cuModuleLoadData", ctypes.byref(self._module), _TEXT.format(us=us).encode() + b"\0")
@@ -59,10 +61,12 @@ class Load:
                 break
         if "COTENANT_PROBE_NODE" not in os.environ:
             self._turns.value = max(1, int(_FIRST_TURNS * us / 1e6 / took))
-        batch = max(2, int(_BATCH_S * 1e6 / us))
-        self.kernel_s = min(self._batch(batch) for _ in range(5)) / batch
+        self._size = max(2, int(_BATCH_S * 1e6 / us))
+        self.kernel_s = min(self._batch(self._size) for _ in range(5)) / self._size
+
+    def run(self) -> None:
         self._stop, self._done, self._began = threading.Event(), 0, time.monotonic()
-        self._thread = threading.Thread(target=self._run, args=(batch,), daemon=True)
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
     def _batch(self, count: int) -> float:
@@ -72,11 +76,11 @@ class Load:
         cuda.call("cuCtxSynchronize")
         return time.perf_counter() - began
 
-    def _run(self, batch: int) -> None:
+    def _go_on(self) -> None:
         cuda.call("cuCtxSetCurrent", self._context)
         while not self._stop.is_set():
-            self._batch(batch)
-            self._done += batch
+            self._batch(self._size)
+            self._done += self._size
 
     def stop(self) -> dict:
         """How many kernels ran and in which time; their number times their length is what the card worked for them."""

@@ -4,7 +4,7 @@ import ctypes
 import struct
 
 import nvml
-from children import family, Child
+from children import Child, family
 from step import Answer, Context, NotHere, Step
 
 KINDS = ("Compute", "Graphics", "MPSCompute")
