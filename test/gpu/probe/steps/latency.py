@@ -1,0 +1,78 @@
+"""What our object adds to a launch and to an allocation, over a driver that is not idle: the measured program of the
+benchmarks (test/bench/programs/calls.c), bare and in a grant, in turns."""
+
+import contextlib
+import pathlib
+import select
+import statistics
+import subprocess
+import tempfile
+
+import cuda
+import grants
+import tools
+from step import Answer, Context, Step
+
+MIB = cuda.MIB
+SLICE = 8 << 30
+ROUNDS = 11
+WAIT_S = 10
+#: Name and command. The median over blocks of calls leaves out what neighbours took.
+COMMANDS = (
+    ("launch", "launch 5000 500 0"), ("allocFree2MiB", f"alloc 500 10 0 {2 * MIB}"), ("allocFree512B", "alloc 500 10 0 512"),
+)
+
+
+class Caller:
+    def __init__(self, program: str, env: dict):
+        self.child = subprocess.Popen([program], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                      bufsize=1)
+
+    def ask(self, command: str) -> float:
+        """Median of nanoseconds per call."""
+        self.child.stdin.write(f"{command}\n")
+        if not select.select([self.child.stdout], [], [], WAIT_S)[0]:
+            raise TimeoutError(f"{command}: no answer within {WAIT_S} s")
+        line = self.child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{command}: the program ended with {self.child.wait()}")
+        return float(line.split()[0])
+
+    def end(self) -> None:
+        self.child.kill()
+        self.child.communicate()
+
+
+def latency(context: Context) -> Answer:
+    program = context.program("bench", "calls")
+    cuda.library()
+    data = {}
+    with tempfile.TemporaryDirectory(prefix="ctp-") as folder, contextlib.ExitStack() as undo:
+        grant = grants.Grant(context, str(pathlib.Path(folder) / "grant"), SLICE, grants.calibrate(context))
+        callers = []
+        for env in ({}, {"LD_PRELOAD": grant.cuda}, {}):
+            callers.append(Caller(program, tools.environment(**env)))
+            undo.callback(callers[-1].end)
+        for name, command in COMMANDS:
+            samples = [[], [], []]
+            for round_number in range(ROUNDS + 2):
+                for turn in range(3):
+                    which = (turn + round_number) % 3
+                    value = callers[which].ask(command)
+                    if round_number >= 2:
+                        samples[which].append(value)
+            bare, ours, again = samples
+            data[name] = {
+                "bareNs": round(statistics.median(bare), 1), "oursNs": round(statistics.median(ours), 1),
+                "addedNs": round(statistics.median(b - a for a, b in zip(bare, ours)), 1),
+                "noiseNs": round(abs(statistics.median(b - a for a, b in zip(bare, again))), 1),
+            }
+    return Answer(
+        "; ".join(f"{name} {entry['bareNs']:.0f} ns, ours adds {entry['addedNs']:.0f} (noise {entry['noiseNs']:.0f})"
+                  for name, entry in data.items()),
+        f"native/build/bench/calls bare, preloaded and bare once more, {ROUNDS} rounds in turns, medians of differences",
+        data,
+    )
+
+
+STEPS = (Step("latency", ("interposer 7.3",), "what our object adds to a launch and an allocation", 45, latency),)
