@@ -13,8 +13,14 @@ class _Header(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
 
+def capabilities() -> int:
+    """The effective ones, a bit each."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1], 16) for line in status if line.startswith("CapEff"))
+
+
 def drop(keep: list = (), user: int = 0) -> None:
-    """Keeps only the capabilities of these numbers, or becomes an ordinary user. NVML is started afterwards."""
+    """Keeps of its capabilities only those of these numbers, or becomes an ordinary user. NVML is started after it."""
     ctypes.CDLL("libnvidia-ml.so.1")  # may lie where others cannot look
     if user:
         os.setgroups([])
@@ -22,7 +28,7 @@ def drop(keep: list = (), user: int = 0) -> None:
         os.setresuid(user, user, user)
         return
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then their high halves
-    for number in keep:
+    for number in (number for number in keep if capabilities() >> number & 1):
         for which in (0, 1):
             sets[3 * (number // 32) + which] |= 1 << number % 32
     libc = ctypes.CDLL(None, use_errno=True)
@@ -30,12 +36,7 @@ def drop(keep: list = (), user: int = 0) -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def effective_capabilities() -> dict:
-    with open("/proc/self/status") as status:
-        return {"mask": next(int(line.split()[1], 16) for line in status if line.startswith("CapEff"))}
-
-
-def lists() -> dict:
+def lists(seconds: float) -> dict:
     """The three lists, and who used the card in the last seconds; pids as this process is told them."""
     device, answer = nvml.card(), {"own": os.getpid()}
     for kind in KINDS:
@@ -44,7 +45,7 @@ def lists() -> dict:
             answer[kind] = {"code": 0, "bytes": {str(pid): taken for pid, taken in found.items()}}
         except nvml.NvmlError as refused:
             answer[kind] = {"code": refused.code, "bytes": {}}
-    code, rows = nvml.utilisation(device, int((time.time() - 2) * 1e6))
+    code, rows = nvml.utilisation(device, int((time.time() - seconds) * 1e6))
     return {**answer, "utilisation": {"code": code, "pids": sorted({row["pid"] for row in rows})}}
 
 
@@ -104,4 +105,4 @@ def calls(pid: int) -> dict:
     return {"calls": {**answer, **_accounting(device, pid), **_gpm(device)}}
 
 
-DO = {"drop": drop, "lists": lists, "calls": calls, "capabilities": effective_capabilities}
+DO = {"drop": drop, "lists": lists, "calls": calls, "capabilities": lambda: {"mask": capabilities()}}

@@ -1,12 +1,26 @@
 """All steps, in the order of their value: a probe that is cut off has answered what matters most."""
 
 from . import (
-    events, exports, gating, identity, latency, nvml_cost, nvml_lists, nvml_memory, nvml_rights, nvml_utilization,
-    pools, residuals, rounding, runtime, timeslice,
+    events,
+    exports,
+    gating,
+    identity,
+    latency,
+    mps,
+    nvml_cost,
+    nvml_lists,
+    nvml_memory,
+    nvml_rights,
+    nvml_utilization,
+    pools,
+    residuals,
+    rounding,
+    runtime,
+    timeslice,
 )
 
 ALL = (
-    *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS,
-    *nvml_lists.STEPS, *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *timeslice.STEPS,
-    *events.STEPS, *latency.STEPS, *nvml_cost.STEPS, *gating.STEPS,
+    *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS, *nvml_lists.STEPS,
+    *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *timeslice.STEPS, *events.STEPS, *latency.STEPS,
+    *nvml_cost.STEPS, *gating.STEPS, *mps.STEPS,
 )

@@ -12,8 +12,8 @@ from step import Answer, Context, Step
 
 CLIENTS = (1, 20, 100)
 START_S = 45
-#: Host memory that a process with a context may need.
-HOST_BYTES = 400 << 20
+#: Host memory that a process with a context may need, with a real driver and with the simulated one.
+HOST_BYTES = {False: 400 << 20, True: 40 << 20}
 CHURN_S = 1.0
 CHURN_BYTES = 2 << 20
 RATES_HZ = (0, 1, 10, 100)
@@ -113,6 +113,7 @@ class Sampling(threading.Thread):
 def effect(calls: dict, who: Child) -> dict:
     """A loop of cuMemAlloc and cuMemFree beside sampling of each rate."""
     answer = {}
+    who.ask("churn", bytes=CHURN_BYTES, seconds=0.1)  # the first turns are slower
     for hertz in RATES_HZ:
         sampling = Sampling(calls, hertz) if hertz else None
         if sampling:
@@ -140,7 +141,8 @@ def measure(context: Context) -> Answer:
             grow(members, min(wanted, most), deadline)
             if len(members) == 1:
                 one = max(1, before - nvml.memory(device)["free"])
-                most = max(1, min(most, int(before * 0.9) // one, int(host_available() * 0.8) // HOST_BYTES))
+                host = int(host_available() * 0.8) // HOST_BYTES[context.simulated]
+                most = max(1, min(most, int(before * 0.9) // one, host))
             if str(len(members)) in by_clients:
                 break
             calls = sampler_calls(device)
