@@ -1,0 +1,67 @@
+// The control groups of a bed: one of a name of its own in every hierarchy, made before the kubelet wants it, and cleared of
+// processes and removed when the bed goes. Beds whose maker is gone are cleared by the next one.
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+
+const MOUNT = '/sys/fs/cgroup';
+const NAME = /^cotenant-bed-(\d+)$/;
+
+export const bedCgroup = (pid: number): string => `cotenant-bed-${pid}`;
+const hierarchies = (): string[] =>
+  existsSync(join(MOUNT, 'cgroup.controllers')) ? [MOUNT] : readdirSync(MOUNT).map((name) => join(MOUNT, name));
+
+/** Where the bed's own programs run, with whoever they leave behind (a container's shim outlives containerd). */
+export const systemGroup = (name: string): string =>
+  join(existsSync(join(MOUNT, 'unified')) ? join(MOUNT, 'unified') : MOUNT, name, 'system');
+
+export function makeCgroups(name: string): void {
+  for (const hierarchy of hierarchies()) mkdirSync(join(hierarchy, name), { recursive: true });
+  mkdirSync(systemGroup(name), { recursive: true });
+}
+
+function below(folder: string): string[] {
+  if (!existsSync(folder)) return [];
+  const inner = readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  return [...inner.flatMap((entry) => below(join(folder, entry.name))), folder];
+}
+
+const processesIn = (folder: string): number[] => {
+  try {
+    return readFileSync(join(folder, 'cgroup.procs'), 'utf8').split('\n').filter(Boolean).map(Number);
+  } catch {
+    return []; // it went meanwhile
+  }
+};
+
+/** Kills whoever is in a bed's groups and removes them; throws when something does not go. */
+export async function clearCgroups(name: string): Promise<void> {
+  for (let tries = 0; ; tries += 1) {
+    const folders = hierarchies().flatMap((hierarchy) => below(join(hierarchy, name)));
+    for (const pid of new Set(folders.flatMap(processesIn))) {
+      try {
+        process.kill(pid, 'SIGKILL');
+      } catch {
+        // it has ended meanwhile
+      }
+    }
+    for (const folder of folders) {
+      try {
+        rmdirSync(folder);
+      } catch (error) {
+        if (tries >= 100) throw error;
+      }
+    }
+    if (!hierarchies().some((hierarchy) => existsSync(join(hierarchy, name)))) return;
+    await delay(100);
+  }
+}
+
+/** Beds of processes that are gone. */
+export async function clearAbandoned(): Promise<void> {
+  const names = new Set(hierarchies().flatMap((hierarchy) => readdirSync(hierarchy)));
+  for (const name of names) {
+    const pid = NAME.exec(name)?.[1];
+    if (pid !== undefined && !existsSync(`/proc/${pid}`)) await clearCgroups(name);
+  }
+}

@@ -1,0 +1,69 @@
+// etcd, API server, controllers and scheduler of a bed. Everything listens on loopback inside its network namespace, so
+// ports are fixed. Owns their command lines; who starts them when is bed.ts.
+import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+export const API_PORT = 16443;
+const ETCD_PORT = 12379;
+/** Address of the node, and the networks of pods and Services: inside the namespace, so they can be anything. */
+export const NETWORK = {
+  node: '10.231.1.1',
+  gateway: '10.231.1.254',
+  pods: '10.231.7.0/24',
+  services: '10.231.100.0/24',
+};
+
+export type ControlPlane = {
+  readonly kubeconfig: string;
+  readonly commands: Readonly<Record<'etcd' | 'apiserver' | 'controllers' | 'scheduler', readonly string[]>>;
+};
+
+export function controlPlane(folder: string, bin: string, packages: string): ControlPlane {
+  const at = (...parts: string[]) => join(folder, ...parts);
+  mkdirSync(at('certificates'), { recursive: true });
+  execFileSync('openssl', ['genrsa', '-out', at('sa.key'), '2048'], { stdio: 'ignore' });
+  execFileSync('openssl', ['rsa', '-in', at('sa.key'), '-pubout', '-out', at('sa.pub')], { stdio: 'ignore' });
+  const token = randomBytes(16).toString('hex');
+  writeFileSync(at('tokens.csv'), `${token},admin,admin,"system:masters"\n`, { mode: 0o600 });
+  const kubeconfig = at('kubeconfig');
+  const config = {
+    apiVersion: 'v1',
+    kind: 'Config',
+    'current-context': 'bed',
+    clusters: [{ name: 'bed', cluster: { server: `https://127.0.0.1:${API_PORT}`, 'insecure-skip-tls-verify': true } }],
+    users: [{ name: 'admin', user: { token } }],
+    contexts: [{ name: 'bed', context: { cluster: 'bed', user: 'admin' } }],
+  };
+  writeFileSync(kubeconfig, JSON.stringify(config), { mode: 0o600 });
+  const etcd = `http://127.0.0.1:${ETCD_PORT}`;
+  const peer = `http://127.0.0.1:${ETCD_PORT + 1}`;
+  return {
+    kubeconfig,
+    commands: {
+      etcd: [
+        join(packages, 'usr/bin/etcd'),
+        ...['--data-dir', at('etcd')],
+        ...['--listen-client-urls', etcd, '--advertise-client-urls', etcd],
+        ...['--listen-peer-urls', peer, '--initial-advertise-peer-urls', peer],
+        ...['--initial-cluster', `default=${peer}`, '--unsafe-no-fsync'],
+      ],
+      apiserver: [
+        join(bin, 'kube-apiserver'),
+        ...['--etcd-servers', etcd, '--secure-port', String(API_PORT), '--bind-address', '127.0.0.1'],
+        ...['--advertise-address', NETWORK.node, '--cert-dir', at('certificates')],
+        ...['--service-account-key-file', at('sa.pub'), '--service-account-signing-key-file', at('sa.key')],
+        ...['--service-account-issuer', 'https://bed.test', '--service-cluster-ip-range', NETWORK.services],
+        ...['--token-auth-file', at('tokens.csv'), '--authorization-mode', 'Node,RBAC'],
+        ...['--kubelet-preferred-address-types', 'InternalIP', '--allow-privileged'],
+      ],
+      controllers: [
+        join(bin, 'kube-controller-manager'),
+        ...['--kubeconfig', kubeconfig, '--service-account-private-key-file', at('sa.key')],
+        ...['--leader-elect=false', '--use-service-account-credentials'],
+      ],
+      scheduler: [join(bin, 'kube-scheduler'), '--kubeconfig', kubeconfig, '--leader-elect=false'],
+    },
+  };
+}

@@ -1,0 +1,105 @@
+// A mount and network namespace for one bed, and the processes in it. All end with the process that made them, also when
+// that one is killed: the namespaces' holder sees its standard input close, the others are told by the kernel.
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, openSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+export type Ran = { readonly code: number | null; readonly out: string; readonly err: string };
+
+export type Namespaces = {
+  /** Of the holder: `nsenter -t PID -m -n` gets in. */
+  readonly pid: number;
+  /** Runs a program inside to its end. */
+  run(command: readonly string[], options?: { input?: string; env?: Record<string, string> }): Ran;
+  /** Runs a script inside; throws with what it said when it fails. */
+  script(text: string): void;
+  /** Starts a program inside that goes on; its output is FOLDER/NAME.log. */
+  start(name: string, command: readonly string[], env?: Record<string, string>): ChildProcess;
+  /** Ends what was started, the last one first, then the namespaces. */
+  close(): Promise<void>;
+};
+
+const GRACE_MS = 10_000;
+
+async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const ended = once(child, 'exit');
+  child.kill('SIGTERM');
+  const timer = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
+  await ended;
+  clearTimeout(timer);
+}
+
+/** `group`: the control group in which all that is started runs. */
+export async function openNamespaces(folder: string, group: string): Promise<Namespaces> {
+  const holder = spawn('unshare', ['-m', '-n', '--propagation', 'private', 'sh', '-c', 'echo in; exec cat'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  holder.stdin.on('error', () => {});
+  const inside = once(createInterface({ input: holder.stdout }), 'line');
+  const failed = once(holder, 'exit').then(() => {
+    throw new Error('no mount and network namespace can be made here');
+  });
+  await Promise.race([inside, failed]);
+  failed.catch(() => {});
+  const pid = holder.pid ?? 0;
+  const enter = ['nsenter', '-t', String(pid), '-m', '-n'];
+  const started: ChildProcess[] = [];
+  const run: Namespaces['run'] = (command, { input = '', env = {} } = {}) => {
+    const [file = '', ...args] = [...enter, ...command];
+    const result = spawnSync(file, args, {
+      input,
+      env: { ...process.env, ...env },
+      encoding: 'utf8',
+      maxBuffer: 1 << 28,
+    });
+    return { code: result.status, out: result.stdout ?? '', err: result.stderr ?? '' };
+  };
+  return {
+    pid,
+    run,
+    script(text) {
+      const { code, err } = run(['sh', '-eu', '-c', text]);
+      if (code !== 0) throw new Error(`the bed's namespace: ${err.trim()}`);
+    },
+    start(name, command, env = {}) {
+      const log = openSync(join(folder, `${name}.log`), 'w');
+      const inGroup = ['sh', '-c', 'echo $$ > "$0/cgroup.procs" && exec "$@"', group];
+      const child = spawn('setpriv', ['--pdeathsig', 'TERM', ...inGroup, ...enter, ...command], {
+        env: { ...process.env, ...env },
+        stdio: ['ignore', log, log],
+      });
+      closeSync(log);
+      started.push(child);
+      return child;
+    },
+    async close() {
+      for (const child of started.toReversed()) await end(child);
+      await end(holder);
+    },
+  };
+}
+
+/** The last lines of a program's log, for the text of an error. */
+export function lastWords(folder: string, name: string, lines = 5): string {
+  try {
+    return readFileSync(join(folder, `${name}.log`), 'utf8')
+      .trim()
+      .split('\n')
+      .slice(-lines)
+      .join('\n');
+  } catch {
+    return '';
+  }
+}
+
+/** A program of this machine, by name; undefined: it is not there. */
+export function onPath(name: string): string | undefined {
+  try {
+    return execFileSync('sh', ['-c', 'command -v "$1"', 'sh', name], { encoding: 'utf8' }).trim();
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,26 @@
+// `npm run cluster`: a Kubernetes of its own on this machine, kept until Ctrl-C. Says how to talk to it.
+import { chmodSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { untilSignal } from '../../src/cli/wait.ts';
+import { bedGround, startBed } from './bed/bed.ts';
+
+const say = (line: string) => console.error(line);
+const ground = bedGround(say);
+if (!ground.ok) {
+  console.error(`no test cluster here: ${ground.reason}`);
+  process.exit(2);
+}
+const stopped = untilSignal();
+const started = performance.now();
+const bed = await startBed(ground, say);
+const kubectl = join(bed.folder, 'kubectl');
+const words = ['nsenter', '-t', String(bed.namespaces.pid), '-m', '-n', join(ground.bin, 'kubectl')];
+writeFileSync(kubectl, `#!/bin/sh\nexec ${words.join(' ')} --kubeconfig ${join(bed.folder, 'kubeconfig')} "$@"\n`);
+chmodSync(kubectl, 0o755);
+say(
+  `up after ${Math.round((performance.now() - started) / 1000)} s; its network is its own, so talk to it with ${kubectl}`,
+);
+say('Ctrl-C ends it and leaves nothing behind');
+await stopped;
+await bed.close();
+say('everything has ended');
