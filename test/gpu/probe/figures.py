@@ -4,7 +4,6 @@ import ctypes
 
 import nvml
 
-NOT_FOUND, NOT_SUPPORTED = 6, 3
 _MOST = 256
 _FILL = 0xAA
 

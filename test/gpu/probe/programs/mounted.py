@@ -20,7 +20,8 @@ def main() -> None:
     original, over, real = work / "original", work / "over", work / "lib"
     for folder in (original, over, real):
         folder.mkdir()
-    subprocess.run(["mount", "--bind", str(driver.parent), str(original)], check=True)
+    # With what is mounted inside it: container toolkits mount each of the driver's files.
+    subprocess.run(["mount", "--rbind", str(driver.parent), str(original)], check=True)
     for entry in os.scandir(original):
         if entry.name == driver.name:
             continue

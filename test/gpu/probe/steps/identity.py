@@ -91,22 +91,26 @@ def identity(context: Context) -> Answer:
             lists["noSymbolBeginsThere"].append(key)
         elif name != row.symbol:
             lists["namedOtherwise"].append(f"{key}: {name}")
+    newer_found = dict.fromkeys(map(str, NEWER), 0)
     for (base, mode), row in newest(table).items():
         flags = PER_THREAD_STREAM if mode == "per-thread" else LEGACY_STREAM
         known = look_up(base, row.version, flags)
         for version in NEWER:
-            if known is not None and look_up(base, version, flags) != known:
+            answer = look_up(base, version, flags)
+            newer_found[str(version)] += answer is not None
+            if None not in (known, answer) and answer != known:
                 lists["newerVariant"].append(f"{base} {version} {mode}")
     shared = sorted(sorted(names) for names in by_address.values() if len(names) > 1)
     names = ("notFound", "secondLookUpDiffers", "withoutFlagDiffers", "differsFromExport", "noSymbolBeginsThere",
              "namedOtherwise", "newerVariant")
     data = {"asked": len(table), "found": found, "files": sorted(str(file) for file in files),
-            "sharedAddresses": shared, **{name: lists[name] for name in names}}
+            "sharedAddresses": shared, "newerFound": newer_found, **{name: lists[name] for name in names}}
     return Answer(
         f"of {found} variants {found - len(lists['secondLookUpDiffers'])} answer one pointer twice, "
         f"{found - len(lists['differsFromExport'])} the exported symbol's; dladdr names another symbol for "
         f"{len(lists['namedOtherwise'])} and none for {len(lists['noSymbolBeginsThere'])}; "
-        f"{len(lists['newerVariant'])} answers change at newer versions",
+        f"{len(lists['newerVariant'])} answers change at newer versions, at which "
+        f"{min(newer_found.values())} to {max(newer_found.values())} are found",
         "cuGetProcAddress_v2 twice for each row of native/abi/cuda-driver.facts, dlsym, dladdr, and the newest variants "
         f"again at versions {', '.join(map(str, NEWER))}",
         data,

@@ -12,6 +12,7 @@ import tempfile
 import cuda
 import figures
 import grants
+import nvml
 import tools
 from step import Answer, Context, Step
 
@@ -44,14 +45,22 @@ def stages(env: dict):
         child.communicate()
 
 
+def listed():
+    """Processes that the driver lists; None where it lists none to anybody."""
+    try:
+        return figures.processes()
+    except nvml.NvmlError:
+        return None
+
+
 def observe(env: dict, ledger=None) -> dict:
     """Per stage what the driver counts, what the process sees as free, and what the ledger holds."""
-    before, card_before = figures.processes(), figures.used_bytes()
+    before, card_before = listed(), figures.used_bytes()
     seen = {}
     with stages(env) as each:
         for pid, stage in each:
             entry = {
-                "result": stage["result"], "processBytes": figures.of(pid, before),
+                "result": stage["result"], "processBytes": figures.of(pid, before) if before is not None else None,
                 "cardBytes": figures.used_bytes() - card_before, "freeBytes": stage["freeBytes"],
             }
             if ledger:

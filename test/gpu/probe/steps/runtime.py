@@ -128,7 +128,7 @@ def cudart(context: Context) -> Answer:
             tools.compile_cuda(compiler, "runtime.cu", program, compute, "-cudart", kind)
             paths = [path, os.environ.get("LD_LIBRARY_PATH")] if path else []
             env = {"LD_LIBRARY_PATH": ":".join(part for part in paths if part)} if path else {}
-            kinds[kind] = at.compare([program, *at.amounts()], 3, 15, **env)
+            kinds[kind] = at.compare([program, *at.amounts()], 3, 10, **env)
         return answer(kinds, at)
 
 
