@@ -1,4 +1,4 @@
-"""What NVML says of processes that share the card through MPS, under a daemon of our own that is ended with the step."""
+"""What NVML says of processes that share the card through MPS, under a daemon of our own that ends with the step."""
 
 import contextlib
 import os
@@ -41,9 +41,10 @@ def daemon():
         for place in places.values():
             os.mkdir(place)
         env = {**os.environ, **places}
+        # In sessions of their own: if this step is killed with all of its session, the warden still ends the daemon.
         control = subprocess.Popen([CONTROL, "-f"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
-        warden = subprocess.Popen([sys.executable, WARDEN, str(control.pid)], env=env, stdin=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, start_new_session=True)
+        warden = subprocess.Popen([sys.executable, WARDEN], env=env, stdin=subprocess.PIPE,
                                   stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             deadline = time.monotonic() + 5
@@ -81,15 +82,13 @@ def lists(device, names: dict) -> dict:
 def samples(device, names: dict) -> dict:
     """How often each process is named while both are busy, and with what mean percentage."""
     last, began, seen = int(time.time() * 1e6), time.monotonic(), {}
-    code = None
     while time.monotonic() - began < WATCH_S:
-        code, rows = nvml.utilisation(device, last)
+        _, rows = nvml.utilisation(device, last)
         for row in rows:
             seen.setdefault(names.get(row["pid"], f"other {row['pid']}"), []).append(row["sm"])
         last = max([last, *(row["atUs"] for row in rows)])
         time.sleep(0.02)
-    return {"lastCode": code, "named": {
-        name: {"times": len(found), "meanPercent": statistics.mean(found)} for name, found in seen.items()}}
+    return {name: {"times": len(found), "meanPercent": statistics.mean(found)} for name, found in seen.items()}
 
 
 def observe(device, environment: dict, servers_now) -> dict:
@@ -133,7 +132,7 @@ def mps(context: Context) -> Answer:
                 raise NotHere("the clients found no MPS server and used the card without it")
     where = "; ".join(f"{kind} list {', '.join(found) or 'nobody'}" for kind, found in seen["memory"]["lists"].items())
     named = ", ".join(f"{name} {facts['meanPercent']:.0f} % ({facts['times']} times)"
-                      for name, facts in seen["utilisation"]["named"].items())
+                      for name, facts in seen["utilisation"].items())
     return Answer(
         f"{where}; utilisation names {named or 'nobody'}",
         "two clients that hold 256 and 512 MiB and are both busy, the server known from the daemon",
