@@ -50,6 +50,8 @@ export type Bed = {
   /** Socket of containerd, and the path under which simulated devices and tests find the node's files. */
   readonly containerdSocket: string;
   kubectl(...args: readonly string[]): Ran;
+  /** The same with something on its standard input. */
+  kubectlWith(input: string, ...args: readonly string[]): Ran;
   /** Creates or changes objects; throws with the server's words when it refuses. */
   apply(...objects: readonly object[]): void;
   /** One object, or undefined where there is none of the name. */
@@ -72,8 +74,9 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   const plane = controlPlane(folder, ground.bin, ground.packages);
   const node = bedNode(folder, ground.bin, ground.packages, plane.kubeconfig, cgroup);
   const path = { PATH: `${join(ground.packages, 'usr/bin')}:${join(ground.packages, 'usr/sbin')}:${process.env.PATH}` };
-  const kubectl = (...args: readonly string[]): Ran =>
-    namespaces.run([join(ground.bin, 'kubectl'), '--kubeconfig', plane.kubeconfig, ...args]);
+  const kubectlWith = (input: string, ...args: readonly string[]): Ran =>
+    namespaces.run([join(ground.bin, 'kubectl'), '--kubeconfig', plane.kubeconfig, ...args], { input });
+  const kubectl = (...args: readonly string[]): Ran => kubectlWith('', ...args);
   const until = async (what: string, log: string, good: () => boolean): Promise<void> => {
     const deadline = Date.now() + READY_MS;
     while (!good()) {
@@ -113,12 +116,10 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
     namespaces,
     containerdSocket: node.socket,
     kubectl,
+    kubectlWith,
     apply(...objects) {
       const input = objects.map((object) => JSON.stringify(object)).join('\n---\n');
-      const { code, err } = namespaces.run(
-        [join(ground.bin, 'kubectl'), '--kubeconfig', plane.kubeconfig, 'apply', '--server-side', '-f', '-'],
-        { input },
-      );
+      const { code, err } = kubectlWith(input, 'apply', '--server-side', '-f', '-');
       if (code !== 0) throw new Error(err.trim());
     },
     get<T>(kind: string, name: string, namespace = 'default') {

@@ -57,6 +57,8 @@ export function controlPlane(folder: string, bin: string, packages: string): Con
         ...['--service-account-issuer', 'https://bed.test', '--service-cluster-ip-range', NETWORK.services],
         ...['--token-auth-file', at('tokens.csv'), '--authorization-mode', 'Node,RBAC'],
         ...['--kubelet-preferred-address-types', 'InternalIP', '--allow-privileged'],
+        // Services reach their pods without a kube-proxy.
+        '--enable-aggregator-routing',
       ],
       controllers: [
         join(bin, 'kube-controller-manager'),

@@ -1,0 +1,70 @@
+// Our own image, made of this checkout the way the Dockerfile says (the Node of the tests, production packages, native parts,
+// sources), and the chart installed from it by a real helm.
+import { execFileSync } from 'node:child_process';
+import { cpSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { stringify } from 'yaml';
+import type { Bed } from './bed.ts';
+
+const ROOT = join(import.meta.dirname, '../../..');
+export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
+export const NAMESPACE = 'cotenant-system';
+
+type Lock = { packages: Record<string, { dev?: boolean; optional?: boolean }> };
+
+/** Shared objects that a program needs, the loader included, by their paths on this machine. */
+function librariesOf(program: string): string[] {
+  const text = execFileSync('ldd', [program], { encoding: 'utf8' });
+  return [...text.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map(([, path = '']) => path);
+}
+
+export function addCotenantImage(bed: Bed): void {
+  const root = join(bed.folder, 'image-cotenant');
+  const put = (from: string, to: string) => {
+    mkdirSync(dirname(join(root, to)), { recursive: true });
+    cpSync(from, join(root, to), { recursive: true, dereference: true });
+  };
+  put(process.execPath, 'usr/local/bin/node');
+  for (const path of librariesOf(process.execPath)) put(path, path);
+  const lock = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8')) as Lock;
+  const packages = Object.entries(lock.packages).filter(
+    ([path, { dev, optional }]) => path !== '' && !dev && !optional,
+  );
+  for (const [path] of packages) put(join(ROOT, path), join('opt/cotenant', path));
+  for (const path of ['package.json', 'LICENSE', 'native/build.ts', 'src', 'webhook']) {
+    put(join(ROOT, path), join('opt/cotenant', path));
+  }
+  const native = join(ROOT, 'native/build');
+  for (const name of [
+    'cotenant.node',
+    'cotenant-sampler',
+    'cotenant-calibrate',
+    'libcotenant.so',
+    'libcotenant-nvml.so',
+  ]) {
+    put(join(native, name), join('opt/cotenant/native/build', name));
+  }
+  for (const name of ['tmp', 'proc', 'sys', 'dev', 'etc', 'var/lib', 'var/run', 'run']) {
+    mkdirSync(join(root, name), { recursive: true });
+  }
+  const { repository, tag } = COTENANT_IMAGE;
+  bed.addImage(`${repository}:${tag}`, root, ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.ts']);
+  rmSync(root, { recursive: true });
+}
+
+/** `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. */
+export function installChart(bed: Bed, helm: string, values: object): void {
+  const home = join(bed.folder, 'helm');
+  const env = {
+    HELM_CACHE_HOME: join(home, 'cache'),
+    HELM_CONFIG_HOME: join(home, 'config'),
+    HELM_DATA_HOME: join(home, 'data'),
+    KUBECONFIG: join(bed.folder, 'kubeconfig'),
+  };
+  const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--namespace', NAMESPACE];
+  const { code, err, out } = bed.namespaces.run(
+    [helm, ...words, '--create-namespace', '--wait', '--timeout', '90s', '--values', '-'],
+    { env, input: stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' }) },
+  );
+  if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
+}
