@@ -12,12 +12,6 @@
 #include "../../abi/nvml.h"
 #include "node.h"
 
-static uint64_t clock_offset_us(void) {
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
-    return (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000 - node_now_ns() / 1000;
-}
-
 static bool in_list(const struct client *client, uint32_t card, uint64_t type) {
     return client->role == SIM_ROLE_CUDA && (client->types & type) &&
            (client->contexts[card] || client_bytes(client, card, false));
@@ -53,20 +47,18 @@ static void list_utilisation(struct node *node, struct client *caller, const str
                              struct sim_reply *reply, char *payload) {
     struct card *card = &node->cards[request->card];
     struct sim_process_utilisation *rows = (struct sim_process_utilisation *)payload;
-    uint64_t offset = clock_offset_us(), newest = 0;
+    uint64_t newest = 0;
     struct sample fresh[SIM_SAMPLES];
     size_t fresh_count = 0, row_count = 0;
     for (size_t i = 0; i < SIM_SAMPLES; i++) {
         struct sample sample = card->samples[(card->sample_next + i) % SIM_SAMPLES];
-        if (sample.at_ns == 0) continue;
-        uint64_t at_us = sample.at_ns / 1000 + offset;
-        if (at_us <= request->arg[0]) continue;
+        if (sample.at_us == 0 || sample.at_us <= request->arg[0]) continue;
         fresh[fresh_count++] = sample;
-        if (sample.pid) newest = at_us;
+        if (sample.pid) newest = sample.at_us;
     }
     size_t counted = 0;
     for (size_t i = 0; i < fresh_count; i++) {
-        if (fresh[i].at_ns / 1000 + offset <= newest) counted++;
+        if (fresh[i].at_us <= newest) counted++;
     }
     for (size_t i = 0; i < counted; i++) {
         if (fresh[i].pid == 0) continue;

@@ -20,7 +20,7 @@ struct client;
 struct group;
 
 struct sample {
-    uint64_t at_ns;   /* CLOCK_MONOTONIC; 0 = never written */
+    uint64_t at_us;   /* on the wall clock, so that every answer tells the same; 0 = never written */
     pid_t pid;        /* the process that ran last when the sample was taken; 0 = none */
     uint32_t percent; /* of the sample period in which any kernel ran */
 };

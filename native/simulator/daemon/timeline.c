@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "node.h"
@@ -72,10 +73,16 @@ static struct client *next_turn(struct node *node, struct card *card, struct cli
     return after ? after : first;
 }
 
+static uint64_t clock_offset_us(void) {
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    return (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000 - node_now_ns() / 1000;
+}
+
 static void take_sample(struct card *card) {
     uint64_t percent = card->busy_in_sample_ns * 100 / SIM_SAMPLE_NS;
     card->samples[card->sample_next] = (struct sample){
-        .at_ns = card->next_sample_ns,
+        .at_us = card->next_sample_ns / 1000 + clock_offset_us(),
         .pid = card->busy_in_sample_ns ? card->last_pid : 0,
         .percent = (uint32_t)(percent > 100 ? 100 : percent),
     };

@@ -108,6 +108,14 @@ def processes(device, kind: str = "Compute") -> dict:
     raise NvmlError(list_name(kind, 3), 13)
 
 
+def listed(device, kind: str = "Compute") -> dict:
+    """The same; nobody where the driver refuses the list."""
+    try:
+        return processes(device, kind)
+    except NvmlError:
+        return {}
+
+
 class Utilisation(ctypes.Structure):
     _fields_ = [("pid", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("at_us", ctypes.c_uint64),
                 ("sm", ctypes.c_uint32), ("memory", ctypes.c_uint32), ("encoder", ctypes.c_uint32),

@@ -1,8 +1,9 @@
-"""Ends the MPS daemon of CUDA_MPS_PIPE_DIRECTORY when the process that started it is gone, however it went: waits for the
-end of its input, which that process alone holds open."""
+"""Ends the MPS daemon of CUDA_MPS_PIPE_DIRECTORY when the process that started it is gone, however it went: it waits for
+the end of its input, which that process alone holds open. The daemon's folders go with it."""
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,3 +40,4 @@ except (OSError, subprocess.TimeoutExpired):
 wait_for_end(3)
 for pid in left():
     os.kill(pid, signal.SIGKILL)
+shutil.rmtree(pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).parent, ignore_errors=True)

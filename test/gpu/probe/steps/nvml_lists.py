@@ -71,10 +71,12 @@ def stride(context: Context) -> Answer:
         pids = two_clients(members)
         lists = {nvml.list_name(kind, version): ask(device, nvml.list_name(kind, version), pids)
                  for kind in KINDS for version in (1, 2, 3)}
-        listed = sorted(set(nvml.processes(device)) & set(pids))
+        listed = sorted(set(nvml.listed(device)) & set(pids))
     compute = [lists[nvml.list_name("Compute", version)] for version in (1, 2, 3)]
     if not any(form.get("entries") for form in compute):
-        raise NotHere("the compute list is empty although two processes hold a context: pids of another namespace?")
+        codes = [form.get("code") for form in compute]
+        raise NotHere(f"no compute list names anybody although two processes hold a context (codes {codes}): pids of "
+                      "another namespace?")
     sizes = ", ".join(f"v{i + 1} {form.get('entryBytes') or 'nothing'}" for i, form in enumerate(compute))
     short = compute[2].get("roomForOne", {})
     return Answer(
@@ -123,7 +125,7 @@ def detail(context: Context) -> Answer:
         modes = {word: detail_mode(device, mode, pids) for word, mode in DETAIL_MODES.items()}
         wrong = DetailList(24 | 2 << 24, 0, 0, 0, None)
         version_2 = nvml.attempt(name, device, ctypes.byref(wrong))
-        plain = nvml.processes(device)
+        plain = nvml.listed(device)
     same = sorted(entry["bytes"] or 0 for entry in modes["compute"]["entries"]) == sorted(
         taken or 0 for taken in plain.values())
     said = ", ".join(f"{word} {mode['code']}" for word, mode in modes.items())

@@ -24,8 +24,9 @@ class Watch:
         self.last = self.read()
 
     def read(self) -> dict:
-        card, found = nvml.memory(self.device), nvml.processes(self.device)
+        card, found = nvml.memory(self.device), nvml.listed(self.device)
         return {**{f"card {key}": card[key] for key in ("used", "reserved", "free")},
+                "list": sum(taken or 0 for taken in found.values()),
                 **{who: found.get(pid) for who, pid in self.pids.items()}}
 
     def change(self, since: float) -> dict:
@@ -41,6 +42,7 @@ class Watch:
         parts = {key: (now[key] or 0) - (before[key] or 0) for key in now}
         return {
             "processes": {who: parts[who] for who in self.pids},
+            "wholeList": parts["list"],
             "card": {key: parts[f"card {key}"] for key in ("used", "reserved", "free")},
             "movedAfterS": None if moved is None else round(moved, 4),
         }
@@ -104,7 +106,7 @@ def memory(context: Context) -> Answer:
         watch = Watch(device, {"owner": owner.pid, "other": other.pid})
         stage(watch, seen, "context", owner, "start")
         stage(watch, seen, "otherContext", other, "start")
-        listed = owner.pid in nvml.processes(device)
+        listed = owner.pid in nvml.listed(device)
         stage(watch, seen, "linear", owner, "linear", name="a", bytes=SIZE)
         stage(watch, seen, "linearFreed", owner, "linear free", name="a")
         if stage(watch, seen, "pool", owner, "pool", name="p", bytes=SIZE):
@@ -142,12 +144,12 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
         victim.ask("start", timeout_s=30)
         held = victim.ask("linear", timeout_s=60, name="a", bytes=block, count=size // block, touch=touch)["bytes"]
         held_card = card_used(device) - used_before
-        was_listed = victim.pid in nvml.processes(device)
+        was_listed = victim.pid in nvml.listed(device)
         since, seen, slowest = time.monotonic(), {}, 0.0
         os.kill(victim.pid, signal.SIGKILL)
         while len(seen) < 3 and time.monotonic() - since < 20:
             before = time.monotonic()
-            facts = {"dead": state(victim.pid) in ("Z", ""), "offList": victim.pid not in nvml.processes(device),
+            facts = {"dead": state(victim.pid) in ("Z", ""), "offList": victim.pid not in nvml.listed(device),
                      "free": card_used(device) - used_before < held_card // 100 + 2 * MIB}
             now = time.monotonic()
             slowest = max(slowest, now - before)
@@ -172,15 +174,17 @@ def kill(context: Context) -> Answer:
     else:
         said = (f"memory is free {small['freeS']:.3f} s after SIGKILL with {small['heldBytes'] / GIB:g} GiB and "
                 f"{large['freeS']:.3f} s with {large['heldBytes'] / GIB:g} GiB")
+    gone = (f"off the list after {small['offListS']} s and {large['offListS']} s"
+            if small["wasListed"] and large["wasListed"] else "no list names our process here")
     return Answer(
-        f"{said}; off the list after {small['offListS']} s and {large['offListS']} s",
+        f"{said}; {gone}",
         "polling card and list from the signal on; each look may wait for the driver's own locks",
         {"small": small, "large": large, "touched": touch},
     )
 
 
 def look(device, who: Child, used_before: int) -> dict:
-    found = nvml.processes(device)
+    found = nvml.listed(device)
     return {"state": state(who.pid), "listed": who.pid in found, "bytes": found.get(who.pid),
             "cardBytes": card_used(device) - used_before}
 
@@ -211,19 +215,19 @@ def zombies(context: Context) -> Answer:
             until(lambda: state(who.pid) == "Z", 10)
             freed = until(lambda: card_used(device) - used_before < size, 3)
             data["killedWithForkedChild"] = {**look(device, who, used_before), "freeS": freed,
-                                             "heirListed": heir in nvml.processes(device)}
+                                             "heirListed": heir in nvml.listed(device)}
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(heir, signal.SIGKILL)
         after = until(lambda: card_used(device) - used_before < size, 10)
         data["heirGone"] = {**look(device, who, used_before), "freeS": after}
-    if not data["running"]["listed"]:
-        raise NotHere("a process that holds memory is not on the list by its pid: pids of another namespace?")
-    word = {True: "listed", False: "not listed"}
     kept = data["killedWithForkedChild"]["freeS"] is None
+    word = {True: "listed", False: "not listed"}
+    lists = (f"a stopped process is {word[data['stopped']['listed']]}, a zombie {word[data['zombie']['listed']]}"
+             if data["running"]["listed"] else "no list names our process here, alive or dead")
     return Answer(
-        f"a stopped process is {word[data['stopped']['listed']]}, a zombie {word[data['zombie']['listed']]} with "
-        f"{data['zombie']['cardBytes'] / MIB:g} MiB left on the card; a forked child that outlives its parent "
+        f"{lists}; a stopped process keeps {data['stopped']['cardBytes'] / MIB:g} MiB of the card, a zombie "
+        f"{data['zombie']['cardBytes'] / MIB:g} MiB; a forked child that outlives its parent "
         f"{'keeps' if kept else 'does not keep'} the memory",
         f"{size // MIB} MiB held through SIGSTOP, SIGKILL without wait, and SIGKILL of a process that had forked",
         data,
