@@ -10,6 +10,8 @@ only, unless --managed allows a few MiB of managed memory for the one question t
 
 Prints a table; --out writes everything as JSON (test/gpu/observed/README.md says what it holds). Exit code 0: every
 step answered or said why it cannot here; 1: a step failed or ran out of time; 2: a mistake of usage.
+
+COTENANT_PROBE_STEPS=FOLDER takes FOLDER/steps instead of the steps beside this file: so the probe itself is tested.
 """
 
 import argparse
@@ -24,6 +26,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+if os.environ.get("COTENANT_PROBE_STEPS"):
+    sys.path.insert(0, os.environ["COTENANT_PROBE_STEPS"])
 
 import machine  # noqa: E402
 from step import Answer, Context, NotHere, Step  # noqa: E402

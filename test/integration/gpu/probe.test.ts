@@ -1,0 +1,228 @@
+// The probe of a real driver (test/gpu/probe), run on the simulated node: every question has a step, every step answers or
+// says why not, one that fails costs only itself; and what drivers were observed to do agrees with the simulated one.
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { testUnless } from '../../support/gate.ts';
+import { eventually, temporaryFolder } from '../../support/node.ts';
+import { COMPARED, type Disagreement, disagreements, factAt, type Observation, type StepResult } from './facts.ts';
+
+const ROOT = join(import.meta.dirname, '../../..');
+const PROBE = join(ROOT, 'test/gpu/probe/probe.py');
+const OBSERVED = join(ROOT, 'test/gpu/observed');
+const QUESTIONS = [
+  ...Array.from({ length: 10 }, (_, index) => `interposer 7.${index + 1}`),
+  ...[...'abcdefghij'].map((letter) => `exporter 9.${letter}`),
+];
+const PROBE_MS = 500_000;
+
+const noPython = spawnSync('python3', ['-c', 'import sys; sys.exit(sys.version_info < (3, 9))']).status !== 0;
+const test = testUnless(noPython ? 'there is no python3, or one older than 3.9' : undefined);
+
+type Run = { code: number | null; text: string; report: Observation | undefined; mark: string };
+
+/** Runs the probe; all its processes carry a mark in their environment. */
+async function probe(t: ExecutionContext, words: readonly string[], env: Record<string, string> = {}): Promise<Run> {
+  const mark = `COTENANT_PROBE_TEST=${process.pid}-${Math.random()}`;
+  const out = join(temporaryFolder(t), 'report.json');
+  const [name = '', value = ''] = mark.split('=');
+  const child = spawn('python3', [PROBE, '--out', out, ...words], {
+    env: { ...process.env, ...env, [name]: value, PYTHONDONTWRITEBYTECODE: '1' },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  t.teardown(() => child.kill('SIGTERM'));
+  const parts: string[] = [];
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => parts.push(part.toString()));
+  const [code] = (await once(child, 'close')) as [number | null];
+  const text = parts.join('');
+  const report = code === 2 ? undefined : (JSON.parse(readFileSync(out, 'utf8')) as Observation);
+  return { code, text, report, mark };
+}
+
+/** Living processes whose environment carries the mark. */
+function marked(mark: string): string[] {
+  return readdirSync('/proc').filter((pid) => {
+    try {
+      return /^\d+$/.test(pid) && readFileSync(`/proc/${pid}/environ`, 'latin1').split('\0').includes(mark);
+    } catch {
+      return false; // it ended meanwhile, or is not ours to read
+    }
+  });
+}
+
+const noneLeft = (mark: string) =>
+  eventually(() => (marked(mark).length === 0 ? true : undefined), 'no process of the probe is left', 10_000);
+
+const complaints = (steps: readonly StepResult[]) =>
+  steps
+    .filter(({ status }) => status === 'failed' || status === 'out of time')
+    .map(({ id, status, answer, said }) => `${id} ${status}: ${answer}\n${said ?? ''}`);
+
+test('on the simulated node every step answers or says why not, and drivers agree with it as observed', async (t) => {
+  t.timeout(PROBE_MS);
+  execFileSync('make', ['-C', join(ROOT, 'native'), '--silent', '--no-print-directory', '-j2', 'bench']);
+  const { code, report, mark } = await probe(t, ['--simulated', '--managed']);
+  const steps = report?.steps ?? [];
+  t.deepEqual(complaints(steps), []);
+  t.is(code, 0);
+  t.true(report?.simulated);
+  for (const step of steps) {
+    t.regex(step.answer, /\S/, step.id);
+    t.is(step.how === '', step.status === 'not here', `${step.id} says how it was obtained`);
+  }
+  const asked = new Set(steps.flatMap((step) => step.questions));
+  t.deepEqual(
+    QUESTIONS.filter((question) => !asked.has(question)),
+    [],
+    'questions without a step',
+  );
+  await noneLeft(mark);
+
+  if (!report) return;
+  t.deepEqual(
+    COMPARED.filter((path) => factAt(report, path) === undefined),
+    [],
+    'facts to compare of which the simulated node says nothing',
+  );
+  const known = JSON.parse(readFileSync(join(ROOT, 'test/gpu/disagreements.json'), 'utf8')) as Disagreement[];
+  const files = readdirSync(OBSERVED).filter((name) => name.endsWith('.json'));
+  t.true(files.includes('simulated-h100.json'));
+  t.deepEqual(
+    known.filter((entry) => !files.includes(entry.observation) || entry.reason.trim() === ''),
+    [],
+    'listed disagreements without an observation or a reason',
+  );
+  const observations = files.map(
+    (name) => [name, JSON.parse(readFileSync(join(OBSERVED, name), 'utf8')) as Observation] as const,
+  );
+  t.deepEqual(
+    observations.flatMap(([name, observed]) => disagreements(name, observed, report, known)),
+    [],
+  );
+  const ids = (observation: Observation | undefined) => observation?.steps.map((step) => step.id);
+  const committed = observations.find(([name]) => name === 'simulated-h100.json')?.[1];
+  t.deepEqual(ids(committed), ids(report), 'simulated-h100.json is of the steps that there are');
+});
+
+test('an unknown step is refused with the names of those that there are', async (t) => {
+  const { code, text } = await probe(t, ['--simulated', '--step', 'exports', '--step', 'exprots']);
+  t.is(code, 2);
+  t.regex(text, /no step exprots; there are exports, /);
+});
+
+const TROUBLE = `
+import ctypes, os, subprocess, time
+from step import Answer, NotHere, Step
+
+def fine(context): return Answer("yes", "looked", {"one": 1})
+def hang(context):
+    subprocess.Popen(["sleep", "600"])
+    time.sleep(600)
+def crash(context): ctypes.string_at(0)
+def end(context): os._exit(0)
+def wrong(context): raise ValueError("what is this?")
+def absent(context): raise NotHere("there is no such thing")
+def leaver(context):
+    subprocess.Popen(["sleep", "600"])
+    return fine(context)
+def half(context):
+    fine(context)
+    return Answer("yes", "looked", {"not JSON": object()})
+
+ALL = (
+    Step("hang", (), "hangs", 2, hang), Step("crash", (), "crashes", 20, crash), Step("end", (), "ends", 20, end),
+    Step("wrong", (), "raises", 20, wrong), Step("absent", (), "is not here", 20, absent),
+    Step("leaver", (), "leaves a process", 20, leaver), Step("half", (), "answers half", 20, half),
+    Step("long", (), "has no time", 481, fine), Step("fine", (), "answers", 20, fine),
+)
+`;
+
+test('a step that hangs, crashes or leaves processes behind costs only itself', async (t) => {
+  const folder = temporaryFolder(t);
+  mkdirSync(join(folder, 'steps'));
+  writeFileSync(join(folder, 'steps/__init__.py'), TROUBLE);
+  const { code, text, report, mark } = await probe(t, ['--simulated'], { COTENANT_PROBE_STEPS: folder });
+  const ended = (report?.steps ?? []).map(({ id, status }) => [id, status]);
+  t.deepEqual(
+    ended,
+    [
+      ['hang', 'out of time'],
+      ['crash', 'failed'],
+      ['end', 'failed'],
+      ['wrong', 'failed'],
+      ['absent', 'not here'],
+      ['leaver', 'answered'],
+      ['half', 'failed'],
+      ['long', 'out of time'],
+      ['fine', 'answered'],
+    ],
+    text,
+  );
+  t.is(code, 1);
+  const answers = new Map((report?.steps ?? []).map((step) => [step.id, step]));
+  t.is(answers.get('hang')?.answer, 'not within 2 s');
+  t.is(answers.get('wrong')?.answer, 'ValueError: what is this?');
+  t.is(answers.get('absent')?.answer, 'there is no such thing');
+  t.deepEqual(answers.get('fine')?.data, { one: 1 });
+  await noneLeft(mark);
+});
+
+const step = (id: string, data: StepResult['data'], status: StepResult['status'] = 'answered'): StepResult => ({
+  id,
+  questions: [],
+  status,
+  answer: '',
+  how: '',
+  data,
+});
+const observation = (simulated: boolean, ...steps: StepResult[]): Observation => ({
+  format: 1,
+  simulated,
+  driver: '',
+  cuda: 13000,
+  steps,
+});
+const entry = (fact: string, of = 'card.json'): Disagreement => ({ observation: of, fact, reason: 'harmless' });
+const SIMULATED = observation(true, step('memory', { granule: 2, sizes: { '1': 2, '3': 4 }, releasedS: 1 }));
+const DIFFERENT = [step('memory', { granule: 2, sizes: { '1': 2, '3': 6 }, releasedS: 9 })];
+const COMPARISONS: { what: string; observed: Observation; known?: Disagreement[]; wrong: string[] }[] = [
+  { what: 'the same facts', observed: SIMULATED, wrong: [] },
+  {
+    what: 'another value, times left out',
+    observed: observation(false, ...DIFFERENT),
+    wrong: ['card.json: memory/sizes/3: 6, simulated 4'],
+  },
+  {
+    what: 'a listed difference of hardware',
+    observed: observation(false, ...DIFFERENT),
+    known: [entry('memory/sizes')],
+    wrong: [],
+  },
+  {
+    what: 'a difference listed for another file, or with a name that only begins alike',
+    observed: observation(false, ...DIFFERENT),
+    known: [entry('memory/sizes', 'other.json'), entry('memory/size')],
+    wrong: ['card.json: memory/sizes/3: 6, simulated 4', 'card.json: memory/size is listed and does not disagree'],
+  },
+  {
+    what: 'a listed difference of a simulated run',
+    observed: observation(true, ...DIFFERENT),
+    known: [entry('memory/sizes')],
+    wrong: ['card.json: memory/sizes/3: 6, simulated 4'],
+  },
+  { what: 'a step that could not answer', observed: observation(false, step('memory', {}, 'not here')), wrong: [] },
+  {
+    what: 'a listed difference that is none',
+    observed: observation(false, step('memory', { granule: 2, sizes: {} })),
+    known: [entry('memory/granule')],
+    wrong: ['card.json: memory/granule is listed and does not disagree'],
+  },
+];
+for (const { what, observed, known = [], wrong } of COMPARISONS) {
+  test(`observations are compared: ${what}`, (t) => {
+    const found = disagreements('card.json', observed, SIMULATED, known, ['memory']);
+    t.deepEqual(found, wrong);
+  });
+}
