@@ -15,6 +15,7 @@ COTENANT_PROBE_STEPS=FOLDER takes FOLDER/steps instead of the steps beside this 
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -55,21 +56,24 @@ def run_outside(step: Step, arguments: list, env: dict) -> dict:
         def inherit():
             os.dup2(answer.fileno(), 3)
             os.set_inheritable(3, True)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
+        # Told to end while the step is being started, the probe would lose sight of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         child = subprocess.Popen(
             [sys.executable, __file__, "--inside", step.id, *arguments],
             stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env,
             start_new_session=True, close_fds=False, preexec_fn=inherit,
         )
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             code = child.wait(timeout=step.budget_s)
         except subprocess.TimeoutExpired:
             code = None
-        try:
-            os.killpg(child.pid, signal.SIGKILL)  # whatever it left running
-        except ProcessLookupError:
-            pass
-        child.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # whatever it left running
+            child.wait()
         answer.seek(0)
         text = answer.read().decode()
         said.seek(0)
@@ -118,6 +122,7 @@ def main() -> int:
         for step in steps:
             print(f"{step.id:<22} {step.budget_s:>4} s  {', '.join(step.questions)}: {step.title}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
     with machine.node(given.simulated) as env:
         facts = machine.facts(env)
         if facts is None:

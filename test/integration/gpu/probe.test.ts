@@ -1,8 +1,8 @@
 // The probe of a real driver (test/gpu/probe), run on the simulated node: every question has a step, every step answers or
 // says why not, one that fails costs only itself; and what drivers were observed to do agrees with the simulated one.
-import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
@@ -23,8 +23,13 @@ const test = testUnless(noPython ? 'there is no python3, or one older than 3.9' 
 
 type Run = { code: number | null; text: string; report: Observation | undefined; mark: string };
 
-/** Runs the probe; all its processes carry a mark in their environment. */
-async function probe(t: ExecutionContext, words: readonly string[], env: Record<string, string> = {}): Promise<Run> {
+/** Runs the probe; all its processes carry a mark in their environment. `interrupt` is called when a step begins. */
+async function probe(
+  t: ExecutionContext,
+  words: readonly string[],
+  env: Record<string, string> = {},
+  interrupt?: (child: ChildProcess, step: string) => void,
+): Promise<Run> {
   const mark = `COTENANT_PROBE_TEST=${process.pid}-${Math.random()}`;
   const out = join(temporaryFolder(t), 'report.json');
   const [name = '', value = ''] = mark.split('=');
@@ -32,12 +37,20 @@ async function probe(t: ExecutionContext, words: readonly string[], env: Record<
     env: { ...process.env, ...env, [name]: value, PYTHONDONTWRITEBYTECODE: '1' },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
-  t.teardown(() => child.kill('SIGTERM'));
+  t.teardown(() => {
+    for (const pid of marked(mark)) process.kill(Number(pid), 'SIGKILL');
+  });
   const parts: string[] = [];
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => parts.push(part.toString()));
+  if (interrupt) {
+    child.stderr.on('data', (part: Buffer) => {
+      const begun = /^(\S+) \.\.\.$/m.exec(part.toString())?.[1];
+      if (begun !== undefined) interrupt(child, begun);
+    });
+  }
   const [code] = (await once(child, 'close')) as [number | null];
   const text = parts.join('');
-  const report = code === 2 ? undefined : (JSON.parse(readFileSync(out, 'utf8')) as Observation);
+  const report = existsSync(out) ? (JSON.parse(readFileSync(out, 'utf8')) as Observation) : undefined;
   return { code, text, report, mark };
 }
 
@@ -135,15 +148,20 @@ ALL = (
     Step("hang", (), "hangs", 2, hang), Step("crash", (), "crashes", 20, crash), Step("end", (), "ends", 20, end),
     Step("wrong", (), "raises", 20, wrong), Step("absent", (), "is not here", 20, absent),
     Step("leaver", (), "leaves a process", 20, leaver), Step("half", (), "answers half", 20, half),
-    Step("long", (), "has no time", 481, fine), Step("fine", (), "answers", 20, fine),
+    Step("long", (), "has no time", 481, fine), Step("endless", (), "hangs for longer", 479, hang), Step("fine", (), "answers", 20, fine),
 )
 `;
 
-test('a step that hangs, crashes or leaves processes behind costs only itself', async (t) => {
+/** The environment in which the probe finds these steps. */
+function troubles(t: ExecutionContext): Record<string, string> {
   const folder = temporaryFolder(t);
   mkdirSync(join(folder, 'steps'));
   writeFileSync(join(folder, 'steps/__init__.py'), TROUBLE);
-  const { code, text, report, mark } = await probe(t, ['--simulated'], { COTENANT_PROBE_STEPS: folder });
+  return { COTENANT_PROBE_STEPS: folder };
+}
+
+test('a step that hangs, crashes or leaves processes behind costs only itself', async (t) => {
+  const { code, text, report, mark } = await probe(t, ['--simulated'], troubles(t));
   const ended = (report?.steps ?? []).map(({ id, status }) => [id, status]);
   t.deepEqual(
     ended,
@@ -156,6 +174,7 @@ test('a step that hangs, crashes or leaves processes behind costs only itself', 
       ['leaver', 'answered'],
       ['half', 'failed'],
       ['long', 'out of time'],
+      ['endless', 'out of time'],
       ['fine', 'answered'],
     ],
     text,
@@ -166,6 +185,15 @@ test('a step that hangs, crashes or leaves processes behind costs only itself', 
   t.is(answers.get('wrong')?.answer, 'ValueError: what is this?');
   t.is(answers.get('absent')?.answer, 'there is no such thing');
   t.deepEqual(answers.get('fine')?.data, { one: 1 });
+  await noneLeft(mark);
+});
+
+test('a probe that is told to end takes the step in hand and the simulated node with it', async (t) => {
+  const { code, report, mark } = await probe(t, ['--simulated', '--step', 'endless'], troubles(t), (child, step) => {
+    if (step === 'endless') child.kill('SIGTERM');
+  });
+  t.is(code, 143);
+  t.is(report, undefined);
   await noneLeft(mark);
 });
 
