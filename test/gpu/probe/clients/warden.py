@@ -1,5 +1,5 @@
-"""Ends the MPS daemon of CUDA_MPS_PIPE_DIRECTORY when the process that started it is gone, however it went: it waits for
-the end of its input, which that process alone holds open. The daemon's folders go with it."""
+"""Ends the MPS daemon of CUDA_MPS_PIPE_DIRECTORY when the process that started it is gone, however it went: it waits
+for the end of its input, which that process alone holds open. The daemon's folders go with it."""
 
 import os
 import pathlib

@@ -116,7 +116,8 @@ def alone(device) -> dict:
     meaning, off = best_meaning(seen)
     own = [row["sm"] for answer in answers for row in answer["rows"] if row["pid"] == pid]
     return {
-        "namedByItsPid": pid == who.pid, "idleCode": idle_code, "idleRows": len(idle_rows), "kernelS": kernel_s, "loadS": ended - load_began,
+        "namedByItsPid": pid == who.pid, "idleCode": idle_code, "idleRows": len(idle_rows), "kernelS": kernel_s,
+        "loadS": ended - load_began,
         "busyShare": ran["busyS"] / ran["seconds"], "period": period(answers), "answers": len(answers),
         "medianPercent": statistics.median(own), "leastDelayS": min(delays), "cardSamples": ring, "windows": seen,
         "meaning": meaning, "meaningOffPercent": off, "keptAfterEndS": kept,
