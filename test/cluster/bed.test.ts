@@ -1,8 +1,9 @@
 // The test cluster itself: it comes up, runs a pod as any Kubernetes does, and leaves the machine as it was.
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
+import { BOUND } from './bed/node.ts';
 
 const ground = bedGround(console.log);
 if (ground.ok) console.log(`the cluster of these tests: ${ground.versions}`);
@@ -10,6 +11,7 @@ if (ground.ok) console.log(`the cluster of these tests: ${ground.versions}`);
 const SETTINGS = ['vm/overcommit_memory', 'kernel/panic', 'kernel/panic_on_oops', 'net/ipv4/ip_forward'];
 const settings = () => SETTINGS.map((name) => readFileSync(`/proc/sys/${name}`, 'utf8'));
 const mounts = () => readFileSync('/proc/self/mounts', 'utf8');
+const folders = () => BOUND.filter((path) => existsSync(path));
 const interfaces = () => readFileSync('/proc/net/dev', 'utf8').match(/^ *[^ :]+(?=:)/gm);
 
 /** Command lines of processes that name the folder. */
@@ -62,7 +64,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
   async (t) => {
     t.timeout(300_000);
     if (!ground.ok) throw new Error(ground.reason);
-    const before = { settings: settings(), mounts: mounts(), interfaces: interfaces() };
+    const before = { settings: settings(), mounts: mounts(), interfaces: interfaces(), folders: folders() };
     const started = performance.now();
     const bed = await startBed(ground, (line) => t.log(line));
     t.teardown(() => bed.close());
@@ -86,6 +88,6 @@ testUnless(ground.ok ? undefined : ground.reason)(
       [],
     );
     t.false(readdirSync('/tmp').some((name) => bed.folder.endsWith(name)));
-    t.deepEqual({ settings: settings(), mounts: mounts(), interfaces: interfaces() }, before);
+    t.deepEqual({ settings: settings(), mounts: mounts(), interfaces: interfaces(), folders: folders() }, before);
   },
 );

@@ -1,7 +1,7 @@
 // A real Kubernetes on this machine: etcd, API server, controllers, scheduler, kubelet and containerd, in namespaces of their
 // own. Owns the order of start and end; after `close` nothing of it is left. Needs root.
 import { execFileSync, spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -10,7 +10,7 @@ import { controlPlane } from './control-plane.ts';
 import { makeImage } from './images.ts';
 import { kubernetesPrograms } from './kubernetes.ts';
 import { lastWords, type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
-import { bedNode, NODE_NAME, PAUSE_IMAGE } from './node.ts';
+import { BOUND, bedNode, NODE_NAME, PAUSE_IMAGE } from './node.ts';
 import { debianPackages } from './packages.ts';
 
 export const BUSYBOX_IMAGE = 'local.test/busybox:1';
@@ -69,6 +69,11 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   ending.defer(() => rmSync(folder, { recursive: true, force: true }));
   makeCgroups(cgroup);
   ending.defer(() => clearCgroups(cgroup));
+  // Something must be there to be bound over, and must not stay.
+  for (const path of BOUND.filter((one) => !existsSync(one))) {
+    mkdirSync(path);
+    ending.defer(() => rmdirSync(path));
+  }
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   ending.defer(() => namespaces.close());
   const plane = controlPlane(folder, ground.bin, ground.packages);

@@ -5,7 +5,8 @@ import { randomBytes } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-export const API_PORT = 16443;
+/** Of the Service `kubernetes`, whose address is one of the namespace's own: pods reach the server without a kube-proxy. */
+const API_PORT = 443;
 const ETCD_PORT = 12379;
 /** Address of the node, and the networks of pods and Services: inside the namespace, so they can be anything. */
 export const NETWORK = {
@@ -13,6 +14,7 @@ export const NETWORK = {
   gateway: '10.231.1.254',
   pods: '10.231.7.0/24',
   services: '10.231.100.0/24',
+  api: '10.231.100.1',
 };
 
 export type ControlPlane = {
@@ -51,7 +53,7 @@ export function controlPlane(folder: string, bin: string, packages: string): Con
       ],
       apiserver: [
         join(bin, 'kube-apiserver'),
-        ...['--etcd-servers', etcd, '--secure-port', String(API_PORT), '--bind-address', '127.0.0.1'],
+        ...['--etcd-servers', etcd, '--secure-port', String(API_PORT), '--bind-address', '0.0.0.0'],
         ...['--advertise-address', NETWORK.node, '--cert-dir', at('certificates')],
         ...['--service-account-key-file', at('sa.pub'), '--service-account-signing-key-file', at('sa.key')],
         ...['--service-account-issuer', 'https://bed.test', '--service-cluster-ip-range', NETWORK.services],
@@ -63,6 +65,8 @@ export function controlPlane(folder: string, bin: string, packages: string): Con
       controllers: [
         join(bin, 'kube-controller-manager'),
         ...['--kubeconfig', kubeconfig, '--service-account-private-key-file', at('sa.key')],
+        // Holds the authority, too; pods get it with their tokens.
+        ...['--root-ca-file', at('certificates/apiserver.crt')],
         ...['--leader-elect=false', '--use-service-account-credentials'],
       ],
       scheduler: [join(bin, 'kube-scheduler'), '--kubeconfig', kubeconfig, '--leader-elect=false'],

@@ -7,8 +7,15 @@ import { NETWORK } from './control-plane.ts';
 
 export const NODE_NAME = 'node-1';
 export const PAUSE_IMAGE = 'local.test/pause:1';
-/** Paths that kubelet, runtime and network plugins use whatever they are told; each gets a folder of the bed's. */
-const BOUND = ['/var/lib/kubelet', '/var/log/pods', '/var/log/containers', '/run/netns', '/var/lib/cni'];
+/** Paths that are used whatever anybody is told, and the agent's own on its node; each gets a folder of the bed's. */
+export const BOUND = [
+  '/var/lib/kubelet',
+  '/var/log/pods',
+  '/var/log/containers',
+  '/run/netns',
+  '/var/lib/cni',
+  '/var/lib/cotenant',
+];
 /** What the kubelet would write machine-wide unless it reads it already. */
 const SETTINGS = { 'vm/overcommit_memory': 1, 'kernel/panic': 10, 'kernel/panic_on_oops': 1 };
 
@@ -36,6 +43,7 @@ export function bedNode(folder: string, bin: string, packages: string, kubeconfi
   });
   const prepare = [
     'ip link set lo up',
+    `ip addr add ${NETWORK.api}/32 dev lo`,
     'echo 1 > /proc/sys/net/ipv4/ip_forward', // of this network namespace
     'ip link add outer type veth peer name inner',
     'ip link set inner up',
@@ -43,12 +51,13 @@ export function bedNode(folder: string, bin: string, packages: string, kubeconfi
     'ip link set outer up',
     `ip route add default via ${NETWORK.gateway} dev outer`,
     'mount --make-rshared /', // of this mount namespace; volumes need propagation
-    ...BOUND.map((path) => `mkdir -p ${path}`),
     ...[...binds, ...files, [at('resolv.conf'), '/etc/resolv.conf']].map(
       ([own, path]) => `mount --bind ${own} ${path}`,
     ),
   ].join('\n');
 
+  const runtime = [process.execPath, join(import.meta.dirname, 'runtime.ts'), inPackages('usr/sbin/runc'), at('gpu')];
+  writeFileSync(at('simulated-runc'), `#!/bin/sh\nexec ${runtime.join(' ')} "$@"\n`, { mode: 0o755 });
   writeFileSync(at('containerd.toml'), containerdSettings(folder, socket, packages));
   const network = {
     cniVersion: '0.4.0',
@@ -121,6 +130,11 @@ state = ${at('containerd/state')}
     runtime_type = 'io.containerd.runc.v2'
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
       BinaryName = ${JSON.stringify(join(packages, 'usr/sbin/runc'))}
+      SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.simulated]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.simulated.options]
+      BinaryName = ${at('simulated-runc')}
       SystemdCgroup = false
 [plugins.'io.containerd.nri.v1.nri']
   disable = false

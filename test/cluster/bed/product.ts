@@ -1,10 +1,12 @@
 // Our own image, made of this checkout the way the Dockerfile says (the Node of the tests, production packages, native parts,
 // sources), and the chart installed from it by a real helm.
 import { execFileSync } from 'node:child_process';
-import { cpSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
 import { stringify } from 'yaml';
+import { eventually } from '../../support/node.ts';
 import type { Bed } from './bed.ts';
+import { NODE_NAME } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
@@ -50,6 +52,44 @@ export function addCotenantImage(bed: Bed): void {
   const { repository, tag } = COTENANT_IMAGE;
   bed.addImage(`${repository}:${tag}`, root, ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.ts']);
   rmSync(root, { recursive: true });
+}
+
+/** An image of one of the programs of native/build, with a shell. */
+export function addProgramImage(bed: Bed, name: string, program: string): void {
+  const root = join(bed.folder, 'image-program');
+  cpSync(join(bed.folder, 'image-busybox'), root, { recursive: true, verbatimSymlinks: true });
+  const path = join(ROOT, 'native/build', program);
+  for (const library of librariesOf(path)) {
+    mkdirSync(dirname(join(root, library)), { recursive: true });
+    copyFileSync(library, join(root, library));
+  }
+  cpSync(path, join(root, 'bin', basename(program)));
+  bed.addImage(name, root, ['/bin/sh']);
+  rmSync(root, { recursive: true });
+}
+
+/** A simulated GPU node beside the cluster's: containers of the runtime class `nvidia` get its files when they ask for cards. */
+export async function addSimulatedCards(bed: Bed, ...cards: readonly string[]): Promise<void> {
+  const folder = join(bed.folder, 'gpu');
+  mkdirSync(folder);
+  const flags = cards.flatMap((card) => ['--card', card]);
+  bed.namespaces.start('simulator', [
+    join(ROOT, 'native/build/cotenant-simulator'),
+    'serve',
+    '--dir',
+    folder,
+    ...flags,
+  ]);
+  await eventually(() => existsSync(join(folder, 'node.sock')) || undefined, 'the simulated node listens');
+  // Links to this checkout would lead nowhere in a container.
+  for (const name of readdirSync(join(folder, 'lib'))) {
+    const path = join(folder, 'lib', name);
+    const library = realpathSync(path);
+    rmSync(path);
+    copyFileSync(library, path);
+  }
+  bed.apply({ apiVersion: 'node.k8s.io/v1', kind: 'RuntimeClass', metadata: { name: 'nvidia' }, handler: 'simulated' });
+  bed.kubectl('label', 'node', NODE_NAME, 'nvidia.com/gpu.present=true');
 }
 
 /** `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. */
