@@ -8,7 +8,7 @@ import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { addCotenantImage, addProgramImage, addSimulatedCards, installChart, NAMESPACE } from './bed/product.ts';
 import { INSIDE } from './bed/runtime.ts';
 
-const ground = bedGround(console.log);
+const ground = bedGround(console.log, false);
 const helm = lookForHelm();
 const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
 const CLIENT = 'local.test/client:1';

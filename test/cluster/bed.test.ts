@@ -5,7 +5,7 @@ import { eventually } from '../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 import { BOUND } from './bed/node.ts';
 
-const ground = bedGround(console.log);
+const ground = bedGround(console.log, false);
 if (ground.ok) console.log(`the cluster of these tests: ${ground.versions}`);
 
 const SETTINGS = ['vm/overcommit_memory', 'kernel/panic', 'kernel/panic_on_oops', 'net/ipv4/ip_forward'];

@@ -6,7 +6,7 @@ import { eventually } from '../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 import { addCotenantImage, installChart, NAMESPACE } from './bed/product.ts';
 
-const ground = bedGround(console.log);
+const ground = bedGround(console.log, false);
 const helm = lookForHelm();
 const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
 

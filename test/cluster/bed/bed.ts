@@ -8,10 +8,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
 import { makeImage } from './images.ts';
-import { kubernetesPrograms } from './kubernetes.ts';
+import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
 import { lastWords, type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
 import { BOUND, bedNode, NODE_NAME, PAUSE_IMAGE } from './node.ts';
-import { debianPackages } from './packages.ts';
+import { debianPackages, packagesHome } from './packages.ts';
 
 export const BUSYBOX_IMAGE = 'local.test/busybox:1';
 const TOOLS = ['unshare', 'nsenter', 'setpriv', 'ip', 'mount', 'openssl', 'make', 'g++', 'dpkg', 'apt-get'];
@@ -28,11 +28,12 @@ export type Ground =
     }
   | { readonly ok: false; readonly reason: string };
 
-/** What a bed stands on, fetched and built where it is not yet there; or why there can be none here. */
-export function bedGround(say: (line: string) => void): Ground {
+/** What a bed stands on; where `get` is given, fetched and built if it is not there yet. Or why there can be none here. */
+export function bedGround(say: (line: string) => void, get = true): Ground {
   if (process.getuid?.() !== 0) return { ok: false, reason: 'a test cluster needs root' };
   const missing = TOOLS.filter((name) => onPath(name) === undefined);
   if (missing.length > 0) return { ok: false, reason: `a test cluster needs ${missing.join(', ')}` };
+  if (!get && !isPrepared()) return { ok: false, reason: 'nothing is built: node test/cluster/prepare.ts says why' };
   const made = spawnSync('make', ['-C', NATIVE, '-j2', 'cluster'], { encoding: 'utf8' });
   if (made.status !== 0) return { ok: false, reason: `make -C native cluster failed: ${made.stderr.trim()}` };
   const packages = debianPackages(say);
@@ -43,6 +44,8 @@ export function bedGround(say: (line: string) => void): Ground {
   const versions = `Kubernetes ${programs.version}, containerd ${containerd}, runc ${runc}, etcd ${etcd}`;
   return { ok: true, bin: programs.bin, packages: packages.root, versions };
 }
+
+const isPrepared = () => existsSync(kubernetesHome()) && existsSync(packagesHome());
 
 export type Bed = {
   readonly folder: string;

@@ -17,6 +17,9 @@ export function kubernetesVersion(): string {
   return version;
 }
 
+/** Folder of the built programs; they are there if it is. */
+export const kubernetesHome = (): string => join(cacheFolder(), `kubernetes-${kubernetesVersion()}-${process.arch}`);
+
 export type Programs =
   | { readonly ok: true; readonly bin: string; readonly version: string }
   | { readonly ok: false; readonly reason: string };
@@ -24,8 +27,8 @@ export type Programs =
 /** Builds what is not in the cache. Never throws for a machine that cannot: that is a reason. */
 export function kubernetesPrograms(say: (line: string) => void): Programs {
   const version = kubernetesVersion();
-  const home = join(cacheFolder(), `kubernetes-${version}-${process.arch}`);
-  if (existsSync(join(home, 'kubelet'))) return { ok: true, bin: home, version };
+  const home = kubernetesHome();
+  if (existsSync(home)) return { ok: true, bin: home, version };
   if (spawnSync('go', ['version']).status !== 0) return { ok: false, reason: 'Go is not on the PATH' };
   const [major = '', minor = ''] = version.split('.');
   const facts = {
@@ -55,7 +58,7 @@ export function kubernetesPrograms(say: (line: string) => void): Programs {
     rmSync(fresh, { recursive: true, force: true });
     return { ok: false, reason: `Kubernetes cannot be built: ${built.stderr.trim().split('\n').at(-1) ?? ''}` };
   }
-  if (existsSync(join(home, 'kubelet'))) rmSync(fresh, { recursive: true });
+  if (existsSync(home)) rmSync(fresh, { recursive: true });
   else renameSync(fresh, home);
   say(`built Kubernetes ${version} in ${Math.round((performance.now() - started) / 1000)} s`);
   return { ok: true, bin: home, version };

@@ -17,15 +17,18 @@ const PACKAGES: readonly { readonly name: string; readonly from: 'own' | 'sid' }
   { name: 'busybox-static', from: 'own' },
 ];
 
+const key = createHash('sha256').update(JSON.stringify(PACKAGES)).digest('hex').slice(0, 12);
+/** Folder of the unpacked packages; they are there if it is. */
+export const packagesHome = (): string => join(cacheFolder(), `bed-packages-${key}`);
+
 export type Packages =
   | { readonly ok: true; readonly root: string; readonly versions: Readonly<Record<string, string>> }
   | { readonly ok: false; readonly reason: string };
 
 export function debianPackages(say: (line: string) => void): Packages {
-  const key = createHash('sha256').update(JSON.stringify(PACKAGES)).digest('hex').slice(0, 12);
-  const home = join(cacheFolder(), `bed-packages-${key}`);
+  const home = packagesHome();
   const listed = join(home, 'versions.json');
-  if (!existsSync(listed)) {
+  if (!existsSync(home)) {
     const wrong = fetchAll(home, say);
     if (wrong !== undefined) return { ok: false, reason: wrong };
   }
