@@ -35,16 +35,6 @@ def compile_cuda(compiler: str, source: str, out: str, compute: str, *options: s
         raise RuntimeError(f"nvcc does not compile {source}: {(done.stderr or done.stdout).strip()[-1000:]}")
 
 
-def compile_c(source: str, out: str) -> None:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if not compiler:
-        raise NotHere("there is no C compiler")
-    command = [compiler, "-O2", "-o", out, str(PROGRAMS / source), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise RuntimeError(f"{source} does not compile: {done.stderr.strip()[-1000:]}")
-
-
 def run(command: list, env: dict, timeout_s: float) -> dict:
     """The program's one line of JSON, and when it was begun; or how it ended instead."""
     begun = time.monotonic_ns()

@@ -13,6 +13,9 @@
 #define EVENTS (2 * BATCH * BATCHES)
 #define PAIRS 1000
 
+typedef int (*launch_call)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+                           void **, void **);
+
 static void *driver;
 
 static void *find(const char *name) {
@@ -53,8 +56,7 @@ int main(void) {
         fprintf(stderr, "events: %s\n", dlerror());
         return 3;
     }
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) =
-        find("cuLaunchKernel");
+    launch_call launch = find("cuLaunchKernel");
     int (*record)(void *, void *) = find("cuEventRecord"), (*query)(void *) = find("cuEventQuery");
     int (*elapsed)(float *, void *, void *) = find("cuEventElapsedTime"), (*wait)(void) = find("cuCtxSynchronize");
     int (*create)(void **, unsigned) = find("cuEventCreate");

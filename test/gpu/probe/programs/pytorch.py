@@ -1,5 +1,5 @@
-"""PyTorch: python3 pytorch.py WITHIN ABOVE. Multiplies matrices through cuBLAS and checks them, takes WITHIN bytes, then
-asks for ABOVE, and says in one line of JSON what it saw."""
+"""PyTorch: python3 pytorch.py WITHIN ABOVE. Multiplies matrices through cuBLAS and checks them, takes WITHIN bytes,
+then asks for ABOVE, and says in one line of JSON what it saw."""
 
 import json
 import sys

@@ -39,7 +39,8 @@ static int attempt(size_t bytes, void **block) {
 
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
-    size_t within = strtoull(argv[1], nullptr, 10), above = strtoull(argv[2], nullptr, 10), bytes = COUNT * sizeof(float);
+    size_t within = strtoull(argv[1], nullptr, 10), above = strtoull(argv[2], nullptr, 10);
+    size_t bytes = COUNT * sizeof(float);
     std::vector<float> numbers(COUNT), back(COUNT);
     for (int i = 0; i < COUNT; i++) numbers[i] = (float)(i % 1000);
     float *at;

@@ -2,8 +2,6 @@
 intervals over several streams is the time that the card was busy."""
 
 import ctypes
-import pathlib
-import tempfile
 import time
 
 import cuda
@@ -14,10 +12,7 @@ STREAMS, KERNELS, SPIN_US = 4, 6, 5000
 
 
 def cost(context: Context) -> Answer:
-    with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
-        program = str(pathlib.Path(folder) / "events")
-        tools.compile_c("events.c", program)
-        seen = tools.run([program], tools.environment(), 15)
+    seen = tools.run([context.program("probe", "events")], tools.environment(), 15)
     if not seen.pop("ran"):
         raise RuntimeError(seen["why"])
     seen.pop("begunNs")

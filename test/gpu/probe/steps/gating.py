@@ -5,14 +5,14 @@ from step import Answer, Context, NotHere, Step
 
 def nccl(context: Context) -> Answer:
     raise NotHere(
-        "needs two cards of one machine, PyTorch with NCCL and two processes that run all-reduces while one of them is held "
-        "back at the gate: do peers spin in NCCL's kernels meanwhile, and does the pair go on when the gate opens?"
+        "needs two cards of one machine, PyTorch with NCCL and two processes that run all-reduces while one of them is "
+        "held back at the gate: do peers spin in NCCL's kernels meanwhile, and does the pair go on when the gate opens?"
     )
 
 
 def vllm(context: Context) -> Answer:
     raise NotHere(
-        "needs two cards of one machine, vLLM and a small model served with tensor parallelism of two, both processes in "
+        "needs two cards of one machine, vLLM and a small model served with tensor parallelism of two, both in "
         "grants whose shares are held at different moments: is the text the same, and what does the slower card cost?"
     )
 

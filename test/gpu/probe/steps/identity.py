@@ -111,8 +111,8 @@ def identity(context: Context) -> Answer:
         f"{len(lists['namedOtherwise'])} and none for {len(lists['noSymbolBeginsThere'])}; "
         f"{len(lists['newerVariant'])} answers change at newer versions, at which "
         f"{min(newer_found.values())} to {max(newer_found.values())} are found",
-        "cuGetProcAddress_v2 twice for each row of native/abi/cuda-driver.facts, dlsym, dladdr, and the newest variants "
-        f"again at versions {', '.join(map(str, NEWER))}",
+        "cuGetProcAddress_v2 twice for each row of native/abi/cuda-driver.facts, dlsym, dladdr, and the newest "
+        f"variants again at versions {', '.join(map(str, NEWER))}",
         data,
     )
 

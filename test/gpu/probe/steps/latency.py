@@ -19,7 +19,8 @@ ROUNDS = 11
 WAIT_S = 10
 #: Name and command. The median over blocks of calls leaves out what neighbours took.
 COMMANDS = (
-    ("launch", "launch 5000 500 0"), ("allocFree2MiB", f"alloc 500 10 0 {2 * MIB}"), ("allocFree512B", "alloc 500 10 0 512"),
+    ("launch", "launch 5000 500 0"), ("allocFree2MiB", f"alloc 500 10 0 {2 * MIB}"),
+    ("allocFree512B", "alloc 500 10 0 512"),
 )
 
 
@@ -70,7 +71,7 @@ def latency(context: Context) -> Answer:
     return Answer(
         "; ".join(f"{name} {entry['bareNs']:.0f} ns, ours adds {entry['addedNs']:.0f} (noise {entry['noiseNs']:.0f})"
                   for name, entry in data.items()),
-        f"native/build/bench/calls bare, preloaded and bare once more, {ROUNDS} rounds in turns, medians of differences",
+        f"native/build/bench/calls bare, preloaded, bare once more, {ROUNDS} rounds in turns, medians of differences",
         data,
     )
 

@@ -19,6 +19,8 @@ from step import Answer, Context, Step
 MIB = cuda.MIB
 SLICE = 16 << 30
 WAIT_S = 20
+#: Of the program's stages.
+LAST = "secondContextEnded"
 
 
 @contextlib.contextmanager
@@ -91,15 +93,18 @@ def residuals(context: Context) -> Answer:
         bare = observe(tools.environment())
         granted = observe(tools.environment(LD_PRELOAD=grant.cuda), grant.ledger)
     # A driver that does not name this process is asked for the whole card instead.
-    key = "cardBytes" if bare["context"]["processBytes"] is None else "processBytes"
+    named = any(entry["processBytes"] is not None for entry in bare.values())
+    key = "processBytes" if named else "cardBytes"
     added = differences(bare, key)
-    if key == "processBytes" and "context" not in added:
+    if named and "context" not in added:
         added = {"context": bare["context"][key], **added}  # the process is in no list before it has a context
     failed = {name: entry["result"] for name, entry in bare.items() if entry["result"]}
-    last = granted["secondContextEnded"]
+    ends = {"bare": list(bare)[-1], "granted": list(granted)[-1]}
+    last = granted[ends["granted"]]
     return Answer(
         ", ".join(f"{name} {size / MIB:+g} MiB" for name, size in added.items())
         + (f"; answered otherwise: {failed}" if failed else "")
+        + "".join(f"; the {form} process came to an end after {name}" for form, name in ends.items() if name != LAST)
         + f"; at the end our ledger holds {last['heldBytes'] / MIB:g} MiB, the driver counts "
         + (f"{last['processBytes'] / MIB:g}" if last["processBytes"] is not None else "not this process"),
         f"a process that takes one after another; {key} by NVML after each, once bare and once in a grant",

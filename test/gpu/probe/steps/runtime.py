@@ -98,8 +98,8 @@ def answer(kinds: dict, at: Ground) -> Answer:
              for form, result in forms.items()]
     return Answer(
         "; ".join(parts),
-        f"each program in a grant of {at.slice // cuda.MIB} MiB: plain, by LD_PRELOAD, and in a mount namespace with our "
-        "object over the driver's file and the real one in the second folder of the library path",
+        f"each program in a grant of {at.slice // cuda.MIB} MiB: plain, by LD_PRELOAD, and in a mount namespace with "
+        "our object over the driver's file and the real one in the second folder of the library path",
         {"sliceBytes": at.slice, "calibration": at.measured, "programs": kinds},
     )
 
@@ -113,7 +113,7 @@ def driver_api(context: Context) -> Answer:
 
 def real_only(context: Context) -> None:
     if context.simulated:
-        raise NotHere("NVIDIA's runtime has the driver prove that it is genuine, which the simulated one does not imitate")
+        raise NotHere("NVIDIA's runtime has the driver prove that it is genuine; the simulated one does not imitate it")
 
 
 def cudart(context: Context) -> Answer:

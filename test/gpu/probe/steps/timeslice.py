@@ -91,13 +91,13 @@ def timeslice(context: Context) -> Answer:
         entry["slowdown"] = round(max(first["wallSeconds"], second["wallSeconds"]) / entry["alone"]["wallSeconds"], 3)
         data[f"kernels{us}us"] = entry
         length = first["medianGapSeconds"] or first["medianOffSeconds"]
-        said = f"the other's slice is about {length * 1e3:.2f} ms" if length else "slices do not show in the ends of kernels"
-        parts.append(f"kernels of {us} us: {entry['slowdown']:g} times as long together as alone, the first one's share "
-                     f"{entry['firstShare']:.0%}, {said}")
+        said = f"the other's slice is about {length * 1e3:.2f} ms" if length else "slices do not show in kernels' ends"
+        parts.append(f"kernels of {us} us: {entry['slowdown']:g} times as long together as alone, the first one's "
+                     f"share {entry['firstShare']:.0%}, {said}")
     return Answer(
         "; ".join(parts),
-        "two processes with the same work at once: ends of kernels by events, and gaps in the card's clock that a kernel "
-        "saw itself",
+        "two processes with the same work at once: ends of kernels by events, and gaps in the card's clock that a "
+        "kernel saw itself",
         data,
     )
 
