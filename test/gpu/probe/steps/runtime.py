@@ -122,12 +122,11 @@ def cudart(context: Context) -> Answer:
     cuda.library()
     kinds = {}
     with ground(context) as at:
-        compute = cuda.facts()["card"]["compute"]
-        for kind, path in (("static", None), ("shared", tools.runtime_folder(compiler))):
+        compute, libraries = cuda.facts()["card"]["compute"], tools.runtime_folder(compiler)
+        paths = ":".join(path for path in (libraries, os.environ.get("LD_LIBRARY_PATH")) if path)
+        for kind, env in (("static", {}), ("shared", {"LD_LIBRARY_PATH": paths})):
             program = str(at.folder / kind)
-            tools.compile_cuda(compiler, "runtime.cu", program, compute, "-cudart", kind)
-            paths = [path, os.environ.get("LD_LIBRARY_PATH")] if path else []
-            env = {"LD_LIBRARY_PATH": ":".join(part for part in paths if part)} if path else {}
+            tools.compile_cuda(compiler, "runtime.cu", program, compute, "-cudart", kind, f"-L{libraries}")
             kinds[kind] = at.compare([program, *at.amounts()], 3, 10, **env)
         return answer(kinds, at)
 
