@@ -91,13 +91,13 @@ export function compare(
   tolerance: Tolerance,
 ): NodeState {
   const owners = new Map(sample.processes.map((process) => [process, ownerOf(process)]));
-  const containers = grants.map((reading) => {
-    const own = sample.processes.filter((process) => {
-      const owner = owners.get(process);
-      return owner?.kind === 'grant' && owner.id === reading.grant.id;
-    });
-    return containerState(sample, reading, own, tolerance);
+  const byGrant = Map.groupBy(sample.processes, (process) => {
+    const owner = owners.get(process);
+    return owner?.kind === 'grant' ? owner.id : undefined;
   });
+  const containers = grants.map((reading) =>
+    containerState(sample, reading, byGrant.get(reading.grant.id) ?? [], tolerance),
+  );
   const failures: Record<string, number> = { gone: 0, no_cgroup: 0, host: 0, memory_not_available: 0 };
   for (const [process, owner] of owners) {
     const listed = process.cards.filter((use) => use.listed);

@@ -205,11 +205,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
       const records = enforcer.act(state);
       kills.add(records);
-      const processesOf = (id: string) =>
-        sample.processes.filter((process) => {
-          const owner = ownerOf(process);
-          return owner.kind === 'grant' && owner.id === id;
-        });
+      const byGrant = Map.groupBy(sample.processes, (process) => {
+        const owner = ownerOf(process);
+        return owner.kind === 'grant' ? owner.id : undefined;
+      });
+      const processesOf = (id: string) => byGrant.get(id) ?? [];
       for (const { live: entry, reading } of fresh) {
         const round = roundOf(reading, { ownPidNamespace, isAlive });
         teach(sample, entry, round, processesOf(entry.grant.id));
