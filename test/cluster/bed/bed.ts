@@ -33,6 +33,8 @@ export function bedGround(say: (line: string) => void, get = true): Ground {
   if (process.getuid?.() !== 0) return { ok: false, reason: 'a test cluster needs root' };
   const missing = TOOLS.filter((name) => onPath(name) === undefined);
   if (missing.length > 0) return { ok: false, reason: `a test cluster needs ${missing.join(', ')}` };
+  const forbidden = whatIsForbidden();
+  if (forbidden !== undefined) return { ok: false, reason: forbidden };
   if (!get && !isPrepared()) return { ok: false, reason: 'nothing is built: node test/cluster/prepare.ts says why' };
   const made = spawnSync('make', ['-C', NATIVE, '-j2', 'cluster'], { encoding: 'utf8' });
   if (made.status !== 0) return { ok: false, reason: `make -C native cluster failed: ${made.stderr.trim()}` };
@@ -43,6 +45,25 @@ export function bedGround(say: (line: string) => void, get = true): Ground {
   const { containerd, runc, 'etcd-server': etcd } = packages.versions;
   const versions = `Kubernetes ${programs.version}, containerd ${containerd}, runc ${runc}, etcd ${etcd}`;
   return { ok: true, bin: programs.bin, packages: packages.root, versions };
+}
+
+/** Root of a container is not allowed everything; what a bed does first is tried. */
+function whatIsForbidden(): string | undefined {
+  if (!existsSync('/sys/fs/cgroup/memory/cgroup.procs'))
+    return 'a test cluster is made for control groups of version 1 so far';
+  const trial = '/sys/fs/cgroup/memory/cotenant-trial';
+  try {
+    mkdirSync(trial, { recursive: true });
+    rmdirSync(trial);
+  } catch (error) {
+    return `control groups cannot be made here: ${(error as NodeJS.ErrnoException).code}`;
+  }
+  const script =
+    'mount -t tmpfs none /mnt && ip link add outer type veth peer name inner && ip link add bed0 type bridge';
+  const { status, stderr } = spawnSync('unshare', ['-m', '-n', '--propagation', 'private', 'sh', '-c', script], {
+    encoding: 'utf8',
+  });
+  return status === 0 ? undefined : `mount and network namespaces cannot be used here: ${stderr.trim().split('\n')[0]}`;
 }
 
 const isPrepared = () => existsSync(kubernetesHome()) && existsSync(packagesHome());
