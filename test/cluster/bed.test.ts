@@ -2,6 +2,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
+import { processesNaming } from '../support/processes.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 import { BOUND } from './bed/node.ts';
 
@@ -13,18 +14,6 @@ const settings = () => SETTINGS.map((name) => readFileSync(`/proc/sys/${name}`, 
 const mounts = () => readFileSync('/proc/self/mounts', 'utf8');
 const folders = () => BOUND.filter((path) => existsSync(path));
 const interfaces = () => readFileSync('/proc/net/dev', 'utf8').match(/^ *[^ :]+(?=:)/gm);
-
-/** Command lines of processes that name the folder. */
-const processesOf = (folder: string): string[] =>
-  readdirSync('/proc').flatMap((name) => {
-    if (!/^\d+$/.test(name)) return [];
-    try {
-      const words = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
-      return words.includes(folder) ? [words] : [];
-    } catch {
-      return []; // it has ended meanwhile
-    }
-  });
 
 type Pod = {
   status?: { phase?: string; podIP?: string; containerStatuses?: { state?: { terminated?: { exitCode?: number } } }[] };
@@ -78,11 +67,11 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const running = await phase(bed, 'two', 'Running');
     t.regex(running.status?.podIP ?? '', /^10\.231\.7\.\d+$/);
     t.is(bed.kubectl('exec', 'two', '--', 'cat', '/etc/hostname').out, 'two\n');
-    t.true(processesOf(bed.folder).length > 5);
+    t.true(processesNaming(bed.folder).length > 5);
 
     // With a pod still running.
     await bed.close();
-    t.deepEqual(processesOf(bed.folder), []);
+    t.deepEqual(processesNaming(bed.folder), []);
     t.deepEqual(
       readdirSync('/sys/fs/cgroup/memory').filter((name) => name.startsWith('cotenant-bed-')),
       [],

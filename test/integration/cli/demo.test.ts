@@ -1,7 +1,7 @@
 // The demonstration as a newcomer sees it: started, watched through what it prints and serves, and ended by Ctrl-C.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -11,6 +11,7 @@ import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import type { View } from '../../../src/agent/view.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
+import { processesNaming } from '../../support/processes.ts';
 
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
 
@@ -33,18 +34,6 @@ function startDemo(t: ExecutionContext, ...flags: string[]) {
   });
   return { folder, child, lines, ended, interrupt };
 }
-
-/** Processes that carry the folder in their command line. */
-const processesOf = (folder: string): string[] =>
-  readdirSync('/proc').flatMap((name) => {
-    if (!/^\d+$/.test(name)) return [];
-    try {
-      const words = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
-      return words.includes(folder) ? [words] : [];
-    } catch {
-      return []; // it has ended meanwhile
-    }
-  });
 
 /** Tenants' groups of this demonstration that are still there, anywhere in the unified hierarchy. */
 function groupsOf(ids: readonly string[]): string[] {
@@ -98,7 +87,7 @@ test('the demonstration shows limits held, a cheat stopped and a patched pod, an
   const [code] = await demo.ended;
   t.is(code, 0, demo.lines.slice(-20).join('\n'));
   t.true(demo.lines.includes('everything has ended'));
-  t.deepEqual(processesOf(demo.folder), []);
+  t.deepEqual(processesNaming(demo.folder), []);
   t.deepEqual(readdirSync(demo.folder), []);
   t.deepEqual(groupsOf(ids), []);
 });
@@ -113,7 +102,7 @@ test('a port that is in use ends it with one sentence, and nothing is left runni
   t.is(code, 2);
   const words = demo.lines.filter((line) => !line.startsWith('building'));
   t.deepEqual(words, [`cotenant: listen EADDRINUSE: address already in use 127.0.0.1:${port}`]);
-  t.deepEqual(processesOf(demo.folder), []);
+  t.deepEqual(processesNaming(demo.folder), []);
   t.deepEqual(readdirSync(demo.folder), []);
 });
 

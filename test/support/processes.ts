@@ -1,0 +1,14 @@
+// Processes of the machine, for tests that nothing is left behind.
+import { readdirSync, readFileSync } from 'node:fs';
+
+/** Command lines of processes that name a path. */
+export const processesNaming = (path: string): string[] =>
+  readdirSync('/proc').flatMap((name) => {
+    if (!/^\d+$/.test(name)) return [];
+    try {
+      const words = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
+      return words.includes(path) ? [words] : [];
+    } catch {
+      return []; // it has ended meanwhile
+    }
+  });
