@@ -4,6 +4,7 @@ import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import { processesNaming } from '../support/processes.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
+import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';
 
 const ground = bedGround(console.log, false);
@@ -73,7 +74,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await bed.close();
     t.deepEqual(processesNaming(bed.folder), []);
     t.deepEqual(
-      readdirSync('/sys/fs/cgroup/memory').filter((name) => name.startsWith('cotenant-bed-')),
+      readdirSync('/sys/fs/cgroup/memory').filter((name) => name === bedCgroup(process.pid)),
       [],
     );
     t.false(readdirSync('/tmp').some((name) => bed.folder.endsWith(name)));

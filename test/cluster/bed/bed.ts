@@ -5,7 +5,7 @@ import { cpSync, existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, symlinkS
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from './cgroups.ts';
+import { bedCgroup, clearAbandoned, clearCgroups, isAlone, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
 import { makeImage } from './images.ts';
 import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
@@ -93,10 +93,12 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   ending.defer(() => rmSync(folder, { recursive: true, force: true }));
   makeCgroups(cgroup);
   ending.defer(() => clearCgroups(cgroup));
-  // Something must be there to be bound over, and must not stay.
+  // Something must be there to be bound over, and must not stay; but another bed may have bound over it meanwhile.
   for (const path of BOUND.filter((one) => !existsSync(one))) {
     mkdirSync(path);
-    ending.defer(() => rmdirSync(path));
+    ending.defer(() => {
+      if (isAlone(cgroup)) rmdirSync(path);
+    });
   }
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   ending.defer(() => namespaces.close());

@@ -57,6 +57,10 @@ export async function clearCgroups(name: string): Promise<void> {
   }
 }
 
+/** Is there another bed on this machine? */
+export const isAlone = (name: string): boolean =>
+  hierarchies().every((hierarchy) => readdirSync(hierarchy).every((other) => other === name || !NAME.test(other)));
+
 /** Beds of processes that are gone. */
 export async function clearAbandoned(): Promise<void> {
   const names = new Set(hierarchies().flatMap((hierarchy) => readdirSync(hierarchy)));
