@@ -5,15 +5,15 @@ import { type Placed, place } from '../placement/place.ts';
 import type { CardShare } from '../request/request.ts';
 import { NOBODY_KNOWN, ownerOfProcess, remember } from './attribution/attribute.ts';
 import { unifiedPath } from './attribution/cgroup.ts';
-import { type ContainerState, compare, type NodeState } from './compare.ts';
+import { compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf, type Round, roundOf } from './feedback.ts';
-import { freeName, groupOfGrant, plainName } from './grants/grant.ts';
+import { freeName, type Grant, groupOfGrant, plainName } from './grants/grant.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
-import { countedBytes, givenBack, resized } from './grants/resize.ts';
+import { countedBytes, givenBack, resized, toldBytes } from './grants/resize.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Feedback, Native } from './native.ts';
@@ -140,14 +140,17 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   };
 
   /** Grants that were made smaller come down to what their holders have, and to their new size in the end. */
-  const shrink = (containers: readonly ContainerState[], sampledNs: number) => {
-    for (const { grant, cards } of containers) {
+  const shrink = (sample: Sample, grants: readonly Grant[], processesOf: (id: string) => readonly SampledProcess[]) => {
+    for (const grant of grants) {
       // A sample that was under way tells of the time before.
       const resizedNs = justResized.get(grant.id);
-      if (resizedNs !== undefined && sampledNs <= resizedNs) continue;
+      if (resizedNs !== undefined && sample.bootNs <= resizedNs) continue;
       justResized.delete(grant.id);
       // By the driver's word: a ledger could claim forever what a smaller grant took away.
-      const after = grant.cards.map((card, position) => givenBack(card, cards[position]?.usedBytes ?? 0));
+      const after = grant.cards.map((card) => {
+        const bytes = toldBytes(card.gpuUuid, sample, processesOf(grant.id));
+        return bytes === undefined ? card : givenBack(card, bytes);
+      });
       if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
     }
   };
@@ -218,7 +221,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         if (!before || sample.bootNs > before.ledger.readNs) rounds.set(entry.grant.id, round);
         registry.touch(entry);
       }
-      shrink(state.containers, sample.bootNs);
+      shrink(
+        sample,
+        live.map(({ grant }) => grant),
+        processesOf,
+      );
       known = remember(sample.processes, ownerOf);
       sweep(processesOf);
 

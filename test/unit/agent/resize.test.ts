@@ -1,8 +1,10 @@
 // A grant made smaller while in use: what was held stays allowed and counted until it is given back, and never returns.
 import test from 'ava';
 import fc from 'fast-check';
-import { allowedBytes, countedBytes, givenBack, resized } from '../../../src/agent/grants/resize.ts';
+import { allowedBytes, countedBytes, givenBack, resized, toldBytes } from '../../../src/agent/grants/resize.ts';
+import type { Sample } from '../../../src/agent/sample.ts';
 import type { CardGrant } from '../../../src/placement/place.ts';
+import { card as sampledCard, sampledProcess, sampleOf, use } from './node.ts';
 
 const card = (bytes: number): CardGrant => ({
   gpuUuid: 'GPU-0',
@@ -58,4 +60,25 @@ test('a sample that changes nothing gives the same object back', (t) => {
   t.is(givenBack(whole, 3), whole);
   const shrinking = resized(whole, 5);
   t.is(givenBack(shrinking, 10), shrinking);
+});
+
+test('what a sample does not tell is not taken for given back', (t) => {
+  const own = [
+    sampledProcess(1, [use(0, { bytes: 70 })]),
+    sampledProcess(2, [use(0, { bytes: 20 }), use(1, { bytes: 5 })]),
+  ];
+  const told = (sample: Sample, processes = own) => toldBytes('GPU-0', sample, processes);
+  const whole = sampleOf([sampledCard(0), sampledCard(1)], own);
+  t.is(told(whole), 90);
+  t.is(toldBytes('GPU-1', whole, own), 5);
+  t.is(told(whole, []), 0, 'nobody is left');
+  t.is(told(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
+  const silent: [string, number | undefined][] = [
+    ['the driver does not answer', told({ ...whole, problem: 'no driver' })],
+    ['the card is not in the sample', told(sampleOf([sampledCard(1)], own))],
+    ['the card is lost', told(sampleOf([sampledCard(0, { healthy: false })], own))],
+    ['its process list was not answered', told(sampleOf([sampledCard(0, { lists: ['graphics'] })], []))],
+    ['the bytes of one process are not told', told(whole, [...own, sampledProcess(3, [use(0)])])],
+  ];
+  for (const [what, bytes] of silent) t.is(bytes, undefined, what);
 });
