@@ -1,12 +1,12 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
-import type { CardGrant } from '../placement/place.ts';
+import { type CardGrant, countedBytes } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { Owner } from './attribution/attribute.ts';
 import { processOfSlot } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
-import { allowedBytes, countedBytes } from './grants/resize.ts';
+import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
 import type { Sample, SampledCard, SampledProcess, SampledUse } from './sample.ts';
 

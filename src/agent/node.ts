@@ -1,7 +1,7 @@
 // The node half: what happens at each sample, in order: read the ledgers, attribute, compare, publish, act, teach the pages.
 // Owns the state that lives from sample to sample; every decision is made by the pure rooms it calls.
 import { statSync } from 'node:fs';
-import { type Placed, place } from '../placement/place.ts';
+import { countedBytes, type Placed, place } from '../placement/place.ts';
 import type { CardShare } from '../request/request.ts';
 import { NOBODY_KNOWN, ownerOfProcess, remember } from './attribution/attribute.ts';
 import { unifiedPath } from './attribution/cgroup.ts';
@@ -13,7 +13,7 @@ import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf, type Round, roundOf } from './feedback.ts';
 import { freeName, type Grant, groupOfGrant, plainName } from './grants/grant.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
-import { countedBytes, givenBack, resized, toldBytes } from './grants/resize.ts';
+import { givenBack, resized, toldBytes } from './grants/resize.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Feedback, Native } from './native.ts';

@@ -26,6 +26,9 @@ export type CardGrant = {
   readonly coresPercent: number;
 };
 
+/** What the card must keep for it: more than it was granted while it holds what a smaller grant took away. */
+export const countedBytes = (card: CardGrant): number => Math.max(card.memoryBytes, card.heldBytes ?? 0);
+
 export type PlacementRules = {
   readonly placement: Placement;
   readonly mostTenantsPerCard: number;

@@ -16,6 +16,9 @@ export const GRANT_ANNOTATION = 'cotenant.io/grant';
 /** `gpu-uuids.cotenant.io/<container>`: the granted cards of one container, written by the Binding alone. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 
+/** On a Node: its cards as its agent sees them, written by the agent alone. */
+export const CARDS_ANNOTATION = 'cotenant.io/cards';
+
 export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
 export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';
 export const PRIORITY_ANNOTATION = 'cotenant.io/priority';

@@ -3,9 +3,6 @@
 import type { CardGrant } from '../../placement/place.ts';
 import type { Sample, SampledProcess } from '../sample.ts';
 
-/** What the card must keep for it. */
-export const countedBytes = (card: CardGrant): number => Math.max(card.memoryBytes, card.heldBytes ?? 0);
-
 /** What it may hold without being over its grant. New requests are refused above `limitBytes` all the same. */
 export const allowedBytes = (card: CardGrant): number => Math.max(card.limitBytes, card.heldBytes ?? 0);
 

@@ -1,9 +1,9 @@
 // A grant made smaller while in use: what was held stays allowed and counted until it is given back, and never returns.
 import test from 'ava';
 import fc from 'fast-check';
-import { allowedBytes, countedBytes, givenBack, resized, toldBytes } from '../../../src/agent/grants/resize.ts';
+import { allowedBytes, givenBack, resized, toldBytes } from '../../../src/agent/grants/resize.ts';
 import type { Sample } from '../../../src/agent/sample.ts';
-import type { CardGrant } from '../../../src/placement/place.ts';
+import { type CardGrant, countedBytes } from '../../../src/placement/place.ts';
 import { card as sampledCard, sampledProcess, sampleOf, use } from './node.ts';
 
 const card = (bytes: number): CardGrant => ({
