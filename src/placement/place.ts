@@ -1,6 +1,7 @@
-// Which cards a request gets: pure, from the inventory and the grants that exist. Owns the choice on one node; choosing the
-// node, and writing the choice down, belong to others.
+// Which cards one container's request gets: pure, from the inventory and the grants that exist. Owns the choice on one node
+// without a cluster; whole pods are placed by place-pod.ts, and writing the choice down belongs to others.
 import { type CardShare, type Placement, resolveLimit, resolveShare } from '../request/request.ts';
+import { obstacleOf } from './obstacle.ts';
 
 export type PlaceableCard = {
   readonly gpuUuid: string;
@@ -8,6 +9,8 @@ export type PlaceableCard = {
   /** What the driver leaves to programs. */
   readonly usableBytes: number;
   readonly healthy: boolean;
+  /** Takes nobody until this has gone, a clause; absent: it is open. */
+  readonly closed?: string;
   /** Sum of what is granted on it already. */
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
@@ -57,9 +60,14 @@ export function place(shares: readonly CardShare[], cards: readonly PlaceableCar
     const candidates = open.filter((card) => !grants.some((grant) => grant.gpuUuid === card.gpuUuid));
     const refusals: string[] = [];
     const fitting = candidates.filter((card) => {
-      const refusal = whyNot(share, card, rules);
-      if (refusal) refusals.push(`${card.gpuUuid}: ${refusal}`);
-      return refusal === undefined;
+      const need = {
+        memoryBytes: resolveShare(share, card.usableBytes),
+        coresPercent: share.coresPercent ?? 0,
+        tenants: 1,
+      };
+      const obstacle = obstacleOf(card, need, rules.mostTenantsPerCard);
+      if (obstacle) refusals.push(obstacle.text);
+      return obstacle === undefined;
     });
     const chosen = choose(fitting, rules.placement);
     if (!chosen) {
@@ -90,23 +98,6 @@ export function place(shares: readonly CardShare[], cards: readonly PlaceableCar
 
 function size(share: CardShare, cards: readonly PlaceableCard[]): number {
   return resolveShare(share, cards[0]?.usableBytes ?? 0);
-}
-
-function whyNot(share: CardShare, card: PlaceableCard, rules: PlacementRules): string | undefined {
-  const bytes = resolveShare(share, card.usableBytes);
-  const left = card.usableBytes - card.grantedBytes;
-  const cores = share.coresPercent ?? 0;
-  if (!card.healthy) return 'is not healthy';
-  if (card.tenants >= rules.mostTenantsPerCard) return `has ${card.tenants} tenants, which is its limit`;
-  if (bytes > card.usableBytes) return `has ${mib(card.usableBytes)} MiB in all, ${mib(bytes)} MiB are asked for`;
-  if (bytes > left) return `has ${mib(left)} MiB left to grant, ${mib(bytes)} MiB are asked for`;
-  if (cores > 100 - card.grantedCoresPercent)
-    return `has ${100 - card.grantedCoresPercent} % compute left, ${cores} % are asked for`;
-  return undefined;
-}
-
-function mib(bytes: number): number {
-  return Math.floor(bytes / (1024 * 1024));
 }
 
 /** Binpack: the fitting card with the least left. Spread: the one with the most. Ties go to the first in order. */

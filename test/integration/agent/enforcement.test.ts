@@ -350,7 +350,7 @@ test('requests that cannot be granted are refused with what stands in the way', 
   t.regex(await refusal(), /--gpu-memory is missing/);
   const holder = runTenant(t, node, agent, ['--gpu-memory', '14Gi'], [CLIENT]);
   await tell(holder, 'init');
-  t.regex(await refusal('--gpu-memory', '1Gi'), /has 604 MiB left to grant, 1024 MiB are asked for/);
+  t.regex(await refusal('--gpu-memory', '1Gi'), /has 604 MiB of cotenant.io\/gpu-memory left, 1024 MiB are asked for/);
 });
 
 test('compute shares are taken, published, and said not to be enforced', async (t) => {

@@ -1,0 +1,42 @@
+// Which of the nodes that can take a pod is best: an order without ties, and the scores that kube-scheduler adds up. Pure.
+import type { Placement } from '../request/request.ts';
+import { needOf } from './need.ts';
+import type { NodeBooks } from './place-pod.ts';
+import type { ContainerGrant } from './pod-grant.ts';
+
+/** What a placement does to its node. */
+export type Fit = {
+  /** Cards that were empty and are so no more. */
+  readonly opened: number;
+  /** Part of the node's memory that is granted afterwards, 0..1. */
+  readonly granted: number;
+};
+
+export const BEST_SCORE = 10;
+
+export function fitOf(containers: readonly ContainerGrant[], { cards }: NodeBooks): Fit {
+  const need = needOf(containers);
+  const usable = cards.reduce((total, { usableBytes }) => total + usableBytes, 0);
+  const granted = cards.reduce(
+    (total, { gpuUuid, grantedBytes }) => total + grantedBytes + (need.get(gpuUuid)?.memoryBytes ?? 0),
+    0,
+  );
+  const opened = cards.filter(({ gpuUuid, tenants }) => tenants === 0 && need.has(gpuUuid)).length;
+  return { opened, granted: usable === 0 ? 1 : granted / usable };
+}
+
+/** Best first. Binpack keeps whole cards free, then fills the fullest node; spread takes the emptiest. Ties go by name. */
+export function ranked<T extends { readonly node: string; readonly fit: Fit }>(
+  candidates: readonly T[],
+  placement: Placement,
+): readonly T[] {
+  const byName = (a: T, b: T) => (a.node < b.node ? -1 : 1);
+  const spread = (a: T, b: T) => a.fit.granted - b.fit.granted || byName(a, b);
+  const binpack = (a: T, b: T) => a.fit.opened - b.fit.opened || b.fit.granted - a.fit.granted || byName(a, b);
+  return candidates.toSorted(placement === 'spread' ? spread : binpack);
+}
+
+/** Score by place in the order: the best alone has the highest, so that kube-scheduler, which breaks ties by lot, has none. */
+export function scoreOf(place: number, of: number): number {
+  return place === 0 ? BEST_SCORE : Math.floor(((BEST_SCORE - 1) * (of - place)) / of);
+}

@@ -1,0 +1,371 @@
+// Where a whole pod goes on one node: held against a search through every possible assignment, and what refusals say.
+import test from 'ava';
+import fc from 'fast-check';
+import type { PlaceableCard } from '../../../src/placement/place.ts';
+import { type NodeBooks, placePod } from '../../../src/placement/place-pod.ts';
+import type { ContainerGrant } from '../../../src/placement/pod-grant.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import type {
+  CardShare,
+  ContainerKind,
+  ContainerRequest,
+  MemoryAmount,
+  PodRequest,
+} from '../../../src/request/request.ts';
+
+const card = (name: string, leftMib: number, more: Partial<PlaceableCard> = {}): PlaceableCard => ({
+  gpuUuid: `GPU-${name}`,
+  model: 'NVIDIA L4',
+  usableBytes: 16_000 * MIB,
+  healthy: true,
+  grantedBytes: (16_000 - leftMib) * MIB,
+  grantedCoresPercent: 0,
+  tenants: 1,
+  ...more,
+});
+const bytes = (mib: number): MemoryAmount => ({ kind: 'bytes', bytes: mib * MIB });
+const share = (mib: number, coresPercent?: number): CardShare => ({
+  memory: bytes(mib),
+  ...(coresPercent === undefined ? {} : { coresPercent }),
+});
+const container = (name: string, kind: ContainerKind, ...cards: CardShare[]): ContainerRequest => ({
+  name,
+  kind,
+  cards,
+  dialect: 'cotenant',
+  memoryIsolation: 'on',
+  asked: {},
+});
+const pod = (containers: readonly ContainerRequest[], more: Partial<PodRequest> = {}): PodRequest => ({
+  containers,
+  priority: 'normal',
+  gpuModels: [],
+  gpuUuids: [],
+  ...more,
+});
+const books = (...cards: readonly PlaceableCard[]): NodeBooks => ({ mostTenantsPerCard: 50, cards });
+
+/** `a:x,y b:z`: container and its cards; or why not. */
+const placed = (request: PodRequest, node: NodeBooks): string => {
+  const found = placePod(request, node, 'binpack');
+  const cardsOf = ({ name, cards }: ContainerGrant) =>
+    `${name}:${cards.map(({ gpuUuid }) => gpuUuid.slice('GPU-'.length)).join(',')}`;
+  return found.ok ? found.containers.map(cardsOf).join(' ') : found.reason;
+};
+
+test('containers go together or apart as the placement says, and init containers use again what the others have', (t) => {
+  const node = books(card('a', 9000), card('b', 4000), card('c', 16_000, { tenants: 0 }));
+  const cases: [what: string, containers: ContainerRequest[], binpack: string, spread: string][] = [
+    ['one', [container('m', 'app', share(3000))], 'm:b', 'm:c'],
+    [
+      'two that fit together',
+      [container('m', 'app', share(2000)), container('n', 'app', share(2000))],
+      'm:b n:b',
+      'm:c n:c',
+    ],
+    ['two that do not', [container('m', 'app', share(3000)), container('n', 'app', share(2000))], 'm:b n:a', 'm:c n:c'],
+    ['several cards each', [container('m', 'app', share(4000), share(4000))], 'm:b,a', 'm:c,a'],
+    [
+      'an init container as large as the rest',
+      [container('i', 'init', share(3000)), container('m', 'app', share(3000))],
+      'i:b m:b',
+      'i:c m:c',
+    ],
+    [
+      'an init container that needs more',
+      [container('i', 'init', share(8000)), container('m', 'app', share(3000))],
+      'i:a m:b',
+      'i:c m:c',
+    ],
+    [
+      'a sidecar beside both',
+      [container('i', 'init', share(3000)), container('m', 'app', share(3000)), container('s', 'sidecar', share(1001))],
+      'i:b m:b s:a',
+      'i:c m:c s:c',
+    ],
+  ];
+  for (const [what, containers, binpack, spread] of cases) {
+    t.is(placed(pod(containers), node), binpack, what);
+    t.is(placed(pod(containers, { placement: 'spread' }), node), spread, `${what}, spread`);
+    t.is(placed(pod(containers, { placement: 'fragmentation' }), node), binpack, `${what}, fragmentation`);
+  }
+});
+
+test('a refusal is one sentence with the nearest miss, its card and its numbers', (t) => {
+  const main = (...shares: CardShare[]) => [container('m', 'app', ...shares)];
+  const cases: [what: string, request: PodRequest, node: NodeBooks, reason: string, passing: boolean][] = [
+    [
+      'memory',
+      pod(main(share(2048))),
+      books(card('a', 512)),
+      'GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for',
+      true,
+    ],
+    [
+      'the nearest of several',
+      pod(main(share(2048))),
+      books(card('a', 512), card('b', 2000), card('c', 9000, { healthy: false })),
+      'GPU-b has 2000 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for, and 2 more cards do not fit either',
+      true,
+    ],
+    [
+      'compute',
+      pod(main(share(1, 50))),
+      books(card('a', 512, { grantedCoresPercent: 60 }), card('b', 0)),
+      'GPU-b has 0 MiB of cotenant.io/gpu-memory left, 1 MiB are asked for, and 1 more card does not fit either',
+      true,
+    ],
+    [
+      'compute alone',
+      pod(main(share(1, 50))),
+      books(card('a', 512, { grantedCoresPercent: 60 })),
+      'GPU-a has 40 % of cotenant.io/gpu-cores left, 50 % are asked for',
+      true,
+    ],
+    [
+      'tenants',
+      pod(main(share(1))),
+      { ...books(card('a', 512, { tenants: 3 })), mostTenantsPerCard: 3 },
+      'GPU-a has 3 tenants, which is its limit',
+      true,
+    ],
+    [
+      'two more tenants',
+      pod([...main(share(1)), container('n', 'app', share(1))]),
+      { ...books(card('a', 512, { tenants: 2 })), mostTenantsPerCard: 3 },
+      'GPU-a has 2 tenants of at most 3, 2 more are asked for',
+      true,
+    ],
+    [
+      'more than any card has',
+      pod(main(share(16_001))),
+      books(card('a', 512)),
+      'GPU-a has 16000 MiB in all, 16001 MiB are asked for',
+      false,
+    ],
+    [
+      'more compute than a card has',
+      pod([...main(share(1, 60)), container('n', 'app', share(1, 60))]),
+      books(card('a', 512)),
+      'GPU-a has 100 % of cotenant.io/gpu-cores in all, 120 % are asked for',
+      false,
+    ],
+    ['health', pod(main(share(1))), books(card('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
+    [
+      'a grant that nobody can read',
+      pod(main(share(1))),
+      books(card('a', 512, { closed: 'the grant of team/x on it cannot be read' })),
+      'GPU-a is closed: the grant of team/x on it cannot be read',
+      true,
+    ],
+    [
+      'cards',
+      pod(main(share(1), share(1))),
+      books(card('a', 512)),
+      'one card can be chosen from, 2 are asked for (cotenant.io/gpu)',
+      false,
+    ],
+    [
+      'one of two',
+      pod(main(share(2000), share(2000))),
+      books(card('a', 512), card('b', 9000)),
+      '1 of 2 cards have room: GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2000 MiB are asked for',
+      true,
+    ],
+    [
+      'one of two for ever',
+      pod(main(share(2000), share(2000))),
+      books(card('a', 512, { healthy: false }), card('b', 9000)),
+      '1 of 2 cards have room: GPU-a is not healthy',
+      false,
+    ],
+    [
+      'model',
+      pod(main(share(1)), { gpuModels: ['Tesla T4'] }),
+      books(card('a', 512)),
+      'no card is a Tesla T4; there is NVIDIA L4',
+      false,
+    ],
+    [
+      'uuid',
+      pod(main(share(1)), { gpuUuids: ['GPU-z'] }),
+      books(card('a', 512)),
+      'it has none of the cards GPU-z',
+      false,
+    ],
+    ['no card', pod(main(share(1))), books(), 'its agent reports no card (cotenant.io/gpu)', false],
+  ];
+  for (const [what, request, node, reason, passing] of cases) {
+    t.like(placePod(request, node, 'binpack'), { ok: false, reason, passing }, what);
+  }
+});
+
+test('models and cards that the pod names are the only ones', (t) => {
+  const node = books(card('a', 9000), card('b', 9000, { model: 'Tesla T4' }), card('c', 9000, { model: 'Tesla T4' }));
+  const main = [container('m', 'app', share(1000))];
+  t.is(placed(pod(main, { gpuModels: ['tesla t4'] }), node), 'm:b');
+  t.is(placed(pod(main, { gpuUuids: ['GPU-c', 'GPU-elsewhere'] }), node), 'm:c');
+  t.is(placed(pod(main, { gpuModels: ['NVIDIA L4'], gpuUuids: ['GPU-c'] }), node), 'it has none of the cards GPU-c');
+});
+
+// The oracle: counts every phase of a pod's life by itself, and tries every assignment.
+
+type Taken = { mib: number; cores: number; tenants: number };
+
+/** What is in use on a card while one init container runs, or the apps do: the largest of all phases, each by itself. */
+function peak(containers: readonly { kind: ContainerKind; taken: Taken | undefined }[]): Taken {
+  const during = (running: (kind: ContainerKind, index: number) => boolean): Taken =>
+    containers
+      .flatMap(({ kind, taken }, index) => (taken && running(kind, index) ? [taken] : []))
+      .reduce((a, b) => ({ mib: a.mib + b.mib, cores: a.cores + b.cores, tenants: a.tenants + b.tenants }), {
+        mib: 0,
+        cores: 0,
+        tenants: 0,
+      });
+  const phases = [during((kind) => kind !== 'init')];
+  for (const [index, { kind }] of containers.entries()) {
+    if (kind === 'init') phases.push(during((other, at) => other === 'sidecar' || at === index));
+  }
+  const most = (pick: (taken: Taken) => number) => Math.max(...phases.map(pick));
+  return { mib: most(({ mib }) => mib), cores: most(({ cores }) => cores), tenants: most(({ tenants }) => tenants) };
+}
+
+/** Cards of each container, as indexes. */
+function holds(
+  containers: readonly ContainerRequest[],
+  cards: readonly (readonly number[])[],
+  node: NodeBooks,
+): boolean {
+  return node.cards.every((one, index) => {
+    const taken = containers.map(({ kind, cards: shares }, which) => {
+      const at = cards[which]?.indexOf(index) ?? -1;
+      const asked = at < 0 ? undefined : shares[at];
+      if (!asked) return { kind, taken: undefined };
+      const { memory } = asked;
+      const total = one.usableBytes / MIB;
+      const mib =
+        memory.kind === 'bytes'
+          ? memory.bytes / MIB
+          : memory.kind === 'percent'
+            ? Math.floor(total / 100) * memory.percent
+            : total;
+      return { kind, taken: { mib, cores: asked.coresPercent ?? 0, tenants: 1 } };
+    });
+    const need = peak(taken);
+    if (need.tenants === 0) return true;
+    return (
+      one.healthy &&
+      one.grantedBytes / MIB + need.mib <= one.usableBytes / MIB &&
+      (need.cores === 0 || one.grantedCoresPercent + need.cores <= 100) &&
+      one.tenants + need.tenants <= node.mostTenantsPerCard
+    );
+  });
+}
+
+function* choices(count: number, of: number, without: readonly number[] = []): Generator<readonly number[]> {
+  if (count === without.length) yield without;
+  else
+    for (let card = 0; card < of; card += 1) if (!without.includes(card)) yield* choices(count, of, [...without, card]);
+}
+
+function possible(
+  containers: readonly ContainerRequest[],
+  node: NodeBooks,
+  chosen: readonly (readonly number[])[] = [],
+): boolean {
+  const next = containers[chosen.length];
+  if (!next) return holds(containers, chosen, node);
+  for (const cards of choices(next.cards.length, node.cards.length)) {
+    if (possible(containers, node, [...chosen, cards])) return true;
+  }
+  return false;
+}
+
+const anyShare = fc.record({
+  memory: fc.oneof(
+    { weight: 4, arbitrary: fc.constantFrom(200, 300, 400, 700, 1000).map(bytes) },
+    { weight: 1, arbitrary: fc.constant<MemoryAmount>({ kind: 'whole' }) },
+    { weight: 1, arbitrary: fc.constantFrom(10, 50).map((percent): MemoryAmount => ({ kind: 'percent', percent })) },
+  ),
+  cores: fc.constantFrom(0, 0, 20, 50),
+});
+const anyContainer = (most: number) =>
+  fc
+    .record({
+      kind: fc.constantFrom<ContainerKind>('app', 'app', 'init', 'sidecar'),
+      shares: fc.array(anyShare, { minLength: 1, maxLength: most }),
+    })
+    .map(({ kind, shares }) =>
+      container(
+        'x',
+        kind,
+        ...shares.map(({ memory, cores }) => ({ memory, ...(cores > 0 && { coresPercent: cores }) })),
+      ),
+    );
+const anyNode = fc
+  .record({
+    mostTenantsPerCard: fc.constantFrom(3, 50),
+    cards: fc.array(
+      fc.record({
+        usable: fc.constantFrom(600, 1000, 1500),
+        part: fc.constantFrom(0, 0, 0.3, 0.7, 1),
+        sick: fc.nat(8),
+        grantedCoresPercent: fc.constantFrom(0, 0, 50, 90),
+        tenants: fc.nat(2),
+      }),
+      { minLength: 1, maxLength: 3 },
+    ),
+  })
+  .map(
+    ({ mostTenantsPerCard, cards }): NodeBooks => ({
+      mostTenantsPerCard,
+      cards: cards.map(({ usable, part, sick, grantedCoresPercent, tenants }, index) => ({
+        gpuUuid: `GPU-${index}`,
+        model: 'x',
+        usableBytes: usable * MIB,
+        healthy: sick > 0,
+        grantedBytes: Math.floor(usable * part) * MIB,
+        grantedCoresPercent,
+        tenants,
+      })),
+    }),
+  );
+const placement = fc.constantFrom<'binpack' | 'spread'>('binpack', 'spread');
+const indexes = (grants: readonly ContainerGrant[], containers: readonly ContainerRequest[]) =>
+  containers.map(({ name }) =>
+    (grants.find((grant) => grant.name === name)?.cards ?? []).map(({ gpuUuid }) =>
+      Number(gpuUuid.slice('GPU-'.length)),
+    ),
+  );
+
+test('a pod with one container is placed if, and only if, some assignment of cards holds', (t) => {
+  t.notThrows(() =>
+    fc.assert(
+      fc.property(anyContainer(3), anyNode, placement, (one, node, chosen) => {
+        const found = placePod(pod([one], { placement: chosen }), node, 'binpack');
+        if (found.ok && !holds([one], indexes(found.containers, [one]), node)) throw new Error('overbooked');
+        if (found.ok !== possible([one], node)) throw new Error(found.ok ? 'placed' : found.reason);
+      }),
+      { numRuns: 2000 },
+    ),
+  );
+});
+
+test('no assignment of several containers overbooks a card in any phase of the pod, and few that exist are missed', (t) => {
+  let [there, missed] = [0, 0];
+  fc.assert(
+    fc.property(fc.array(anyContainer(2), { minLength: 2, maxLength: 3 }), anyNode, placement, (some, node, chosen) => {
+      const containers = some.map((one, index) => ({ ...one, name: `c${index}` }));
+      const found = placePod(pod(containers, { placement: chosen }), node, 'binpack');
+      if (found.ok && !holds(containers, indexes(found.containers, containers), node)) throw new Error('overbooked');
+      const exists = possible(containers, node);
+      if (found.ok && !exists) throw new Error('placed');
+      there += exists ? 1 : 0;
+      missed += exists && !found.ok ? 1 : 0;
+    }),
+    { numRuns: 1500 },
+  );
+  t.true(there > 100, String(there));
+  t.true(missed <= there / 50, `${missed} of ${there}`);
+  t.log(`${missed} of ${there} missed`);
+});
