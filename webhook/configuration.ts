@@ -4,6 +4,9 @@ import { field, isObject } from '../src/request/json.ts';
 import { failed, invalid, keyPath, type Problem, type Result } from '../src/request/problem.ts';
 import { DEFAULT_RULES, parseRules, type Rules, unknownKeys } from '../src/request/rules.ts';
 
+export const DEVICE_ROUTES = ['nri', 'environment'] as const;
+export type DeviceRoute = (typeof DEVICE_ROUTES)[number];
+
 export type WebhookConfiguration = {
   readonly rules: Rules;
   /** Namespaces whose rules differ; each entry is complete. */
@@ -14,6 +17,8 @@ export type WebhookConfiguration = {
   /** Set on pods with a share; absent: the field is left alone. */
   readonly runtimeClassName?: string;
   readonly allowedRuntimeClasses: readonly string[];
+  /** How a container gets the nodes of its cards: by the agent's NRI plugin, or by a variable that NVIDIA's toolkit honours. */
+  readonly deviceRoute: DeviceRoute;
   /** Driver capabilities that a tenant may choose from. Graphics memory is not held by the interposer. */
   readonly driverCapabilities: readonly string[];
   /** User names that may change annotations in our domain on a pod that exists. */
@@ -26,6 +31,7 @@ export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   schedulerName: 'cotenant-scheduler',
   allowedSchedulers: [],
   allowedRuntimeClasses: [],
+  deviceRoute: 'nri',
   driverCapabilities: ['compute', 'utility'],
   annotationWriters: [],
 };
@@ -55,6 +61,15 @@ export function parseConfiguration(value: unknown): Result<WebhookConfiguration>
     problems.push(invalid(key, given, 'is not a list of names', 'write a list of texts'));
     return fallback;
   };
+  const route = (): DeviceRoute => {
+    const given = field(value, 'deviceRoute');
+    const known = DEVICE_ROUTES.find((name) => name === given);
+    if (known !== undefined) return known;
+    if (given !== undefined) {
+      problems.push(invalid('deviceRoute', given, 'is no route', `write ${DEVICE_ROUTES.join(' or ')}`));
+    }
+    return DEFAULT_CONFIGURATION.deviceRoute;
+  };
   const rules = collect(parseRules(field(value, 'rules'), 'rules', DEFAULT_RULES), DEFAULT_RULES, problems);
   const namespaces = new Map<string, Rules>();
   const given = field(value, 'namespaces') ?? {};
@@ -73,6 +88,7 @@ export function parseConfiguration(value: unknown): Result<WebhookConfiguration>
     allowedSchedulers: texts('allowedSchedulers', []),
     ...(runtimeClassName !== '' && { runtimeClassName }),
     allowedRuntimeClasses: texts('allowedRuntimeClasses', []),
+    deviceRoute: route(),
     driverCapabilities: texts('driverCapabilities', DEFAULT_CONFIGURATION.driverCapabilities),
     annotationWriters: texts('annotationWriters', []),
   };

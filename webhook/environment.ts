@@ -2,12 +2,13 @@
 // Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
 import { type JsonObject, textAt } from '../src/request/json.ts';
 import { uuidsAnnotation } from '../src/request/names.ts';
+import type { WebhookConfiguration } from './configuration.ts';
 import { same } from './same.ts';
 
 export const VISIBLE_DEVICES = 'NVIDIA_VISIBLE_DEVICES';
 export const DRIVER_CAPABILITIES = 'NVIDIA_DRIVER_CAPABILITIES';
 /** NVIDIA's runtime then does nothing for the container: no device, no driver library, whatever its image says. */
-export const NO_DEVICES: JsonObject = { name: VISIBLE_DEVICES, value: 'void' };
+export const NO_DEVICES = { name: VISIBLE_DEVICES, value: 'void' };
 
 /**
  * Removed from containers with a share. LD_PRELOAD and LD_LIBRARY_PATH stay: images need them, and our route is
@@ -30,7 +31,7 @@ export type Environment = { readonly entries: readonly unknown[]; readonly warni
 export function withShare(
   entries: readonly unknown[],
   container: string,
-  allowedCapabilities: readonly string[],
+  { deviceRoute, driverCapabilities }: Pick<WebhookConfiguration, 'deviceRoute' | 'driverCapabilities'>,
 ): Environment {
   const warnings: string[] = [];
   const kept = entries.filter((entry) => {
@@ -40,21 +41,22 @@ export function withShare(
     if (rule && name !== 'CGPU_DISABLE') warnings.push(`${container}: ${name} is removed: ${rule.because}`);
     return rule === undefined;
   });
-  const visible = {
-    name: VISIBLE_DEVICES,
-    valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath: `metadata.annotations['${uuidsAnnotation(container)}']` } },
-  };
-  const fallback = ['compute', 'utility'].filter((capability) => allowedCapabilities.includes(capability)).join(',');
+  const visible = deviceRoute === 'nri' ? NO_DEVICES : grantedDevices(container);
+  const fallback = ['compute', 'utility'].filter((capability) => driverCapabilities.includes(capability)).join(',');
   const wanted = textAt(last(kept, DRIVER_CAPABILITIES), 'value');
-  const chosen = wanted?.split(',').every((capability) => allowedCapabilities.includes(capability))
-    ? wanted
-    : undefined;
-  const capabilities = { name: DRIVER_CAPABILITIES, value: chosen ?? (fallback || allowedCapabilities.join(',')) };
+  const chosen = wanted?.split(',').every((capability) => driverCapabilities.includes(capability)) ? wanted : undefined;
+  const capabilities = { name: DRIVER_CAPABILITIES, value: chosen ?? (fallback || driverCapabilities.join(',')) };
   for (const own of [visible, capabilities]) {
     const present = last(kept, own.name);
     if (present !== undefined && !same(own, present)) warnings.push(`${container}: ${own.name} is replaced`);
   }
   return { entries: withEntry(withEntry(kept, visible), capabilities), warnings };
+}
+
+/** Its cards as the scheduler's Binding names them, resolved by the kubelet when it creates the container. */
+function grantedDevices(container: string) {
+  const fieldPath = `metadata.annotations['${uuidsAnnotation(container)}']`;
+  return { name: VISIBLE_DEVICES, valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath } } };
 }
 
 /** The variables of a container that has no share, in a pod where another one has. */

@@ -13,6 +13,7 @@ import type { ContainerRequest } from '../src/request/request.ts';
 import { rulesOf, type WebhookConfiguration } from './configuration.ts';
 import { last, VISIBLE_DEVICES, withoutDevices, withShare } from './environment.ts';
 import { checkContainer, checkGrantKeys, checkNames, checkPod, ownSchedulers } from './guard.ts';
+import { requirePlugin } from './plugins.ts';
 import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
 
 export type Injection =
@@ -48,8 +49,10 @@ export function injectPod(
   const dialects = dialectsOf(rules);
   const replaced = [DEFAULT_SCHEDULER, ...dialects.flatMap((dialect) => dialect.schedulers)];
   const shareOf = (place: ContainerPlace) => shares.get(textAt(place.container, 'name') ?? '');
+  const plugins = requirePlugin(annotations, [...shares.keys()], configuration);
   const problems = [
     ...grants,
+    ...plugins.problems,
     ...checkPod(pod, replaced, configuration),
     ...checkVolumes(pod, true),
     ...checkNames(places.value),
@@ -72,7 +75,8 @@ export function injectPod(
     containers.set(place.container, patched);
   }
   const record = formatRecord(reading.request);
-  return { kind: 'patched', pod: rebuild(pod, containers, record, configuration), record, warnings };
+  const required = { ...plugins.annotations, [REQUEST_ANNOTATION]: record };
+  return { kind: 'patched', pod: rebuild(pod, containers, required, configuration), record, warnings };
 }
 
 /** A pod that asks for nothing: refused where it carries what only a patched pod has, else allowed as it is. */
@@ -110,7 +114,7 @@ function withShareOf(
   configuration: WebhookConfiguration,
   warnings: string[],
 ): JsonObject {
-  const environment = withShare(listAt(container, 'env'), share.name, configuration.driverCapabilities);
+  const environment = withShare(listAt(container, 'env'), share.name, configuration);
   warnings.push(...environment.warnings);
   const resources = objectAt(container, 'resources');
   const amounts = ownAmounts(share.cards);
@@ -153,7 +157,7 @@ function withAmounts(map: JsonObject, amounts: ReadonlyMap<string, string>, fore
 function rebuild(
   pod: JsonObject,
   containers: ReadonlyMap<unknown, JsonObject>,
-  record: string,
+  annotations: JsonObject,
   configuration: WebhookConfiguration,
 ): JsonObject {
   const { schedulerName, runtimeClassName } = configuration;
@@ -167,10 +171,7 @@ function rebuild(
   const runtime = runtimeClassName !== undefined && field(spec, 'runtimeClassName') === undefined;
   return {
     ...pod,
-    metadata: {
-      ...metadata,
-      annotations: { ...objectAt(metadata, 'annotations'), [REQUEST_ANNOTATION]: record },
-    },
+    metadata: { ...metadata, annotations: { ...objectAt(metadata, 'annotations'), ...annotations } },
     spec: {
       ...spec,
       ...list('initContainers'),

@@ -1,9 +1,10 @@
 // AdmissionReview in, AdmissionReview out: which request it is, which check or change it gets, how the answer is written.
 // Pure, and never throws: a fault of ours is a refusal that says so, without a trace. HTTP is server.ts's business.
 import { Buffer } from 'node:buffer';
-import { field, isObject, type JsonObject, textAt } from '../src/request/json.ts';
+import { field, isObject, type JsonObject, objectAt, textAt } from '../src/request/json.ts';
 import { formatProblem, invalid, type Problem } from '../src/request/problem.ts';
 import type { WebhookConfiguration } from './configuration.ts';
+import { checkGrantKeys } from './guard.ts';
 import { injectPod } from './inject.ts';
 import { diff, fieldPath, type Operation, prototypeKeyOnTheWay, prove } from './patch.ts';
 import { checkUpdate, reviewEphemeral } from './update.ts';
@@ -86,7 +87,9 @@ function judge(route: Route, request: JsonObject, configuration: WebhookConfigur
 
 function judgeCreate(route: Route, request: JsonObject, pod: JsonObject, configuration: WebhookConfiguration): Verdict {
   const injection = injectPod(pod, textAt(request, 'namespace'), configuration);
-  if (isMirrorPod(request, pod) && injection.kind !== 'untouched') {
+  // But never with a grant, which the scheduler would count.
+  const forged = checkGrantKeys(objectAt(field(pod, 'metadata'), 'annotations'));
+  if (isMirrorPod(request, pod) && injection.kind !== 'untouched' && forged.length === 0) {
     return { kind: 'allowed', warnings: ['static pods get no share of a GPU: the node refuses the volume'] };
   }
   if (injection.kind === 'refused') return { kind: 'denied', problems: injection.problems };

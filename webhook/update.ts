@@ -7,6 +7,7 @@ import { sameQuantity } from '../src/request/quantity.ts';
 import type { WebhookConfiguration } from './configuration.ts';
 import { last, NO_DEVICES, VISIBLE_DEVICES, withoutDevices } from './environment.ts';
 import { checkEphemeral } from './guard.ts';
+import { isRequiredPluginsKey } from './plugins.ts';
 import { same } from './same.ts';
 import { hasVolume } from './volume.ts';
 
@@ -24,7 +25,8 @@ export function checkUpdate(
     JsonObject,
   ];
   for (const key of new Set([...Object.keys(old), ...Object.keys(now)])) {
-    if (!isOwnKey(key) || same(field(old, key), field(now, key))) continue;
+    const guarded = isOwnKey(key) || (isRequiredPluginsKey(key) && hasVolume(before));
+    if (!guarded || same(field(old, key), field(now, key))) continue;
     const wrong = `may not be ${field(old, key) === undefined ? 'added' : 'changed'} by ${JSON.stringify(user ?? '')}`;
     const right = 'leave it as it is; to ask for something else create the pod anew';
     problems.push(forbidden(keyPath('metadata.annotations', key), field(now, key), wrong, right));

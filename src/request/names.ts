@@ -16,6 +16,14 @@ export const GRANT_ANNOTATION = 'cotenant.io/grant';
 /** `gpu-uuids.cotenant.io/<container>`: the granted cards of one container, written by the Binding alone. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 
+/**
+ * NRI's own name for a list (JSON) of plugins without which a container is not started; honoured by containerd 2.2 and newer
+ * and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
+ */
+export const REQUIRED_PLUGINS_ANNOTATION = 'required-plugins.noderesource.dev';
+/** Name under which the agent's plugin registers with NRI. */
+export const NRI_PLUGIN = 'cotenant';
+
 /** On a Node: its cards as its agent sees them, written by the agent alone. */
 export const CARDS_ANNOTATION = 'cotenant.io/cards';
 

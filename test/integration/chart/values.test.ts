@@ -88,6 +88,7 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['webhook.certificate.source', 'self'],
   ['webhook.configuration.rules.dialects', ['hami']],
   ['webhook.configuration.rules.ack.unit', 'GB'],
+  ['webhook.configuration.deviceRoute', 'cdi'],
   ['serviceMonitor.interval', '15'],
 ];
 

@@ -86,12 +86,56 @@ test('the devices of a share come from its own grant, whatever the tenant wrote,
     { name: 'NVIDIA_VISIBLE_DEVICES', value: '0' },
     { name: 'NVIDIA_DRIVER_CAPABILITIES', value: 'all' },
   ];
-  const answer = patched(sharePod({ env }));
-  t.deepEqual(mainOf(answer.pod).env, [granted('main'), { name: 'A', value: '1' }, capabilities]);
-  t.deepEqual(answer.warnings, [
-    'main: NVIDIA_VISIBLE_DEVICES is replaced',
-    'main: NVIDIA_DRIVER_CAPABILITIES is replaced',
-  ]);
+  const devices = [
+    ['nri', { name: 'NVIDIA_VISIBLE_DEVICES', value: 'void' }],
+    ['environment', granted('main')],
+  ] as const;
+  for (const [deviceRoute, visible] of devices) {
+    const answer = patched(sharePod({ env }), configured({ deviceRoute }));
+    t.deepEqual(mainOf(answer.pod).env, [visible, { name: 'A', value: '1' }, capabilities]);
+    t.deepEqual(answer.warnings, [
+      'main: NVIDIA_VISIBLE_DEVICES is replaced',
+      'main: NVIDIA_DRIVER_CAPABILITIES is replaced',
+    ]);
+  }
+});
+
+const REQUIRED = 'required-plugins.noderesource.dev';
+const requiredOf = (annotations: Record<string, string>, settings: object = {}) => {
+  const spec = { containers: [mainOf(sharePod()), { name: 'side' }] };
+  const answer = patched(sharePod({}, spec, { annotations }), configured(settings));
+  const given = Object.entries(objectAt(objectAt(answer.pod, 'metadata'), 'annotations'));
+  return { answer, required: Object.fromEntries(given.filter(([key]) => key.startsWith(REQUIRED))) };
+};
+
+test('where devices come by NRI, the runtime is told to start nothing that our plugin has not seen', (t) => {
+  const cases: [given: Record<string, string>, wanted: Record<string, string>][] = [
+    [{}, { [REQUIRED]: '["cotenant"]' }],
+    [{ [REQUIRED]: '["numa"]' }, { [REQUIRED]: '["numa","cotenant"]' }],
+    [{ [REQUIRED]: '[ "cotenant", "numa" ]' }, { [REQUIRED]: '[ "cotenant", "numa" ]' }],
+    // What is more special wins with the runtime, so it must name us too; other containers are not ours.
+    [
+      { [`${REQUIRED}/pod`]: '[]', [`${REQUIRED}/container.main`]: '["a"]', [`${REQUIRED}/container.side`]: '[]' },
+      {
+        [REQUIRED]: '["cotenant"]',
+        [`${REQUIRED}/pod`]: '["cotenant"]',
+        [`${REQUIRED}/container.main`]: '["a","cotenant"]',
+        [`${REQUIRED}/container.side`]: '[]',
+      },
+    ],
+  ];
+  for (const [given, wanted] of cases) {
+    const { answer, required } = requiredOf(given);
+    t.deepEqual(required, wanted);
+    t.deepEqual(patched(answer.pod).patch, [], 'a second pass changes nothing');
+    t.deepEqual(requiredOf(given, { deviceRoute: 'environment' }).required, given);
+  }
+  for (const text of ['numa', '{}', '[1]']) {
+    t.is(
+      requiredOf({ [`${REQUIRED}/pod`]: text }).answer.denial,
+      `422 Invalid: metadata.annotations["${REQUIRED}/pod"]: ${JSON.stringify(text)} is not a list of names; write them as JSON, such as ["cotenant"]`,
+    );
+  }
 });
 
 test('driver capabilities stay where they are a part of those that are allowed', (t) => {

@@ -2,6 +2,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { JsonObject } from '../../../src/request/json.ts';
+import { DEVICE_ROUTES } from '../../../webhook/configuration.ts';
 import { injectPod } from '../../../webhook/inject.ts';
 import { diff, prove } from '../../../webhook/patch.ts';
 import { review } from '../../../webhook/review.ts';
@@ -148,8 +149,8 @@ test('for any pod: nothing is thrown, inputs stay, patches lead where they shoul
 test('for any pod, a share never leaves without its volume, its devices and our scheduler', (t) => {
   t.notThrows(() => {
     fc.assert(
-      fc.property(anyPod, (given) => {
-        const injection = injectPod(given, 'team-a', configuration);
+      fc.property(anyPod, fc.constantFrom(...DEVICE_ROUTES), (given, deviceRoute) => {
+        const injection = injectPod(given, 'team-a', { ...configuration, deviceRoute });
         if (injection.kind !== 'patched') return;
         const spec = injection.pod.spec as {
           volumes: unknown[];
@@ -168,7 +169,8 @@ test('for any pod, a share never leaves without its volume, its devices and our 
         for (const each of [...spec.containers, ...(spec.initContainers ?? [])]) {
           const share = Object.hasOwn(each.resources?.limits ?? {}, 'cotenant.io/gpu');
           const visible = each.env.filter(({ name }) => name === 'NVIDIA_VISIBLE_DEVICES');
-          if (visible.length !== 1 || (visible[0]?.value === 'void') === share) throw new Error('devices are open');
+          const open = share && deviceRoute === 'environment';
+          if (visible.length !== 1 || (visible[0]?.value === 'void') === open) throw new Error('devices are open');
           if (share && (each.volumeMounts?.length ?? 0) < 4) throw new Error('mounts are missing');
           const foreign = Object.keys(each.resources?.limits ?? {}).filter((name) => /aliyun|cnvrg/.test(name));
           if (foreign.length > 0) throw new Error(`left to count: ${foreign}`);

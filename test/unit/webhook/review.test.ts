@@ -190,6 +190,9 @@ test('a static pod of a node is let through with a warning, and nobody else can 
   for (const userInfo of impostors) {
     t.regex(answerOf(creation(mirror, { userInfo })).denial ?? '', /^403 Forbidden: spec\.nodeName: "gpu-1" goes past/);
   }
+  const metadata = { annotations: { 'kubernetes.io/config.mirror': 'abc', 'cotenant.io/grant': '{}' } };
+  const forged = creation({ ...mirror, metadata }, { userInfo: node });
+  t.regex(answerOf(forged).denial ?? '', /says what the scheduler granted/, 'which would count on that node');
   const plain = creation({ ...mirror, spec: { containers: [] } }, { userInfo: node });
   t.deepEqual(answerOf(plain).warnings, [], 'static pods that ask for nothing are not ours');
 });

@@ -57,6 +57,16 @@ test('other annotations are not ours, not even those that look alike', (t) => {
   t.true(update(running).allowed);
 });
 
+test('a pod with a share goes on requiring our plugin of its runtime, and other pods require what they like', (t) => {
+  const required = { 'required-plugins.noderesource.dev/pod': '[]' };
+  t.regex(
+    update(annotated({ ...annotationsOf(running), ...required })).denial ?? '',
+    /\["required-plugins\.noderesource\.dev\/pod"\]: "\[\]" may not be added by "alice"/,
+  );
+  const plain = { metadata: {}, spec: { containers: [{ name: 'a' }] } };
+  t.true(update({ ...plain, metadata: { annotations: required } }, { oldObject: plain }).allowed);
+});
+
 test('amounts that were granted stay, while CPU may be resized', (t) => {
   const resized = (limits: object) => {
     const spec = running.spec as { containers: { resources: { limits: object } }[] };

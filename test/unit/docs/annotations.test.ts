@@ -1,0 +1,42 @@
+// The page on names held to the code: every key that a source file spells is in its tables, and none that no file spells.
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { dialectsOf } from '../../../src/request/dialects/table.ts';
+import * as names from '../../../src/request/names.ts';
+import { DEFAULT_RULES } from '../../../src/request/rules.ts';
+import { ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+
+const page = readPage('docs/annotations.md');
+const rows = rowsWith(page, 'key');
+const keyOf = (row: Record<string, string>) => (row.key ?? '').replaceAll('`', '').replace('<container>', '');
+const told = rows.map(keyOf);
+
+/** Keys in the domains of Cotenant, of its dialects and of NRI, as string literals spell them. */
+const KEY = /'((?:[a-z0-9-]+\.)*(?:(?:cotenant\.io|aliyun\.com|cnvrg\.io)\/(?:[a-z][a-z0-9.-]*)?|noderesource\.dev))'/g;
+
+function spelled(): readonly string[] {
+  const files = globSync(['src/**/*.ts', 'webhook/**/*.ts'], { cwd: ROOT });
+  const texts = files.map((file) => readFileSync(join(ROOT, file), 'utf8'));
+  return [...new Set(texts.flatMap((text) => [...text.matchAll(KEY)].map(([, key = '']) => key)))];
+}
+
+test('each key that the code spells has a row, and each row is a key that the code spells', (t) => {
+  const found = spelled();
+  t.true(found.length > 15, found.join());
+  t.deepEqual(told.toSorted(), found.toSorted());
+  t.true(rows.every((row) => Object.values(row).every((cell) => cell.trim() !== '')));
+});
+
+test('resources, choices and dialects stand where they belong', (t) => {
+  const keysIn = (heading: string) => rowsWith(section(page, heading), 'key').map(keyOf);
+  t.deepEqual(keysIn('## Resources'), names.OWN_RESOURCES);
+  t.deepEqual(keysIn('## Choices of a tenant'), names.TENANT_ANNOTATIONS);
+  const [, ...foreign] = dialectsOf({ ...DEFAULT_RULES, dialects: ['ack', 'metagpu'] });
+  const dialects = keysIn('## Dialects');
+  for (const resource of foreign.flatMap(({ resources }) => resources)) t.true(dialects.includes(resource), resource);
+  const written = keysIn('## What Cotenant writes');
+  for (const key of written) t.false(names.TENANT_ANNOTATIONS.includes(key), key);
+  for (const key of [names.GRANT_ANNOTATION, names.UUIDS_PREFIX])
+    t.true(names.isGrantKey(key) && written.includes(key));
+});
