@@ -3,30 +3,14 @@
 import { posix } from 'node:path';
 import type { ContainerPlace } from '../src/request/containers.ts';
 import { field, isObject, type JsonObject, listAt, textAt } from '../src/request/json.ts';
+import { CSI_DRIVER, HOME, mountsOf, PRELOAD, VOLUME, VOLUME_NAME } from '../src/request/mounts.ts';
 import { forbidden, invalid, type Problem } from '../src/request/problem.ts';
 import { same } from './same.ts';
 
-const NAME = 'cotenant';
-const DRIVER = 'cotenant.io';
-const PRELOAD = '/etc/ld.so.preload';
-const HOME = '/run/cotenant';
 // NVIDIA's toolkit can be set to read the list of devices from what is mounted below this path.
 const DEVICE_LIST = '/run/nvidia-container-devices';
 
-// No `readOnly`: it would make the ledgers read-only too. What must not be written lies on a superblock that is read-only.
-const VOLUME: JsonObject = { name: NAME, csi: { driver: DRIVER } };
 const BYTE_EQUAL = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
-
-/** The mounts of one container with a share, parents before children. */
-export function mountsOf(container: string): readonly JsonObject[] {
-  const name = NAME;
-  return [
-    { name, mountPath: PRELOAD, subPath: 'ld.so.preload', readOnly: true },
-    { name, mountPath: HOME, subPath: 'lib', readOnly: true },
-    { name, mountPath: `${HOME}/limits`, subPath: `containers/${container}/limits`, readOnly: true },
-    { name, mountPath: `${HOME}/ledger`, subPath: `ledgers/${container}/ledger` },
-  ];
-}
 
 /** The pod's volumes with ours, which `checkVolumes` has found to be absent or exactly right. */
 export function withVolume(volumes: readonly unknown[]): readonly unknown[] {
@@ -53,17 +37,19 @@ export function checkVolumes(pod: unknown, hasShare: boolean): Problem[] {
   let ours = 0;
   for (const [index, volume] of listAt(field(pod, 'spec'), 'volumes').entries()) {
     const driver = field(field(volume, 'csi'), 'driver');
-    if (field(volume, 'name') !== NAME && driver !== DRIVER) continue;
+    if (field(volume, 'name') !== VOLUME_NAME && driver !== CSI_DRIVER) continue;
     const path = `spec.volumes[${index}]`;
     ours += 1;
     if (!same(VOLUME, volume)) {
-      const value = driver === DRIVER ? `csi.driver ${DRIVER}` : textAt(volume, 'name');
+      const value = driver === CSI_DRIVER ? `csi.driver ${CSI_DRIVER}` : textAt(volume, 'name');
       problems.push(forbidden(path, value, 'is a name of Cotenant in a volume of another shape', BYTE_EQUAL));
     } else if (!hasShare) {
       const right = 'leave the volume out, or ask for a share with cotenant.io/gpu-memory';
-      problems.push(forbidden(path, NAME, 'is the volume of Cotenant in a pod that asks for no share of a GPU', right));
+      problems.push(
+        forbidden(path, VOLUME_NAME, 'is the volume of Cotenant in a pod that asks for no share of a GPU', right),
+      );
     } else if (ours > 1) {
-      problems.push(forbidden(path, NAME, 'is there twice', BYTE_EQUAL));
+      problems.push(forbidden(path, VOLUME_NAME, 'is there twice', BYTE_EQUAL));
     }
   }
   return problems;
@@ -74,8 +60,8 @@ export function checkVolumeMounts(container: JsonObject, path: string, shareOf: 
   const problems: Problem[] = [];
   const ours = shareOf === undefined ? [] : mountsOf(shareOf);
   for (const [index, mount] of listAt(container, 'volumeMounts').entries()) {
-    if (textAt(mount, 'name') !== NAME || ours.some((own) => same(own, mount))) continue;
-    const wrong = `mounts the volume "${NAME}", which is not the pod's to mount`;
+    if (textAt(mount, 'name') !== VOLUME_NAME || ours.some((own) => same(own, mount))) continue;
+    const wrong = `mounts the volume "${VOLUME_NAME}", which is not the pod's to mount`;
     const right = 'leave it out: the webhook adds the mounts that are needed';
     problems.push(forbidden(`${path}.volumeMounts[${index}]`, textAt(mount, 'mountPath'), wrong, right));
   }
@@ -97,7 +83,7 @@ export function checkCovers(container: JsonObject, path: string): Problem[] {
   const problems: Problem[] = [];
   for (const [index, mount] of listAt(container, 'volumeMounts').entries()) {
     const mountPath = textAt(mount, 'mountPath');
-    if (textAt(mount, 'name') !== NAME && isReserved(mountPath)) {
+    if (textAt(mount, 'name') !== VOLUME_NAME && isReserved(mountPath)) {
       problems.push(covers(`${path}.volumeMounts[${index}].mountPath`, mountPath));
     }
   }

@@ -180,6 +180,31 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     return info.Env().Undefined();
 }
 
+// ledgerBytes(slots, cardCount): size of such a ledger.
+Napi::Value LedgerBytes(const Napi::CallbackInfo &info) {
+    const uint64_t bytes = cot_ledger_bytes(info[0].ToNumber().Uint32Value(), info[1].ToNumber().Uint32Value());
+    return Napi::Number::New(info.Env(), static_cast<double>(bytes));
+}
+
+// clearLedger(fd, slots, cardCount): all slots free again, in place; what the container counts as a whole stays. For
+// when none of its processes is left: a process that had the file mapped would not survive it.
+Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const uint32_t cards = info[2].ToNumber().Uint32Value();
+    cot_ledger_total totals[COT_MAX_CARDS] = {};
+    if (cards > COT_MAX_CARDS) {
+        errno = EINVAL;
+        return fail(info.Env(), "ledger");
+    }
+    const size_t size = cards * sizeof *totals;
+    if (pread(fd, totals, size, sizeof(cot_ledger_header)) != static_cast<ssize_t>(size))
+        std::memset(totals, 0, sizeof totals);
+    const Napi::Value made = InitLedger(info);
+    if (info.Env().IsExceptionPending()) return made;
+    if (!write_at(fd, totals, size, sizeof(cot_ledger_header))) return fail(info.Env(), "ledger");
+    return made;
+}
+
 Napi::Value bytes_value(Napi::Env env, uint64_t value) {
     constexpr uint64_t most = 1ull << 53;
     return Napi::Number::New(env, static_cast<double>(value < most ? value : most));
@@ -274,5 +299,7 @@ void InitFiles(Napi::Env env, Napi::Object exports) {
     exports.Set("touchPage", Napi::Function::New(env, TouchPage));
     exports.Set("writeFeedback", Napi::Function::New(env, WriteFeedback));
     exports.Set("initLedger", Napi::Function::New(env, InitLedger));
+    exports.Set("ledgerBytes", Napi::Function::New(env, LedgerBytes));
+    exports.Set("clearLedger", Napi::Function::New(env, ClearLedger));
     exports.Set("readLedger", Napi::Function::New(env, ReadLedger));
 }

@@ -2,8 +2,9 @@
 // memory of this node, so its file mode is the access control; nothing of it listens on a network.
 import express, { type Express, type Request, type Response } from 'express';
 import type { CardShare } from '../request/request.ts';
+import type { Refusal } from './grants/plain.ts';
 import type { LiveGrant } from './grants/registry.ts';
-import type { Node, Refusal } from './node.ts';
+import type { Node } from './node.ts';
 
 export type GrantAnswer = {
   readonly id: string;

@@ -30,7 +30,7 @@ export const VERSION = (
   JSON.parse(readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')) as { version: string }
 ).version;
 const LOOK_AT_AGE_MS = 1000;
-const NAMELESS: NameOf = () => ({ namespace: '', pod: '', container: '' });
+const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 
 /** Another agent on the same state folder would fight over its files. */
 async function isServed(socket: string): Promise<boolean> {

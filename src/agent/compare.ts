@@ -1,11 +1,12 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
-import { type CardGrant, countedBytes } from '../placement/place.ts';
+import type { CardGrant } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { Owner } from './attribution/attribute.ts';
 import { processOfSlot } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
+import { grantedOn } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
 import type { Sample, SampledCard, SampledProcess, SampledUse } from './sample.ts';
@@ -98,7 +99,13 @@ export function compare(
   const containers = grants.map((reading) =>
     containerState(sample, reading, byGrant.get(reading.grant.id) ?? [], tolerance),
   );
-  const failures: Record<string, number> = { gone: 0, no_cgroup: 0, host: 0, memory_not_available: 0 };
+  const failures: Record<string, number> = {
+    gone: 0,
+    no_cgroup: 0,
+    container_not_known: 0,
+    host: 0,
+    memory_not_available: 0,
+  };
   for (const [process, owner] of owners) {
     const listed = process.cards.filter((use) => use.listed);
     if (listed.length === 0) continue;
@@ -221,7 +228,10 @@ function deviceState(
   containers: readonly ContainerState[],
   foreign: readonly ForeignState[],
 ): DeviceState {
-  const granted = grants.flatMap(({ grant }) => grant.cards.filter((entry) => entry.gpuUuid === card.uuid));
+  const granted = grantedOn(
+    grants.map(({ grant }) => grant),
+    card.uuid,
+  );
   const using = containers.flatMap((container) =>
     container.cards.filter((entry) => entry.gpuUuid === card.uuid && entry.usedBytes > 0),
   );
@@ -232,8 +242,8 @@ function deviceState(
   const count = (bit: number) => uses.filter((use) => (use.types & bit) !== 0).length;
   return {
     card,
-    grantedBytes: granted.reduce((total, entry) => total + countedBytes(entry), 0),
-    grantedCoresPercent: granted.reduce((total, entry) => total + entry.coresPercent, 0),
+    grantedBytes: granted.memoryBytes,
+    grantedCoresPercent: granted.coresPercent,
     containers:
       using.length +
       new Set(foreign.filter((entry) => entry.gpuUuid === card.uuid).map((entry) => entry.containerId)).size,

@@ -26,7 +26,17 @@ export type AgentConfiguration = {
   readonly processMetrics: boolean;
   readonly enforcement: LadderPolicy & Tolerance & { readonly staleMs: number; readonly mostStopsPerMinute: number };
   /** Names containers by a watch of this node's pods, and tells pods what was done to them. */
-  readonly kubernetes: { readonly enabled: boolean; readonly nodeName: string };
+  readonly kubernetes: {
+    readonly enabled: boolean;
+    readonly nodeName: string;
+    readonly kubeletRoot: string;
+    /** Serves pods: their volumes, slots and amounts of this node. */
+    readonly pods: boolean;
+    /** Where the runtime takes plugins; empty: devices reach containers by another way. */
+    readonly nriSocket: string;
+    /** Kind of the CDI devices that are given to containers, each named by a card's UUID. */
+    readonly cdiKind: string;
+  };
 };
 
 export const DEFAULTS: AgentConfiguration = {
@@ -43,7 +53,14 @@ export const DEFAULTS: AgentConfiguration = {
   placement: 'binpack',
   processMetrics: false,
   enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
-  kubernetes: { enabled: false, nodeName: '' },
+  kubernetes: {
+    enabled: false,
+    nodeName: '',
+    kubeletRoot: '/var/lib/kubelet',
+    pods: false,
+    nriSocket: '/var/run/nri/nri.sock',
+    cdiKind: 'nvidia.com/gpu',
+  },
 };
 
 /** In the state folder: where grants are asked for. */
@@ -94,6 +111,10 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'enforcement.mostStopsPerMinute': [wholeFrom(1, 1000), '1 to 1000'],
   'kubernetes.enabled': [flag, 'true or false'],
   'kubernetes.nodeName': [anyText, "the node's name"],
+  'kubernetes.kubeletRoot': [text, 'the folder of the kubelet'],
+  'kubernetes.pods': [flag, 'true or false'],
+  'kubernetes.nriSocket': [anyText, 'a socket, or nothing'],
+  'kubernetes.cdiKind': [text, 'vendor/class'],
 };
 
 export type Settings = Readonly<Record<string, unknown>>;

@@ -24,6 +24,11 @@ export type Living = {
   readonly ownPidNamespace: number;
   /** Is there a process with this pid and start time (in the agent's own PID namespace)? */
   readonly isAlive: (pid: number, startTicks: number) => boolean;
+  /**
+   * Is there one that sees itself so in its own PID namespace? Absent where the agent would not see it: then the end of a
+   * process in another namespace is not certain.
+   */
+  readonly isAliveInside?: (pidNamespace: number, pid: number, startTicks: number) => boolean;
 };
 
 const NO_SIGNATURE = 0n;
@@ -85,8 +90,8 @@ function slotFeedback(slot: LedgerSlot, before: Round, input: FeedbackInput): Fe
 }
 
 /** Gone for certain: the lock is free, and where the agent can look, it is not there. */
-function isDead(slot: LedgerSlot, { ownPidNamespace, isAlive }: Living): boolean {
+function isDead(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
   if (slot.locked || slot.pid === 0) return false;
-  if (slot.pidNamespace !== ownPidNamespace) return false;
-  return !isAlive(slot.pid, slot.startTicks);
+  if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);
+  return isAliveInside !== undefined && !isAliveInside(slot.pidNamespace, slot.pid, slot.startTicks);
 }

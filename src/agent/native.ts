@@ -68,6 +68,9 @@ export type Native = {
   touchPage(fd: number, gateClosed: boolean): void;
   writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;
   initLedger(fd: number, slots: number, cardCount: number): void;
+  ledgerBytes(slots: number, cardCount: number): number;
+  /** Frees all slots in place and keeps the counts of refusals. */
+  clearLedger(fd: number, slots: number, cardCount: number): void;
   readLedger(fd: number, slots: number, cardCount: number): LedgerReading;
   readProcess(pid: number): ProcessFacts | undefined;
   /** 'sent', 'gone', 'reused', 'moved' or 'refused: ...' */

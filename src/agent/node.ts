@@ -1,19 +1,22 @@
 // The node half: what happens at each sample, in order: read the ledgers, attribute, compare, publish, act, teach the pages.
 // Owns the state that lives from sample to sample; every decision is made by the pure rooms it calls.
 import { statSync } from 'node:fs';
-import { countedBytes, type Placed, place } from '../placement/place.ts';
-import type { CardShare } from '../request/request.ts';
-import { NOBODY_KNOWN, ownerOfProcess, remember } from './attribution/attribute.ts';
-import { unifiedPath } from './attribution/cgroup.ts';
+import type { NodeCards } from '../placement/node-cards.ts';
+import type { PodGrant } from '../placement/pod-grant.ts';
+import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
+import { insideView } from './attribution/inside.ts';
+import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf, type Round, roundOf } from './feedback.ts';
-import { freeName, type Grant, groupOfGrant, plainName } from './grants/grant.ts';
-import { type LiveGrant, openRegistry } from './grants/registry.ts';
-import { givenBack, resized, toldBytes } from './grants/resize.ts';
+import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
+import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
+import { refereeCards, rule } from './grants/referee.ts';
+import { type LiveGrant, openRegistry, type Volumes } from './grants/registry.ts';
+import { givenBack, toldBytes } from './grants/resize.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Feedback, Native } from './native.ts';
@@ -21,17 +24,18 @@ import { openProfiles } from './profiles.ts';
 import type { Sample, SampledProcess } from './sample.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
 
-export type GrantAsk = {
-  readonly name: string;
-  readonly container: string;
-  readonly shares: readonly CardShare[];
-  readonly gpuUuids: readonly string[];
-  readonly isolateMemory: boolean;
-  readonly owner: { readonly pid: number; readonly startTicks: number };
+/** A pod whose volume the kubelet wants, with what the API server has of it. */
+export type PodAsk = {
+  readonly podUid: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly target: string;
+  readonly annotations: unknown;
+  /** What is wrong with how it mounts its volume, given the containers with a share. */
+  readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
+  /** Pods on this node that have ended by the API server's word; what they had is free, though their volumes may still be there. */
+  readonly hasEnded: (podUid: string) => boolean;
 };
-
-/** `later`: the same question may be answered otherwise in a moment. */
-export type Refusal = { readonly refused: string; readonly later?: boolean };
 
 export type Node = {
   onSample(sample: Sample): void;
@@ -41,6 +45,17 @@ export type Node = {
   grant(ask: GrantAsk): LiveGrant | Refusal;
   resize(id: string, memoryBytesPerCard: number): LiveGrant | Refusal;
   release(id: string): boolean;
+  /** Files for all containers with a share, or why not. */
+  publish(ask: PodAsk): PodGrant | Refusal;
+  unpublish(podUid: string): void;
+  /** Has any container of the pod its files here? */
+  holds(podUid: string): boolean;
+  /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
+  containerStarts(podUid: string, container: string): readonly string[] | undefined;
+  /** Container ids; fed by the runtime's events. */
+  readonly containers: ContainerBook;
+  /** What the scheduler may choose from; undefined until the driver has been read. */
+  cards(): NodeCards | undefined;
   grantFiles(id: string): LiveGrant | undefined;
   /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
   actionsOn(who: string): readonly ActionRecord[];
@@ -54,6 +69,10 @@ export type NodeHooks = {
   readonly onInterval: (intervalMs: number) => void;
   readonly samplersAbandoned: () => number;
   readonly nameOf: NameOf;
+  /** How volumes of pods are made; none: this agent serves no pods. */
+  readonly volumes?: Volumes | undefined;
+  /** Before a container of a pod is stopped: its last words. */
+  readonly lastWords?: (grant: Grant, message: string, terminationLog: string | undefined) => void;
   readonly version: string;
   readonly revision: string;
   /** A clock that nobody sets, in milliseconds. */
@@ -72,9 +91,30 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     hooks.onProblem,
   );
-  const registry = openRegistry(configuration.stateFolder, native, profiles.of, hooks.onProblem);
+  const registry = openRegistry({
+    stateFolder: configuration.stateFolder,
+    native,
+    volumes: hooks.volumes,
+    profileOf: profiles.of,
+    onProblem: hooks.onProblem,
+  });
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
-  const enforcer = createEnforcer(registry, native, audit, enforcement, Date.now);
+  const containers = createContainerBook((containerId) => {
+    const { podUid, container } = hooks.nameOf(containerId);
+    return container === '' ? undefined : { podUid: podUid ?? '', container };
+  });
+  const pods: PodContainers = {
+    nameOf: containers.nameOf,
+    grantOf: (podUid, container) => registry.get(podGrantId(podUid, container))?.grant.id,
+    hasGrants: (podUid) => registry.list().some(({ grant }) => podUidOf(grant) === podUid),
+  };
+  const enforcer = createEnforcer(registry, native, audit, enforcement, Date.now, {
+    containers,
+    beforeStop: (grant, message) => {
+      if (!isOfPod(grant.owner)) return;
+      hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
+    },
+  });
   const kills = createKillBook();
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   let known = NOBODY_KNOWN;
@@ -123,8 +163,15 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     const text = (entry: Feedback) =>
       `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
     const news = entries.filter((entry) => written.get(key(entry)) !== text(entry));
-    if (news.length > 0) registry.writeFeedback(live, news);
+    registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), text(entry));
+  };
+
+  // What a context costs must be in the page before the first one is made.
+  const stillMeasuring = (gpuUuids: readonly string[]): Refusal | undefined => {
+    const unmeasured = gpuUuids.some((gpuUuid) => profiles.of(gpuUuid).contextBytes === 0);
+    if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
+    return { refused: 'the cards are still being measured', later: true };
   };
 
   const takeDown = (id: string): boolean => {
@@ -158,6 +205,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   /** Grants whose owner is gone and whose processes are, too: nothing of theirs stays behind. */
   const sweep = (processesOf: (id: string) => readonly SampledProcess[]) => {
     for (const { grant } of registry.list()) {
+      // A pod's grant ends at the kubelet's word.
+      if (isOfPod(grant.owner)) continue;
       const over =
         !isAlive(grant.owner.pid, grant.owner.startTicks) && processesOf(grant.id).every((process) => process.gone);
       const samples = over ? (ending.get(grant.id) ?? 0) + 1 : 0;
@@ -181,14 +230,23 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   return {
     onSample(sample) {
       const live = registry.list();
-      const roots = live.map(({ grant }) => ({
-        id: grant.id,
-        ...grant.owner,
-        alive: isAlive(grant.owner.pid, grant.owner.startTicks),
-        group: groupOfGrant(grant),
-      }));
+      const roots = live.flatMap(({ grant: { id, owner } }) =>
+        isOfPod(owner)
+          ? []
+          : [
+              {
+                id,
+                pid: owner.pid,
+                startTicks: owner.startTicks,
+                alive: isAlive(owner.pid, owner.startTicks),
+                group: groupOfGrant({ id, owner }),
+              },
+            ],
+      );
       const ids = new Set(live.map(({ grant }) => grant.id));
-      const owners = new Map(sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known)]));
+      const owners = new Map(
+        sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known, pods)]),
+      );
       const ownerOf = (process: SampledProcess) => owners.get(process) ?? { kind: 'host' as const };
       const fresh = live.map((entry) => ({ live: entry, reading: registry.readLedger(entry) }));
       state = compare(
@@ -213,13 +271,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         return owner.kind === 'grant' ? owner.id : undefined;
       });
       const processesOf = (id: string) => byGrant.get(id) ?? [];
+      const isAliveInside = insideView(native);
       for (const { live: entry, reading } of fresh) {
-        const round = roundOf(reading, { ownPidNamespace, isAlive });
+        const inside = isOfPod(entry.grant.owner) ? { isAliveInside } : {};
+        const round = roundOf(reading, { ownPidNamespace, isAlive, ...inside });
         teach(sample, entry, round, processesOf(entry.grant.id));
         // Samples may queue up: only a reading that this one came after is done with.
         const before = rounds.get(entry.grant.id);
         if (!before || sample.bootNs > before.ledger.readNs) rounds.set(entry.grant.id, round);
-        registry.touch(entry);
       }
       shrink(
         sample,
@@ -230,7 +289,15 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       sweep(processesOf);
 
       sampledAt = hooks.clock();
-      view = viewOf(state, totals, kills.totals(), audit.recent(), selfView(sample), hooks.nameOf);
+      view = viewOf(
+        state,
+        totals,
+        kills.totals(),
+        audit.recent(),
+        selfView(sample),
+        hooks.nameOf,
+        (podUid, container) => containers.newest(podUid, container)?.id,
+      );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
       const urgent = state.containers.some(
@@ -249,71 +316,70 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     view: () => view,
 
     grant(ask) {
-      if (!state) return { refused: 'the driver has not been read yet', later: true };
-      if (isStale()) return { refused: 'the driver does not answer: there is no fresh sample', later: true };
-      if (state.sample.problem !== undefined) return { refused: `there is no card: ${state.sample.problem}` };
-      const owner = native.readProcess(ask.owner.pid);
-      if (owner?.startTicks !== ask.owner.startTicks) {
-        return { refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` };
-      }
-      const live = registry.list();
-      const placed: Placed = place(
-        ask.shares,
-        state.devices.map(({ card }) => {
-          const granted = live.flatMap(({ grant }) => grant.cards.filter((entry) => entry.gpuUuid === card.uuid));
-          return {
-            gpuUuid: card.uuid,
-            model: card.name,
-            usableBytes: Math.max(0, (card.totalBytes ?? 0) - (card.reservedBytes ?? 0)),
-            healthy: card.healthy,
-            grantedBytes: granted.reduce((sum, entry) => sum + countedBytes(entry), 0),
-            grantedCoresPercent: granted.reduce((sum, entry) => sum + entry.coresPercent, 0),
-            tenants: granted.length,
-          };
-        }),
-        {
-          placement: configuration.placement,
-          mostTenantsPerCard: configuration.mostTenantsPerCard,
-          gpuUuids: ask.gpuUuids,
-        },
-      );
-      if (!placed.ok) return { refused: placed.reason };
-      // What a context costs must be in the page before the first one is made.
-      const unmeasured = placed.cards.some(({ gpuUuid }) => profiles.of(gpuUuid).contextBytes === 0);
-      if (configuration.calibrate && unmeasured && !measuredOnce) {
-        return { refused: 'the cards are still being measured', later: true };
-      }
-      return registry.create({
-        namespace: 'local',
-        pod: freeName(plainName(ask.name), (name) => live.some(({ grant }) => grant.pod === name)),
-        container: plainName(ask.container),
-        createdMs: Date.now(),
-        cards: placed.cards,
-        isolateMemory: ask.isolateMemory,
-        owner: { ...ask.owner, cgroup: unifiedPath(owner.cgroup) ?? '' },
-      });
+      const refusal = unreadable(state, isStale());
+      return refusal ?? grantPlain(ask, state as NodeState, registry, native, configuration, stillMeasuring);
     },
 
     resize(id, memoryBytesPerCard) {
-      const entry = registry.get(id);
-      if (!entry) return { refused: `no grant ${id} on this node` };
-      for (const own of entry.grant.cards) {
-        const device = state?.devices.find(({ card }) => card.uuid === own.gpuUuid);
-        const usable = (device?.card.totalBytes ?? 0) - (device?.card.reservedBytes ?? 0);
-        const others = registry
-          .list()
-          .flatMap(({ grant }) => (grant.id === id ? [] : grant.cards.filter((card) => card.gpuUuid === own.gpuUuid)));
-        const left = usable - others.reduce((sum, card) => sum + countedBytes(card), 0);
-        if (memoryBytesPerCard > left)
-          return { refused: `${own.gpuUuid} has ${left} bytes left for it, ${memoryBytesPerCard} are asked for` };
-      }
-      const live = registry.resize(
-        id,
-        entry.grant.cards.map((card) => resized(card, memoryBytesPerCard)),
-      );
-      justResized.set(id, registry.readLedger(live).readNs);
+      const live = resizeGrant(id, memoryBytesPerCard, state, registry);
+      if (!('refused' in live)) justResized.set(id, registry.readLedger(live).readNs);
       return live;
     },
+
+    publish({ podUid, namespace, pod, target, annotations, wrongMounts, hasEnded }) {
+      const refusal = unreadable(state, isStale());
+      if (refusal) return refusal;
+      const others = registry
+        .list()
+        .map(({ grant }) => grant)
+        .filter((grant) => podUidOf(grant) !== podUid && !(isOfPod(grant.owner) && hasEnded(grant.owner.podUid)));
+      const ruling = rule(annotations, refereeCards(state as NodeState, others));
+      if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
+      const { grant } = ruling;
+      const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
+      if (wrong !== undefined) return { refused: wrong };
+      const wait = stillMeasuring(grant.containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
+      if (wait) return wait;
+      registry.createPod(
+        grant.containers.map(({ name, kind, memoryIsolation, cards }) => ({
+          namespace,
+          pod,
+          container: name,
+          cards,
+          isolateMemory: memoryIsolation === 'on',
+          owner: { podUid, target, kind },
+        })),
+      );
+      return grant;
+    },
+
+    unpublish(podUid) {
+      for (const { grant } of registry.list()) if (podUidOf(grant) === podUid) takeDown(grant.id);
+    },
+
+    holds: pods.hasGrants,
+
+    containerStarts(podUid, container) {
+      const live = registry.get(podGrantId(podUid, container));
+      if (!live) return undefined;
+      // Whoever held something in it has ended: the new one starts with empty books, at once.
+      if (registry.readLedger(live).slots.every(({ locked }) => !locked)) registry.clearLedger(live);
+      return live.grant.cards.map(({ gpuUuid }) => gpuUuid);
+    },
+
+    containers,
+
+    cards: () =>
+      state && {
+        mostTenantsPerCard: configuration.mostTenantsPerCard,
+        cards: state.devices.map(({ card }) => ({
+          gpuUuid: card.uuid,
+          index: card.index,
+          model: card.name,
+          usableBytes: usableBytes(card),
+          healthy: card.healthy && !isStale(),
+        })),
+      },
 
     release: takeDown,
     grantFiles: (id) => registry.get(id),

@@ -3,6 +3,7 @@
 import type { Mode } from '../quota/ladder.ts';
 import type { ContainerState, DeviceState, Fence, ForeignState, NodeState } from './compare.ts';
 import type { ActionRecord } from './enforcement/record.ts';
+import { podUidOf } from './grants/grant.ts';
 import type { ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { SampledCard } from './sample.ts';
 
@@ -22,6 +23,10 @@ export type ViewContainer = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
+  /** Empty: plain processes. */
+  readonly podUid: string;
+  /** Empty: plain processes, or none of its containers is known yet. */
+  readonly containerId: string;
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly fence: Fence;
@@ -92,7 +97,12 @@ export type View = {
 };
 
 /** Names of a container that holds no grant; empty where nobody could tell. */
-export type NameOf = (containerId: string) => { namespace: string; pod: string; container: string };
+export type NameOf = (containerId: string) => {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly podUid: string;
+  readonly container: string;
+};
 
 export function viewOf(
   state: NodeState,
@@ -101,16 +111,19 @@ export function viewOf(
   recent: readonly ActionRecord[],
   self: SelfView,
   nameOf: NameOf,
+  containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
 ): View {
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
     cudaVersion: state.sample.cudaVersion,
     devices: state.devices.map((device) => ({ ...device, mode: device.grantedBytes > 0 ? 'shared' : 'none' })),
-    containers: state.containers.flatMap((container) => container.cards.map((card) => viewContainer(container, card))),
-    foreign: state.foreign.map((use) => ({ ...use, ...nameOf(use.containerId) })),
+    containers: state.containers.flatMap((container) =>
+      container.cards.map((card) => viewContainer(container, card, containerIdOf)),
+    ),
+    foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId), ...use })),
     containerTotals: [...totals.containers.values()],
-    foreignTotals: [...totals.foreign.values()].map((entry) => ({ ...entry, ...nameOf(entry.containerId) })),
+    foreignTotals: [...totals.foreign.values()].map((entry) => ({ ...nameOf(entry.containerId), ...entry })),
     kills,
     errors: state.sample.errors,
     recent: recent.slice(-20).map(({ atMs, action, message, result }) => ({ atMs, action, message, result })),
@@ -127,13 +140,20 @@ export function staleView(view: View, ageMs: number): View {
   return { ...view, devices: [], containers: [], foreign: [], self: { ...view.self, up: false, problem } };
 }
 
-function viewContainer(container: ContainerState, card: ContainerState['cards'][number]): ViewContainer {
+function viewContainer(
+  container: ContainerState,
+  card: ContainerState['cards'][number],
+  containerIdOf: (podUid: string, container: string) => string | undefined,
+): ViewContainer {
   const { grant, fence, tampered, verdict } = container;
+  const podUid = podUidOf(grant);
   return {
     grantId: grant.id,
     namespace: grant.namespace,
     pod: grant.pod,
     container: grant.container,
+    podUid,
+    containerId: (podUid === '' ? undefined : containerIdOf(podUid, grant.container)) ?? '',
     gpuUuid: card.gpuUuid,
     gpuIndex: card.gpuIndex,
     fence,

@@ -67,6 +67,13 @@ for (let round = 0; round < 2000; round++) {
   judge(native.readLedger(fd, SLOTS, CARDS));
 }
 
+// Whatever a tenant has made of it, it is a fresh one afterwards.
+native.clearLedger(fd, SLOTS, CARDS);
+const cleared = native.readLedger(fd, SLOTS, CARDS);
+if (!cleared.whole || cleared.slots.length > 0 || native.ledgerBytes(SLOTS, CARDS) !== LENGTH)
+  throw new Error(`a cleared ledger of ${cleared.slots.length} slots`);
+refused('to clear a ledger of 17 cards', () => native.clearLedger(fd, SLOTS, 17));
+
 const page = openSync(join(folder, 'limits'), 'w+');
 const card = {
   uuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',

@@ -32,6 +32,8 @@ export const exampleContainer: ViewContainer = {
   namespace: 'team',
   pod: 'train',
   container: 'main',
+  podUid: '',
+  containerId: '',
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',

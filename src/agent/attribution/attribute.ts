@@ -9,7 +9,7 @@ export type Owner =
   | { readonly kind: 'container'; readonly containerId: string; readonly podUid?: string }
   | { readonly kind: 'host' }
   /** Cannot be told; `reason` is a label of cotenant_exporter_attribution_failures_total. */
-  | { readonly kind: 'unknown'; readonly reason: 'gone' | 'no_cgroup' };
+  | { readonly kind: 'unknown'; readonly reason: 'gone' | 'no_cgroup' | 'container_not_known' };
 
 /** The process that a plain grant was given to; its descendants belong to it, and so does its group where it has one. */
 export type GrantRoot = {
@@ -19,6 +19,21 @@ export type GrantRoot = {
   /** Its children go to another parent when it ends: an ancestor of a dead owner's pid is somebody else. */
   readonly alive: boolean;
   readonly group?: string | undefined;
+};
+
+/** Containers of pods with a share on this node. */
+export type PodContainers = {
+  /** Which container of its pod an id names; undefined while nobody has told. */
+  nameOf(containerId: string): { readonly podUid: string; readonly container: string } | undefined;
+  /** Its grant, if that container has one. */
+  grantOf(podUid: string, container: string): string | undefined;
+  /** Has any container of the pod a grant? */
+  hasGrants(podUid: string): boolean;
+};
+export const NO_PODS: PodContainers = {
+  nameOf: () => undefined,
+  grantOf: () => undefined,
+  hasGrants: () => false,
 };
 
 /** Names one process for good. */
@@ -41,6 +56,7 @@ export function ownerOfProcess(
   roots: readonly GrantRoot[],
   grantIds: ReadonlySet<string>,
   known: KnownOwners,
+  pods: PodContainers = NO_PODS,
 ): Owner {
   if (process.startTicks === undefined) return { kind: 'unknown', reason: 'gone' };
   const before = known.byProcess.get(processKey(process.pid, process.startTicks));
@@ -62,6 +78,13 @@ export function ownerOfProcess(
   }
   const { containerId, podUid } = ownerOf(process.cgroup);
   if (containerId !== undefined) {
+    const named = pods.nameOf(containerId);
+    // The path tells the pod and the runtime the container; where they disagree, neither is believed.
+    const id = named && named.podUid === podUid ? pods.grantOf(named.podUid, named.container) : undefined;
+    if (id !== undefined) return { kind: 'grant', id };
+    // A moment after its start: which container of the pod it is will be told soon, and it must not pass for a foreign one.
+    if (named === undefined && podUid !== undefined && pods.hasGrants(podUid))
+      return { kind: 'unknown', reason: 'container_not_known' };
     return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
   }
   return { kind: 'host' };

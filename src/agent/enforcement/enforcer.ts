@@ -3,10 +3,12 @@
 
 import { type Action, CALM, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
 import type { Verdict } from '../../quota/limits.ts';
+import type { ContainerBook } from '../attribution/pods.ts';
 import type { ContainerState, NodeState } from '../compare.ts';
+import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
-import { type ActionRecord, type Audit, recordOf } from './record.ts';
+import { type ActionRecord, type Audit, describe, recordOf } from './record.ts';
 import {
   findTargets,
   groupOf,
@@ -42,6 +44,11 @@ export function createEnforcer(
   audit: Audit,
   policy: EnforcerPolicy,
   now: () => number,
+  pods?: {
+    readonly containers: Pick<ContainerBook, 'nameOf'>;
+    /** What its people read afterwards must be written while the container still is there. */
+    readonly beforeStop: (grant: Grant, message: string) => void;
+  },
 ): Enforcer {
   const ladders = new Map<string, LadderState>();
   const refusedAtMs = new Map<string, number>();
@@ -72,9 +79,10 @@ export function createEnforcer(
     const name = signal === SIGKILL ? 'kill' : 'terminate';
     const seen: Target[] = container.cards.flatMap((card) => card.processes);
     const hit: Signalled[] = [];
+    pods?.beforeStop(container.grant, describe(container.grant, name, action.verdict));
     // A fork may slip past one round; a group is killed whole.
     for (let round = 0; round < 10; round++) {
-      const targets = findTargets(container.grant, native, seen);
+      const targets = findTargets(container.grant, native, seen, pods?.containers);
       if (targets.length === 0) break;
       const group = signal === SIGKILL ? groupOf(container.grant, targets, mount) : undefined;
       if (group) {

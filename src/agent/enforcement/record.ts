@@ -3,7 +3,7 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync, renameSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { OverReason, Verdict } from '../../quota/limits.ts';
-import type { Grant } from '../grants/grant.ts';
+import { type Grant, podUidOf } from '../grants/grant.ts';
 import type { Signalled } from './targets.ts';
 
 export type ActionName =
@@ -24,6 +24,8 @@ export type ActionRecord = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
+  /** Empty: plain processes. */
+  readonly podUid: string;
   readonly gpuUuid: string;
   readonly reason: OverReason | 'none';
   readonly usedBytes: number;
@@ -80,6 +82,7 @@ export function recordOf(
     namespace: grant.namespace,
     pod: grant.pod,
     container: grant.container,
+    podUid: podUidOf(grant),
     gpuUuid: worst?.gpuUuid ?? grant.cards[0]?.gpuUuid ?? '',
     reason: verdict.severity === 'within' ? 'none' : verdict.reason,
     usedBytes: worst?.usedBytes ?? 0,

@@ -2,8 +2,9 @@
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signalled.
 import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { isInGroup } from '../attribution/cgroup.ts';
-import { type Grant, groupOfGrant } from '../grants/grant.ts';
+import { isInGroup, ownerOf } from '../attribution/cgroup.ts';
+import type { ContainerBook } from '../attribution/pods.ts';
+import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
 import type { Native } from '../native.ts';
 
 export type Target = {
@@ -23,34 +24,76 @@ export function unifiedMount(): string | undefined {
   return line?.split(' ')[4];
 }
 
-/** The processes of a grant now: in its own group, or descended from the process it was given to. Never that process. */
-export function findTargets(grant: Grant, native: Native, known: readonly Target[]): Target[] {
-  const facts = new Map<number, Target & { parent: number }>();
+type Facts = Target & { readonly parent: number; readonly namespacePid: number };
+
+function allProcesses(native: Native): Map<number, Facts> {
+  const facts = new Map<number, Facts>();
   for (const entry of readdirSync('/proc')) {
     if (!/^\d+$/.test(entry)) continue;
     const pid = Number(entry);
     const process = native.readProcess(pid);
     if (!process || process.state === 'Z') continue;
-    const { startTicks, command, cgroup, parent } = process;
-    facts.set(pid, { pid, startTicks, command, cgroup, parent });
+    const { startTicks, command, cgroup, parent, namespacePid } = process;
+    facts.set(pid, { pid, startTicks, command, cgroup, parent, namespacePid });
   }
-  const root = facts.get(grant.owner.pid);
-  const rootLives = root?.startTicks === grant.owner.startTicks;
+  return facts;
+}
+
+const keyOf = ({ pid, startTicks }: Target): string => `${pid}@${startTicks}`;
+const plain = ({ pid, startTicks, command, cgroup }: Facts): Target => ({ pid, startTicks, command, cgroup });
+
+/** Whom a stop of the grant hits now. Never this process. */
+export function findTargets(
+  grant: Grant,
+  native: Native,
+  known: readonly Target[],
+  containers?: Pick<ContainerBook, 'nameOf'>,
+): Target[] {
+  const facts = allProcesses(native);
+  const knownKeys = new Set(known.map(keyOf));
+  const { owner } = grant;
+  const found = isOfPod(owner)
+    ? inContainer(owner, grant.container, facts, knownKeys, containers)
+    : inTree(grant, owner, facts, knownKeys);
+  return found.filter(({ pid }) => pid !== globalThis.process.pid).map(plain);
+}
+
+/** The container as a whole, its first process before the others: with it the kernel ends all of its PID namespace. */
+function inContainer(
+  owner: PodOwner,
+  container: string,
+  facts: ReadonlyMap<number, Facts>,
+  known: ReadonlySet<string>,
+  containers: Pick<ContainerBook, 'nameOf'> | undefined,
+): Facts[] {
+  const belongs = (process: Facts): boolean => {
+    const { containerId, podUid } = ownerOf(process.cgroup);
+    if (podUid !== owner.podUid || containerId === undefined) return known.has(keyOf(process));
+    const name = containers?.nameOf(containerId);
+    return name?.podUid === owner.podUid && name.container === container;
+  };
+  return [...facts.values()].filter(belongs).toSorted((a, b) => a.namespacePid - b.namespacePid);
+}
+
+/** In the grant's own group, or descended from the process it was given to. Never that process. */
+function inTree(
+  grant: Grant,
+  owner: ProcessOwner,
+  facts: ReadonlyMap<number, Facts>,
+  knownKeys: ReadonlySet<string>,
+): Facts[] {
+  const root = facts.get(owner.pid);
+  const rootLives = root?.startTicks === owner.startTicks;
   const group = groupOfGrant(grant);
-  const knownKeys = new Set(known.map((target) => `${target.pid}@${target.startTicks}`));
   const belongs = (pid: number, depth = 0): boolean => {
     const process = facts.get(pid);
     if (!process || depth > 64) return false;
     if (group !== undefined && isInGroup(process.cgroup, group)) return true;
-    if (knownKeys.has(`${pid}@${process.startTicks}`)) return true;
-    if (rootLives && process.parent === grant.owner.pid) return true;
+    if (knownKeys.has(keyOf(process))) return true;
+    if (rootLives && process.parent === owner.pid) return true;
     return process.parent > 1 && belongs(process.parent, depth + 1);
   };
-  return [...facts.values()]
-    .filter(
-      (process) => process.pid !== grant.owner.pid && process.pid !== globalThis.process.pid && belongs(process.pid),
-    )
-    .map(({ pid, startTicks, command, cgroup }) => ({ pid, startTicks, command, cgroup }));
+  return [...facts.values()].filter((process) => process.pid !== owner.pid && belongs(process.pid));
 }
 
 export function signalTargets(targets: readonly Target[], native: Native, signal: number): Signalled[] {

@@ -1,7 +1,25 @@
 // A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
+import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
+import type { ContainerKind } from '../../request/request.ts';
 import { tenantGroup } from '../attribution/cgroup.ts';
+
+/** Process that a plain grant was given to; the grant ends with it. */
+export type ProcessOwner = {
+  readonly pid: number;
+  readonly startTicks: number;
+  /** Its path in the unified hierarchy when the grant was made; empty: there is none. */
+  readonly cgroup: string;
+};
+
+/** Pod whose container holds the grant; the grant ends when the kubelet gives the pod's volume back. */
+export type PodOwner = {
+  readonly podUid: string;
+  /** Where the kubelet wants the volume: page and ledger lie below. */
+  readonly target: string;
+  readonly kind: ContainerKind;
+};
 
 export type Grant = {
   readonly id: string;
@@ -13,18 +31,19 @@ export type Grant = {
   readonly cards: readonly CardGrant[];
   /** Off: nothing is refused; use is still counted and shown. */
   readonly isolateMemory: boolean;
-  /** Process that it was given to; it ends with it. */
-  readonly owner: {
-    readonly pid: number;
-    readonly startTicks: number;
-    /** Its path in the unified hierarchy when the grant was made; empty: there is none. */
-    readonly cgroup: string;
-  };
+  readonly owner: ProcessOwner | PodOwner;
 };
+
+export const isOfPod = (owner: Grant['owner']): owner is PodOwner => 'podUid' in owner;
+export const podUidOf = ({ owner }: Pick<Grant, 'owner'>): string => (isOfPod(owner) ? owner.podUid : '');
+
+/** A container of a pod has one grant, also after a restart of the agent. */
+export const podGrantId = (podUid: string, container: string): string =>
+  createHash('sha256').update(`${podUid}/${container}`).digest('hex').slice(0, 24);
 
 /** Where its processes are if they have a group of their own; `cotenant run` makes it where that is permitted. */
 export const groupOfGrant = ({ id, owner }: Pick<Grant, 'id' | 'owner'>): string | undefined =>
-  owner.cgroup === '' ? undefined : posix.join(owner.cgroup, tenantGroup(id));
+  isOfPod(owner) || owner.cgroup === '' ? undefined : posix.join(owner.cgroup, tenantGroup(id));
 
 export const GRANT_ID = /^[a-z0-9]{6,32}$/;
 
@@ -48,6 +67,16 @@ export function formatGrant(grant: Grant): string {
 
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
 
+const POD_UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+function isOwner(owner: Partial<ProcessOwner & PodOwner> | undefined): boolean {
+  if (owner?.podUid === undefined)
+    return isCount(owner?.pid) && isCount(owner?.startTicks) && typeof owner?.cgroup === 'string';
+  const { podUid, target, kind } = owner;
+  if (!POD_UID.test(podUid) || !['init', 'sidecar', 'app'].includes(kind ?? '')) return false;
+  return typeof target === 'string' && posix.isAbsolute(target) && posix.normalize(target) === target;
+}
+
 /** The stored grant, or what is wrong with the text (a file cut short by a crash must not stop the agent). */
 export function parseGrant(text: string): Grant | { readonly wrong: string } {
   let value: unknown;
@@ -70,8 +99,7 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
   if (typeof grant.isolateMemory !== 'boolean') return { wrong: 'isolateMemory is missing' };
   if (!isCount(grant.createdMs)) return { wrong: 'its time is missing' };
   const { owner } = grant;
-  if (!isCount(owner?.pid) || !isCount(owner?.startTicks) || typeof owner?.cgroup !== 'string')
-    return { wrong: 'its owner is missing' };
+  if (!isOwner(owner)) return { wrong: 'its owner is missing' };
   const { version: _, ...rest } = grant;
   return rest as Grant;
 }

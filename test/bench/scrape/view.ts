@@ -54,6 +54,8 @@ function container(number: number, turn: number): ViewContainer {
     namespace: `team-${number % 23}`,
     pod: `trainer-${number}-7c9d8b5f4-x${number % 97}k2p`,
     container: 'main',
+    podUid: '',
+    containerId: '',
     gpuUuid: uuidOf(gpuIndex),
     gpuIndex,
     fence: 'interposer',
@@ -113,7 +115,7 @@ export function viewOfSize(containers: number, turn: number): View {
       nodeVersion: process.version,
       samplersAbandoned: 0,
       decisions: [],
-      failures: { gone: 0, no_cgroup: 0, host: 0, memory_not_available: 0 },
+      failures: { gone: 0, no_cgroup: 0, container_not_known: 0, host: 0, memory_not_available: 0 },
     },
   };
 }

@@ -6,6 +6,7 @@ import {
   NOBODY_KNOWN,
   type Owner,
   ownerOfProcess,
+  type PodContainers,
   remember,
 } from '../../../src/agent/attribution/attribute.ts';
 import type { SampledProcess } from '../../../src/agent/sample.ts';
@@ -103,4 +104,39 @@ test('only processes of the last sample are remembered, and none that is gone', 
   const host = remember([found({})], owner);
   t.deepEqual([...host.byProcess.values()], [HOST]);
   t.is(host.grantByPid.size, 0);
+});
+
+test("a process in a container of a pod with a share has that container's grant, once its id is known", (t) => {
+  const [main, side, other] = ['aa', 'bb', 'cc'].map((digits) => digits.repeat(32)) as [string, string, string];
+  const strange = 'dd'.repeat(32);
+  const elsewhere = '7d0a6a52-1111-4222-8333-444455556666';
+  const names = new Map([
+    [main, { podUid: UID, container: 'main' }],
+    [side, { podUid: UID, container: 'side' }],
+    [other, { podUid: elsewhere, container: 'main' }],
+  ]);
+  const pods: PodContainers = {
+    nameOf: (id) => names.get(id),
+    grantOf: (podUid, container) => (podUid === UID && container === 'main' ? 'pod1' : undefined),
+    hasGrants: (podUid) => podUid === UID,
+  };
+  const inGroup = (uid: string, id: string) => found({ cgroup: `4:memory:/kubepods/burstable/pod${uid}/${id}\n` });
+  const cases: [what: string, process: SampledProcess, expected: Owner][] = [
+    ['the container with the share', inGroup(UID, main), grant('pod1')],
+    ['a container of the pod without one', inGroup(UID, side), { kind: 'container', containerId: side, podUid: UID }],
+    ['nobody has told yet which one it is', inGroup(UID, strange), { kind: 'unknown', reason: 'container_not_known' }],
+    [
+      'of a pod without any',
+      inGroup(elsewhere, strange),
+      { kind: 'container', containerId: strange, podUid: elsewhere },
+    ],
+    [
+      'an id that is told to be of another pod',
+      inGroup(UID, other),
+      { kind: 'container', containerId: other, podUid: UID },
+    ],
+    ['the id under another pod', inGroup(elsewhere, main), { kind: 'container', containerId: main, podUid: elsewhere }],
+  ];
+  for (const [what, process, expected] of cases)
+    t.deepEqual(ownerOfProcess(process, ROOTS, new Set(['pod1']), NOBODY_KNOWN, pods), expected, what);
 });

@@ -245,7 +245,7 @@ test('what could not be told is counted by its reason, once per process that the
     4: { kind: 'unknown', reason: 'gone' },
     5: grant('one'),
   });
-  t.deepEqual(state.failures, { gone: 1, no_cgroup: 1, host: 1, memory_not_available: 2 });
+  t.deepEqual(state.failures, { gone: 1, no_cgroup: 1, container_not_known: 0, host: 1, memory_not_available: 2 });
   t.is(state.containers[0]?.cards[0]?.usedBytes, 0, 'memory that the driver does not tell is not made up');
 });
 

@@ -165,7 +165,7 @@ test('a flag is a path, an equals sign and a value; what holds text keeps digits
     ['calibrate=false', { calibrate: false }],
     ['stateFolder=12345', { stateFolder: '12345' }],
     ['nvmlLibrary=/a=b', { nvmlLibrary: '/a=b' }],
-    ['kubernetes.nodeName=007', { kubernetes: { enabled: false, nodeName: '007' } }],
+    ['kubernetes.nodeName=007', { kubernetes: { ...DEFAULTS.kubernetes, nodeName: '007' } }],
     ['port', /^--set port: want PATH=VALUE$/],
     ['=1', /^--set =1: want PATH=VALUE$/],
     ['port=', /^--set:\n {2}port: ""; want a port/],

@@ -7,6 +7,7 @@ import test, { type ExecutionContext } from 'ava';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { createEnforcer, ENFORCER_LIMITS, type EnforcerPolicy } from '../../../src/agent/enforcement/enforcer.ts';
 import { type Audit, openAudit } from '../../../src/agent/enforcement/record.ts';
+import { heldPage } from '../../../src/agent/grants/files.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
 import type { Native } from '../../../src/agent/native.ts';
@@ -33,7 +34,7 @@ function registryOf(grants: readonly Grant[]): Registry {
   const live = new Map(
     grants.map((grant): [string, LiveGrant] => [
       grant.id,
-      { grant, folder: '', pageFd: -1, ledgerFd: -1, gateClosed: false },
+      { grant, folder: '', page: heldPage(-1), ledgerPath: '', ledgerFd: -1, gateClosed: false },
     ]),
   );
   return { get: (id: string) => live.get(id), touch: () => {} } as unknown as Registry;

@@ -91,3 +91,21 @@ test('each card of a slot is taught for itself', (t) => {
     [[1, 180]],
   );
 });
+
+test('a process of another PID namespace is dead only by the word of somebody who would see it', (t) => {
+  const elsewhere = slot(11, [held], { locked: false, pidNamespace: PID_NAMESPACE + 1 });
+  const living = { ownPidNamespace: PID_NAMESPACE, isAlive: () => false };
+  const asked: unknown[] = [];
+  const inside =
+    (alive: boolean) =>
+    (...process: unknown[]) => {
+      asked.push(process);
+      return alive;
+    };
+  t.is(roundOf(ledgerOf([elsewhere]), living).dead.size, 0, 'nobody sees it');
+  t.is(roundOf(ledgerOf([elsewhere]), { ...living, isAliveInside: inside(true) }).dead.size, 0);
+  t.deepEqual([...roundOf(ledgerOf([elsewhere]), { ...living, isAliveInside: inside(false) }).dead], [11n]);
+  t.deepEqual(asked[0], [PID_NAMESPACE + 1, elsewhere.pid, elsewhere.startTicks]);
+  const locked = { ...elsewhere, locked: true };
+  t.is(roundOf(ledgerOf([locked]), { ...living, isAliveInside: inside(false) }).dead.size, 0, 'its lock is held');
+});

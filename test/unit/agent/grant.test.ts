@@ -40,7 +40,14 @@ test('a grant is read back as it was stored', (t) => {
       { minLength: 1, maxLength: 4 },
     ),
     isolateMemory: fc.boolean(),
-    owner: fc.record({ pid: count, startTicks: count, cgroup: fc.string() }),
+    owner: fc.oneof(
+      fc.record({ pid: count, startTicks: count, cgroup: fc.string() }),
+      fc.record({
+        podUid: fc.uuid(),
+        target: fc.constantFrom('/var/lib/kubelet/pods/x/volumes/kubernetes.io~csi/cotenant/mount', '/a'),
+        kind: fc.constantFrom('init' as const, 'sidecar' as const, 'app' as const),
+      }),
+    ),
   });
   t.notThrows(() => {
     fc.assert(
@@ -55,6 +62,7 @@ test('a grant is read back as it was stored', (t) => {
 
 test('a text that is not exactly a grant is refused with what is wrong', (t) => {
   const owner = { pid: 1000, startTicks: 5, cgroup: '' };
+  const ofPod = { podUid: '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11', target: '/a', kind: 'app' };
   const card = { gpuUuid: 'GPU-0', memoryBytes: 512 * MIB, limitBytes: 512 * MIB, coresPercent: 0 };
   const cases: [text: string, wrong: string][] = [
     ['null', 'not a grant of version 1'],
@@ -85,6 +93,10 @@ test('a text that is not exactly a grant is refused with what is wrong', (t) => 
     [without('owner'), 'its owner is missing'],
     [put({ owner: { ...owner, pid: '1000' } }), 'its owner is missing'],
     [put({ owner: { ...owner, pid: -1 } }), 'its owner is missing'],
+    [put({ owner: { podUid: 'me', target: '/a', kind: 'app' } }), 'its owner is missing'],
+    [put({ owner: { ...ofPod, target: 'a' } }), 'its owner is missing'],
+    [put({ owner: { ...ofPod, target: '/a/../b' } }), 'its owner is missing'],
+    [put({ owner: { ...ofPod, kind: 'other' } }), 'its owner is missing'],
     [put({ owner: { ...owner, startTicks: undefined } }), 'its owner is missing'],
     [put({ owner: { ...owner, cgroup: undefined } }), 'its owner is missing'],
   ];

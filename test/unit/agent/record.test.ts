@@ -59,6 +59,7 @@ test('a record holds the figures of the worst card and each process that was sig
     grantId: 'abc123',
     namespace: 'local',
     pod: 'cheat',
+    podUid: '',
     container: 'main',
     gpuUuid: 'GPU-0',
     reason: 'bypass',

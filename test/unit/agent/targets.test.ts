@@ -184,3 +184,45 @@ test('the unified hierarchy is found where it is mounted', (t) => {
   t.is(mount !== undefined, mounted);
   if (mount !== undefined) t.notThrows(() => readFileSync(join(mount, 'cgroup.controllers')));
 });
+
+test("a stop of a pod's container hits all of that container, its first process first, and nobody of another one", async (t) => {
+  const { native, readProcess } = reader();
+  const { pids } = await family(t);
+  const [root = 0, child = 0, other = 0] = pids;
+  const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
+  const [main, side] = ['aa'.repeat(32), 'bb'.repeat(32)] as [string, string];
+  const groups = new Map([
+    [root, `4:memory:/kubepods/pod${podUid}/${main}`],
+    [child, `4:memory:/kubepods/pod${podUid}/${main}/deeper`],
+    [other, `4:memory:/kubepods/pod${podUid}/${side}`],
+  ]);
+  const placed: Native = {
+    ...native,
+    readProcess: (pid) => {
+      const facts = readProcess(pid);
+      const first = pid === child ? 1 : pid; // the child is its container's first process
+      return facts && { ...facts, namespacePid: first, cgroup: groups.get(pid) ?? facts.cgroup };
+    },
+  };
+  const grant = grantOf('abc123', 1, [0], { container: 'main', owner: { podUid, target: '/t', kind: 'app' } });
+  const known = {
+    nameOf: (id: string) => ({ podUid, container: id === main ? 'main' : 'side' }),
+  };
+  t.deepEqual(
+    findTargets(grant, placed, [], known).map(({ pid }) => pid),
+    [child, root],
+  );
+  t.deepEqual(findTargets(grant, placed, []), [], 'nobody has told which container it is');
+  const moved: Native = {
+    ...placed,
+    readProcess: (pid) => {
+      const facts = placed.readProcess(pid);
+      return facts && (pid === root ? { ...facts, cgroup: '0::/elsewhere' } : facts);
+    },
+  };
+  const seen = { pid: root, startTicks: readProcess(root)?.startTicks ?? 0, command: '', cgroup: '' };
+  t.true(
+    findTargets(grant, moved, [seen], known).some(({ pid }) => pid === root),
+    'seen in it before it moved away',
+  );
+});

@@ -38,7 +38,7 @@ const SELF: SelfView = {
 };
 const record = (atMs: number) => recordOf(grantOf('one', 1), 'warn', { severity: 'within' }, atMs, 'done');
 
-function view(nameOf: NameOf = () => ({ namespace: '', pod: '', container: '' }), actions = 0): View {
+function view(nameOf: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' }), actions = 0): View {
   const processes = [
     sampledProcess(11, [use(0, { bytes: 500 * MIB, smPercent: 10, smUs: 2_000_000 }), use(1, { bytes: 10 * MIB })]),
     sampledProcess(12, [use(0, { bytes: 100 * MIB })]),
@@ -77,8 +77,8 @@ test('a container is there once per card of its grant, with its own figures on e
 });
 
 test('foreign use has the names that somebody knows, its figures and its counters alike', (t) => {
-  const names = { namespace: 'team', pod: 'stray', container: 'main' };
-  const known = view((id) => (id === FOREIGN ? names : { namespace: '', pod: '', container: '' }));
+  const names = { namespace: 'team', pod: 'stray', podUid: '', container: 'main' };
+  const known = view((id) => (id === FOREIGN ? names : { namespace: '', pod: '', podUid: '', container: '' }));
   t.is(known.foreign.length, 1);
   t.like(known.foreign[0], { ...names, gpuUuid: 'GPU-1', usedBytes: 70 * MIB, processes: 1 });
   t.like(known.foreignTotals[0], { ...names, gpuUuid: 'GPU-1', smSeconds: 0.5 });

@@ -11,6 +11,8 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   namespace: 'local',
   pod: 'trainer',
   container: 'python',
+  podUid: '',
+  containerId: '',
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',

@@ -50,7 +50,17 @@ export const container: Family = {
       fill(view) {
         for (const entry of view.containers) {
           const labels = containerLabels(entry);
-          info({ ...labels, pod_uid: '', container_id: entry.grantId, runtime: 'process', fence: entry.fence }, 1);
+          const ofPod = entry.podUid !== '';
+          info(
+            {
+              ...labels,
+              pod_uid: entry.podUid,
+              container_id: ofPod ? entry.containerId : entry.grantId,
+              runtime: ofPod ? 'container' : 'process',
+              fence: entry.fence,
+            },
+            1,
+          );
           used(labels, entry.usedBytes);
           limit(labels, entry.limitBytes);
           ledger({ ...labels, kind: 'context' }, entry.ledger.contextBytes);
