@@ -2,6 +2,7 @@
 
 static Napi::Object Init(Napi::Env env, Napi::Object exports) {
     InitFiles(env, exports);
+    InitMounts(env, exports);
     InitProcesses(env, exports);
     return exports;
 }

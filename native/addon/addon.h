@@ -5,4 +5,5 @@
 #include <napi.h>
 
 void InitFiles(Napi::Env env, Napi::Object exports);
+void InitMounts(Napi::Env env, Napi::Object exports);
 void InitProcesses(Napi::Env env, Napi::Object exports);

@@ -77,6 +77,11 @@ export type Native = {
   signalExact(pid: number, startTicks: number, cgroup: string, signal: number): string;
   becomeSubreaper(): boolean;
   dieWithParent(): boolean;
+  /** On an existing folder, never through a link; `options` are those of tmpfs, nosuid and nodev come by themselves. */
+  mountTmpfs(folder: string, options: string, mayExecute: boolean): void;
+  /** The file system mounted there, in every mount of it. EBUSY: something is open for writing. */
+  remount(folder: string, readOnly: boolean): void;
+  unmount(folder: string, lazy: boolean): void;
 };
 
 /** Where `make -C native` puts its results. */

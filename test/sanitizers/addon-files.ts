@@ -1,5 +1,5 @@
-// Feeds the addon's readers and writers with files that a tenant could have made of a ledger, and with requests that
-// nobody should make. Runs in a process of its own, under the sanitizer's runtime: addon-files.ts ADDON FOLDER
+// Feeds the addon's readers and writers with files that a tenant could have made of a ledger, and all of it with requests
+// that nobody should make. Runs in a process of its own, under the sanitizer's runtime: addon-files.ts ADDON FOLDER
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -112,6 +112,12 @@ const readOnly = openSync(join(folder, 'limits'), 'r');
 refused('a read-only page', () => native.touchPage(readOnly, false));
 for (const each of [fd, page, readOnly]) closeSync(each);
 refused('a closed page', () => native.touchPage(page, false));
+
+const nowhere = join(folder, 'x'.repeat(5000));
+refused('a mount nowhere', () => native.mountTmpfs(nowhere, 'size=4096', false));
+refused('a mount on a file', () => native.mountTmpfs(join(folder, 'limits'), 'size=4096', false));
+refused('a remount of no mount', () => native.remount(folder, true));
+refused('an unmount nowhere', () => native.unmount(nowhere, true));
 
 for (const pid of [0, -1, 1, process.pid, 2 ** 31 - 1]) {
   native.readProcess(pid);

@@ -1,0 +1,338 @@
+// What volume.test.ts looks at, done in a mount namespace of its own: inside.ts SCENARIO FOLDER. Prints facts as JSON; which
+// of them are right is said by the test.
+import { spawnSync } from 'node:child_process';
+import {
+  closeSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  unlinkSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
+import { join, relative } from 'node:path';
+import {
+  isMounted,
+  isPublished,
+  ledgerPath,
+  markPublished,
+  mountVolume,
+  pagePath,
+  unmountVolume,
+  type VolumePlan,
+  withWritable,
+} from '../../../src/agent/csi/volume.ts';
+import { BUILD_FOLDER, loadNative } from '../../../src/agent/native.ts';
+
+const [scenario = '', folder = ''] = process.argv.slice(2);
+const native = loadNative();
+const target = join(folder, 'pods/a pod\\of ours/mount');
+const LIBRARIES = ['libcotenant.so', 'libcotenant-nvml.so'].map((name) => join(BUILD_FOLDER, name));
+const plan: VolumePlan = { target, containers: ['main', 'side-car'], ledgerBytes: 100_000, libraries: LIBRARIES };
+
+/** What became of it: `done`, the name of the error's number, or its text. */
+function outcome(work: () => unknown): string {
+  try {
+    work();
+    return 'done';
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code ?? (error as Error).message;
+  }
+}
+
+function message(work: () => unknown): string {
+  try {
+    work();
+    return 'done';
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+/** The volume as the agent leaves it, with pages and ledgers in it. */
+function publish(of: VolumePlan = plan): void {
+  mountVolume(native, of);
+  withWritable(native, of.target, () => {
+    for (const name of of.containers) writeFileSync(pagePath(of.target, name), '');
+  });
+  for (const name of of.containers) writeFileSync(ledgerPath(of.target, name), '');
+}
+
+const openForWriting = (path: string) => closeSync(openSync(path, 'r+'));
+
+function mount(...args: string[]): void {
+  const { status, stderr } = spawnSync('mount', args, { encoding: 'utf8' });
+  if (status !== 0) throw new Error(stderr);
+}
+
+/** A bind of it that says of itself that it is writable. */
+function bind(path: string, name: string): string {
+  const to = join(folder, name);
+  if (statSync(path).isDirectory()) mkdirSync(to);
+  else writeFileSync(to, '');
+  mount('--bind', path, to);
+  mount('-o', 'remount,bind,rw', to);
+  return to;
+}
+
+/** Mounts in this folder, each with the options of its file system. */
+const mounts = () =>
+  readFileSync('/proc/self/mountinfo', 'utf8')
+    .split('\n')
+    .map((line) => line.split(' '))
+    .filter((words) => words[4]?.startsWith(folder))
+    .map((words) => [words[4]?.slice(folder.length + 1) ?? '', words[5] ?? '', words.at(-1) ?? ''] as const);
+
+/** Whether nothing can be made in it, tried. */
+const isSealed = () => outcome(() => writeFileSync(join(target, 'tried'), '')) === 'EROFS';
+
+function tree(): Record<string, string> {
+  const entries = readdirSync(target, { recursive: true, withFileTypes: true });
+  return Object.fromEntries(
+    entries.map((entry) => {
+      const path = join(entry.parentPath, entry.name);
+      const { mode, size } = statSync(path);
+      return [
+        relative(target, path),
+        entry.isDirectory() ? (mode & 0o7777).toString(8) : `${(mode & 0o7777).toString(8)} ${size}`,
+      ];
+    }),
+  );
+}
+
+const numbers = () =>
+  readdirSync(target, { recursive: true }).map((name) => [name, statSync(join(target, String(name))).ino]);
+
+/** The rest of a scenario in a process of its own, in the same namespace. */
+function anotherProcess(name: string): unknown {
+  const { stdout, signal } = spawnSync(process.execPath, [import.meta.filename, name, folder], {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  return signal ?? JSON.parse(stdout);
+}
+
+const scenarios: Record<string, () => unknown> = {
+  layout() {
+    process.umask(0o077);
+    publish();
+    const copies = LIBRARIES.map((path) =>
+      readFileSync(path).equals(readFileSync(join(target, 'lib', path.split('/').at(-1) ?? ''))),
+    );
+    return {
+      tree: tree(),
+      copies,
+      preload: readFileSync(join(target, 'ld.so.preload'), 'utf8'),
+      mounts: mounts(),
+      sizes: LIBRARIES.map((path) => statSync(path).size),
+    };
+  },
+
+  readOnly() {
+    publish();
+    const whole = bind(target, 'whole');
+    const page = bind(pagePath(target, 'main'), 'page');
+    return {
+      flags: mounts()
+        .filter(([path]) => path === 'whole' || path === 'page')
+        .map(([, flags]) => flags.split(',')[0]),
+      writes: ['lib/libcotenant.so', 'lib/limits', 'containers/main/limits', 'ld.so.preload'].map((name) =>
+        outcome(() => openForWriting(join(whole, name))),
+      ),
+      page: outcome(() => openForWriting(page)),
+      make: outcome(() => writeFileSync(join(whole, 'new'), '')),
+      folder: outcome(() => mkdirSync(join(whole, 'containers/new'))),
+      unlink: outcome(() => unlinkSync(join(whole, 'ld.so.preload'))),
+      rename: outcome(() => renameSync(join(whole, 'ld.so.preload'), join(whole, 'x'))),
+      overLedgers: outcome(() => renameSync(join(whole, 'ledgers'), join(whole, 'x'))),
+      read: outcome(() => readFileSync(join(whole, 'ld.so.preload'))),
+    };
+  },
+
+  bounded() {
+    publish();
+    const fd = openSync(ledgerPath(target, 'main'), 'r+');
+    let bytes = 0;
+    const full = outcome(() => {
+      for (;;) bytes += writeSync(fd, Buffer.alloc(4096, 1));
+    });
+    const others = outcome(() => writeFileSync(ledgerPath(target, 'side-car'), Buffer.alloc(4096, 1)));
+    closeSync(fd);
+    writeFileSync(ledgerPath(target, 'main'), '');
+    let files = 0;
+    const crowded = outcome(() => {
+      for (;;) writeFileSync(join(target, 'ledgers', String(files++)), '');
+    });
+    return { full, bytes, others, crowded, files };
+  },
+
+  update() {
+    publish();
+    const page = bind(pagePath(target, 'main'), 'page');
+    const seen = openSync(page, 'r');
+    const answer = withWritable(native, target, () => {
+      const fd = openSync(pagePath(target, 'main'), 'r+');
+      writeSync(fd, 'first');
+      closeSync(fd);
+      return 'answer';
+    });
+    const throwing = message(() =>
+      withWritable(native, target, () => {
+        throw new Error('no page today');
+      }),
+    );
+    const facts = {
+      answer,
+      throwing,
+      page: readFileSync(page, 'utf8'),
+      held: readFileSync(seen, 'utf8'),
+      sealed: isSealed(),
+    };
+    let fd = -1;
+    const busy = message(() =>
+      withWritable(native, target, () => {
+        fd = openSync(pagePath(target, 'main'), 'r+');
+      }),
+    );
+    const both = message(() =>
+      withWritable(native, target, () => {
+        throw new Error('no page today');
+      }),
+    );
+    const open = isSealed();
+    closeSync(fd);
+    withWritable(native, target, () => {});
+    return { ...facts, busy, both, open, sealedAgain: isSealed(), target };
+  },
+
+  unmount() {
+    publish();
+    markPublished(native, target);
+    const before = [isMounted(target), isPublished(target)];
+    const fd = openSync(ledgerPath(target, 'main'), 'r+'); // somebody still has it open
+    unmountVolume(native, target);
+    unmountVolume(native, target);
+    closeSync(fd);
+    return {
+      before,
+      after: [isMounted(target), isPublished(target)],
+      mounts: mounts(),
+      left: readdirSync(join(target, '..')),
+    };
+  },
+
+  stacked() {
+    mountVolume(native, plan);
+    mountVolume(native, { ...plan, target: `${target} 2` });
+    native.mountTmpfs(target, 'size=4096', false);
+    mkdirSync(join(target, 'below'));
+    native.mountTmpfs(join(target, 'below'), 'size=4096', false);
+    unmountVolume(native, target);
+    return mounts().map(([path]) => path);
+  },
+
+  twice() {
+    publish();
+    withWritable(native, target, () => writeFileSync(pagePath(target, 'main'), 'page', { flag: 'r+' }));
+    writeFileSync(ledgerPath(target, 'main'), 'ledger');
+    const first = { numbers: numbers(), mounts: mounts() };
+    mountVolume(native, plan);
+    const second = { numbers: numbers(), mounts: mounts() };
+    return {
+      first,
+      second,
+      page: readFileSync(pagePath(target, 'main'), 'utf8'),
+      ledger: readFileSync(ledgerPath(target, 'main'), 'utf8'),
+    };
+  },
+
+  restart() {
+    publish();
+    markPublished(native, target);
+    const first = numbers();
+    const adopted = anotherProcess('adopt');
+    const killed = anotherProcess('killedWhileWritable');
+    const open = isSealed();
+    mountVolume(native, plan);
+    return { first, adopted, killed, open, sealed: isSealed(), published: isPublished(target), last: numbers() };
+  },
+  adopt() {
+    const found = [isMounted(target), isPublished(target)];
+    mountVolume(native, plan);
+    return { found, numbers: numbers() };
+  },
+  killedWhileWritable() {
+    withWritable(native, target, () => process.kill(process.pid, 'SIGKILL'));
+  },
+
+  halfMade() {
+    mkdirSync(target, { recursive: true });
+    native.mountTmpfs(target, 'size=10m,mode=0755', true);
+    mkdirSync(join(target, 'lib'));
+    writeFileSync(join(target, 'lib/libcotenant.so.new'), 'cut sho');
+    const before = [isMounted(target), isPublished(target)];
+    mountVolume(native, plan);
+    return { before, after: [isMounted(target), isPublished(target)], tree: tree(), sealed: isSealed() };
+  },
+
+  replaced() {
+    const other = { ...plan, target: join(folder, 'other') };
+    publish();
+    publish(other);
+    const ledgers = join(target, 'ledgers/main');
+    rmSync(ledgers, { recursive: true });
+    symlinkSync(join(other.target, 'ledgers/main'), ledgers);
+    mountVolume(native, plan);
+    return { isFolder: lstatSync(ledgers).isDirectory(), others: readdirSync(join(other.target, 'ledgers/main')) };
+  },
+
+  links() {
+    mkdirSync(join(folder, 'elsewhere'));
+    mkdirSync(join(folder, 'pods'));
+    symlinkSync(join(folder, 'elsewhere'), join(folder, 'pods/link'));
+    const atLink = outcome(() => mountVolume(native, { ...plan, target: join(folder, 'pods/link') }));
+    // The kubelet's own folder may well be a link.
+    symlinkSync(join(folder, 'elsewhere'), join(folder, 'root'));
+    const below = join(folder, 'root/mount');
+    publish({ ...plan, target: below });
+    const mounted = [isMounted(below), outcome(() => writeFileSync(join(below, 'x'), '')), mounts().length];
+    unmountVolume(native, below);
+    return { atLink, mounted, after: mounts(), link: readlinkSync(join(folder, 'root')) };
+  },
+
+  names() {
+    return ['', '..', '../x', 'a/b', 'A', 'x'.repeat(64)].map((name) => [
+      name,
+      message(() => mountVolume(native, { ...plan, containers: ['main', name] })),
+    ]);
+  },
+
+  pace() {
+    const median = (work: (round: number) => void): number => {
+      const times = Array.from({ length: 51 }, (_, round) => {
+        const started = performance.now();
+        work(round);
+        return performance.now() - started;
+      });
+      return times.toSorted((a, b) => a - b)[25] ?? Number.NaN;
+    };
+    const targetOf = (round: number) => join(folder, String(round));
+    const publishMs = median((round) => {
+      publish({ ...plan, target: targetOf(round) });
+      markPublished(native, targetOf(round));
+    });
+    const first = targetOf(0);
+    const rewriteMs = median(() => withWritable(native, first, () => writeFileSync(pagePath(first, 'main'), 'page')));
+    const unmountMs = median((round) => unmountVolume(native, targetOf(round)));
+    return { publishMs, rewriteMs, unmountMs };
+  },
+};
+
+console.log(JSON.stringify(scenarios[scenario]?.() ?? null));

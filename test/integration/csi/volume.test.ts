@@ -1,0 +1,173 @@
+// A pod's volume on a real kernel, each scenario of inside.ts in a mount namespace of its own.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { mountsOf } from '../../../src/request/mounts.ts';
+import { namespacesReason, testUnless } from '../../support/gate.ts';
+import { temporaryFolder } from '../../support/node.ts';
+
+const test = testUnless(namespacesReason());
+
+function inside<T>(t: ExecutionContext, scenario: string): T {
+  const program = [process.execPath, join(import.meta.dirname, 'inside.ts'), scenario, temporaryFolder(t)];
+  const { status, stdout, stderr } = spawnSync('unshare', ['-m', '--propagation', 'private', ...program], {
+    encoding: 'utf8',
+  });
+  if (status !== 0) throw new Error(`${scenario}: ${stderr}`);
+  return JSON.parse(stdout) as T;
+}
+
+type Mount = readonly [path: string, flags: string, superblock: string];
+type Tree = Readonly<Record<string, string>>;
+
+const folders = ['lib', 'containers', 'containers/main', 'containers/side-car'];
+const ledgers = ['ledgers', 'ledgers/main', 'ledgers/side-car'];
+/** As it is mounted, before there are pages and ledgers. */
+const layout = (sizes: readonly number[]): Tree => ({
+  ...Object.fromEntries([...folders, ...ledgers].map((path) => [path, '755'])),
+  'lib/limits': '644 0',
+  'lib/ledger': '644 0',
+  'lib/libcotenant.so': `755 ${sizes[0]}`,
+  'lib/libcotenant-nvml.so': `755 ${sizes[1]}`,
+  'ld.so.preload': '644 63',
+});
+
+test('a volume has the layout that the webhook mounts, with modes that a umask does not change', (t) => {
+  type Facts = { tree: Tree; copies: boolean[]; preload: string; mounts: Mount[]; sizes: number[] };
+  const facts = inside<Facts>(t, 'layout');
+  const isOwn = (path: string) => /^(containers|ledgers)\/.*\/(limits|ledger)$/.test(path);
+  const entries = Object.entries(facts.tree);
+  t.deepEqual(Object.fromEntries(entries.filter(([path]) => !isOwn(path))), layout(facts.sizes));
+  t.is(entries.filter(([path]) => isOwn(path)).length, 4);
+  t.deepEqual(facts.copies, [true, true]);
+  t.is(facts.preload, '/run/cotenant/libcotenant.so\n/run/cotenant/libcotenant-nvml.so\n');
+  const parts = ['main', 'side-car'].flatMap((name) => mountsOf(name).map((mount) => String(mount.subPath)));
+  t.is(parts.length, 8);
+  t.deepEqual(
+    parts.filter((path) => !(path in facts.tree)),
+    [],
+  );
+  // A mount below /run/cotenant needs its place in what is mounted there.
+  for (const mount of mountsOf('main').filter(({ mountPath }) => String(mountPath).startsWith('/run/cotenant/'))) {
+    t.true(String(mount.mountPath).replace('/run/cotenant', 'lib') in facts.tree);
+  }
+});
+
+test('its file system is read-only and bounded, that of the ledgers is bounded and cannot hold programs', (t) => {
+  const { mounts } = inside<{ mounts: Mount[] }>(t, 'layout');
+  const [volume = ['', '', ''], ledger = ['', '', ''], ...rest] = mounts;
+  t.deepEqual(rest, []);
+  const words = (text: string) => new Set(text.split(','));
+  t.true(words(volume[1]).isSupersetOf(new Set(['nosuid', 'nodev'])));
+  t.regex(volume[2], /^ro,size=\d+k,nr_inodes=\d+,mode=755/);
+  t.true(words(ledger[1]).isSupersetOf(new Set(['nosuid', 'nodev', 'noexec'])));
+  t.regex(ledger[2], /^rw,size=264k,nr_inodes=8,mode=755/);
+});
+
+test('nothing of it can be written through a mount that says of itself that it is writable', (t) => {
+  const { flags, read, writes, ...others } = inside<Record<string, string> & { flags: string[]; writes: string[] }>(
+    t,
+    'readOnly',
+  );
+  t.deepEqual(flags, ['rw', 'rw']);
+  t.is(read, 'done');
+  t.deepEqual(writes, Array(4).fill('EROFS'));
+  t.deepEqual(
+    Object.entries(others).filter(([, became]) => became !== 'EROFS'),
+    [],
+  );
+  t.is(Object.keys(others).length, 6);
+});
+
+test('ledgers end at their bounds, in bytes and in files', (t) => {
+  type Facts = { full: string; bytes: number; others: string; crowded: string; files: number };
+  const facts = inside<Facts>(t, 'bounded');
+  t.is(facts.full, 'ENOSPC');
+  t.true(facts.bytes >= 200_000 && facts.bytes <= 300_000, String(facts.bytes));
+  t.is(facts.others, 'ENOSPC');
+  t.is(facts.crowded, 'ENOSPC');
+  t.true(facts.files <= 4, String(facts.files));
+});
+
+test('a page is rewritten in place, and the volume is read-only again also where that throws', (t) => {
+  const facts = inside<Record<string, unknown>>(t, 'update');
+  t.is(facts.answer, 'answer');
+  t.is(facts.throwing, 'no page today');
+  t.is(facts.page, 'first', 'seen through the mount of the file alone');
+  t.is(facts.held, 'first', 'and by who had it open');
+  t.true(facts.sealed);
+});
+
+test('a file that stays open for writing is an error that names the volume, until it is closed', (t) => {
+  const facts = inside<Record<string, unknown>>(t, 'update');
+  const stays = `the volume at ${facts.target} stays writable: EBUSY: a file of it is open or mapped for writing`;
+  t.is(facts.busy, stays);
+  t.is(facts.both, `${stays}; before that: no page today`);
+  t.false(facts.open);
+  t.true(facts.sealedAgain);
+});
+
+test('taking down leaves no mount and no folder, also while somebody uses it, and twice', (t) => {
+  t.deepEqual(inside(t, 'unmount'), { before: [true, true], after: [false, false], mounts: [], left: [] });
+});
+
+test('mounts on mounts are taken down, and those beside them are not', (t) => {
+  const left = inside<string[]>(t, 'stacked');
+  t.deepEqual(
+    left.map((path) => path.replace(/.*mount/, '')),
+    ['\\0402', '\\0402/ledgers'],
+  );
+});
+
+test('mounting again changes nothing', (t) => {
+  const { first, second, page, ledger } = inside<Record<string, unknown>>(t, 'twice');
+  t.deepEqual(second, first);
+  t.deepEqual([page, ledger], ['page', 'ledger']);
+});
+
+test('another process finds the volume as it is, and makes it read-only where the last one was killed writing', (t) => {
+  const facts = inside<Record<string, unknown> & { adopted: Record<string, unknown> }>(t, 'restart');
+  t.deepEqual(facts.adopted, { found: [true, true], numbers: facts.first });
+  t.is(facts.killed, 'SIGKILL');
+  t.false(facts.open, 'the one that was killed left it writable');
+  t.true(facts.sealed);
+  t.true(facts.published);
+});
+
+test('a volume that was left half made is not published, and is completed', (t) => {
+  const facts = inside<Record<string, unknown> & { tree: Tree }>(t, 'halfMade');
+  t.deepEqual(
+    [facts.before, facts.after],
+    [
+      [true, false],
+      [true, false],
+    ],
+  );
+  t.true(facts.sealed);
+  const size = (name: string) => Number(facts.tree[`lib/${name}`]?.split(' ')[1]);
+  t.deepEqual(facts.tree, layout([size('libcotenant.so'), size('libcotenant-nvml.so')]));
+  t.true(size('libcotenant.so') > 100_000);
+});
+
+test('a folder of a ledger that became a link is made anew, and what it led to is untouched', (t) => {
+  t.deepEqual(inside(t, 'replaced'), { isFolder: true, others: ['ledger'] });
+});
+
+test('a target that is a link is refused, a kubelet whose folder is one is served', (t) => {
+  const facts = inside<Record<string, unknown>>(t, 'links');
+  t.is(facts.atLink, 'ENOTDIR');
+  t.deepEqual(facts.mounted, [true, 'EROFS', 2]);
+  t.deepEqual(facts.after, []);
+});
+
+test('what is no name of a container is refused before anything is mounted', (t) => {
+  const answers = inside<[string, string][]>(t, 'names');
+  t.is(answers.length, 6);
+  for (const [name, refused] of answers) t.is(refused, `${JSON.stringify(name)} is no name of a container`);
+});
+
+test('it is made, rewritten and taken down in milliseconds', (t) => {
+  const median = inside<{ publishMs: number; rewriteMs: number; unmountMs: number }>(t, 'pace');
+  t.log(Object.entries(median).map(([what, ms]) => `${what} ${ms.toFixed(2)}`));
+  t.true(median.publishMs < 50 && median.rewriteMs < 5 && median.unmountMs < 50);
+});
