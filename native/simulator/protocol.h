@@ -16,6 +16,10 @@
 #define SIM_PROTOCOL 1u
 #define SIM_MAX_CARDS 16
 #define SIM_SOCKET_NAME "node.sock"
+#define SIM_CARDS_NAME "cards"
+/* DIR for libraries that lie in a folder of the loader's own, as mounts into a container put them. */
+#define SIM_DEFAULT_DIR "/usr/local/simulated"
+#define SIM_UUID_TEXT 41 /* "GPU-", 36 characters, the end */
 
 enum sim_op {
     SIM_HELLO = 1,   /* arg[0] role, arg[1] SIM_TYPE_* bits; reply fds: facts page, doorbell */

@@ -5,8 +5,8 @@ import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
+import { INSIDE } from './bed/cards.ts';
 import { addCotenantImage, addProgramImage, addSimulatedCards, installChart, NAMESPACE } from './bed/product.ts';
-import { INSIDE } from './bed/runtime.ts';
 
 const ground = bedGround(console.log, false);
 const helm = lookForHelm();

@@ -1,4 +1,5 @@
 import { execFileSync } from 'node:child_process';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../support/client.ts';
@@ -275,4 +276,45 @@ test('perturbed, the same calls cost other amounts, and freed memory leaves the 
   }
   t.true(late.includes(true), 'at least one free was not seen at once');
   await eventually(() => (node.books().clients[0]?.cards[0]?.linear === 0 ? true : undefined), 'all of it has left');
+});
+
+test('where the node has a folder of cards, a process sees those with a file in it, as with device nodes', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 'l4', '--card', 'a10');
+  const seen = async (env: Record<string, string> = {}) => {
+    const client = startClient(t, node, { env });
+    const [result] = await client.ask('init');
+    const count = result === 0 ? await client.must('count') : 0;
+    const totals: number[] = [];
+    for (let device = 0; device < count; device++) totals.push(await client.must(`total ${device}`));
+    await client.end();
+    const text = execFileSync(sampler, ['--library', join(node.lib, 'libnvidia-ml.so.1')], {
+      input: '',
+      encoding: 'utf8',
+    });
+    const { cards } = JSON.parse(text) as { cards: { index: number; uuid: string }[] };
+    return { result, totals, uuids: cards.map(({ index, uuid }) => [index, uuid]) };
+  };
+  const [t4, l4, a10] = [0, 1, 2].map((card) => ({ uuid: node.uuid(card), total: node.usable(card) }));
+  if (!t4 || !l4 || !a10) throw new Error('three cards');
+  const folder = join(node.folder, 'cards');
+  mkdirSync(folder);
+  t.deepEqual(await seen(), { result: 100, totals: [], uuids: [] }, 'none');
+  writeFileSync(join(folder, a10.uuid), '');
+  const one = { result: 0, totals: [a10.total], uuids: [[0, a10.uuid]] };
+  t.deepEqual(await seen(), one, 'counted from 0');
+  t.deepEqual(await seen({ CUDA_VISIBLE_DEVICES: '0' }), one);
+  t.is((await seen({ CUDA_VISIBLE_DEVICES: '2' })).result, 100, 'the numbers of the node mean nothing');
+  t.is((await seen({ CUDA_VISIBLE_DEVICES: t4.uuid })).result, 100);
+  writeFileSync(join(folder, t4.uuid), '');
+  t.deepEqual(await seen(), {
+    result: 0,
+    totals: [t4.total, a10.total],
+    uuids: [
+      [0, t4.uuid],
+      [1, a10.uuid],
+    ],
+  });
+  t.deepEqual((await seen({ CUDA_VISIBLE_DEVICES: a10.uuid })).totals, [a10.total]);
+  rmSync(folder, { recursive: true });
+  t.deepEqual((await seen()).totals, [t4.total, l4.total, a10.total], 'without the folder all of them');
 });

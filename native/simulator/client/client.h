@@ -5,14 +5,21 @@
 
 #include "../protocol.h"
 
-/* Connects to the node that owns the library which `own_symbol` lies in (DIR/lib/NAME -> DIR/node.sock) and says hello.
- * Returns the socket, or -1. The caller closes the two descriptors. */
+/* Connects to the node that owns the library which `own_symbol` lies in (DIR/lib/NAME -> DIR/node.sock; where there is
+ * none, that of SIM_DEFAULT_DIR) and says hello. Returns the socket, or -1. The caller closes the two descriptors. */
 int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd);
 
 /* One request and its reply on `fd`; -1 when the node is gone, else 0 (the node's answer is in reply->result). Up to
  * two descriptors come back in `fds`. `payload` may be NULL when none is expected. The caller locks. */
 int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, struct sim_reply *reply, char *payload,
                       size_t payload_size, int *fds, int *fd_count);
+
+/* The cards that this process may see, in the node's order; returns how many. Where DIR/cards exists, it stands for the
+ * device nodes: a card is seen when a file with its UUID's name is there. */
+uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts, uint32_t cards[SIM_MAX_CARDS]);
+
+/* A card's UUID as the driver's tools write it. */
+void sim_uuid_text(const unsigned char uuid[16], char text[SIM_UUID_TEXT]);
 
 /* Faults per symbol, from COTENANT_SIM_FAULTS="cuMemAlloc_v2=2@3x1,nvmlInit_v2=9": the 3rd call of the first answers 2,
  * once; every call of the second answers 9. Armed until the environment has been read. */

@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -48,20 +49,48 @@ int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, 
     return 0;
 }
 
-int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd) {
+static bool join(char *path, size_t size, const char *folder, const char *name) {
+    return snprintf(path, size, "%s/%s", folder, name) < (int)size;
+}
+
+/* DIR of the node, by the library's own path. */
+static bool find_folder(const void *own_symbol, char *folder, size_t size) {
     Dl_info own;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     char path[4096];
-    if (!dladdr(own_symbol, &own) || !own.dli_fname) return -1;
-    if (snprintf(path, sizeof path, "%s", own.dli_fname) >= (int)sizeof path) return -1;
+    if (!dladdr(own_symbol, &own) || !own.dli_fname) return false;
+    if (snprintf(folder, size, "%s", own.dli_fname) >= (int)size) return false;
     for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(path, '/');
-        if (!slash) return -1;
+        char *slash = strrchr(folder, '/');
+        if (!slash) return false;
         *slash = 0;
     }
-    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, path) >=
-        (int)sizeof address.sun_path)
-        return -1;
+    if (join(path, sizeof path, folder, SIM_SOCKET_NAME) && access(path, F_OK) == 0) return true;
+    return snprintf(folder, size, "%s", SIM_DEFAULT_DIR) < (int)size;
+}
+
+void sim_uuid_text(const unsigned char uuid[16], char text[SIM_UUID_TEXT]) {
+    snprintf(text, SIM_UUID_TEXT, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", uuid[0],
+             uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7], uuid[8], uuid[9], uuid[10], uuid[11],
+             uuid[12], uuid[13], uuid[14], uuid[15]);
+}
+
+uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts, uint32_t cards[SIM_MAX_CARDS]) {
+    char folder[4096], nodes[4096], path[4200], uuid[SIM_UUID_TEXT];
+    uint32_t count = 0;
+    if (!find_folder(own_symbol, folder, sizeof folder) || !join(nodes, sizeof nodes, folder, SIM_CARDS_NAME)) return 0;
+    bool all = access(nodes, F_OK) != 0 && errno == ENOENT;
+    for (uint32_t card = 0; card < facts->card_count; card++) {
+        sim_uuid_text(facts->cards[card].uuid, uuid);
+        if (all || (join(path, sizeof path, nodes, uuid) && access(path, F_OK) == 0)) cards[count++] = card;
+    }
+    return count;
+}
+
+int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char path[4096];
+    if (!find_folder(own_symbol, path, sizeof path)) return -1;
+    if (!join(address.sun_path, sizeof address.sun_path, path, SIM_SOCKET_NAME)) return -1;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     struct sim_request hello = {.op = SIM_HELLO, .arg = {role, types}};

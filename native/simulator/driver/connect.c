@@ -40,19 +40,14 @@ int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out
     return result;
 }
 
-static int uuid_text(const unsigned char *uuid, char *text, size_t size) {
-    return snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", uuid[0],
-                    uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7], uuid[8], uuid[9], uuid[10], uuid[11],
-                    uuid[12], uuid[13], uuid[14], uuid[15]);
-}
-
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first word that
- * names no card ends the list. */
+ * names no card ends the list. It chooses among the cards that the process may see. */
 static void choose_devices(void) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    uint32_t cards[SIM_MAX_CARDS], count = sim_visible_cards(&sim, sim.facts, cards);
     sim.device_count = 0;
     if (!text) {
-        for (uint32_t i = 0; i < sim.facts->card_count; i++) sim.card_of[sim.device_count++] = i;
+        for (uint32_t i = 0; i < count; i++) sim.card_of[sim.device_count++] = cards[i];
         return;
     }
     while (*text && sim.device_count < SIM_MAX_CARDS) {
@@ -60,15 +55,14 @@ static void choose_devices(void) {
         int found = -1;
         char *end;
         if (!strncmp(text, "GPU-", 4)) {
-            for (uint32_t i = 0; i < sim.facts->card_count; i++) {
-                char uuid[48];
-                uuid_text(sim.facts->cards[i].uuid, uuid, sizeof uuid);
-                if (length <= strlen(uuid) && !strncmp(uuid, text, length)) found = (int)i;
+            for (uint32_t i = 0; i < count; i++) {
+                char uuid[SIM_UUID_TEXT];
+                sim_uuid_text(sim.facts->cards[cards[i]].uuid, uuid);
+                if (length <= strlen(uuid) && !strncmp(uuid, text, length)) found = (int)cards[i];
             }
         } else {
             long index = strtol(text, &end, 10);
-            if (end == text + length && length > 0 && index >= 0 && index < (long)sim.facts->card_count)
-                found = (int)index;
+            if (end == text + length && length > 0 && index >= 0 && index < (long)count) found = (int)cards[index];
         }
         if (found < 0) return;
         for (int i = 0; i < sim.device_count; i++) {

@@ -9,12 +9,6 @@ static nvml_abi_return state_of(uint32_t card, struct sim_card_state *state) {
     return nvml_ask(SIM_CARD_STATE, card, 0, &reply, state, sizeof *state);
 }
 
-static void uuid_text(uint32_t card, char *text) {
-    const unsigned char *u = nvml_facts->cards[card].uuid;
-    sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
-            u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-}
-
 static nvml_abi_return give_text(char *to, unsigned length, const char *text) {
     if (!to) return NVML_ABI_INVALID_ARGUMENT;
     size_t bytes = strlen(text) + 1;
@@ -29,18 +23,18 @@ NVML_EXPORT nvmlDeviceGetName(nvml_abi_device device, char *name, unsigned lengt
 }
 NVML_EXPORT nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned length) {
     NVML_ENTER_CARD("nvmlDeviceGetUUID", device, card);
-    char text[48];
-    uuid_text(card, text);
+    char text[SIM_UUID_TEXT];
+    sim_uuid_text(nvml_facts->cards[card].uuid, text);
     return give_text(uuid, length, text);
 }
 NVML_EXPORT nvmlDeviceGetHandleByUUID(const char *uuid, nvml_abi_device *device) {
     NVML_ENTER("nvmlDeviceGetHandleByUUID");
     if (!uuid || !device) return NVML_ABI_INVALID_ARGUMENT;
-    for (uint32_t card = 0; card < nvml_facts->card_count; card++) {
-        char text[48];
-        uuid_text(card, text);
+    for (uint32_t index = 0; index < nvml_card_count; index++) {
+        char text[SIM_UUID_TEXT];
+        sim_uuid_text(nvml_facts->cards[nvml_cards[index]].uuid, text);
         if (strcmp(text, uuid) != 0) continue;
-        *device = nvml_handle(card);
+        *device = nvml_handle(nvml_cards[index]);
         return NVML_ABI_SUCCESS;
     }
     return NVML_ABI_NOT_FOUND;
@@ -64,10 +58,10 @@ NVML_EXPORT nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvml_abi_device *de
     NVML_ENTER("nvmlDeviceGetHandleByPciBusId_v2");
     unsigned domain, bus, slot;
     if (!id || !device || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return NVML_ABI_INVALID_ARGUMENT;
-    for (uint32_t card = 0; card < nvml_facts->card_count; card++) {
-        const struct sim_card_facts *facts = &nvml_facts->cards[card];
+    for (uint32_t index = 0; index < nvml_card_count; index++) {
+        const struct sim_card_facts *facts = &nvml_facts->cards[nvml_cards[index]];
         if (facts->pci_domain != domain || facts->pci_bus != bus || facts->pci_device != slot) continue;
-        *device = nvml_handle(card);
+        *device = nvml_handle(nvml_cards[index]);
         return NVML_ABI_SUCCESS;
     }
     return NVML_ABI_NOT_FOUND;
@@ -144,8 +138,14 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
         return NVML_ABI_NOT_SUPPORTED;         \
     }
 
+static uint32_t index_of(uint32_t card) {
+    uint32_t index = 0;
+    while (nvml_cards[index] != card) index++;
+    return index;
+}
+
 READING(nvmlDeviceGetPowerUsage, power_mw)
-FACT(nvmlDeviceGetIndex, card)
+FACT(nvmlDeviceGetIndex, index_of(card))
 FACT(nvmlDeviceGetMinorNumber, card)
 FACT(nvmlDeviceGetEnforcedPowerLimit, nvml_facts->cards[card].power_limit_mw)
 FACT(nvmlDeviceGetPowerManagementLimit, nvml_facts->cards[card].power_limit_mw)

@@ -10,8 +10,10 @@
 #define NVML_EXPORT __attribute__((visibility("default"))) nvml_abi_return
 
 extern const struct sim_facts *nvml_facts; /* NULL until nvmlInit */
+/* The cards that this process may see, by index; their numbers are the node's. */
+extern uint32_t nvml_cards[SIM_MAX_CARDS], nvml_card_count;
 
-/* Card of a handle, or an NVML return. */
+/* Card of a handle, or an NVML return. Handles exist for cards that may be seen. */
 nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card);
 nvml_abi_device nvml_handle(uint32_t card);
 

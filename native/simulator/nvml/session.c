@@ -8,6 +8,7 @@
 #include "nvml.h"
 
 const struct sim_facts *nvml_facts;
+uint32_t nvml_cards[SIM_MAX_CARDS], nvml_card_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int link_fd = -1, users;
 static pid_t owner;
@@ -21,6 +22,7 @@ static nvml_abi_return start(void) {
     close(facts_fd);
     close(doorbell);
     if (facts == MAP_FAILED) return NVML_ABI_MEMORY;
+    nvml_card_count = sim_visible_cards(&nvml_facts, facts, nvml_cards);
     nvml_facts = facts;
     owner = getpid();
     return NVML_ABI_SUCCESS;
@@ -60,10 +62,12 @@ NVML_EXPORT nvmlShutdown(void) {
 }
 
 nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card) {
-    char *handle = device;
-    if (handle < handles || handle >= handles + nvml_facts->card_count) return NVML_ABI_INVALID_ARGUMENT;
-    *card = (uint32_t)(handle - handles);
-    return NVML_ABI_SUCCESS;
+    for (uint32_t index = 0; index < nvml_card_count; index++) {
+        if (device != nvml_handle(nvml_cards[index])) continue;
+        *card = nvml_cards[index];
+        return NVML_ABI_SUCCESS;
+    }
+    return NVML_ABI_INVALID_ARGUMENT;
 }
 
 nvml_abi_device nvml_handle(uint32_t card) {
@@ -124,7 +128,7 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) 
 NVML_EXPORT nvmlDeviceGetCount_v2(unsigned *count) {
     NVML_ENTER("nvmlDeviceGetCount_v2");
     if (!count) return NVML_ABI_INVALID_ARGUMENT;
-    *count = nvml_facts->card_count;
+    *count = nvml_card_count;
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
@@ -132,8 +136,8 @@ NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device) {
     NVML_ENTER("nvmlDeviceGetHandleByIndex_v2");
-    if (!device || index >= nvml_facts->card_count) return NVML_ABI_INVALID_ARGUMENT;
-    *device = nvml_handle(index);
+    if (!device || index >= nvml_card_count) return NVML_ABI_INVALID_ARGUMENT;
+    *device = nvml_handle(nvml_cards[index]);
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex(unsigned index, nvml_abi_device *device) {

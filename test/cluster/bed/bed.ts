@@ -9,7 +9,7 @@ import { bedCgroup, clearAbandoned, clearCgroups, isAlone, makeCgroups, systemGr
 import { controlPlane } from './control-plane.ts';
 import { makeImage } from './images.ts';
 import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
-import { lastWords, type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
+import { endOf, lastWords, type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
 import { BOUND, bedNode, NODE_NAME, PAUSE_IMAGE } from './node.ts';
 import { debianPackages, packagesHome } from './packages.ts';
 
@@ -82,6 +82,8 @@ export type Bed = {
   get<T>(kind: string, name: string, namespace?: string): T | undefined;
   /** Makes an image of a folder and gives it to the node. */
   addImage(name: string, root: string, entrypoint: readonly string[]): void;
+  /** Ends one of the node's programs and starts it again; containers live on. Resolves when it was started. */
+  restart(program: 'kubelet' | 'containerd'): Promise<void>;
   close(): Promise<void>;
 };
 
@@ -126,7 +128,8 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   };
 
   namespaces.script(node.prepare);
-  namespaces.start('containerd', node.containerd, path);
+  const start = (name: 'kubelet' | 'containerd') => namespaces.start(name, node[name], path);
+  const containerd = start('containerd');
   namespaces.start('etcd', plane.commands.etcd);
   namespaces.start('apiserver', plane.commands.apiserver);
   await until('containerd answers', 'containerd', () => ctr('version').code === 0);
@@ -135,7 +138,7 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   await until('the API server is ready', 'apiserver', () => kubectl('get', '--raw', '/readyz').code === 0);
   namespaces.start('controllers', plane.commands.controllers);
   namespaces.start('scheduler', plane.commands.scheduler);
-  namespaces.start('kubelet', node.kubelet, path);
+  const running = { containerd, kubelet: start('kubelet') };
   const ready = ['get', 'node', NODE_NAME, '-o', 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'];
   await until('the node is ready', 'kubelet', () => kubectl(...ready).out === 'True');
   await until('the default service account is there', 'controllers', () => kubectl('get', 'sa', 'default').code === 0);
@@ -159,6 +162,10 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
       return out === '' ? undefined : (JSON.parse(out) as T);
     },
     addImage,
+    async restart(program) {
+      await endOf(running[program]);
+      running[program] = start(program);
+    },
     close: () => owned.disposeAsync(),
   };
 }

@@ -23,7 +23,8 @@ export type Namespaces = {
 
 const GRACE_MS = 10_000;
 
-async function end(child: ChildProcess): Promise<void> {
+/** Asks a process to end, kills it when it does not, and waits for it. */
+export async function endOf(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const ended = once(child, 'exit');
   child.kill('SIGTERM');
@@ -76,8 +77,8 @@ export async function openNamespaces(folder: string, group: string): Promise<Nam
       return child;
     },
     async close() {
-      for (const child of started.toReversed()) await end(child);
-      await end(holder);
+      for (const child of started.toReversed()) await endOf(child);
+      await endOf(holder);
     },
   };
 }

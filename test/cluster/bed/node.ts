@@ -15,6 +15,7 @@ export const BOUND = [
   '/run/netns',
   '/var/lib/cni',
   '/var/lib/cotenant',
+  '/run/nri',
 ];
 /** What the kubelet would write machine-wide unless it reads it already. */
 const SETTINGS = { 'vm/overcommit_memory': 1, 'kernel/panic': 10, 'kernel/panic_on_oops': 1 };
@@ -138,7 +139,7 @@ state = ${at('containerd/state')}
       SystemdCgroup = false
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
-  socket_path = ${at('nri.sock')}
+  socket_path = '/run/nri/nri.sock'
   plugin_path = ${at('nri/plugins')}
   plugin_config_path = ${at('nri/conf.d')}
 `;

@@ -1,11 +1,22 @@
 // Our own image, made of this checkout the way the Dockerfile says (the Node of the tests, production packages, native parts,
 // sources), and the chart installed from it by a real helm.
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs';
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { stringify } from 'yaml';
 import { eventually } from '../../support/node.ts';
 import type { Bed } from './bed.ts';
+import { cdiSpec } from './cards.ts';
 import { NODE_NAME } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -68,8 +79,11 @@ export function addProgramImage(bed: Bed, name: string, program: string): void {
   rmSync(root, { recursive: true });
 }
 
-/** A simulated GPU node beside the cluster's: containers of the runtime class `nvidia` get its files when they ask for cards. */
-export async function addSimulatedCards(bed: Bed, ...cards: readonly string[]): Promise<void> {
+/**
+ * A simulated GPU node beside the cluster's. Its cards come into containers as CDI devices, and into those of the runtime
+ * class `nvidia` when their environment asks for cards. Returns the cards' UUIDs.
+ */
+export async function addSimulatedCards(bed: Bed, ...cards: readonly string[]): Promise<readonly string[]> {
   const folder = join(bed.folder, 'gpu');
   mkdirSync(folder);
   const flags = cards.flatMap((card) => ['--card', card]);
@@ -88,8 +102,16 @@ export async function addSimulatedCards(bed: Bed, ...cards: readonly string[]): 
     rmSync(path);
     copyFileSync(library, path);
   }
+  const sampler = join(ROOT, 'native/build/cotenant-sampler');
+  const library = join(folder, 'lib/libnvidia-ml.so.1');
+  const sample = JSON.parse(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
+  const uuids = (sample as { cards: { uuid: string }[] }).cards.map(({ uuid }) => uuid);
+  mkdirSync(join(folder, 'cards'));
+  for (const uuid of uuids) writeFileSync(join(folder, 'cards', uuid), '');
+  writeFileSync(join(bed.folder, 'cdi/simulated.json'), JSON.stringify(cdiSpec(folder, uuids)));
   bed.apply({ apiVersion: 'node.k8s.io/v1', kind: 'RuntimeClass', metadata: { name: 'nvidia' }, handler: 'simulated' });
   bed.kubectl('label', 'node', NODE_NAME, 'nvidia.com/gpu.present=true');
+  return uuids;
 }
 
 /** `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. */

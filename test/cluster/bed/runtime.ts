@@ -2,32 +2,36 @@
 // files. Here they are those of the simulated node. Called by containerd as a runtime of its own; args: RUNC FOLDER, then
 // runc's own.
 import { spawnSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-
-/** Where a container finds the simulated driver: FOLDER/lib for the loader, with the node's socket beside it. */
-export const INSIDE = '/usr/local/simulated';
+import { cardMount, commonMounts, type Mount, wholeMounts } from './cards.ts';
 
 type Spec = {
   process: { env?: string[] };
-  mounts: { destination: string; type: string; source: string; options: string[] }[];
+  mounts: { destination: string; type: string; source: string; options: readonly string[] }[];
 };
 
-/** `all`, or nothing: single cards are not told apart here. */
-export function giveCards(spec: Spec, folder: string): boolean {
-  const asked = spec.process.env?.findLast((entry) => entry.startsWith('NVIDIA_VISIBLE_DEVICES='))?.split('=')[1];
-  if (asked === undefined || ['', 'void', 'none'].includes(asked)) return false;
-  spec.mounts.push({ destination: INSIDE, type: 'bind', source: folder, options: ['rbind', 'ro', 'nosuid', 'nodev'] });
-  return true;
+/** By the last NVIDIA_VISIBLE_DEVICES: `all`, or cards by their UUIDs. Throws for a card that the node does not have. */
+function mountsFor(env: readonly string[] = [], folder: string): readonly Mount[] {
+  const asked = env.findLast((entry) => entry.startsWith('NVIDIA_VISIBLE_DEVICES='))?.split('=')[1] ?? '';
+  if (['', 'void', 'none'].includes(asked)) return [];
+  if (asked === 'all') return wholeMounts(folder);
+  const cards = asked.split(',').map((uuid) => {
+    if (!/^GPU-[0-9a-f-]+$/.test(uuid) || !existsSync(join(folder, 'cards', uuid)))
+      throw new Error(`NVIDIA_VISIBLE_DEVICES=${asked}: no card ${uuid} on this node`);
+    return cardMount(folder, uuid);
+  });
+  return [...commonMounts(folder), ...cards];
 }
 
-if (import.meta.main) {
-  const [runc = '', folder = '', ...args] = process.argv.slice(2);
-  const bundle = args.includes('create') ? args[args.indexOf('--bundle') + 1] : undefined;
-  if (bundle !== undefined) {
-    const path = join(bundle, 'config.json');
-    const spec = JSON.parse(readFileSync(path, 'utf8')) as Spec;
-    if (giveCards(spec, folder)) writeFileSync(path, JSON.stringify(spec));
-  }
-  process.exit(spawnSync(runc, args, { stdio: 'inherit' }).status ?? 1);
+const [runc = '', folder = '', ...args] = process.argv.slice(2);
+const bundle = args.includes('create') ? args[args.indexOf('--bundle') + 1] : undefined;
+if (bundle !== undefined) {
+  const path = join(bundle, 'config.json');
+  const spec = JSON.parse(readFileSync(path, 'utf8')) as Spec;
+  const mounts = mountsFor(spec.process.env, folder);
+  for (const { from, to, options } of mounts)
+    spec.mounts.push({ destination: to, type: 'bind', source: from, options });
+  if (mounts.length > 0) writeFileSync(path, JSON.stringify(spec));
 }
+process.exit(spawnSync(runc, args, { stdio: 'inherit' }).status ?? 1);

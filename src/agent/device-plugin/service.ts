@@ -1,0 +1,55 @@
+// What the kubelet asks a device plugin, and what this one answers: how many slots there are. It counts; it does not choose,
+// so an allocation brings nothing into a container. Owns the messages; sockets and registration are in plugin.ts.
+import { join } from 'node:path';
+import {
+  type handleServerStreamingCall,
+  type handleUnaryCall,
+  Metadata,
+  type ServerWritableStream,
+  type ServiceDefinition,
+  status,
+  type UntypedServiceImplementation,
+} from '@grpc/grpc-js';
+import { loadSync } from '@grpc/proto-loader';
+
+/** Tenants that the node's cards can take, and those that they could take were all of them healthy. */
+export type Slots = { readonly healthy: number; readonly unhealthy: number };
+
+export type Device = { readonly ID: string; readonly health: 'Healthy' | 'Unhealthy' };
+
+/** Ids say nothing of cards, so that nobody trusts the kubelet's choice among them. */
+export function devicesOf({ healthy, unhealthy }: Slots): readonly Device[] {
+  return Array.from({ length: healthy + unhealthy }, (_, index) => ({
+    ID: `s-${String(index).padStart(3, '0')}`,
+    health: index < healthy ? 'Healthy' : 'Unhealthy',
+  }));
+}
+
+type Empty = Record<string, never>;
+type DeviceList = { readonly devices: readonly Device[] };
+type AllocateRequest = { readonly container_requests: readonly unknown[] };
+type AllocateResponse = { readonly container_responses: readonly Empty[] };
+export type Watcher = ServerWritableStream<Empty, DeviceList>;
+
+const definitions = loadSync(join(import.meta.dirname, 'deviceplugin.proto'), { keepCase: true, defaults: true });
+const serviceNamed = (name: string) => definitions[`v1beta1.${name}`] as unknown as ServiceDefinition;
+export const DEVICE_PLUGIN = serviceNamed('DevicePlugin');
+export const REGISTRATION = serviceNamed('Registration');
+
+/** `onWatcher` gets each stream that wants to be told of the devices. */
+export function createService(onWatcher: (watcher: Watcher) => void): UntypedServiceImplementation {
+  const options: handleUnaryCall<Empty, Empty> = (_call, answer) => answer(null, {});
+  const watch: handleServerStreamingCall<Empty, DeviceList> = (stream) => onWatcher(stream);
+  // One answer for each container, in the order of the request.
+  const allocate: handleUnaryCall<AllocateRequest, AllocateResponse> = ({ request }, answer) =>
+    answer(null, { container_responses: request.container_requests.map(() => ({})) });
+  const notOffered: handleUnaryCall<Empty, Empty> = (_call, answer) =>
+    answer({ code: status.UNIMPLEMENTED, details: 'not offered in the options', metadata: new Metadata() });
+  return {
+    GetDevicePluginOptions: options,
+    ListAndWatch: watch,
+    Allocate: allocate,
+    GetPreferredAllocation: notOffered,
+    PreStartContainer: notOffered,
+  };
+}

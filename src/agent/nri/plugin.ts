@@ -1,0 +1,231 @@
+// The agent as a plugin of the container runtime: each granted container gets exactly its cards when it is made, by their CDI
+// names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
+// goes on without us, so nothing here waits for anything. Owns the connection and its return after the runtime's restart.
+import { connect, type Socket } from 'node:net';
+import {
+  createFrameReader,
+  framesOf,
+  type Message,
+  PLUGIN_CONNECTION,
+  REQUEST,
+  RESPONSE,
+  RUNTIME_CONNECTION,
+} from './frames.ts';
+import {
+  adjustment,
+  answer,
+  call,
+  decode,
+  type Kinds,
+  nothing,
+  RUNTIME_SERVICE,
+  type RuntimeContainer,
+  type RuntimePod,
+  refuse,
+  registration,
+  subscription,
+  synchronized,
+} from './messages.ts';
+
+export type NriContainer = {
+  readonly containerId: string;
+  readonly podUid: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  /** Path on the host of the file that the container sees at its terminationMessagePath. */
+  readonly terminationLog?: string;
+};
+
+export type NriOptions = {
+  readonly socket?: string;
+  /** Two digits: plugins are asked in this order. */
+  readonly index?: string;
+  /** Of the names under which the node's CDI specs list its cards: `kind=UUID`. */
+  readonly cdiKind?: string;
+  /** UUIDs of a granted container's cards; undefined: it has no grant. Must answer at once. */
+  readonly cardsOf: (podUid: string, container: string) => readonly string[] | undefined;
+  /** Once for each container: those that are there at the start, and new ones before they run. */
+  readonly onContainer: (container: NriContainer) => void;
+  readonly onRemoved: (containerId: string) => void;
+  readonly onProblem: (text: string) => void;
+};
+
+export type Nri = {
+  /** Whether the runtime asks us about the containers that it makes. */
+  readonly connected: () => boolean;
+  close(): void;
+};
+
+export const NRI_SOCKET = '/var/run/nri/nri.sock';
+export const CDI_KIND = 'nvidia.com/gpu';
+const NAME = 'cotenant';
+const DEFAULT_INDEX = '10';
+const EVENT = { createContainer: 4, postCreateContainer: 5, startContainer: 6, removeContainer: 11 };
+const UNIMPLEMENTED = 12;
+const SHORTEST_RETRY_MS = 100;
+/** Containers that start meanwhile get no cards. */
+const LONGEST_RETRY_MS = 1000;
+const REGISTER_MS = 5000;
+const TERMINATION_PATH = 'io.kubernetes.container.terminationMessagePath';
+
+export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriContainer {
+  const path = container.annotations[TERMINATION_PATH] ?? '/dev/termination-log';
+  const source = container.mounts.find(({ destination }) => destination === path)?.source;
+  return {
+    containerId: container.id,
+    podUid: pod.uid,
+    namespace: pod.namespace,
+    pod: pod.name,
+    container: container.name,
+    ...(source === undefined ? {} : { terminationLog: source }),
+  };
+}
+
+export function startNri(options: NriOptions): Nri {
+  const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
+  const known = new Set<string>();
+  let trunk: Socket | undefined;
+  let retry: NodeJS.Timeout | undefined;
+  let retryMs = SHORTEST_RETRY_MS;
+  let synchronised = false;
+  let closing = false;
+  let told = '';
+
+  const problem = (text: string) => {
+    if (text !== told) options.onProblem(`NRI: ${text}`);
+    told = text;
+  };
+
+  const learn = (pod: RuntimePod | undefined | null, container: RuntimeContainer | null) => {
+    if (!pod || !container || container.id === '' || known.has(container.id)) return;
+    known.add(container.id);
+    options.onContainer(containerOf(pod, container));
+  };
+  const forget = (id: string) => {
+    if (known.delete(id)) options.onRemoved(id);
+  };
+
+  const begin = () => {
+    const current = connect(path);
+    trunk = current;
+    const reader = createFrameReader();
+    const present = new Set<string>();
+    const podsSeen = new Map<string, RuntimePod>();
+    const send = (message: Message) => {
+      current.write(framesOf(message));
+    };
+    const end = (why: string) => {
+      clearTimeout(silence);
+      if (trunk !== current) return;
+      trunk = undefined;
+      synchronised = false;
+      current.destroy();
+      if (closing) return;
+      problem(`${why}; containers that start meanwhile get no cards`);
+      retry = setTimeout(begin, retryMs);
+      retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
+    };
+    const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
+
+    /** The payload of the answer; undefined: nobody has such a method. Throws where the bytes are no such request. */
+    const handle = (method: string, payload: Buffer): Buffer | undefined => {
+      switch (method) {
+        case 'Configure':
+          return subscription(Object.values(EVENT));
+        case 'Synchronize': {
+          const { pods, containers, more } = readable('SynchronizeRequest', payload);
+          for (const pod of pods) podsSeen.set(pod.id, pod);
+          for (const container of containers) {
+            present.add(container.id);
+            learn(podsSeen.get(container.pod_sandbox_id), container);
+          }
+          if (!more) {
+            for (const id of known) if (!present.has(id)) forget(id);
+            podsSeen.clear();
+            present.clear();
+            clearTimeout(silence);
+            synchronised = true;
+            retryMs = SHORTEST_RETRY_MS;
+            told = '';
+          }
+          return synchronized(more);
+        }
+        case 'CreateContainer': {
+          const { pod, container } = readable('ContainerRequest', payload);
+          learn(pod, container);
+          const cards = pod && container ? (options.cardsOf(pod.uid, container.name) ?? []) : [];
+          return adjustment(cards.map((uuid) => `${cdiKind}=${uuid}`));
+        }
+        case 'PostCreateContainer':
+        case 'StartContainer':
+        case 'RemoveContainer': {
+          const { pod, container } = readable('ContainerRequest', payload);
+          onEvent(method === 'RemoveContainer' ? EVENT.removeContainer : EVENT.startContainer, pod, container);
+          return nothing();
+        }
+        case 'StateChange': {
+          const { event, pod, container } = readable('StateChangeEvent', payload);
+          onEvent(event, pod, container);
+          return nothing();
+        }
+        case 'Shutdown':
+          return nothing();
+        default:
+          return undefined;
+      }
+    };
+    const onEvent = (event: number, pod: RuntimePod | null, container: RuntimeContainer | null) => {
+      if (event === EVENT.removeContainer) forget(container?.id ?? '');
+      else learn(pod, container);
+    };
+
+    const take = ({ connection, stream, type, payload }: Message) => {
+      if (connection === RUNTIME_CONNECTION && type === RESPONSE) {
+        const { status } = readable('TtrpcResponse', payload);
+        if (status && status.code !== 0) throw new Error(`the runtime refuses the plugin: ${status.message}`);
+        return;
+      }
+      if (connection !== PLUGIN_CONNECTION || type !== REQUEST) throw new Error(`a message of type ${type}`);
+      const { method, payload: asked } = readable('TtrpcRequest', payload);
+      const said = handle(method, asked);
+      const reply = said ? answer(said) : refuse(UNIMPLEMENTED, `no method ${method}`);
+      send({ connection, stream, type: RESPONSE, payload: reply });
+    };
+
+    current.on('connect', () => {
+      const payload = call(RUNTIME_SERVICE, 'RegisterPlugin', registration(NAME, index));
+      send({ connection: RUNTIME_CONNECTION, stream: 1, type: REQUEST, payload });
+    });
+    current.on('data', (piece: Buffer) => {
+      const { messages, wrong } = reader.push(piece);
+      try {
+        for (const message of messages) if (trunk === current) take(message);
+      } catch (error) {
+        return end(`${path} said what cannot be used: ${(error as Error).message}`);
+      }
+      if (wrong !== undefined) end(`${path} sent ${wrong}`);
+    });
+    current.on('error', (error) => end(`${path}: ${error.message}`));
+    current.on('close', () => end(`${path}: the runtime closed the connection`));
+  };
+
+  begin();
+  return {
+    connected: () => synchronised,
+    close() {
+      closing = true;
+      clearTimeout(retry);
+      const last = trunk;
+      trunk = undefined;
+      synchronised = false;
+      last?.destroy();
+    },
+  };
+}
+
+function readable<K extends keyof Kinds>(kind: K, bytes: Buffer): Kinds[K] {
+  const value = decode(kind, bytes);
+  if (value === undefined) throw new Error(`a ${kind} that is none`);
+  return value;
+}

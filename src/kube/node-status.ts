@@ -1,0 +1,150 @@
+// What a node offers in our names, kept right on its own Node: the annotation with its cards, and the amounts of memory and
+// compute in its status. One write carries both. The kubelet sets amounts that are not its own to zero whenever it registers,
+// so what counts is what the Node shows, not what was written.
+import {
+  CoreV1Api,
+  type KubeConfig,
+  makeInformer,
+  PatchStrategy,
+  setHeaderOptions,
+  type V1Node,
+} from '@kubernetes/client-node';
+import { formatNodeCards, type NodeCards } from '../placement/node-cards.ts';
+import { CARDS_ANNOTATION, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
+import { parseQuantity, wholeUnits } from '../request/quantity.ts';
+import { problemOf } from './problem.ts';
+
+export type AdvertisingOptions = {
+  readonly config: KubeConfig;
+  readonly nodeName: string;
+  /** undefined: not known yet, and the Node is left as it is. */
+  readonly cards: () => NodeCards | undefined;
+  readonly onProblem: (text: string) => void;
+};
+
+export type Advertising = {
+  /** To be called when `cards` may answer something else. */
+  changed(): void;
+  close(): Promise<void>;
+};
+
+export type NodePatch = {
+  readonly metadata: { readonly annotations: Readonly<Record<string, string>> };
+  readonly status: Readonly<Record<'capacity' | 'allocatable', Readonly<Record<string, string>>>>;
+};
+
+const LEAST_BETWEEN_WRITES_MS = 1000;
+const LONGEST_RETRY_MS = 60_000;
+const RETRY_WATCH_MS = 5000;
+
+/** What the Node is to show, as the patch that makes it so. */
+export function patchOf(offered: NodeCards): NodePatch {
+  const healthy = offered.cards.filter((card) => card.healthy);
+  const amounts = {
+    [GPU_MEMORY]: String(healthy.reduce((sum, card) => sum + card.usableBytes, 0)),
+    [GPU_CORES]: String(100 * healthy.length),
+  };
+  return {
+    metadata: { annotations: { [CARDS_ANNOTATION]: formatNodeCards(offered) } },
+    status: { capacity: amounts, allocatable: amounts },
+  };
+}
+
+/** Whether a Node shows already what the patch would make of it; the server writes amounts in other words. */
+export function shows(node: V1Node, { metadata, status }: NodePatch): boolean {
+  const sameAmounts = (shown: Readonly<Record<string, string>> = {}, wanted: Readonly<Record<string, string>>) =>
+    Object.entries(wanted).every(([name, amount]) => amountOf(shown[name]) === BigInt(amount));
+  return (
+    Object.entries(metadata.annotations).every(([key, text]) => node.metadata?.annotations?.[key] === text) &&
+    sameAmounts(node.status?.capacity, status.capacity) &&
+    sameAmounts(node.status?.allocatable, status.allocatable)
+  );
+}
+
+function amountOf(text: string | undefined): bigint | undefined {
+  const parsed = parseQuantity(text);
+  return parsed.ok ? wholeUnits(parsed.quantity, 1n) : undefined;
+}
+
+export function startAdvertising({ config, nodeName, cards, onProblem }: AdvertisingOptions): Advertising {
+  const api = config.makeApiClient(CoreV1Api);
+  const fieldSelector = `metadata.name=${nodeName}`;
+  const path = `/api/v1/nodes?fieldSelector=${encodeURIComponent(fieldSelector)}`;
+  const informer = makeInformer(config, path, () => api.listNode({ fieldSelector }));
+  let seen: V1Node | undefined;
+  let next: NodeJS.Timeout | undefined;
+  let restart: NodeJS.Timeout | undefined;
+  let writing = false;
+  let closing = false;
+  let retryMs = LEAST_BETWEEN_WRITES_MS;
+
+  const settle = async () => {
+    if (writing || closing || next) return;
+    const offered = cards();
+    if (!seen || !offered) return;
+    const patch = patchOf(offered);
+    if (shows(seen, patch)) return;
+    writing = true;
+    let waitMs = LEAST_BETWEEN_WRITES_MS;
+    try {
+      const asMerge = setHeaderOptions('Content-Type', PatchStrategy.MergePatch);
+      see(await api.patchNodeStatus({ name: nodeName, body: patch }, asMerge));
+      retryMs = LEAST_BETWEEN_WRITES_MS;
+    } catch (error) {
+      if (closing) return;
+      onProblem(`the amounts of node ${nodeName} could not be written, and it is tried again: ${problemOf(error)}`);
+      waitMs = retryMs;
+      retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
+    } finally {
+      writing = false;
+    }
+    if (closing) return;
+    next = setTimeout(() => {
+      next = undefined;
+      void settle();
+    }, waitMs);
+  };
+
+  /** A watch can lag behind the answer to a write. */
+  const see = (node: V1Node) => {
+    if (isOlder(node, seen)) return;
+    seen = node;
+  };
+  const onNode = (node: V1Node) => {
+    see(node);
+    void settle();
+  };
+  informer.on('add', onNode);
+  informer.on('update', onNode);
+  informer.on('delete', () => {
+    seen = undefined;
+  });
+  const again = (error: unknown) => {
+    if (closing) return;
+    onProblem(`node ${nodeName} cannot be followed, and is asked for again: ${problemOf(error)}`);
+    clearTimeout(restart);
+    restart = setTimeout(start, RETRY_WATCH_MS);
+  };
+  const start = () => void informer.start().catch(again);
+  // Lists that fail come here, too.
+  informer.on('error', again);
+  start();
+
+  return {
+    changed: () => void settle(),
+    async close() {
+      closing = true;
+      clearTimeout(next);
+      clearTimeout(restart);
+      await informer.stop();
+    },
+  };
+}
+
+/** By the versions of one object, which the server counts up. */
+function isOlder(node: V1Node, than: V1Node | undefined): boolean {
+  const [one, other] = [node.metadata?.resourceVersion, than?.metadata?.resourceVersion].map((text) =>
+    /^\d+$/.test(text ?? '') ? BigInt(text ?? '') : undefined,
+  );
+  return node.metadata?.uid === than?.metadata?.uid && one !== undefined && other !== undefined && one < other;
+}

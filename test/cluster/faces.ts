@@ -1,0 +1,76 @@
+// The agent's device plugin, NRI plugin and advertising without the agent, for tests to steer: started in a node's namespaces,
+// told by lines of JSON what slots, cards and grants there are, telling by lines what it hears. Args: KUBECONFIG NODE.
+import { readdirSync, readFileSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { KubeConfig } from '@kubernetes/client-node';
+import { startDevicePlugin } from '../../src/agent/device-plugin/plugin.ts';
+import type { Slots } from '../../src/agent/device-plugin/service.ts';
+import { type NriContainer, startNri } from '../../src/agent/nri/plugin.ts';
+import { startAdvertising } from '../../src/kube/node-status.ts';
+import type { NodeCards } from '../../src/placement/node-cards.ts';
+
+/** One line to the program. */
+export type Order = {
+  readonly slots?: Slots;
+  readonly cards?: NodeCards;
+  /** `podUid/container` -> UUIDs of its cards. */
+  readonly grants?: Readonly<Record<string, readonly string[]>>;
+  /** Is asked for by a container's id: whether any process runs in it. */
+  readonly isRunning?: string;
+};
+
+/** One line from the program. */
+export type Told =
+  | { readonly told: 'done'; readonly isRunning?: boolean }
+  | { readonly told: 'problem'; readonly text: string }
+  | { readonly told: 'connected'; readonly connected: boolean }
+  | { readonly told: 'container'; readonly container: NriContainer; readonly isRunning: boolean }
+  | { readonly told: 'removed'; readonly containerId: string };
+
+const isRunning = (containerId: string): boolean =>
+  readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .some((pid) => {
+      try {
+        return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(containerId);
+      } catch {
+        return false; // it went meanwhile
+      }
+    });
+
+if (import.meta.main) {
+  const [kubeconfig = '', nodeName = ''] = process.argv.slice(2);
+  const tell = (line: Told) => console.log(JSON.stringify(line));
+  const onProblem = (text: string) => tell({ told: 'problem', text });
+  const config = new KubeConfig();
+  config.loadFromFile(kubeconfig);
+  let slots: Slots = { healthy: 0, unhealthy: 0 };
+  let cards: NodeCards | undefined;
+  let grants: Order['grants'] = {};
+  const plugin = startDevicePlugin({ slots: () => slots, onProblem });
+  const advertising = startAdvertising({ config, nodeName, cards: () => cards, onProblem });
+  const nri = startNri({
+    cardsOf: (podUid, container) => grants?.[`${podUid}/${container}`],
+    onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
+    onRemoved: (containerId) => tell({ told: 'removed', containerId }),
+    onProblem,
+  });
+  let connected = false;
+  const looking = setInterval(() => {
+    if (nri.connected() === connected) return;
+    connected = nri.connected();
+    tell({ told: 'connected', connected });
+  }, 20);
+  for await (const line of createInterface({ input: process.stdin })) {
+    const order = JSON.parse(line) as Order;
+    slots = order.slots ?? slots;
+    cards = order.cards ?? cards;
+    grants = order.grants ?? grants;
+    plugin.changed();
+    advertising.changed();
+    tell({ told: 'done', ...(order.isRunning === undefined ? {} : { isRunning: isRunning(order.isRunning) }) });
+  }
+  clearInterval(looking);
+  nri.close();
+  await Promise.all([plugin.close(), advertising.close()]);
+}

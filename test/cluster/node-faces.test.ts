@@ -1,0 +1,244 @@
+// What the node's side of us shows to a real kubelet, a real containerd and a real API server: slots, amounts, cards inside of
+// containers, and all of it again after the other side was restarted.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { ExecutionContext } from 'ava';
+import { formatNodeCards, type NodeCards } from '../../src/placement/node-cards.ts';
+import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../../src/request/names.ts';
+import { testUnless } from '../support/gate.ts';
+import { eventually } from '../support/node.ts';
+import { type Bed, bedGround, startBed } from './bed/bed.ts';
+import { NODE_NAME } from './bed/node.ts';
+import { addProgramImage, addSimulatedCards } from './bed/product.ts';
+import type { Order, Told } from './faces.ts';
+
+const ground = bedGround(console.log, false);
+const READER = 'local.test/sampler:1';
+const MIB = 2 ** 20;
+
+type Node = {
+  metadata: { annotations: Record<string, string> };
+  status: { capacity: Record<string, string>; allocatable: Record<string, string> };
+};
+type Pod = {
+  metadata: { uid: string };
+  status: {
+    phase?: string;
+    containerStatuses?: {
+      name: string;
+      containerID?: string;
+      state?: { terminated?: { message?: string } };
+    }[];
+  };
+};
+
+/** The rooms in a process of their own inside the node. */
+function startFaces(t: ExecutionContext, bed: Bed) {
+  const enter = ['-t', String(bed.namespaces.pid), '-m', '-n', process.execPath, join(import.meta.dirname, 'faces.ts')];
+  const args = [...enter, join(bed.folder, 'kubeconfig'), NODE_NAME];
+  const child: ChildProcess = spawn('nsenter', args, { stdio: ['pipe', 'pipe', 'inherit'] });
+  const told: Told[] = [];
+  createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
+    told.push(JSON.parse(line) as Told);
+  });
+  const exited = once(child, 'exit');
+  const close = async () => {
+    child.stdin?.end();
+    const [code] = await exited;
+    return code as number;
+  };
+  t.teardown(async () => {
+    if (child.exitCode === null) child.kill('SIGKILL');
+    await exited;
+  });
+  return {
+    told,
+    /** The first thing of a kind that was told from then on. */
+    hears: <K extends Told['told']>(kind: K, from = 0, good = (_: Extract<Told, { told: K }>) => true, ms = 60_000) =>
+      eventually(
+        () =>
+          told
+            .slice(from)
+            .find((line): line is Extract<Told, { told: K }> => line.told === kind && good(line as never)),
+        `${kind} is told`,
+        ms,
+      ),
+    async order(order: Order) {
+      const from = told.length;
+      child.stdin?.write(`${JSON.stringify(order)}\n`);
+      return this.hears('done', from);
+    },
+    close,
+  };
+}
+
+/** Not bound yet, so that its grant can be made before its containers. */
+const podOf = (name: string, containers: Readonly<Record<string, string>>): object => ({
+  apiVersion: 'v1',
+  kind: 'Pod',
+  metadata: { name },
+  spec: {
+    schedulerName: 'nobody',
+    restartPolicy: 'Never',
+    terminationGracePeriodSeconds: 1,
+    containers: Object.entries(containers).map(([container, script]) => ({
+      name: container,
+      image: READER,
+      imagePullPolicy: 'Never',
+      command: ['/bin/sh', '-c', script],
+      resources: { limits: { [GPU]: '1' } },
+    })),
+  },
+});
+/** What the driver shows inside: the sampler's line, for whoever reads the log. */
+const SHOW = 'cotenant-sampler --library libnvidia-ml.so.1 < /dev/null; exec sleep 600';
+
+testUnless(ground.ok ? undefined : ground.reason)(
+  'kubelet, container runtime and API server get from the node what they need, also after their restarts',
+  async (t) => {
+    t.timeout(600_000);
+    if (!ground.ok) throw new Error(ground.reason);
+    const bed = await startBed(ground, (line) => t.log(line));
+    t.teardown(() => bed.close());
+    addProgramImage(bed, READER, 'cotenant-sampler');
+    const [l4 = '', a10 = '', t4 = ''] = await addSimulatedCards(bed, 'l4', 'a10', 't4');
+    const node = () => bed.get<Node>('node', NODE_NAME);
+    const nodeShows = (what: string, good: (node: Node) => boolean) =>
+      eventually(() => [node()].find((one) => one !== undefined && good(one)), what, 60_000);
+    const slotsAre = (capacity: string, allocatable: string) =>
+      nodeShows(
+        `${allocatable} of ${capacity} slots`,
+        ({ status }) => status.capacity[GPU] === capacity && status.allocatable[GPU] === allocatable,
+      );
+    const bound = (name: string, containers: Readonly<Record<string, string>>) => {
+      bed.apply(podOf(name, containers));
+      const uid = bed.get<Pod>('pod', name)?.metadata.uid ?? '';
+      const bind = () => {
+        const binding = {
+          apiVersion: 'v1',
+          kind: 'Binding',
+          metadata: { name },
+          target: { apiVersion: 'v1', kind: 'Node', name: NODE_NAME },
+        };
+        const path = `/api/v1/namespaces/default/pods/${name}/binding`;
+        t.is(bed.kubectlWith(JSON.stringify(binding), 'create', '--raw', path, '-f', '-').code, 0);
+      };
+      return { uid, bind };
+    };
+    const isIn = (name: string, phase: string) =>
+      eventually(
+        () => [bed.get<Pod>('pod', name)].find((pod) => pod?.status.phase === phase),
+        `pod ${name} is ${phase}`,
+        60_000,
+      );
+    const shown = (name: string, container: string) =>
+      eventually(() => {
+        const { out } = bed.kubectl('logs', name, '-c', container);
+        if (!out.includes('\n')) return undefined;
+        const { cards, problem } = JSON.parse(out) as { cards: { uuid: string }[]; problem?: string };
+        return { uuids: cards.map(({ uuid }) => uuid), problem };
+      }, `${name}/${container} says what it sees`);
+
+    // Slots and health.
+    const faces = startFaces(t, bed);
+    await faces.hears('connected');
+    await faces.order({ slots: { healthy: 150, unhealthy: 0 } });
+    await slotsAre('150', '150');
+    await faces.order({ slots: { healthy: 100, unhealthy: 50 } });
+    await slotsAre('150', '100');
+
+    // Amounts and cards, in one write.
+    const cardOf = (gpuUuid: string, index: number, mib: number, healthy = true) => ({
+      gpuUuid,
+      index,
+      model: 'NVIDIA L4',
+      usableBytes: mib * MIB,
+      healthy,
+    });
+    const cards: NodeCards = {
+      mostTenantsPerCard: 50,
+      cards: [cardOf(l4, 0, 22_600), cardOf(a10, 1, 22_601), cardOf(t4, 2, 14_940, false)],
+    };
+    const memory = String((22_600 + 22_601) * MIB);
+    const amountsAreRight = ({ metadata, status }: Node) =>
+      metadata.annotations[CARDS_ANNOTATION] === formatNodeCards(cards) &&
+      [status.capacity, status.allocatable].every(
+        (amounts) => amounts[GPU_MEMORY] === memory && amounts[GPU_CORES] === '200',
+      );
+    await faces.order({ cards });
+    await nodeShows('the cards and their amounts', amountsAreRight);
+    // Somebody else's hand is corrected.
+    t.is(bed.kubectl('annotate', 'node', NODE_NAME, `${CARDS_ANNOTATION}=forged`, '--overwrite').code, 0);
+    await nodeShows('the cards again', amountsAreRight);
+
+    // Cards inside of containers, and containers by their ids before they run.
+    const pod = bound('first', {
+      one: `echo done > /dev/termination-log; ${SHOW}`,
+      neighbour: SHOW,
+      both: SHOW,
+    });
+    await faces.order({ grants: { [`${pod.uid}/one`]: [a10], [`${pod.uid}/both`]: [t4, l4] } });
+    pod.bind();
+    const running = await isIn('first', 'Running');
+    t.deepEqual((await shown('first', 'one')).uuids, [a10]);
+    t.deepEqual((await shown('first', 'both')).uuids, [l4, t4], 'in the order of the node');
+    const none = await shown('first', 'neighbour');
+    t.deepEqual(none.uuids, []);
+    t.regex(none.problem ?? '', /libnvidia-ml/);
+    for (const { name, containerID = '' } of running.status.containerStatuses ?? []) {
+      const id = containerID.replace('containerd://', '');
+      const { container, isRunning } = await faces.hears('container', 0, (line) => line.container.containerId === id);
+      const { terminationLog = '', ...named } = container;
+      t.deepEqual(named, { containerId: id, podUid: pod.uid, namespace: 'default', pod: 'first', container: name });
+      t.false(isRunning, 'told before anything ran in it');
+      t.true((await faces.order({ isRunning: id })).isRunning);
+      t.is(bed.namespaces.run(['cat', terminationLog]).out, name === 'one' ? 'done\n' : '', terminationLog);
+      t.is(faces.told.filter((line) => line.told === 'container' && line.container.containerId === id).length, 1);
+    }
+
+    const problems = () => faces.told.flatMap((line) => (line.told === 'problem' ? [line.text] : []));
+    t.deepEqual(problems(), []);
+
+    // A kubelet that starts without its records forgets plugins, and may set to zero what is not its own.
+    t.is(bed.namespaces.run(['rm', '/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint']).code, 0);
+    await bed.restart('kubelet');
+    await faces.order({ slots: { healthy: 120, unhealthy: 30 } });
+    await slotsAre('150', '120');
+    await nodeShows('the amounts again', amountsAreRight);
+    const zero = JSON.stringify({ status: { capacity: { [GPU_MEMORY]: '0', [GPU_CORES]: '0' } } });
+    const patch = ['patch', 'node', NODE_NAME, '--subresource=status', '--type=merge', '-p', zero];
+    t.regex(bed.kubectl(...patch).out, /patched/);
+    await nodeShows('the amounts that somebody set to zero', amountsAreRight);
+
+    // The runtime restarted: it forgets plugins, too.
+    const before = faces.told.length;
+    await bed.restart('containerd');
+    await faces.hears('connected', before, ({ connected }) => !connected);
+    t.regex((await faces.hears('problem', before)).text, /^NRI: .*get no cards$/);
+    await faces.hears('connected', before, ({ connected }) => connected);
+    const second = bound('second', { main: SHOW });
+    await faces.order({ grants: { [`${second.uid}/main`]: [l4] } });
+    second.bind();
+    await isIn('second', 'Running');
+    t.deepEqual((await shown('second', 'main')).uuids, [l4]);
+    t.deepEqual(
+      faces.told.slice(before).filter((line) => line.told === 'removed'),
+      [],
+      'containers outlive their runtime',
+    );
+
+    // What goes is told, too.
+    t.is(bed.kubectl('delete', 'pod', 'second', '--wait=true').code, 0);
+    const main = faces.told.find((line) => line.told === 'container' && line.container.pod === 'second');
+    t.is(main?.told, 'container');
+    if (main?.told === 'container')
+      await faces.hears('removed', before, ({ containerId }) => containerId === main.container.containerId);
+
+    // Without us the slots are no longer to be had, and nothing of ours stays open.
+    t.is(await faces.close(), 0);
+    await slotsAre('150', '0');
+    for (const text of problems()) t.regex(text, /^(device plugin: the kubelet|NRI: \/var\/run\/nri)/);
+  },
+);
