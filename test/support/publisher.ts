@@ -1,0 +1,75 @@
+// A CSI driver whose answers a test chooses by files: publisher.ts FOLDER KUBELET_ROOT. What happens is told as a line of JSON
+// each.
+//   FOLDER/pods/POD   names of the containers of a pod that gets a volume; others are refused
+//   FOLDER/broken     while it is there, publishing fails as if the API server were away
+//   FOLDER/die        while it is there, it is killed when a volume is mounted and written, before the kubelet is answered
+import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { startCsi, VolumeRefused } from '../../src/agent/csi/driver.ts';
+import { ledgerPath, mountVolume, pagePath, withWritable } from '../../src/agent/csi/volume.ts';
+import { makeFile } from '../../src/agent/grants/files.ts';
+import { LIBRARIES } from '../../src/agent/grants/registry.ts';
+import { loadNative } from '../../src/agent/native.ts';
+
+export type Told =
+  | { readonly what: 'ready' }
+  | { readonly what: 'publish'; readonly pod: string; readonly mounted: boolean; readonly ms: number }
+  | { readonly what: 'unpublish'; readonly podUid: string; readonly target: string }
+  | { readonly what: 'problem'; readonly text: string };
+
+const SLOTS = 64;
+const CARD = {
+  uuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',
+  memoryBytes: 1 << 30,
+  contextBytes: 0,
+  granuleBytes: 0,
+  coresPercent: 50,
+  releasesLate: false,
+};
+
+const [folder = '', kubeletRoot = ''] = process.argv.slice(2);
+const native = loadNative();
+const tell = (told: Told) => console.log(JSON.stringify(told));
+
+function fill(target: string, containers: readonly string[]): void {
+  const ledgerBytes = native.ledgerBytes(SLOTS, 1);
+  mountVolume(native, { target, containers, ledgerBytes, libraries: LIBRARIES });
+  const open = (path: string, mode: number) => (existsSync(path) ? openSync(path, 'r+') : makeFile(path, mode));
+  withWritable(native, target, () => {
+    for (const name of containers) {
+      const fd = open(pagePath(target, name), 0o644);
+      native.writePage(fd, { slots: SLOTS, isolateMemory: true, cards: [CARD] });
+      closeSync(fd);
+    }
+  });
+  for (const name of containers) {
+    if (existsSync(ledgerPath(target, name))) continue;
+    const fd = makeFile(ledgerPath(target, name), 0o666);
+    native.initLedger(fd, SLOTS, 1);
+    closeSync(fd);
+  }
+}
+
+const csi = await startCsi({
+  kubeletRoot,
+  nodeName: 'node-1',
+  publisher: {
+    async publish({ namespace, pod, target, mounted }) {
+      const started = performance.now();
+      const path = join(folder, 'pods', pod);
+      try {
+        if (existsSync(join(folder, 'broken'))) throw new Error('the API server does not answer');
+        if (!existsSync(path))
+          throw new VolumeRefused(`pod ${namespace}/${pod} has no grant; was it bound by another scheduler?`);
+        fill(target, readFileSync(path, 'utf8').trim().split(' '));
+        if (existsSync(join(folder, 'die'))) process.kill(process.pid, 'SIGKILL');
+      } finally {
+        tell({ what: 'publish', pod, mounted, ms: performance.now() - started });
+      }
+    },
+    unpublish: ({ podUid, target }) => tell({ what: 'unpublish', podUid, target }),
+  },
+  onProblem: (text) => tell({ what: 'problem', text }),
+});
+tell({ what: 'ready' });
+process.once('SIGTERM', () => void csi.close());
