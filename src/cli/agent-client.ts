@@ -69,3 +69,11 @@ export async function readView(folder: string): Promise<View> {
     throw new UsageError('the agent has no sample yet; try again in a second');
   return answer.body as View;
 }
+
+/** Ids of the tenants that somebody calls so; a grant that no sample has seen yet is not among them. */
+export function tenantsNamed(view: View, name: string): string[] {
+  const ids = view.containers.flatMap(({ grantId, namespace, pod }) =>
+    [grantId, pod, `${namespace}/${pod}`].includes(name) ? [grantId] : [],
+  );
+  return [...new Set(ids)];
+}

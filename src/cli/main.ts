@@ -8,8 +8,8 @@ import { type Command, parse, UsageError, usageOf } from './command.ts';
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   run: async () => (await import('./run.ts')).run,
   top: async () => (await import('./show.ts')).top,
-  inspect: async () => (await import('./show.ts')).inspect,
-  why: async () => (await import('./show.ts')).why,
+  inspect: async () => (await import('./inspect.ts')).inspect,
+  why: async () => (await import('./why.ts')).why,
   set: async () => (await import('./show.ts')).set,
   agent: async () => (await import('./agent.ts')).agent,
   webhook: async () => (await import('./webhook.ts')).webhook,

@@ -75,3 +75,11 @@ export function actionRows(view: View, most: number): string[] {
     .slice(-most)
     .map(({ atMs, action, message }) => `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: ${message}`);
 }
+
+/** The whole page of one node. */
+export function nodeLines(view: View): string[] {
+  const head = view.self.up
+    ? `driver ${view.driverVersion}, mode ${view.self.mode}`
+    : `the driver does not answer: ${view.self.problem}`;
+  return [head, '', ...cardRows(view), '', ...tenantRows(view), '', ...actionRows(view, 5)];
+}

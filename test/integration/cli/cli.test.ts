@@ -16,6 +16,8 @@ import { BUILD, eventually, startNode, temporaryFolder } from '../../support/nod
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
 const CLIENT = join(BUILD, 'tests/client');
 const place = groupHome();
+/** Of a server at a port where nobody listens. */
+const KUBECONFIG = 'test/fixtures/cluster/kubeconfig.json';
 const COMMANDS = ['run', 'top', 'inspect', 'why', 'set', 'agent', 'webhook', 'demo'];
 
 function cotenant(...args: readonly string[]): { code: number | null; out: string; err: string } {
@@ -57,7 +59,25 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [['run', '--gpu-memory', '1Gi', '--gpu-cores', '101', '--', 'true'], /^cotenant: --gpu-cores 101: want 1 to 100/],
   [['run', '--gpu-memory', '1Gi', '--gpus', '0', '--', 'true'], /^cotenant: --gpus 0: want 1 to 16/],
-  [['why'], /^cotenant: want one tenant, by name or id/],
+  [['why'], /^cotenant: want one pod, or one tenant by name or id/],
+  [['why', 'a/b/c', '--cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
+  [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
+  [['inspect', 'node-1'], /^cotenant: want no word, got node-1; see --node and -n/],
+  [['inspect', '-o', 'yaml'], /^cotenant: -o yaml: want table or json/],
+  [['inspect', '-o', 'table', '--json'], /^cotenant: -o table and --json: want one of them/],
+  [
+    ['inspect', '--state', '/tmp', '--node', 'n'],
+    /^cotenant: --state names an agent of this machine, --node a cluster: want one of them/,
+  ],
+  [['inspect', '--kubeconfig', '/nonexistent'], /^cotenant: \/nonexistent: no kubeconfig can be read: ENOENT/],
+  [
+    ['inspect', '--kubeconfig', KUBECONFIG, '--context', 'other'],
+    /^cotenant: .*kubeconfig.json: no context other; there are test$/m,
+  ],
+  [
+    ['inspect', '--kubeconfig', KUBECONFIG],
+    /^cotenant: no API server answers at https:\/\/127\.0\.0\.1:1 \(ECONNREFUSED\); is this the right kubeconfig\?/,
+  ],
   [['set', 'one'], /^cotenant: want one tenant, by name or id, and --gpu-memory/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
   [['demo', '--driver', 'nouveau'], /^cotenant: --driver nouveau: want simulated or real/],

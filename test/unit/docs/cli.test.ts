@@ -1,7 +1,9 @@
 // The page on the command line, and the commands themselves.
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
+import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain.ts';
+import { HEAD } from '../../../src/cli/cluster/inventory-text.ts';
 import type { Command, Option } from '../../../src/cli/command.ts';
 import { cardRows, tenantRows } from '../../../src/cli/table.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
@@ -53,4 +55,30 @@ test('the tables in the examples have the heads that the program prints', (t) =>
     .map(words)
     .filter(([first]) => first === 'GPU' || first === 'TENANT');
   t.deepEqual(found, heads);
+});
+
+test('the example of a cluster has the head that the program prints', (t) => {
+  const [example = ''] = blocks(section(page, '### Of a cluster'), '');
+  const [head = ''] = example.split('\n').filter((line) => line.startsWith('NODE'));
+  t.deepEqual(
+    head.split(/ {2,}/),
+    HEAD.filter((word) => word !== ''),
+  );
+});
+
+test('the examples of pods that are explained are what is said of recorded ones', (t) => {
+  const recorded = (name: string): Partial<PodFacts> =>
+    JSON.parse(readFileSync(join(ROOT, `test/fixtures/cluster/1.36-${name}.json`), 'utf8')) as Partial<PodFacts>;
+  const say = (name: string, facts: Partial<PodFacts>) =>
+    explanationLines(
+      explain({ namespace: 'team', name, events: [], notes: [], ...facts }, Date.parse('2026-11-21T22:10:00Z')),
+    );
+  const [example = ''] = blocks(section(page, '### A pod'), '');
+  t.deepEqual(example.trimEnd().split('\n'), [
+    '$ kubectl cotenant why -n team cheat',
+    ...say('cheat', recorded('stopped')),
+    '$ kubectl cotenant why -n team hooked; echo $?',
+    ...say('hooked', recorded('refused')),
+    '1',
+  ]);
 });

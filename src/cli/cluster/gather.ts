@@ -1,0 +1,154 @@
+// Reads what `inspect` and `why` tell of: nodes, pods, events, and the agents' pages through the API server. Owns which calls
+// are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
+import { UsageError } from '../command.ts';
+import type { Cluster, Refusal } from './api.ts';
+import type { PodFacts } from './explain.ts';
+import type { ClusterObjects } from './inventory.ts';
+import { type Use, useOf } from './metrics.ts';
+import { type Event, hasEnded, type Node, type Pod } from './objects.ts';
+
+const AGENTS = 'app.kubernetes.io/name=cotenant,app.kubernetes.io/component=agent';
+const SCHEDULERS = 'app.kubernetes.io/name=cotenant,app.kubernetes.io/component=scheduler';
+const METRICS_PORT = 9837;
+const AT_ONCE = 16;
+const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
+
+export type Selection = {
+  /** Of the context where none was named: what is left to read for whom not all is allowed. */
+  readonly namespace: string;
+  readonly node?: string | undefined;
+};
+
+export async function readCluster(cluster: Cluster, { namespace, node }: Selection): Promise<ClusterObjects> {
+  const notes: string[] = [];
+  const nodes = await readNodes(cluster, node, notes);
+  const fieldSelector = node === undefined ? ALIVE : `${ALIVE},spec.nodeName=${node}`;
+  let pods = await cluster.list<Pod>('/api/v1/pods', { fieldSelector });
+  if (!pods.ok) {
+    const all = pods;
+    pods = await cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, { fieldSelector });
+    if (!pods.ok) throw new Refused('pods cannot be listed', pods);
+    notes.push(`Only pods of namespace ${namespace} are counted: ${said(all)}.`);
+  }
+  const granted = new Set(pods.value.flatMap((pod) => pod.spec.nodeName ?? []));
+  const names = new Set([
+    ...(nodes ?? []).map(({ metadata }) => metadata.name),
+    ...(nodes === undefined ? granted : []),
+  ]);
+  return { nodes, pods: pods.value, use: await readUse(cluster, names, notes), notes };
+}
+
+async function readNodes(cluster: Cluster, name: string | undefined, notes: string[]): Promise<Node[] | undefined> {
+  if (name === undefined) {
+    const got = await cluster.list<Node>('/api/v1/nodes');
+    if (got.ok) return [...got.value];
+    notes.push(`Sizes and models of cards are not shown: ${said(got)}.`);
+    return undefined;
+  }
+  const got = await cluster.get<Node>(`/api/v1/nodes/${encodeURIComponent(name)}`);
+  if (got.ok) return [got.value];
+  if (got.status === 404) throw new UsageError(`--node ${name}: there is no node of that name`);
+  notes.push(`Sizes and models of cards are not shown: ${said(got)}.`);
+  return undefined;
+}
+
+/** Use by node, for those that are asked for and have an agent; nodes without one are left out. */
+async function readUse(cluster: Cluster, nodes: ReadonlySet<string>, notes: string[]): Promise<Map<string, Use>> {
+  const agents = await cluster.list<Pod>('/api/v1/pods', { labelSelector: AGENTS });
+  if (!agents.ok) {
+    notes.push(`Use is not shown: ${said(agents)}.`);
+    const unknown: Use = { known: false, word: 'forbidden', why: said(agents) };
+    return new Map([...nodes].map((name) => [name, unknown]));
+  }
+  const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
+  const use = new Map<string, Use>();
+  const readSome = async () => {
+    for (let pod = waiting.pop(); pod; pod = waiting.pop()) {
+      const name = pod.spec.nodeName ?? '';
+      const found = await readPage(cluster, pod);
+      // While an agent is replaced, the node has two.
+      if (!use.get(name)?.known) use.set(name, found);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, readSome));
+  const refused = [...use.values()].find((one) => !one.known && one.word === 'forbidden');
+  if (refused && !refused.known) notes.push(`Use is not shown everywhere: ${refused.why}.`);
+  return use;
+}
+
+async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
+  const { namespace = '', name } = pod.metadata;
+  const ports = pod.spec.containers.flatMap((container) => container.ports ?? []);
+  const port = ports.find((one) => one.name === 'metrics')?.containerPort ?? METRICS_PORT;
+  if (hasEnded(pod) || pod.status?.phase === 'Pending') {
+    return { known: false, word: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
+  }
+  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${name}:${port}/proxy/metrics`);
+  if (got.ok) return useOf(got.value);
+  const word = got.status === 403 ? 'forbidden' : 'no answer';
+  return { known: false, word, why: `its agent ${namespace}/${name} cannot be asked: ${got.message}` };
+}
+
+/** What explains one pod. Every part but the pod itself may be missing, and is then told in `notes`. */
+export async function readPod(cluster: Cluster, namespace: string, name: string): Promise<PodFacts> {
+  const notes: string[] = [];
+  const home = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
+  const got = await cluster.get<Pod>(`${home}/pods/${encodeURIComponent(name)}`);
+  if (!got.ok && got.status !== 404) throw new Refused(`pod ${namespace}/${name} cannot be read`, got);
+  const pod = got.ok ? got.value : undefined;
+  const tryList = async <T>(path: string, query: Readonly<Record<string, string>>, what: string) => {
+    const list = await cluster.list<T>(path, query);
+    if (!list.ok) notes.push(`${what}: ${said(list)}.`);
+    return list.ok ? list.value : undefined;
+  };
+  const events = tryList<Event>(
+    `${home}/events`,
+    { fieldSelector: `involvedObject.name=${name}` },
+    'Events are not told',
+  );
+  const base = { namespace, name, notes };
+  if (!pod) {
+    const refusals = tryList<Event>(
+      `${home}/events`,
+      { fieldSelector: 'reason=FailedCreate' },
+      'Refusals are not told',
+    );
+    return { ...base, events: (await events) ?? [], refusals: (await refusals) ?? [] };
+  }
+  const nodeName = pod.spec.nodeName;
+  if (!nodeName) {
+    const schedulers = await tryList<Pod>(
+      '/api/v1/pods',
+      { labelSelector: SCHEDULERS },
+      'Schedulers are not looked at',
+    );
+    return { ...base, pod, events: (await events) ?? [], ...(schedulers ? { schedulers } : {}) };
+  }
+  const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
+  if (!node.ok) notes.push(`Node ${nodeName} is not looked at: ${said(node)}.`);
+  const agents = await tryList<Pod>(
+    '/api/v1/pods',
+    { labelSelector: AGENTS, fieldSelector: `spec.nodeName=${nodeName}` },
+    `The agent of node ${nodeName} is not looked at`,
+  );
+  const [agent] = agents ?? [];
+  const use = agent && !hasEnded(pod) ? await readPage(cluster, agent) : undefined;
+  return {
+    ...base,
+    pod,
+    events: (await events) ?? [],
+    ...(node.ok ? { node: node.value } : {}),
+    ...(agents ? { agents } : {}),
+    ...(use ? { use } : {}),
+  };
+}
+
+/** The one thing that was asked for may not be read. */
+export class Refused extends Error {
+  constructor(what: string, refusal: Refusal) {
+    super(`${what}: ${refusal.message}`);
+  }
+}
+
+/** Without the full stop that some of the server's sentences have. */
+const said = ({ message }: Refusal): string => message.replace(/\.$/, '');

@@ -1,0 +1,224 @@
+// Cards, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which card; how it looks on a
+// screen is inventory-text.ts's business.
+import { needOf } from '../../placement/need.ts';
+import { parseNodeCards } from '../../placement/node-cards.ts';
+import { type PodGrant, parsePodGrant } from '../../placement/pod-grant.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../request/names.ts';
+import { parseRecord } from '../../request/record.ts';
+import type { ContainerKind, MemoryIsolation } from '../../request/request.ts';
+import { type ContainerUse, type Use, useOn } from './metrics.ts';
+import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
+import { askedByPod } from './words.ts';
+
+/** What was read of a cluster. `nodes` undefined: they may not be read. */
+export type ClusterObjects = {
+  readonly nodes: readonly Node[] | undefined;
+  readonly pods: readonly Pod[];
+  /** By the node's name. */
+  readonly use: ReadonlyMap<string, Use>;
+  /** What could not be read, a sentence each. */
+  readonly notes: readonly string[];
+};
+
+export type Tenant = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly kind: ContainerKind;
+  /** running, starting, ending, ended, or why it waits. */
+  readonly state: string;
+  readonly memoryBytes: number;
+  readonly limitBytes: number;
+  readonly coresPercent: number;
+  readonly memoryIsolation: MemoryIsolation;
+  readonly usedBytes?: number;
+  readonly smRatio?: number;
+  readonly fence?: string;
+};
+
+export type InventoryCard = {
+  readonly gpuUuid: string;
+  /** Absent where only a grant tells of the card. */
+  readonly index?: number;
+  readonly model?: string;
+  readonly usableBytes?: number;
+  readonly healthy?: boolean;
+  readonly grantedBytes: number;
+  readonly grantedCoresPercent: number;
+  readonly tenants: number;
+  readonly usedBytes?: number;
+  readonly containers: readonly Tenant[];
+  /** Use without a grant. */
+  readonly foreign: readonly ContainerUse[];
+};
+
+export type InventoryNode = {
+  readonly name: string;
+  readonly ready?: boolean;
+  readonly mostTenantsPerCard?: number;
+  readonly use: 'known' | Extract<Use, { known: false }>['word'];
+  readonly cards: readonly InventoryCard[];
+};
+
+export type PendingPod = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly createdAt?: string;
+  readonly asks: string;
+  readonly says?: string;
+};
+
+export type Inventory = {
+  readonly nodes: readonly InventoryNode[];
+  readonly pending: readonly PendingPod[];
+  readonly totals: {
+    readonly nodes: number;
+    readonly cards: number;
+    readonly grantedBytes: number;
+    readonly usableBytes: number;
+    /** Containers with a share. */
+    readonly containers: number;
+  };
+  readonly notes: readonly string[];
+};
+
+type Granted = { readonly pod: Pod; readonly grant: PodGrant };
+
+/** `shown` limits whose containers are listed; sums are over all that was read. */
+export function inventoryOf(objects: ClusterObjects, shown?: string): Inventory {
+  const notes = [...objects.notes];
+  const byNode = new Map<string, Granted[]>();
+  for (const pod of objects.pods) {
+    const text = pod.metadata.annotations?.[GRANT_ANNOTATION];
+    const nodeName = pod.spec.nodeName ?? '';
+    if (text === undefined || nodeName === '' || hasEnded(pod)) continue;
+    const grant = parsePodGrant(text);
+    if ('wrong' in grant) notes.push(`The grant of ${nameOf(pod)} cannot be read, and is not counted: ${grant.wrong}.`);
+    else byNode.set(nodeName, [...(byNode.get(nodeName) ?? []), { pod, grant }]);
+  }
+  const known = new Map((objects.nodes ?? []).map((node) => [node.metadata.name, node]));
+  const names = [...known.values()]
+    .filter((node) => node.metadata.annotations?.[CARDS_ANNOTATION] !== undefined)
+    .map((node) => node.metadata.name);
+  const nodes = [...new Set([...names, ...byNode.keys()])]
+    .toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }))
+    .map((name) => nodeOf(name, known.get(name), byNode.get(name) ?? [], objects.use.get(name), notes, shown));
+  const cards = nodes.flatMap((node) => node.cards);
+  const sum = (pick: (card: InventoryCard) => number) => cards.reduce((total, card) => total + pick(card), 0);
+  return {
+    nodes,
+    pending: pendingOf(objects.pods, notes).filter(({ namespace }) => shown === undefined || namespace === shown),
+    totals: {
+      nodes: nodes.length,
+      cards: cards.length,
+      grantedBytes: sum((card) => card.grantedBytes),
+      usableBytes: sum((card) => card.usableBytes ?? 0),
+      containers: [...byNode.values()].flat().reduce((total, { grant }) => total + grant.containers.length, 0),
+    },
+    notes,
+  };
+}
+
+function nodeOf(
+  name: string,
+  node: Node | undefined,
+  granted: readonly Granted[],
+  use: Use | undefined,
+  notes: string[],
+  shown: string | undefined,
+): InventoryNode {
+  const text = node?.metadata.annotations?.[CARDS_ANNOTATION];
+  const told = text === undefined ? undefined : parseNodeCards(text);
+  if (told && 'wrong' in told) notes.push(`The cards of node ${name} cannot be read: ${told.wrong}.`);
+  if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no cards.`);
+  const list = told && !('wrong' in told) ? told : undefined;
+  if (use === undefined) notes.push(`No agent runs on node ${name}.`);
+  // What may not be read is no matter of one node, and was said once.
+  else if (!use.known && use.word !== 'forbidden') notes.push(`Use on node ${name} is not known: ${use.why}.`);
+  const needs = granted.map(({ grant }) => needOf(grant.containers));
+  const uuids = new Set([
+    ...(list?.cards ?? []).map((card) => card.gpuUuid),
+    ...needs.flatMap((need) => [...need.keys()]),
+  ]);
+  const cards = [...uuids].map((gpuUuid): InventoryCard => {
+    const { index, model, usableBytes, healthy } = list?.cards.find((card) => card.gpuUuid === gpuUuid) ?? {};
+    if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is none of its cards.`);
+    const of = needs.flatMap((need) => need.get(gpuUuid) ?? []);
+    const usedBytes = use?.known ? use.cards.get(gpuUuid) : undefined;
+    return {
+      gpuUuid,
+      ...(index === undefined ? {} : { index }),
+      ...(model === undefined ? {} : { model }),
+      ...(usableBytes === undefined ? {} : { usableBytes }),
+      ...(healthy === undefined ? {} : { healthy }),
+      grantedBytes: of.reduce((total, need) => total + need.memoryBytes, 0),
+      grantedCoresPercent: of.reduce((total, need) => total + need.coresPercent, 0),
+      tenants: of.reduce((total, need) => total + need.tenants, 0),
+      ...(usedBytes === undefined ? {} : { usedBytes }),
+      containers: granted
+        .filter(({ pod }) => shown === undefined || pod.metadata.namespace === shown)
+        .flatMap((one) => tenantsOf(one, gpuUuid, use)),
+      foreign: use?.known
+        ? use.foreign.filter((one) => one.gpuUuid === gpuUuid && (shown === undefined || one.namespace === shown))
+        : [],
+    };
+  });
+  const ready = node && conditionOf(node, 'Ready');
+  return {
+    name,
+    ...(ready ? { ready: ready.status === 'True' } : {}),
+    ...(list ? { mostTenantsPerCard: list.mostTenantsPerCard } : {}),
+    use: use === undefined ? 'no agent' : use.known ? 'known' : use.word,
+    cards: cards.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
+  };
+}
+
+function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefined): Tenant[] {
+  const { namespace = '', name } = pod.metadata;
+  return grant.containers.flatMap((container) => {
+    const card = container.cards.find((one) => one.gpuUuid === gpuUuid);
+    if (!card) return [];
+    const seen = useOn(use, { namespace, pod: name, container: container.name, gpuUuid });
+    return {
+      namespace,
+      pod: name,
+      container: container.name,
+      kind: container.kind,
+      state: stateOf(pod, container.name),
+      memoryBytes: card.memoryBytes,
+      limitBytes: card.limitBytes,
+      coresPercent: card.coresPercent,
+      memoryIsolation: container.memoryIsolation,
+      ...(seen?.usedBytes === undefined ? {} : { usedBytes: seen.usedBytes }),
+      ...(seen?.smRatio === undefined ? {} : { smRatio: seen.smRatio }),
+      ...(seen?.fence === undefined ? {} : { fence: seen.fence }),
+    };
+  });
+}
+
+function stateOf(pod: Pod, container: string): string {
+  if (pod.metadata.deletionTimestamp !== undefined) return 'ending';
+  const state = statusesOf(pod).find(({ name }) => name === container)?.state;
+  if (state?.running) return 'running';
+  if (state?.terminated) return 'ended';
+  const reason = state?.waiting?.reason;
+  return reason === undefined || reason === 'ContainerCreating' || reason === 'PodInitializing' ? 'starting' : reason;
+}
+
+function pendingOf(pods: readonly Pod[], notes: string[]): PendingPod[] {
+  return pods.flatMap((pod) => {
+    const text = pod.metadata.annotations?.[REQUEST_ANNOTATION];
+    if (text === undefined || pod.spec.nodeName || hasEnded(pod)) return [];
+    const request = parseRecord(text);
+    if (!request.ok) notes.push(`What ${nameOf(pod)} asks for cannot be read: ${request.problems[0]?.wrong ?? ''}.`);
+    const { namespace = '', name, creationTimestamp } = pod.metadata;
+    const says = conditionOf(pod, 'PodScheduled')?.message;
+    return {
+      namespace,
+      pod: name,
+      ...(creationTimestamp === undefined ? {} : { createdAt: creationTimestamp }),
+      asks: request.ok ? askedByPod(request.value) : 'not known',
+      ...(says === undefined ? {} : { says }),
+    };
+  });
+}

@@ -1,0 +1,103 @@
+// What an agent's page says about use, card by card and container by container. Pure: the page's text comes in. Owns the
+// few names of metrics that the CLI shows; the page itself is the agent's.
+
+export type ContainerUse = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  readonly usedBytes?: number;
+  /** Of the card's compute, 0 to 1. */
+  readonly smRatio?: number;
+  readonly fence?: string;
+};
+
+export type KnownUse = {
+  readonly known: true;
+  /** Bytes in use, by the card's UUID. */
+  readonly cards: ReadonlyMap<string, number>;
+  readonly containers: readonly ContainerUse[];
+  /** Those without a grant. */
+  readonly foreign: readonly ContainerUse[];
+};
+
+/** `word` fits into a column, `why` is the sentence. */
+export type UnknownUse = {
+  readonly known: false;
+  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'no driver';
+  readonly why: string;
+};
+
+export type Use = KnownUse | UnknownUse;
+
+type Series = { readonly name: string; readonly labels: Readonly<Record<string, string>>; readonly value: number };
+
+const SERIES = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$/;
+const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
+const ESCAPES: Readonly<Record<string, string>> = { n: '\n', '"': '"', '\\': '\\' };
+const CARD_USED = 'cotenant_device_memory_used_bytes';
+const USED = 'cotenant_container_memory_used_bytes';
+const SM = 'cotenant_container_sm_utilization_ratio';
+const INFO = 'cotenant_container_info';
+const FOREIGN_USED = 'cotenant_foreign_memory_used_bytes';
+const UP = 'cotenant_up';
+
+function seriesOf(page: string): readonly Series[] {
+  return page.split('\n').flatMap((line) => {
+    const [, name, labels = '', value] = SERIES.exec(line) ?? [];
+    if (name === undefined) return [];
+    const pairs = [...labels.matchAll(LABEL)].map(
+      ([, label = '', text = '']) =>
+        [label, text.replace(/\\(.)/g, (_, mark: string) => ESCAPES[mark] ?? mark)] as const,
+    );
+    return [{ name, labels: Object.fromEntries(pairs), value: Number(value) }];
+  });
+}
+
+export function useOf(page: string): Use {
+  const all = seriesOf(page);
+  const up = all.find(({ name }) => name === UP);
+  if (up === undefined) return { known: false, word: 'no answer', why: "its page is not an agent's" };
+  if (up.value !== 1) return { known: false, word: 'no driver', why: 'its driver does not answer' };
+  const of = (name: string) => all.filter((series) => series.name === name);
+  const keyOf = ({ labels }: Series) =>
+    JSON.stringify([labels.namespace, labels.pod, labels.container, labels.gpu_uuid]);
+  const collect = (bytes: string, ratio?: string, info?: string): ContainerUse[] => {
+    const ratios = new Map((ratio ? of(ratio) : []).map((series) => [keyOf(series), series.value]));
+    const infos = new Map((info ? of(info) : []).map((series) => [keyOf(series), series.labels.fence]));
+    return of(bytes).map((series) => {
+      const [smRatio, fence] = [ratios.get(keyOf(series)), infos.get(keyOf(series))];
+      const { namespace = '', pod = '', container = '', gpu_uuid: gpuUuid = '' } = series.labels;
+      return {
+        namespace,
+        pod,
+        container,
+        gpuUuid,
+        usedBytes: series.value,
+        ...(smRatio === undefined ? {} : { smRatio }),
+        ...(fence === undefined ? {} : { fence }),
+      };
+    });
+  };
+  return {
+    known: true,
+    cards: new Map(of(CARD_USED).map(({ labels, value }) => [labels.gpu_uuid ?? '', value])),
+    containers: collect(USED, SM, INFO),
+    foreign: collect(FOREIGN_USED),
+  };
+}
+
+/** Of one container on one card; undefined: the agent does not say, or is not heard. */
+export const useOn = (
+  use: Use | undefined,
+  of: Pick<ContainerUse, 'namespace' | 'pod' | 'container' | 'gpuUuid'>,
+): ContainerUse | undefined =>
+  use?.known
+    ? use.containers.find(
+        (one) =>
+          one.namespace === of.namespace &&
+          one.pod === of.pod &&
+          one.container === of.container &&
+          one.gpuUuid === of.gpuUuid,
+      )
+    : undefined;

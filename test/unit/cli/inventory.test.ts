@@ -1,0 +1,292 @@
+// A cluster as `cotenant inspect` shows it: what counts on which card, what is not known, and the table.
+import test from 'ava';
+import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
+import { staleView, type View } from '../../../src/agent/view.ts';
+import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
+import { inventoryLines } from '../../../src/cli/cluster/inventory-text.ts';
+import { type Use, useOf } from '../../../src/cli/cluster/metrics.ts';
+import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
+import { askedByPod } from '../../../src/cli/cluster/words.ts';
+import { formatNodeCards } from '../../../src/placement/node-cards.ts';
+import { type ContainerGrant, formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import { GIB, MIB } from '../../../src/request/quantity.ts';
+import { formatRecord } from '../../../src/request/record.ts';
+import type { CardShare, PodRequest } from '../../../src/request/request.ts';
+import { exampleContainer, exampleView } from '../../support/views.ts';
+
+const uuid = (index: number) => `GPU-51a0c07e-4a27-4551-8d21-6e100400000${index}`;
+const NOW = Date.parse('2026-11-21T22:10:00Z');
+
+const node = (name: string, cards: readonly number[], status = 'True'): Node => ({
+  metadata: {
+    name,
+    annotations: {
+      [CARDS_ANNOTATION]: formatNodeCards({
+        mostTenantsPerCard: 50,
+        cards: cards.map((index) => ({
+          gpuUuid: uuid(index),
+          index,
+          model: 'NVIDIA L4',
+          usableBytes: 22_600 * MIB,
+          healthy: index !== 1,
+        })),
+      }),
+    },
+  },
+  status: { conditions: [{ type: 'Ready', status }] },
+});
+
+const container = (name: string, mib: number, cards: readonly number[], more: Partial<ContainerGrant> = {}) => ({
+  name,
+  kind: 'app' as const,
+  memoryIsolation: 'on' as const,
+  cards: cards.map((index) => ({
+    gpuUuid: uuid(index),
+    memoryBytes: mib * MIB,
+    limitBytes: mib * MIB,
+    coresPercent: 25,
+  })),
+  ...more,
+});
+
+const pod = (name: string, nodeName: string, containers: readonly ContainerGrant[], more: Partial<Pod> = {}): Pod => ({
+  metadata: {
+    name,
+    namespace: 'team',
+    annotations: { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1, containers }) },
+  },
+  spec: { nodeName, containers: containers.map((one) => ({ name: one.name })) },
+  status: {
+    phase: 'Running',
+    containerStatuses: containers.map((one) => ({ name: one.name, restartCount: 0, state: { running: {} } })),
+  },
+  ...more,
+});
+
+const request = (cards: readonly CardShare[], more: Partial<PodRequest> = {}): PodRequest => ({
+  priority: 'normal',
+  gpuModels: [],
+  gpuUuids: [],
+  containers: [{ name: 'main', kind: 'app', dialect: 'cotenant', asked: {}, memoryIsolation: 'on', cards }],
+  ...more,
+});
+
+const waiting: Pod = {
+  metadata: {
+    name: 'later',
+    namespace: 'other',
+    creationTimestamp: '2026-11-21T22:05:00Z',
+    annotations: {
+      [REQUEST_ANNOTATION]: formatRecord(request([{ memory: { kind: 'bytes', bytes: 30 * GIB }, coresPercent: 50 }])),
+    },
+  },
+  spec: { containers: [{ name: 'main' }] },
+  status: {
+    phase: 'Pending',
+    conditions: [{ type: 'PodScheduled', status: 'False', message: '0/2 nodes are available: no card has 30720 MiB.' }],
+  },
+};
+
+const usesOf = (train: number): Use => ({
+  known: true,
+  cards: new Map([[uuid(0), 5312 * MIB]]),
+  containers: [
+    { namespace: 'team', pod: 'train', container: 'main', gpuUuid: uuid(0), usedBytes: train, fence: 'interposer' },
+  ],
+  foreign: [{ namespace: 'team', pod: 'sneaky', container: 'main', gpuUuid: uuid(0), usedBytes: 300 * MIB }],
+});
+
+const objects = (more: Partial<ClusterObjects> = {}): ClusterObjects => ({
+  nodes: [node('node-10', [2]), node('node-2', [0, 1]), { metadata: { name: 'without-cards' } }],
+  pods: [
+    pod('train', 'node-2', [
+      container('main', 4096, [0]),
+      container('warm', 6144, [0], { kind: 'init' }),
+      container('log', 512, [0], { kind: 'sidecar' }),
+    ]),
+    pod('two', 'node-2', [container('main', 1024, [0, 1])]),
+    pod('done', 'node-2', [container('main', 8192, [0])], { status: { phase: 'Succeeded' } }),
+    waiting,
+  ],
+  use: new Map([['node-2', usesOf(3320 * MIB)]]),
+  notes: [],
+  ...more,
+});
+
+test('a pod counts on a card with what it needs at one time, until it has ended', (t) => {
+  const { nodes, totals } = inventoryOf(objects());
+  t.deepEqual(
+    nodes.map(({ name }) => name),
+    ['node-2', 'node-10'],
+    'by name, numbers as numbers; nodes without cards are none of ours',
+  );
+  const [first, second] = nodes[0]?.cards ?? [];
+  // The larger of the init container and the main one, the sidecar beside both, and the other pod.
+  t.is(first?.grantedBytes, (6144 + 512 + 1024) * MIB);
+  t.is(first?.grantedCoresPercent, 75);
+  t.is(first?.tenants, 3);
+  t.is(second?.grantedBytes, 1024 * MIB);
+  t.deepEqual(totals, {
+    nodes: 2,
+    cards: 3,
+    grantedBytes: (6144 + 512 + 1024 + 1024) * MIB,
+    usableBytes: 3 * 22_600 * MIB,
+    containers: 4,
+  });
+});
+
+test('the table: cards, their containers, what waits, the sums, and what is wrong', (t) => {
+  t.deepEqual(inventoryLines(inventoryOf(objects({ notes: ['A note.'] })), NOW), [
+    'NODE     GPU  CARD, CONTAINER                           MODEL, STATE      GRANTED MiB  USABLE      USED  CORES  TENANTS',
+    `node-2     0  ${uuid(0)}  NVIDIA L4                7680   22600      5312    75%     3/50`,
+    '                team/train/log                          sidecar, running          512                 -    25%',
+    '                team/train/main                         running                  4096              3320    25%           interposer',
+    '                team/train/warm                         init, running            6144                 -    25%',
+    '                team/two/main                           running                  1024                 -    25%',
+    '                team/sneaky/main                        WITHOUT A GRANT             0               300      -',
+    `           1  ${uuid(1)}  NVIDIA L4                1024   22600         -    25%     1/50  LOST`,
+    '                team/two/main                           running                  1024                 -    25%',
+    `node-10    2  ${uuid(2)}  NVIDIA L4                   0   22600  no agent      -     0/50`,
+    '',
+    'other/later waits for 5 min: main asks for 30720 MiB and 50 % of the compute of one card. The scheduler: 0/2 nodes are available: no card has 30720 MiB.',
+    '',
+    'Granted/usable GPU memory: 8704/67800 MiB (12%), 3 cards on 2 nodes, 4 containers with a share, 1 pod pending.',
+    'A note.',
+    'No agent runs on node node-10.',
+  ]);
+});
+
+test('of one namespace only its containers are listed, and the sums are of all', (t) => {
+  const all = inventoryOf(objects());
+  const some = inventoryOf(objects(), 'other');
+  t.deepEqual(some.totals, all.totals);
+  t.deepEqual(
+    some.nodes.flatMap(({ cards }) => cards).map((card) => [card.grantedBytes, card.containers, card.foreign]),
+    all.nodes.flatMap(({ cards }) => cards).map((card) => [card.grantedBytes, [], []]),
+  );
+  t.is(some.pending.length, 1);
+  t.is(inventoryOf(objects(), 'team').pending.length, 0);
+});
+
+test('without a look at nodes, grants alone tell of cards', (t) => {
+  const { nodes, totals } = inventoryOf(objects({ nodes: undefined, use: new Map() }));
+  const [first] = nodes[0]?.cards ?? [];
+  t.is(first?.gpuUuid, uuid(0));
+  t.is(first?.grantedBytes, 7680 * MIB);
+  t.is(first?.usableBytes, undefined);
+  t.is(totals.usableBytes, 0);
+});
+
+const cut = (text: string): string => text.slice(0, -1);
+const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[] = [
+  [
+    'a grant that nobody of us wrote',
+    objects({
+      pods: [
+        {
+          ...pod('bad', 'node-2', []),
+          metadata: { name: 'bad', namespace: 'team', annotations: { [GRANT_ANNOTATION]: '{}' } },
+        },
+      ],
+    }),
+    /^The grant of team\/bad cannot be read, and is not counted: it is not of version 1\.$/,
+  ],
+  [
+    'cards that cannot be read',
+    objects({
+      nodes: [node('node-2', [0]), node('node-3', [])].map((one) => ({
+        ...one,
+        metadata: {
+          ...one.metadata,
+          annotations: { [CARDS_ANNOTATION]: cut(one.metadata.annotations?.[CARDS_ANNOTATION] ?? '') },
+        },
+      })),
+    }),
+    /^The cards of node node-3 cannot be read: it is not JSON\.$/,
+  ],
+  [
+    'a grant on a card that the node does not have',
+    objects({ nodes: [node('node-2', [0])] }),
+    new RegExp(`^Node node-2 has grants on ${uuid(1)}, which is none of its cards\\.$`),
+  ],
+  [
+    'grants on a node that tells of no cards',
+    objects({ nodes: [{ metadata: { name: 'node-2' } }] }),
+    /^Node node-2 has grants, but tells of no cards\.$/,
+  ],
+  [
+    'an agent that does not answer',
+    objects({ use: new Map([['node-2', { known: false, word: 'no answer', why: 'status 503: refused' }]]) }),
+    /^Use on node node-2 is not known: status 503: refused\.$/,
+  ],
+];
+
+for (const [name, of, note] of ODD) {
+  test(`what is odd is said, and the rest is shown: ${name}`, (t) => {
+    const { notes, nodes } = inventoryOf(of);
+    t.is(notes.filter((line) => note.test(line)).length, 1, notes.join('\n'));
+    t.true(nodes.some((one) => one.name === 'node-2'));
+  });
+}
+
+test('marks what must not be: lost nodes and cards that are granted twice', (t) => {
+  const of = objects({
+    nodes: [node('node-2', [0, 1], 'Unknown')],
+    pods: [pod('big', 'node-2', [container('main', 30_000, [0])])],
+  });
+  const line = inventoryLines(inventoryOf(of), NOW).find((text) => text.startsWith('node-2'));
+  t.regex(line ?? '', / NODE NOT READY, OVERBOOKED$/);
+});
+
+test('use is read from the page that the agent publishes', async (t) => {
+  const odd = { ...exampleContainer, pod: 'a"b\\c', gpuUuid: 'GPU-1', gpuIndex: 1, fence: 'agent' as const };
+  const view: View = { ...exampleView, containers: [...exampleView.containers, odd] };
+  const { text } = await createPage(FAMILIES)(view);
+  const use = useOf(text);
+  t.true(use.known);
+  if (!use.known) return;
+  t.is(use.cards.get('GPU-0'), 6 * GIB);
+  t.deepEqual(
+    use.containers.map(({ pod: name, usedBytes, fence, smRatio }) => [name, usedBytes, fence, smRatio]),
+    view.containers.map((one) => [one.pod, one.usedBytes, one.fence, one.smPercent / 100]),
+  );
+  t.deepEqual(
+    use.foreign.map(({ pod: name, usedBytes }) => [name, usedBytes]),
+    view.foreign.map((one) => [one.pod, one.usedBytes]),
+  );
+});
+
+test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
+  const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000));
+  t.like(useOf(text), { known: false, word: 'no driver' });
+  t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
+});
+
+const WORDS: readonly (readonly [shares: readonly CardShare[], words: string])[] = [
+  [[{ memory: { kind: 'bytes', bytes: 4 * GIB } }], 'main asks for 4096 MiB of one card'],
+  [
+    [{ memory: { kind: 'units', units: 3, unitBytes: GIB, rounding: 'cgpu' }, coresPercent: 25 }],
+    'main asks for 3 units of 1024 MiB and 25 % of the compute of one card',
+  ],
+  [
+    [{ memory: { kind: 'whole' } }, { memory: { kind: 'percent', percent: 50 } }],
+    'main asks for the whole memory of one card, and 50 % of the memory of one card',
+  ],
+  [
+    Array.from({ length: 2 }, () => ({
+      memory: { kind: 'bytes' as const, bytes: GIB },
+      memoryLimit: { kind: 'bytes' as const, bytes: 2 * GIB },
+    })),
+    'main asks for 1024 MiB (limit 2048 MiB) of each of 2 cards',
+  ],
+];
+
+for (const [shares, words] of WORDS) {
+  test(`in words: ${words}`, (t) => t.is(askedByPod(request(shares)), words));
+}
+
+test('in words: what is said about the cards', (t) => {
+  const whole = request([{ memory: { kind: 'whole' } }], { gpuModels: ['L4', 'A10'], gpuUuids: [uuid(0)] });
+  t.is(askedByPod(whole), `main asks for the whole memory of one card; cards of model L4 or A10 among ${uuid(0)}`);
+});
