@@ -5,11 +5,13 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { createAdmin } from './admin.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
+import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { createExporter, serve, stopServer } from './http.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
 import { selfMetrics, startPage } from './page.ts';
+import { type Cluster, type PodServices, startPodServices, volumesOf } from './pods.ts';
 import { startSampler } from './sampler.ts';
 import type { NameOf } from './view.ts';
 
@@ -24,6 +26,8 @@ export type AgentHooks = {
   /** Names of containers without a grant; a watch of pods where there is a cluster. */
   readonly nameOf?: NameOf;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
+  /** Needed where pods are served. */
+  readonly cluster?: Cluster;
 };
 
 export const VERSION = (
@@ -57,6 +61,10 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     if (text !== lastProblem) hooks.log(text);
     lastProblem = text;
   };
+  const { kubernetes } = configuration;
+  const { cluster } = hooks;
+  const servesPods = kubernetes.enabled && kubernetes.pods;
+  if (servesPods && !cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
   const self = selfMetrics();
   const page = startPage({ processes: configuration.processMetrics, self, onProblem: problem });
   const node = openNode(configuration, native, {
@@ -72,6 +80,8 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplersAbandoned: () => sampler.abandoned(),
     nameOf: hooks.nameOf ?? NAMELESS,
+    volumes: servesPods ? volumesOf(native) : undefined,
+    lastWords: createLastWords(kubernetes.kubeletRoot, problem),
     version: VERSION,
     revision: process.env.COTENANT_REVISION ?? '',
     clock: () => performance.now(),
@@ -86,6 +96,14 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     throw error;
   });
   chmodSync(socket, 0o660);
+  // Before the driver is read: pods that end need us whether there is a driver or not.
+  let services: PodServices | undefined;
+  if (servesPods && cluster) {
+    services = await startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
+      await Promise.all([stopServer(exporter.server), stopServer(admin.server)]);
+      throw error;
+    });
+  }
   // Last: where a port is taken, nothing is left running.
   const sampler = startSampler({
     intervalMs: configuration.intervalMs,
@@ -95,19 +113,24 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onSample: (sample) => {
       try {
         node.onSample(sample);
+        services?.changed();
       } catch (error) {
         problem(`a sample could not be worked on: ${(error as Error).stack ?? String(error)}`);
       }
     },
   });
 
-  const ageing = setInterval(() => node.lookAtAge(), LOOK_AT_AGE_MS);
+  const ageing = setInterval(() => {
+    node.lookAtAge();
+    services?.changed();
+  }, LOOK_AT_AGE_MS);
 
   return {
     port: exporter.port,
     socket,
     async close() {
       clearInterval(ageing);
+      await services?.close();
       await sampler.close();
       await Promise.all([stopServer(exporter.server), stopServer(admin.server), page.close()]);
       node.close();

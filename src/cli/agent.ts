@@ -8,6 +8,8 @@ import {
   isText,
   readSettings,
 } from '../agent/configuration.ts';
+import type { ActionRecord } from '../agent/enforcement/record.ts';
+import type { PodEvent } from '../kube/events.ts';
 import type { ContainerName } from '../kube/pods.ts';
 import { type Command, settingOf, text, UsageError } from './command.ts';
 import { untilSignal } from './wait.ts';
@@ -59,6 +61,13 @@ export function configurationOf(file: string | undefined, pairs: readonly string
   }
 }
 
+/** One reason for all that is done about too much memory, so that people find it; its end is nothing to worry about. */
+function kindOf(action: ActionRecord['action']): Pick<PodEvent, 'reason' | 'type'> {
+  return action === 'released' || action === 'open-gate'
+    ? { reason: 'GPUMemoryQuotaRestored', type: 'Normal' }
+    : { reason: 'GPUMemoryQuotaExceeded', type: 'Warning' };
+}
+
 async function kubeHooks(
   configuration: AgentConfiguration,
   log: (line: string) => void,
@@ -71,6 +80,8 @@ async function kubeHooks(
   const { KubeConfig } = await import('@kubernetes/client-node');
   const { createReporter } = await import('../kube/events.ts');
   const { watchPods } = await import('../kube/pods.ts');
+  const { startAdvertising } = await import('../kube/node-status.ts');
+  const { problemOf } = await import('../kube/problem.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
   const pods = watchPods(config, nodeName, log);
@@ -85,14 +96,19 @@ async function kubeHooks(
           void report({
             namespace: record.namespace,
             pod: record.pod,
-            podUid: '',
+            podUid: record.podUid,
             container: record.container,
-            reason: 'GPUMemoryQuotaExceeded',
+            ...kindOf(record.action),
             message: record.message,
             atMs: record.atMs,
             nodeName,
           });
         }
+      },
+      cluster: {
+        pods,
+        advertise: (cards) => startAdvertising({ config, nodeName, cards, onProblem: log }),
+        problemOf,
       },
     },
     close: pods.close,

@@ -8,6 +8,7 @@ export type PodEvent = {
   readonly podUid: string;
   readonly container: string;
   readonly reason: string;
+  readonly type: 'Warning' | 'Normal';
   readonly message: string;
   readonly atMs: number;
   readonly nodeName: string;
@@ -30,7 +31,7 @@ export function eventOf(event: PodEvent): CoreV1Event {
     },
     reason: event.reason,
     message: event.message.slice(0, LONGEST_MESSAGE),
-    type: 'Warning',
+    type: event.type,
     count: 1,
     firstTimestamp: at,
     lastTimestamp: at,

@@ -1,6 +1,8 @@
-// Names of this node's containers, by a watch of its pods: container id -> namespace, pod, container. One list at the start
-// and a watch from then on, limited to the node by the API server; no look-up ever waits for it.
-import { CoreV1Api, type KubeConfig, makeInformer, type V1Pod } from '@kubernetes/client-node';
+// The pods of one node, by a watch that the API server limits to it: names of their containers, the pods themselves, and whether
+// they are over. One list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves
+// nothing about a pod that has just been bound.
+import { setTimeout as delay } from 'node:timers/promises';
+import { ApiException, CoreV1Api, type KubeConfig, makeInformer, type V1Pod } from '@kubernetes/client-node';
 import { problemOf } from './problem.ts';
 
 export type ContainerName = {
@@ -10,14 +12,22 @@ export type ContainerName = {
   readonly container: string;
 };
 
-export type PodNames = {
+export type NodePods = {
   of(containerId: string): ContainerName | undefined;
+  cached(podUid: string): V1Pod | undefined;
+  /** Asks the API server. Undefined: there is no such pod. Throws where there is no answer within 3 s. */
+  read(namespace: string, pod: string): Promise<V1Pod | undefined>;
+  /** True once it was told that the pod has ended or is gone; that it has not been told of proves nothing. */
+  hasEnded(podUid: string): boolean;
   /** Resolves when the first list is in. */
   readonly ready: Promise<void>;
   close(): Promise<void>;
 };
 
 const RETRY_MS = 5000;
+const READ_MS = 3000;
+/** Deleted pods that are remembered: more than a node holds. */
+const MOST_GONE = 1000;
 
 /** Every container of a pod that has an id, init and debug containers included. */
 export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
@@ -41,11 +51,12 @@ export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
   });
 }
 
-export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): PodNames {
+export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
   const api = config.makeApiClient(CoreV1Api);
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
-  const byPod = new Map<string, string[]>();
+  const byPod = new Map<string, V1Pod>();
+  const gone = new Set<string>();
   const { promise: ready, resolve: listed } = Promise.withResolvers<void>();
   const list = async () => {
     const found = await api.listPodForAllNamespaces({ fieldSelector });
@@ -56,21 +67,23 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   const informer = makeInformer(config, path, list);
   const forget = (pod: V1Pod) => {
     const uid = pod.metadata?.uid ?? '';
-    for (const id of byPod.get(uid) ?? []) byContainer.delete(id);
+    const before = byPod.get(uid);
+    for (const [id] of before ? containersOfPod(before) : []) byContainer.delete(id);
     byPod.delete(uid);
   };
   const learn = (pod: V1Pod) => {
     forget(pod);
-    const containers = containersOfPod(pod);
-    for (const [id, name] of containers) byContainer.set(id, name);
-    byPod.set(
-      pod.metadata?.uid ?? '',
-      containers.map(([id]) => id),
-    );
+    for (const [id, name] of containersOfPod(pod)) byContainer.set(id, name);
+    byPod.set(pod.metadata?.uid ?? '', pod);
   };
   informer.on('add', learn);
   informer.on('update', learn);
-  informer.on('delete', forget);
+  informer.on('delete', (pod) => {
+    forget(pod);
+    gone.add(pod.metadata?.uid ?? '');
+    const [oldest] = gone;
+    if (gone.size > MOST_GONE && oldest !== undefined) gone.delete(oldest);
+  });
   let closing = false;
   let retry: NodeJS.Timeout | undefined;
   const again = (error: unknown) => {
@@ -84,6 +97,28 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   start();
   return {
     of: (containerId) => byContainer.get(containerId),
+    cached: (podUid) => byPod.get(podUid),
+    async read(namespace, pod) {
+      const asking = api.readNamespacedPod({ namespace, name: pod }).catch((error: unknown) => {
+        if (error instanceof ApiException && error.code === 404) return undefined;
+        throw error;
+      });
+      const tooLong = new AbortController();
+      const late = delay(READ_MS, undefined, { signal: tooLong.signal, ref: false }).then(() => {
+        throw new Error(`no answer within ${READ_MS / 1000} s`);
+      });
+      late.catch(() => {}); // also where the answer came first
+      try {
+        return await Promise.race([asking, late]);
+      } finally {
+        tooLong.abort();
+        asking.catch(() => {});
+      }
+    },
+    hasEnded(podUid) {
+      const phase = byPod.get(podUid)?.status?.phase;
+      return phase === 'Succeeded' || phase === 'Failed' || gone.has(podUid);
+    },
     ready,
     async close() {
       closing = true;

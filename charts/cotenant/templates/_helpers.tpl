@@ -71,6 +71,14 @@ seccompProfile:
 - --set=stateFolder={{ .Values.agent.stateDirectory }}
 - --set=kubernetes.enabled=true
 - --set=kubernetes.nodeName=$(NODE_NAME)
+{{- if (.Values.csi).enabled }}
+- --set=kubernetes.pods=true
+- --set=kubernetes.kubeletRoot={{ .Values.kubelet.root }}
+- --set=kubernetes.nriSocket={{ if (.Values.nri).enabled }}{{ .Values.nri.socket }}{{ end }}
+{{- with (.Values.nri).cdiKind }}
+- --set=kubernetes.cdiKind={{ . }}
+{{- end }}
+{{- end }}
 {{- with .Values.agent.node.extraArgs }}
 {{ toYaml . }}
 {{- end }}

@@ -150,6 +150,8 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     const put = (path: string, make: (path: string, grant: Grant) => number) =>
       existsSync(path) ? adopt(path, grant, make) : make(path, grant);
     const ledgerFd = put(ledgerPath, makeLedger);
+    // An agent that ended between the two steps of making it.
+    if (fstatSync(ledgerFd).size === 0) native.initLedger(ledgerFd, SLOTS, grant.cards.length);
     files.withWritable(target, () =>
       closeSync(existsSync(pagePath) ? adoptPage(pagePath, grant) : makePage(pagePath, grant)),
     );

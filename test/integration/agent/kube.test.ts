@@ -174,6 +174,7 @@ test('an Event names pod, container, reason and node; one that cannot be written
     podUid: UID,
     container: 'main',
     reason: 'GPUMemoryQuotaExceeded',
+    type: 'Warning' as const,
     message: 'm'.repeat(2000),
     atMs: Date.UTC(2026, 0, 2),
     nodeName: 'node-a',

@@ -73,11 +73,12 @@ testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubele
       .filter(({ mountPath }) => String(mountPath).includes('kubelet'))
       .map(({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim());
   };
-  t.deepEqual(mounts({}), []);
+  t.deepEqual(mounts({ csi: { enabled: false } }), []);
   t.deepEqual(mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }), [
     '/data/kubelet/plugins/cotenant.io',
     '/data/kubelet/plugins_registry',
     '/data/kubelet/pods Bidirectional',
+    '/data/kubelet/device-plugins',
   ]);
   const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
   t.like(driver.spec, {
@@ -95,7 +96,7 @@ testWithHelm('the agent may read pods and write Events, and the webhook may noth
   const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
   t.deepEqual(
     rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
-    ['pods: get,list,watch', 'events: create'],
+    ['pods: get,list,watch', 'events: create', 'nodes: list,watch', 'nodes/status: patch'],
   );
   const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
   t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });

@@ -106,7 +106,7 @@ testWithHelm('values of a chart that did not have a part yet still work (helm up
       .map(({ kind }) => String(kind))
       .sort();
   const byDefault = kinds({});
-  for (const part of ['csi', 'webhook', 'serviceMonitor', 'prometheusRule', 'grafanaDashboard']) {
+  for (const part of ['csi', 'nri', 'webhook', 'serviceMonitor', 'prometheusRule', 'grafanaDashboard']) {
     t.deepEqual(kinds({ [part]: null }), byDefault, part);
   }
 });

@@ -1,0 +1,85 @@
+// The agent's faces to the kubelet, the runtime and the cluster: pods' volumes, slots, devices, and what this node has to give.
+// Owns their start, what each is told of the node half, and their end; none of them may take the others down.
+
+import { join } from 'node:path';
+import type { NodeCards } from '../placement/node-cards.ts';
+import type { AgentConfiguration } from './configuration.ts';
+import { startCsi } from './csi/driver.ts';
+import { createPublisher, type PodSource } from './csi/publisher.ts';
+import { isMounted, ledgerPath, mountVolume, pagePath, withWritable } from './csi/volume.ts';
+import { startDevicePlugin } from './device-plugin/plugin.ts';
+import type { Volumes } from './grants/registry.ts';
+import type { Native } from './native.ts';
+import type { Node } from './node.ts';
+import { startNri } from './nri/plugin.ts';
+
+/** What the agent asks of a cluster. */
+export type Cluster = {
+  readonly pods: PodSource;
+  /** Keeps the Node object as `cards` has it; `changed` says that it may have another answer. */
+  advertise(cards: () => NodeCards | undefined): { changed(): void; close(): Promise<void> };
+  problemOf(error: unknown): string;
+};
+
+export type PodServices = {
+  /** After each sample: slots and amounts may have changed. */
+  changed(): void;
+  close(): Promise<void>;
+};
+
+export const volumesOf = (native: Native): Volumes => ({
+  mount: (target, containers, ledgerBytes, libraries) =>
+    mountVolume(native, { target, containers, ledgerBytes, libraries }),
+  isMounted,
+  withWritable: (target, write) => withWritable(native, target, write),
+  pagePath,
+  ledgerPath,
+});
+
+export async function startPodServices(
+  { kubernetes, mostTenantsPerCard }: Pick<AgentConfiguration, 'kubernetes' | 'mostTenantsPerCard'>,
+  node: Node,
+  cluster: Cluster,
+  onProblem: (text: string) => void,
+): Promise<PodServices> {
+  const { kubeletRoot, nodeName, nriSocket, cdiKind } = kubernetes;
+  const slots = () => {
+    const cards = node.cards()?.cards ?? [];
+    const healthy = cards.filter((card) => card.healthy).length;
+    return { healthy: healthy * mostTenantsPerCard, unhealthy: (cards.length - healthy) * mostTenantsPerCard };
+  };
+  // The runtime first: containers that start once their volume is there must get their cards.
+  const nri =
+    nriSocket === ''
+      ? undefined
+      : startNri({
+          socket: nriSocket,
+          cdiKind,
+          cardsOf: node.containerStarts,
+          onContainer: ({ containerId, ...name }) => node.containers.tell(containerId, name),
+          onRemoved: node.containers.forget,
+          onProblem,
+        });
+  const csi = await startCsi({
+    kubeletRoot,
+    nodeName,
+    publisher: createPublisher({ node, nodeName, pods: cluster.pods, problemOf: cluster.problemOf, onProblem }),
+    onProblem,
+  });
+  const plugin = startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem });
+  const advertising = cluster.advertise(node.cards);
+  let told = '';
+  return {
+    changed() {
+      const now = JSON.stringify(node.cards());
+      if (now === told) return;
+      told = now;
+      plugin.changed();
+      advertising.changed();
+    },
+    async close() {
+      nri?.close();
+      await Promise.all([csi.close(), plugin.close(), advertising.close()]);
+    },
+  };
+}
