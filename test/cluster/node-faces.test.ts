@@ -29,7 +29,7 @@ type Pod = {
     containerStatuses?: {
       name: string;
       containerID?: string;
-      state?: { terminated?: { message?: string } };
+      state?: { waiting?: { reason?: string; message?: string } };
     }[];
   };
 };
@@ -74,13 +74,17 @@ function startFaces(t: ExecutionContext, bed: Bed) {
   };
 }
 
-/** Not bound yet, so that its grant can be made before its containers. */
-const podOf = (name: string, containers: Readonly<Record<string, string>>): object => ({
+/**
+ * Not bound yet, so that its grant can be made before its containers. With `cards` it runs under the runtime that brings what
+ * the environment names.
+ */
+const podOf = (name: string, containers: Readonly<Record<string, string>>, cards?: string): object => ({
   apiVersion: 'v1',
   kind: 'Pod',
   metadata: { name },
   spec: {
     schedulerName: 'nobody',
+    ...(cards === undefined ? {} : { runtimeClassName: 'nvidia' }),
     restartPolicy: 'Never',
     terminationGracePeriodSeconds: 1,
     containers: Object.entries(containers).map(([container, script]) => ({
@@ -88,6 +92,7 @@ const podOf = (name: string, containers: Readonly<Record<string, string>>): obje
       image: READER,
       imagePullPolicy: 'Never',
       command: ['/bin/sh', '-c', script],
+      env: cards === undefined ? [] : [{ name: 'NVIDIA_VISIBLE_DEVICES', value: cards }],
       resources: { limits: { [GPU]: '1' } },
     })),
   },
@@ -112,8 +117,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
         `${allocatable} of ${capacity} slots`,
         ({ status }) => status.capacity[GPU] === capacity && status.allocatable[GPU] === allocatable,
       );
-    const bound = (name: string, containers: Readonly<Record<string, string>>) => {
-      bed.apply(podOf(name, containers));
+    const bound = (name: string, containers: Readonly<Record<string, string>>, cards?: string) => {
+      bed.apply(podOf(name, containers, cards));
       const uid = bed.get<Pod>('pod', name)?.metadata.uid ?? '';
       const bind = () => {
         const binding = {
@@ -197,6 +202,27 @@ testUnless(ground.ok ? undefined : ground.reason)(
       t.is(bed.namespaces.run(['cat', terminationLog]).out, name === 'one' ? 'done\n' : '', terminationLog);
       t.is(faces.told.filter((line) => line.told === 'container' && line.container.containerId === id).length, 1);
     }
+
+    // By the environment alone; and beside a grant, which then counts alone.
+    const environment = bound('environment', { one: SHOW }, `${t4},${a10}`);
+    const all = bound('all', { whole: SHOW, granted: SHOW }, 'all');
+    const nothing = bound('nothing', { none: SHOW }, 'void');
+    const unknown = bound('unknown', { main: SHOW });
+    await faces.order({
+      grants: { [`${all.uid}/granted`]: [a10], [`${unknown.uid}/main`]: ['GPU-00000000-0000-4000-8000-000000000000'] },
+    });
+    for (const { bind } of [environment, all, nothing, unknown]) bind();
+    t.deepEqual((await shown('environment', 'one')).uuids, [a10, t4]);
+    t.deepEqual((await shown('all', 'whole')).uuids, [l4, a10, t4]);
+    t.deepEqual((await shown('all', 'granted')).uuids, [a10]);
+    t.regex((await shown('nothing', 'none')).problem ?? '', /libnvidia-ml/);
+    // Not without its card.
+    const waiting = await eventually(
+      () => bed.get<Pod>('pod', 'unknown')?.status.containerStatuses?.[0]?.state?.waiting?.message,
+      'the runtime refuses a card that is not there',
+    );
+    t.regex(waiting, /nvidia\.com\/gpu=GPU-0{8}-/);
+    t.is(bed.kubectl('delete', 'pod', 'environment', 'all', 'nothing', 'unknown', '--wait=true').code, 0);
 
     const problems = () => faces.told.flatMap((line) => (line.told === 'problem' ? [line.text] : []));
     t.deepEqual(problems(), []);

@@ -2,6 +2,7 @@
 // names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
 // goes on without us, so nothing here waits for anything. Owns the connection and its return after the runtime's restart.
 import { connect, type Socket } from 'node:net';
+import { NRI_PLUGIN } from '../../request/names.ts';
 import {
   createFrameReader,
   framesOf,
@@ -59,8 +60,7 @@ export type Nri = {
 
 export const NRI_SOCKET = '/var/run/nri/nri.sock';
 export const CDI_KIND = 'nvidia.com/gpu';
-const NAME = 'cotenant';
-const DEFAULT_INDEX = '10';
+export const DEFAULT_INDEX = '10';
 const EVENT = { createContainer: 4, postCreateContainer: 5, startContainer: 6, removeContainer: 11 };
 const UNIMPLEMENTED = 12;
 const SHORTEST_RETRY_MS = 100;
@@ -194,7 +194,7 @@ export function startNri(options: NriOptions): Nri {
     };
 
     current.on('connect', () => {
-      const payload = call(RUNTIME_SERVICE, 'RegisterPlugin', registration(NAME, index));
+      const payload = call(RUNTIME_SERVICE, 'RegisterPlugin', registration(NRI_PLUGIN, index));
       send({ connection: RUNTIME_CONNECTION, stream: 1, type: REQUEST, payload });
     });
     current.on('data', (piece: Buffer) => {

@@ -1,0 +1,59 @@
+import test from 'ava';
+import { type NodePatch, patchOf, shows } from '../../../src/kube/node-status.ts';
+import { type NodeCards, parseNodeCards } from '../../../src/placement/node-cards.ts';
+
+const CARDS: NodeCards = {
+  mostTenantsPerCard: 50,
+  cards: [22_600, 22_601, 14_940].map((mib, index) => ({
+    gpuUuid: `GPU-00000000-0000-4000-8000-00000000000${index}`,
+    index,
+    model: 'NVIDIA L4',
+    usableBytes: mib * 2 ** 20,
+    healthy: index < 2,
+  })),
+};
+const patch = patchOf(CARDS);
+
+test('amounts are those of the healthy cards, and the annotation names all', (t) => {
+  const amounts = { 'cotenant.io/gpu-memory': String(45_201 * 2 ** 20), 'cotenant.io/gpu-cores': '200' };
+  t.deepEqual(patch.status, { capacity: amounts, allocatable: amounts });
+  t.deepEqual(parseNodeCards(patch.metadata.annotations['cotenant.io/cards'] ?? ''), CARDS);
+});
+
+const nodeOf = ({ metadata, status }: NodePatch) => ({
+  metadata: { name: 'node-1', annotations: { other: 'x', ...metadata.annotations } },
+  status: {
+    capacity: { cpu: '2', ...status.capacity },
+    allocatable: { cpu: '1900m', ...status.allocatable },
+  },
+});
+
+test('a Node shows what it should, however the server writes the amounts', (t) => {
+  const node = nodeOf(patch);
+  t.true(shows(node, patch));
+  for (const text of ['45201Mi', `${45_201 * 1024}Ki`, '47396683776.0'])
+    t.true(
+      shows(
+        { ...node, status: { ...node.status, capacity: { ...node.status.capacity, 'cotenant.io/gpu-memory': text } } },
+        patch,
+      ),
+      text,
+    );
+});
+
+test('a Node that lacks anything of it, or shows another value, does not', (t) => {
+  const node = nodeOf(patch);
+  t.false(shows({}, patch));
+  t.false(shows({ ...node, metadata: { annotations: {} } }, patch));
+  t.false(shows({ ...node, metadata: { annotations: { 'cotenant.io/cards': 'x' } } }, patch));
+  for (const kind of ['capacity', 'allocatable'] as const) {
+    for (const name of Object.keys(patch.status[kind])) {
+      for (const wrong of ['0', '45202Mi', '45201.5Mi', 'nonsense', '']) {
+        const amounts = { ...node.status[kind], [name]: wrong };
+        t.false(shows({ ...node, status: { ...node.status, [kind]: amounts } }, patch), `${kind} ${name} ${wrong}`);
+      }
+      const { [name]: _, ...without }: Record<string, string> = node.status[kind];
+      t.false(shows({ ...node, status: { ...node.status, [kind]: without } }, patch), `${kind} without ${name}`);
+    }
+  }
+});

@@ -1,0 +1,30 @@
+// The page on the node's side, and the names and numbers that it tells.
+import test from 'ava';
+import { DEFAULTS } from '../../../src/agent/configuration.ts';
+import { devicesOf } from '../../../src/agent/device-plugin/service.ts';
+import { LARGEST_MESSAGE } from '../../../src/agent/nri/frames.ts';
+import { CDI_KIND, DEFAULT_INDEX, NRI_SOCKET } from '../../../src/agent/nri/plugin.ts';
+import { CARDS_ANNOTATION, GPU, NRI_PLUGIN, OWN_RESOURCES, UUIDS_PREFIX } from '../../../src/request/names.ts';
+import { quoted, readPage, section } from '../../support/pages.ts';
+
+const page = readPage('docs/node.md');
+
+test('the page calls everything by the names that are used', (t) => {
+  const [advertised, slots, cards] = ['## Amounts', '## Slots', '## Cards'].map((start) =>
+    section(page, page.split('\n').find((line) => line.startsWith(start)) ?? start),
+  );
+  for (const name of [...OWN_RESOURCES, CARDS_ANNOTATION]) t.true(quoted(page).includes(name), name);
+  for (const name of OWN_RESOURCES.filter((one) => one !== GPU)) t.true(quoted(advertised).includes(name), name);
+  for (const { ID } of devicesOf({ healthy: 1, unhealthy: 1 })) t.true(quoted(slots).includes(ID), ID);
+  const told = [
+    `named \`${NRI_PLUGIN}\`, index ${DEFAULT_INDEX}`,
+    `frames above ${LARGEST_MESSAGE >> 20} MiB`,
+    UUIDS_PREFIX,
+  ];
+  for (const text of [...told, NRI_SOCKET, `${CDI_KIND}=<UUID>`]) t.true(cards?.includes(text), text);
+});
+
+test('what is used where nothing is said is what the settings say', (t) => {
+  t.is(DEFAULTS.kubernetes.nriSocket, NRI_SOCKET);
+  t.is(DEFAULTS.kubernetes.cdiKind, CDI_KIND);
+});
