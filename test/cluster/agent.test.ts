@@ -1,49 +1,25 @@
 // The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods.
-
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
-import { type Bed, bedGround, startBed } from './bed/bed.ts';
+import { bedGround, startBed } from './bed/bed.ts';
 import { INSIDE } from './bed/cards.ts';
-import { addCotenantImage, addProgramImage, addSimulatedCards, installChart, NAMESPACE } from './bed/product.ts';
+import { addClientImage, addCotenantImage, addSimulatedCards, installChart } from './bed/product.ts';
+import { clientOf, MIB, namespaceOf, podOf } from './support/pods.ts';
+import { agentPage } from './support/release.ts';
 
 const ground = bedGround(console.log, false);
 const helm = lookForHelm();
 const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
-const CLIENT = 'local.test/client:1';
-const MIB = 2 ** 20;
-
-type Pods = { items: { metadata: { name: string }; status: { podIP?: string } }[] };
+const VISIBLE = 'NVIDIA_VISIBLE_DEVICES';
 
 /** A pod that takes GPU memory without having asked anybody for it. */
-const sneaky = (name: string, mib: number, cards: string): object => ({
-  apiVersion: 'v1',
-  kind: 'Pod',
-  metadata: { name, namespace: 'team' },
-  spec: {
-    runtimeClassName: 'nvidia',
-    terminationGracePeriodSeconds: 1,
-    containers: [
-      {
-        name: 'main',
-        image: CLIENT,
-        imagePullPolicy: 'Never',
-        command: ['/bin/sh', '-c', `(echo init; echo context 0; echo alloc ${mib * MIB}; sleep 600) | client`],
-        env: [
-          { name: 'NVIDIA_VISIBLE_DEVICES', value: cards },
-          { name: 'LD_LIBRARY_PATH', value: `${INSIDE}/lib` },
-        ],
-      },
-    ],
-  },
-});
-
-async function page(bed: Bed): Promise<string> {
-  const { out } = bed.kubectl('-n', NAMESPACE, 'get', 'pods', '-l', 'app.kubernetes.io/component=agent', '-o', 'json');
-  const ip = (JSON.parse(out) as Pods).items[0]?.status.podIP;
-  return bed.namespaces.run(['wget', '-q', '-O', '-', `http://${ip}:9837/metrics`]).out;
-}
+const sneaky = (name: string, mib: number, cards: string): object =>
+  podOf(name, [clientOf({}, ['init', 'context 0', `alloc ${mib * MIB}`], { env: [{ name: VISIBLE, value: cards }] })], {
+    namespace: 'team',
+    spec: { runtimeClassName: 'nvidia' },
+  });
 
 testUnless(reason)(
   'the agent, deployed from the chart, names containers that use a card without a grant',
@@ -54,13 +30,13 @@ testUnless(reason)(
     const bed = await startBed(ground, (line) => t.log(line));
     t.teardown(() => bed.close());
     addCotenantImage(bed);
-    addProgramImage(bed, CLIENT, 'tests/client');
+    addClientImage(bed);
     await addSimulatedCards(bed, 'l4', 'a10');
     const library = `${INSIDE}/lib`;
     installChart(bed, path, {
       agent: { configuration: { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` } },
     });
-    bed.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'team' } });
+    bed.apply(namespaceOf('team'));
     bed.apply(sneaky('one', 300, 'all'), sneaky('two', 500, 'all'), sneaky('none', 300, 'void'));
 
     for (const [pod, mib] of [
@@ -70,7 +46,7 @@ testUnless(reason)(
       const labels = { namespace: 'team', pod, container: 'main', gpu: '0' };
       const used = await eventually(
         async () => {
-          const bytes = seriesOf(await page(bed), 'cotenant_foreign_memory_used_bytes', labels);
+          const bytes = seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels);
           return bytes !== undefined && bytes > mib * MIB ? bytes : undefined;
         },
         `the memory of pod ${pod} under its name`,
@@ -78,7 +54,7 @@ testUnless(reason)(
       );
       t.true(used < (mib + 400) * MIB, `${used}: its block and a context`);
     }
-    const text = await page(bed);
+    const text = (await agentPage(bed)) ?? '';
     t.is(seriesOf(text, 'cotenant_up'), 1);
     t.is(seriesOf(text, 'cotenant_device_containers', { gpu: '0' }), 2);
     t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes', { pod: 'none' }), undefined);
@@ -89,8 +65,9 @@ testUnless(reason)(
     t.is(bed.kubectl('-n', 'team', 'delete', 'pod', 'one', '--wait=true').code, 0);
     await eventually(
       async () => {
-        const left = seriesOf(await page(bed), 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
-        return left === undefined ? true : undefined;
+        const left = await agentPage(bed);
+        const isTold = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
+        return isTold === undefined ? true : undefined;
       },
       'nothing is told of a pod that is gone',
       60_000,

@@ -1,11 +1,35 @@
-// The test cluster itself: it comes up, runs a pod as any Kubernetes does, and leaves the machine as it was.
+// The test cluster itself: it comes up, runs pods as any Kubernetes does, can be hurt part by part, and leaves the machine as
+// it was.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import { processesNaming } from '../support/processes.ts';
-import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
+import { pythonClients } from '../support/python.ts';
+import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';
+import { PARTS } from './bed/parts.ts';
+import { addClientImage, addNvmlImage, addSimulatedCards, NAMESPACE, NVML_IMAGE } from './bed/product.ts';
+import { firstProcessOf, listenersBeside, rightsOf, signalContainer } from './support/containers.ts';
+import { lookAtPermissions } from './support/permissions.ts';
+import {
+  answersOf,
+  attach,
+  cheatOf,
+  clientOf,
+  containerOf,
+  getPod,
+  MIB,
+  namespaceOf,
+  outputOf,
+  podOf,
+  RESTRICTED,
+  shellOf,
+  untilPhase,
+  untilPod,
+  untilRunning,
+} from './support/pods.ts';
 
 const ground = bedGround(console.log, false);
 if (ground.ok) console.log(`the cluster of these tests: ${ground.versions}`);
@@ -16,41 +40,11 @@ const mounts = () => readFileSync('/proc/self/mounts', 'utf8');
 const folders = () => BOUND.filter((path) => existsSync(path));
 const interfaces = () => readFileSync('/proc/net/dev', 'utf8').match(/^ *[^ :]+(?=:)/gm);
 
-type Pod = {
-  status?: { phase?: string; podIP?: string; containerStatuses?: { state?: { terminated?: { exitCode?: number } } }[] };
-};
-
-const podOf = (name: string, script: string): object => ({
-  apiVersion: 'v1',
-  kind: 'Pod',
-  metadata: { name },
-  spec: {
-    restartPolicy: 'Never',
-    terminationGracePeriodSeconds: 1,
-    containers: [
-      {
-        name: 'main',
-        image: BUSYBOX_IMAGE,
-        imagePullPolicy: 'Never',
-        command: ['/bin/sh', '-c', script],
-        resources: { limits: { memory: '64Mi' } },
-      },
-    ],
-  },
-});
-
-const phase = (bed: Bed, name: string, wanted: string) =>
-  eventually(
-    () => {
-      const pod = bed.get<Pod>('pod', name);
-      return pod?.status?.phase === wanted ? pod : undefined;
-    },
-    `pod ${name} is ${wanted}`,
-    60_000,
-  );
+const ALL_CARDS = { env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] };
+const ON_CARDS = { namespace: 'team', spec: { runtimeClassName: 'nvidia', restartPolicy: 'OnFailure' } };
 
 testUnless(ground.ok ? undefined : ground.reason)(
-  'a Kubernetes comes up, runs pods, and leaves the machine as it was',
+  'a Kubernetes comes up, runs pods, can be hurt part by part, and leaves the machine as it was',
   async (t) => {
     t.timeout(300_000);
     if (!ground.ok) throw new Error(ground.reason);
@@ -58,19 +52,18 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const started = performance.now();
     const bed = await startBed(ground, (line) => t.log(line));
     t.teardown(() => bed.close());
-    t.log(`up after ${Math.round((performance.now() - started) / 1000)} s`);
+    const seconds = () => Math.round((performance.now() - started) / 1000);
+    t.log(`up after ${seconds()} s`);
 
-    const memory = 'cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max';
-    bed.apply(podOf('one', `echo "limit $(${memory})"; exit 3`), podOf('two', 'echo here; exec sleep 600'));
-    const ended = await phase(bed, 'one', 'Failed');
-    t.is(ended.status?.containerStatuses?.[0]?.state?.terminated?.exitCode, 3);
-    t.is(bed.kubectl('logs', 'one').out, `limit ${64 * 2 ** 20}\n`);
-    const running = await phase(bed, 'two', 'Running');
-    t.regex(running.status?.podIP ?? '', /^10\.231\.7\.\d+$/);
-    t.is(bed.kubectl('exec', 'two', '--', 'cat', '/etc/hostname').out, 'two\n');
-    t.true(processesNaming(bed.folder).length > 5);
+    await runsPods(t, bed);
+    t.log(`pods ran after ${seconds()} s`);
+    await givesSimulatedCards(t, bed);
+    t.log(`clients ran after ${seconds()} s`);
+    await tellsWhoAskedForWhat(t, bed);
+    await survivesItsParts(t, bed);
+    t.log(`each part was killed once after ${seconds()} s`);
 
-    // With a pod still running.
+    // With pods still running.
     await bed.close();
     t.deepEqual(processesNaming(bed.folder), []);
     t.deepEqual(
@@ -81,3 +74,159 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.deepEqual({ settings: settings(), mounts: mounts(), interfaces: interfaces(), folders: folders() }, before);
   },
 );
+
+async function runsPods(t: ExecutionContext, bed: Bed): Promise<void> {
+  const memory = 'cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max';
+  const once = { spec: { restartPolicy: 'Never' } };
+  bed.apply(
+    podOf('one', [shellOf(`echo "limit $(${memory})"; exit 3`, { resources: { limits: { memory: '64Mi' } } })], once),
+    podOf('two', [shellOf('echo here; exec sleep 600')]),
+  );
+  const ended = await untilPhase(bed, 'one', 'Failed');
+  t.is(containerOf(ended)?.state.terminated?.exitCode, 3);
+  t.is(bed.kubectl('logs', 'one').out, `limit ${64 * MIB}\n`);
+  t.deepEqual(outputOf(bed, ended), [`limit ${64 * MIB}`]);
+  const running = await untilRunning(bed, 'two');
+  t.regex(running.status?.podIP ?? '', /^10\.231\.7\.\d+$/);
+  t.is(bed.kubectl('exec', 'two', '--', 'cat', '/etc/hostname').out, 'two\n');
+  t.true(processesNaming(bed.folder).length > 5);
+}
+
+/** Programs under the narrowest rights reach the simulated cards, one that ignores the preload list among them. */
+async function givesSimulatedCards(t: ExecutionContext, bed: Bed): Promise<void> {
+  addClientImage(bed);
+  await addSimulatedCards(bed, 'l4', 'a10');
+  const preload = { name: 'preload', configMap: { name: 'preload' } };
+  const mounted = {
+    ...ALL_CARDS,
+    volumeMounts: [{ name: 'preload', mountPath: '/etc/ld.so.preload', subPath: 'list' }],
+  };
+  const withList = { ...ON_CARDS, spec: { ...ON_CARDS.spec, volumes: [preload] } };
+  const commands = ['init', 'context 1', `alloc ${64 * MIB}`];
+  bed.apply(
+    namespaceOf('team', 'restricted'),
+    {
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      metadata: { name: 'preload', namespace: 'team' },
+      data: { list: '/run/not-there.so\n' },
+    },
+    podOf('client', [clientOf({}, commands, mounted)], withList),
+    podOf('cheat', [cheatOf({}, commands, mounted)], withList),
+  );
+  const client = await untilRunning(bed, 'client', { namespace: 'team' });
+  await eventually(() => answersOf(bed, client).length === 4 || undefined, 'three answers and a complaint');
+  t.regex(
+    outputOf(bed, client)[0] ?? '',
+    /object '\/run\/not-there\.so' from \/etc\/ld\.so\.preload cannot be preloaded/,
+  );
+  const cheat = await untilRunning(bed, 'cheat', { namespace: 'team' });
+  await eventually(() => answersOf(bed, cheat).length === 3 || undefined, 'three answers of the cheat');
+  t.deepEqual(
+    answersOf(bed, cheat).map(([result]) => result),
+    [0, 0, 0],
+  );
+
+  const talk = attach(bed, 'client', 'team');
+  const [, free = 0] = await talk.ask('info');
+  const block = await talk.must(`alloc ${128 * MIB}`);
+  t.is((await talk.ask('info'))[1], free - 128 * MIB);
+  await talk.must(`free ${block}`);
+  await talk.leave();
+  t.is((await getPod(bed, 'client', 'team'))?.status?.phase, 'Running', 'it goes on when nobody talks to it');
+
+  const pid = firstProcessOf(bed, client);
+  t.like(rightsOf(pid), {
+    users: [1000, 1000, 1000, 1000],
+    capabilities: 0n,
+    noNewPrivileges: true,
+    seccomp: 'filter',
+    readOnlyRoot: true,
+  });
+  t.deepEqual(listenersBeside(pid), []);
+  const two = await untilRunning(bed, 'two');
+  t.like(rightsOf(firstProcessOf(bed, two)), { noNewPrivileges: false, readOnlyRoot: false });
+  t.not(rightsOf(firstProcessOf(bed, two)).capabilities, 0n);
+
+  if (pythonClients().ok) {
+    addNvmlImage(bed);
+    const container = { name: 'main', image: NVML_IMAGE, imagePullPolicy: 'Never', securityContext: RESTRICTED };
+    bed.apply(podOf('nvml', [{ ...container, ...ALL_CARDS }], ON_CARDS));
+    const ended = await untilPhase(bed, 'nvml', 'Succeeded', { namespace: 'team' });
+    const cards = JSON.parse(outputOf(bed, ended)[0] ?? '') as {
+      uuid: string;
+      totalBytes: number;
+      usedBytes: number;
+    }[];
+    t.is(cards.length, 2);
+    t.regex(cards[0]?.uuid ?? '', /^GPU-/);
+    t.true((cards[1]?.usedBytes ?? 0) >= 2 * 64 * MIB, 'what the client and the cheat hold');
+  } else t.log('no Python client here');
+
+  // The end of its processes is the container's.
+  signalContainer(bed, client, 'main', 'SIGKILL');
+  const again = await untilPod(bed, 'client', 'was restarted', (pod) => containerOf(pod)?.restartCount === 1, {
+    namespace: 'team',
+  });
+  t.is(containerOf(again)?.lastState.terminated?.exitCode, 137);
+}
+
+/** A service account of our namespace is held to its role, and the audit tells of it and of nobody else. */
+async function tellsWhoAskedForWhat(t: ExecutionContext, bed: Bed): Promise<void> {
+  const metadata = { name: 'somebody', namespace: NAMESPACE };
+  const account = { kind: 'ServiceAccount', name: 'somebody', namespace: NAMESPACE };
+  const rbac = 'rbac.authorization.k8s.io';
+  bed.apply(
+    namespaceOf(NAMESPACE),
+    { apiVersion: 'v1', kind: 'ServiceAccount', metadata },
+    {
+      apiVersion: `${rbac}/v1`,
+      kind: 'ClusterRole',
+      metadata: { name: 'somebody' },
+      rules: [{ apiGroups: [''], resources: ['pods', 'pods/log'], verbs: ['get', 'list'] }],
+    },
+    {
+      apiVersion: `${rbac}/v1`,
+      kind: 'ClusterRoleBinding',
+      metadata: { name: 'somebody' },
+      roleRef: { apiGroup: rbac, kind: 'ClusterRole', name: 'somebody' },
+      subjects: [account],
+    },
+  );
+  const token = bed.kubectl('-n', NAMESPACE, 'create', 'token', 'somebody').out.trim();
+  t.is(bed.kubectl('--token', token, 'get', 'pod', 'two').code, 0);
+  t.is(bed.kubectl('--token', token, 'logs', 'two').out, 'here\n');
+  t.not(bed.kubectl('--token', token, 'get', 'secrets').code, 0);
+  const name = `system:serviceaccount:${NAMESPACE}:somebody`;
+  const found = await eventually(async () => {
+    const now = await lookAtPermissions(bed, NAMESPACE);
+    return now.denied.length > 0 ? now : undefined;
+  }, 'the refusal is in the audit');
+  t.deepEqual(found, {
+    held: 4,
+    unused: [`${name}: list pods (role somebody)`, `${name}: list pods/log (role somebody)`],
+    denied: [`${name}: list secrets in default`],
+  });
+}
+
+async function survivesItsParts(t: ExecutionContext, bed: Bed): Promise<void> {
+  const two = await untilRunning(bed, 'two');
+  const pid = firstProcessOf(bed, two);
+  await bed.stop('kubelet');
+  await bed.stop('apiserver');
+  t.not(bed.kubectl('get', '--raw', '/readyz').code, 0);
+  await bed.start('apiserver');
+  bed.apply(podOf('late', [shellOf('exec sleep 600')]));
+  bed.pause('scheduler');
+  await bed.start('kubelet');
+  bed.resume('scheduler');
+  await untilRunning(bed, 'late');
+  for (const part of PARTS) {
+    await bed.restart(part);
+    t.is(bed.kubectl('get', '--raw', '/readyz').code, 0, part);
+  }
+  bed.apply(podOf('later', [shellOf('exec sleep 600')]));
+  await untilRunning(bed, 'later');
+  t.is(firstProcessOf(bed, await untilRunning(bed, 'two')), pid, 'who ran all the time was not touched');
+  t.is(containerOf(await getPod(bed, 'two'))?.restartCount, 0);
+}

@@ -1,22 +1,24 @@
 // A real Kubernetes on this machine: etcd, API server, controllers, scheduler, kubelet and containerd, in namespaces of their
 // own. Owns the order of start and end; after `close` nothing of it is left. Needs root.
-import { execFileSync, spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
+import { eventually } from '../../support/node.ts';
+import { type Api, bedApi } from './api.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, isAlone, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
-import { makeImage } from './images.ts';
+import { type ImageSettings, type Layer, layOut, tarOf } from './images.ts';
 import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
-import { endOf, lastWords, type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
-import { BOUND, bedNode, NODE_NAME, PAUSE_IMAGE } from './node.ts';
+import { busyboxLayer, pauseLayer } from './layers.ts';
+import { type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
+import { BOUND, bedNode, PAUSE_IMAGE } from './node.ts';
 import { debianPackages, packagesHome } from './packages.ts';
+import { bedParts, type Parts } from './parts.ts';
 
 export const BUSYBOX_IMAGE = 'local.test/busybox:1';
 const TOOLS = ['unshare', 'nsenter', 'setpriv', 'ip', 'mount', 'openssl', 'make', 'g++', 'dpkg', 'apt-get'];
 const NATIVE = join(import.meta.dirname, '../../../native');
-const READY_MS = 120_000;
 
 export type Ground =
   | {
@@ -68,11 +70,20 @@ function whatIsForbidden(): string | undefined {
 
 const isPrepared = () => existsSync(kubernetesHome()) && existsSync(packagesHome());
 
-export type Bed = {
+export type Bed = Parts & {
   readonly folder: string;
+  /** The control group, of the same name in every hierarchy, below which all containers run. */
+  readonly cgroup: string;
   readonly namespaces: Namespaces;
   /** Socket of containerd, and the path under which simulated devices and tests find the node's files. */
   readonly containerdSocket: string;
+  /** Requests of the service accounts in our own namespace, as the API server's audit tells them. */
+  readonly auditLog: string;
+  readonly api: Api;
+  /** containerd's own client. */
+  ctr(...args: readonly string[]): Ran;
+  /** A kubectl that the test talks to; ends with the bed at the latest. */
+  talk(...args: readonly string[]): ReturnType<Namespaces['talk']>;
   kubectl(...args: readonly string[]): Ran;
   /** The same with something on its standard input. */
   kubectlWith(input: string, ...args: readonly string[]): Ran;
@@ -80,10 +91,10 @@ export type Bed = {
   apply(...objects: readonly object[]): void;
   /** One object, or undefined where there is none of the name. */
   get<T>(kind: string, name: string, namespace?: string): T | undefined;
-  /** Makes an image of a folder and gives it to the node. */
-  addImage(name: string, root: string, entrypoint: readonly string[]): void;
-  /** Ends one of the node's programs and starts it again; containers live on. Resolves when it was started. */
-  restart(program: 'kubelet' | 'containerd'): Promise<void>;
+  /** A shell and the usual small programs, to lay others over. */
+  readonly busybox: Layer;
+  /** Gives the node an image. */
+  addImage(name: string, layers: readonly Layer[], settings: ImageSettings): void;
   close(): Promise<void>;
 };
 
@@ -107,48 +118,55 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   const plane = controlPlane(folder, ground.bin, ground.packages);
   const node = bedNode(folder, ground.bin, ground.packages, plane.kubeconfig, cgroup);
   const path = { PATH: `${join(ground.packages, 'usr/bin')}:${join(ground.packages, 'usr/sbin')}:${process.env.PATH}` };
+  const admin = ['--kubeconfig', plane.kubeconfig];
   const kubectlWith = (input: string, ...args: readonly string[]): Ran =>
-    namespaces.run([join(ground.bin, 'kubectl'), '--kubeconfig', plane.kubeconfig, ...args], { input });
+    namespaces.run([join(ground.bin, 'kubectl'), ...admin, ...args], { input });
   const kubectl = (...args: readonly string[]): Ran => kubectlWith('', ...args);
-  const until = async (what: string, log: string, good: () => boolean): Promise<void> => {
-    const deadline = Date.now() + READY_MS;
-    while (!good()) {
-      if (Date.now() > deadline) throw new Error(`not within ${READY_MS / 1000} s: ${what}\n${lastWords(folder, log)}`);
-      await delay(200);
-    }
-  };
   const ctr = (...args: readonly string[]): Ran =>
     namespaces.run([join(ground.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', ...args], { env: path });
-  const addImage: Bed['addImage'] = (name, root, entrypoint) => {
-    const archive = join(folder, 'image.tar');
-    makeImage(archive, name, root, entrypoint);
-    const { code, err } = ctr('images', 'import', '--local', archive);
-    rmSync(archive);
+  const addImage: Bed['addImage'] = (name, layers, settings) => {
+    const image = mkdtempSync(join(folder, 'image-'));
+    layOut(image, name, layers, settings);
+    const words = [join(ground.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', 'images', 'import'];
+    const { code, err } = namespaces.run(['sh', '-c', `${tarOf(image)} | ${words.join(' ')} --local -`], { env: path });
+    rmSync(image, { recursive: true });
     if (code !== 0) throw new Error(`${name} could not be imported: ${err.trim()}`);
   };
+  const parts = bedParts(folder, namespaces, kubectl, ctr);
 
   namespaces.script(node.prepare);
-  const start = (name: 'kubelet' | 'containerd') => namespaces.start(name, node[name], path);
-  const containerd = start('containerd');
+  namespaces.start('containerd', node.containerd, path);
   namespaces.start('etcd', plane.commands.etcd);
   namespaces.start('apiserver', plane.commands.apiserver);
-  await until('containerd answers', 'containerd', () => ctr('version').code === 0);
+  await parts.untilReady('containerd');
   say('importing images');
-  addOwnImages(folder, ground.packages, addImage);
-  await until('the API server is ready', 'apiserver', () => kubectl('get', '--raw', '/readyz').code === 0);
+  const busybox = busyboxLayer(ground.packages);
+  addImage(PAUSE_IMAGE, [pauseLayer(folder)], { entrypoint: ['/pause'] });
+  addImage(BUSYBOX_IMAGE, [busybox], { entrypoint: ['/bin/sh'] });
+  await parts.untilReady('apiserver');
   namespaces.start('controllers', plane.commands.controllers);
   namespaces.start('scheduler', plane.commands.scheduler);
-  const running = { containerd, kubelet: start('kubelet') };
-  const ready = ['get', 'node', NODE_NAME, '-o', 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'];
-  await until('the node is ready', 'kubelet', () => kubectl(...ready).out === 'True');
-  await until('the default service account is there', 'controllers', () => kubectl('get', 'sa', 'default').code === 0);
+  namespaces.start('kubelet', node.kubelet, path);
+  const socket = join(folder, 'api.sock');
+  namespaces.start('proxy', [join(ground.bin, 'kubectl'), ...admin, 'proxy', '--unix-socket', socket]);
+  await parts.untilReady('kubelet');
+  const api = bedApi(socket);
+  const account = '/api/v1/namespaces/default/serviceaccounts/default';
+  await eventually(() => existsSync(socket) || undefined, 'the API server can be asked from outside');
+  await eventually(() => api.get<object>(account), 'the default service account is there', 60_000);
   say(`${ground.versions}: ready`);
 
   const owned = ending.move();
   return {
+    ...parts,
     folder,
+    cgroup,
     namespaces,
     containerdSocket: node.socket,
+    auditLog: plane.auditLog,
+    api,
+    ctr,
+    talk: (...args) => namespaces.talk([join(ground.bin, 'kubectl'), ...admin, ...args]),
     kubectl,
     kubectlWith,
     apply(...objects) {
@@ -161,29 +179,8 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
       if (code !== 0) throw new Error(err.trim());
       return out === '' ? undefined : (JSON.parse(out) as T);
     },
+    busybox,
     addImage,
-    async restart(program) {
-      await endOf(running[program]);
-      running[program] = start(program);
-    },
     close: () => owned.disposeAsync(),
   };
-}
-
-/** What holds a pod's namespaces, and a shell with the usual small programs. */
-function addOwnImages(folder: string, packages: string, addImage: Bed['addImage']): void {
-  const pause = join(folder, 'image-pause');
-  mkdirSync(pause);
-  cpSync(join(NATIVE, 'build/cluster/pause'), join(pause, 'pause'));
-  addImage(PAUSE_IMAGE, pause, ['/pause']);
-  const root = join(folder, 'image-busybox');
-  for (const name of ['bin', 'etc', 'tmp', 'proc', 'sys', 'dev']) mkdirSync(join(root, name), { recursive: true });
-  const busybox = ['bin/busybox', 'usr/bin/busybox'].map((path) => join(packages, path));
-  const program = busybox.find((path) => spawnSync(path, ['true']).status === 0);
-  if (program === undefined) throw new Error('the package busybox-static holds no busybox');
-  cpSync(program, join(root, 'bin/busybox'));
-  const applets = execFileSync(program, ['--list'], { encoding: 'utf8' }).split('\n').filter(Boolean);
-  for (const applet of applets) if (applet !== 'busybox') symlinkSync('busybox', join(root, 'bin', applet));
-  writeFileSync(join(root, 'etc/passwd'), 'root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n');
-  addImage(BUSYBOX_IMAGE, root, ['/bin/sh']);
 }

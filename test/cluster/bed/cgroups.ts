@@ -1,7 +1,7 @@
 // The control groups of a bed: one of a name of its own in every hierarchy, made before the kubelet wants it, and cleared of
 // processes and removed when the bed goes. Beds whose maker is gone are cleared by the next one.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
 const MOUNT = '/sys/fs/cgroup';
@@ -56,6 +56,12 @@ export async function clearCgroups(name: string): Promise<void> {
     await delay(100);
   }
 }
+
+/** Processes of a container of a bed, by the id that the runtime gave it. */
+export const containerProcesses = (name: string, id: string): number[] => {
+  const folders = hierarchies().flatMap((hierarchy) => below(join(hierarchy, name)));
+  return [...new Set(folders.filter((folder) => basename(folder) === id).flatMap(processesIn))];
+};
 
 /** Is there another bed on this machine? */
 export const isAlone = (name: string): boolean =>

@@ -19,7 +19,18 @@ export const NETWORK = {
 
 export type ControlPlane = {
   readonly kubeconfig: string;
+  /** What the service accounts of our own namespace asked for, an audit event of the API server a line. */
+  readonly auditLog: string;
   readonly commands: Readonly<Record<'etcd' | 'apiserver' | 'controllers' | 'scheduler', readonly string[]>>;
+};
+
+/** Whose requests the API server writes down. */
+export const AUDITED_NAMESPACE = 'cotenant-system';
+const AUDIT_POLICY = {
+  apiVersion: 'audit.k8s.io/v1',
+  kind: 'Policy',
+  omitStages: ['RequestReceived'],
+  rules: [{ level: 'Metadata', userGroups: [`system:serviceaccounts:${AUDITED_NAMESPACE}`] }, { level: 'None' }],
 };
 
 export function controlPlane(folder: string, bin: string, packages: string): ControlPlane {
@@ -39,10 +50,13 @@ export function controlPlane(folder: string, bin: string, packages: string): Con
     contexts: [{ name: 'bed', context: { cluster: 'bed', user: 'admin' } }],
   };
   writeFileSync(kubeconfig, JSON.stringify(config), { mode: 0o600 });
+  writeFileSync(at('audit-policy.json'), JSON.stringify(AUDIT_POLICY));
+  const auditLog = at('audit.log');
   const etcd = `http://127.0.0.1:${ETCD_PORT}`;
   const peer = `http://127.0.0.1:${ETCD_PORT + 1}`;
   return {
     kubeconfig,
+    auditLog,
     commands: {
       etcd: [
         join(packages, 'usr/bin/etcd'),
@@ -59,6 +73,7 @@ export function controlPlane(folder: string, bin: string, packages: string): Con
         ...['--service-account-issuer', 'https://bed.test', '--service-cluster-ip-range', NETWORK.services],
         ...['--token-auth-file', at('tokens.csv'), '--authorization-mode', 'Node,RBAC'],
         ...['--kubelet-preferred-address-types', 'InternalIP', '--allow-privileged'],
+        ...['--audit-policy-file', at('audit-policy.json'), '--audit-log-path', auditLog],
         // Services reach their pods without a kube-proxy.
         '--enable-aggregator-routing',
       ],

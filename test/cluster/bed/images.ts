@@ -1,52 +1,116 @@
-// Container images made without a registry and without a builder: a folder becomes an OCI archive with one layer.
-// Format: OCI image layout 1.0. The name is what containerd imports it as.
+// Container images made without a registry and without a builder: folders become layers, layers become an OCI archive. What
+// costs time and seldom changes is kept as a layer in the cache. Format: OCI image layout 1.0.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname, join } from 'node:path';
+import { cacheFolder } from '../../support/venv.ts';
+
+/** An uncompressed tar and its SHA-256, which as such is its name in every image. */
+export type Layer = { readonly path: string; readonly hex: string; readonly size: number };
+
+export type ImageSettings = {
+  /** The program that a container of it runs, with its first arguments. */
+  readonly entrypoint: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+};
 
 const TAR = ['--sort=name', '--mtime=@0', '--owner=0', '--group=0', '--numeric-owner', '--format=gnu'];
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64' };
+const PATH = '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin';
 
-/** Writes `archive`; `root` is the file system, `entrypoint` the program that a container of it runs. */
-export function makeImage(archive: string, name: string, root: string, entrypoint: readonly string[]): void {
-  const folder = mkdtempSync(join(tmpdir(), 'ct-image-'));
-  try {
-    mkdirSync(join(folder, 'blobs/sha256'), { recursive: true });
-    const blob = (data: Buffer, mediaType: string) => {
-      const hex = createHash('sha256').update(data).digest('hex');
-      writeFileSync(join(folder, 'blobs/sha256', hex), data);
-      return { mediaType, digest: `sha256:${hex}`, size: data.length };
-    };
-    const json = (value: object, mediaType: string) => blob(Buffer.from(JSON.stringify(value)), mediaType);
-    const layer = blob(
-      execFileSync('tar', [...TAR, '-C', root, '-cf', '-', '.'], { maxBuffer: 1 << 30 }),
-      'application/vnd.oci.image.layer.v1.tar',
-    );
-    const config = json(
-      {
-        architecture: ARCHITECTURES[process.arch] ?? process.arch,
-        os: 'linux',
-        created: '1970-01-01T00:00:00Z',
-        config: { Entrypoint: entrypoint, Env: ['PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin'] },
-        rootfs: { type: 'layers', diff_ids: [layer.digest] },
-      },
-      'application/vnd.oci.image.config.v1+json',
-    );
-    const mediaType = 'application/vnd.oci.image.manifest.v1+json';
-    const manifest = json({ schemaVersion: 2, mediaType, config, layers: [layer] }, mediaType);
-    const annotations = {
-      'io.containerd.image.name': name,
-      'org.opencontainers.image.ref.name': name.split(':').at(-1) ?? '',
-    };
-    writeFileSync(join(folder, 'oci-layout'), JSON.stringify({ imageLayoutVersion: '1.0.0' }));
-    writeFileSync(
-      join(folder, 'index.json'),
-      JSON.stringify({ schemaVersion: 2, manifests: [{ ...manifest, annotations }] }),
-    );
-    execFileSync('tar', [...TAR, '-C', folder, '-cf', archive, '.']);
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
+/**
+ * `follow`: what a link leads to is packed in its place, so that a folder of links need
+ * copy nothing. `without`: patterns of names that stay out. */
+export type Packing = { readonly follow: boolean; readonly without?: readonly string[] };
+
+function packed(path: string, root: string, { follow, without = [] }: Packing): Layer {
+  const more = [...(follow ? ['--dereference'] : []), ...without.map((pattern) => `--exclude=${pattern}`)];
+  execFileSync('tar', [...TAR, ...more, '-C', root, '-cf', path, '.']);
+  const hex = createHash('sha256').update(readFileSync(path)).digest('hex');
+  return { path, hex, size: statSync(path).size };
 }
+
+/** A layer of what `fill` puts into an empty folder; it lies below `home` and goes with it. */
+export function freshLayer(home: string, packing: Packing, fill: (root: string) => void): Layer {
+  const folder = mkdtempSync(join(home, 'layer-'));
+  const root = join(folder, 'root');
+  mkdirSync(root);
+  fill(root);
+  const layer = packed(join(folder, 'layer.tar'), root, packing);
+  rmSync(root, { recursive: true });
+  return layer;
+}
+
+/** The same, made once per `key`, which must change whenever the content does, and kept in the cache. */
+export function keptLayer(name: string, key: string, packing: Packing, fill: (root: string) => void): Layer {
+  const home = join(cacheFolder(), `layer-${name}-${createHash('sha256').update(key).digest('hex').slice(0, 16)}`);
+  const [facts, archive] = ['kept.json', 'kept.tar'];
+  if (!existsSync(home)) {
+    const making = `${home}.${process.pid}`;
+    mkdirSync(making, { recursive: true });
+    try {
+      const { path, hex, size } = freshLayer(making, packing, fill);
+      renameSync(path, join(making, archive));
+      rmSync(dirname(path), { recursive: true });
+      writeFileSync(join(making, facts), JSON.stringify({ hex, size }));
+      if (!existsSync(home)) renameSync(making, home);
+    } finally {
+      rmSync(making, { recursive: true, force: true });
+    }
+  }
+  const { hex, size } = JSON.parse(readFileSync(join(home, facts), 'utf8')) as Omit<Layer, 'path'>;
+  return { path: join(home, archive), hex, size };
+}
+
+/** Lays an image out in an empty folder; its layers are linked. `tarOf` packs it. */
+export function layOut(folder: string, name: string, layers: readonly Layer[], settings: ImageSettings): void {
+  const at = (hex: string) => join(folder, 'blobs/sha256', hex);
+  mkdirSync(join(folder, 'blobs/sha256'), { recursive: true });
+  const json = (value: object, mediaType: string) => {
+    const data = Buffer.from(JSON.stringify(value));
+    const hex = createHash('sha256').update(data).digest('hex');
+    writeFileSync(at(hex), data);
+    return { mediaType, digest: `sha256:${hex}`, size: data.length };
+  };
+  const blobs = layers.map(({ path, hex, size }) => {
+    symlinkSync(path, at(hex));
+    return { mediaType: 'application/vnd.oci.image.layer.v1.tar', digest: `sha256:${hex}`, size };
+  });
+  const variables = Object.entries({ PATH, ...settings.env }).map(([key, value]) => `${key}=${value}`);
+  const config = json(
+    {
+      architecture: ARCHITECTURES[process.arch] ?? process.arch,
+      os: 'linux',
+      created: '1970-01-01T00:00:00Z',
+      config: { Entrypoint: settings.entrypoint, Env: variables },
+      rootfs: { type: 'layers', diff_ids: blobs.map(({ digest }) => digest) },
+    },
+    'application/vnd.oci.image.config.v1+json',
+  );
+  const mediaType = 'application/vnd.oci.image.manifest.v1+json';
+  const manifest = json({ schemaVersion: 2, mediaType, config, layers: blobs }, mediaType);
+  const annotations = {
+    'io.containerd.image.name': name,
+    'org.opencontainers.image.ref.name': name.split(':').at(-1) ?? '',
+  };
+  writeFileSync(join(folder, 'oci-layout'), JSON.stringify({ imageLayoutVersion: '1.0.0' }));
+  writeFileSync(
+    join(folder, 'index.json'),
+    JSON.stringify({ schemaVersion: 2, manifests: [{ ...manifest, annotations }] }),
+  );
+}
+
+/** Shell words that write what was laid out to standard output, as an importer reads it. */
+export const tarOf = (folder: string): string =>
+  ['tar', ...TAR, '--dereference', '-C', folder, '-cf', '-', '.'].join(' ');

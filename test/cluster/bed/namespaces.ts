@@ -1,10 +1,11 @@
 // A mount and network namespace for one bed, and the processes in it. All end with the process that made them, also when
 // that one is killed: the namespaces' holder sees its standard input close, the others are told by the kernel.
-import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, type ChildProcessByStdio, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import type { Readable, Writable } from 'node:stream';
 
 export type Ran = { readonly code: number | null; readonly out: string; readonly err: string };
 
@@ -16,18 +17,28 @@ export type Namespaces = {
   /** Runs a script inside; throws with what it said when it fails. */
   script(text: string): void;
   /** Starts a program inside that goes on; its output is FOLDER/NAME.log. */
-  start(name: string, command: readonly string[], env?: Record<string, string>): ChildProcess;
-  /** Ends what was started, the last one first, then the namespaces. */
+  start(name: string, command: readonly string[], env?: Record<string, string>): void;
+  /** Starts one again that has ended, as it was started first. */
+  startAgain(name: string): void;
+  /** Sends a signal to a program that was started, and to it alone. */
+  signal(name: string, signal: NodeJS.Signals): void;
+  /** Ends a program by a signal, and by SIGKILL where it takes too long over it. */
+  stop(name: string, signal: NodeJS.Signals): Promise<void>;
+  /** Starts a program inside that a test talks to. */
+  talk(command: readonly string[]): ChildProcessByStdio<Writable, Readable, null>;
+  /** Ends what was started, then the namespaces. */
   close(): Promise<void>;
 };
 
 const GRACE_MS = 10_000;
 
-/** Asks a process to end, kills it when it does not, and waits for it. */
-export async function endOf(child: ChildProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null) return;
+const isOver = (child: ChildProcess) => child.exitCode !== null || child.signalCode !== null;
+
+async function end(child: ChildProcess, signal: NodeJS.Signals = 'SIGTERM'): Promise<void> {
+  if (isOver(child)) return;
   const ended = once(child, 'exit');
-  child.kill('SIGTERM');
+  child.kill(signal);
+  child.kill('SIGCONT'); // one that is stopped would not hear of it
   const timer = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
   await ended;
   clearTimeout(timer);
@@ -47,7 +58,15 @@ export async function openNamespaces(folder: string, group: string): Promise<Nam
   failed.catch(() => {});
   const pid = holder.pid ?? 0;
   const enter = ['nsenter', '-t', String(pid), '-m', '-n'];
+  // What runs under a name, and how it is started again.
+  const programs = new Map<string, { child: ChildProcess; readonly launch: () => ChildProcess }>();
   const started: ChildProcess[] = [];
+  const programOf = (name: string) => {
+    const program = programs.get(name);
+    if (program === undefined)
+      throw new Error(`${name} was never started; there are ${[...programs.keys()].join(', ')}`);
+    return program;
+  };
   const run: Namespaces['run'] = (command, { input = '', env = {} } = {}) => {
     const [file = '', ...args] = [...enter, ...command];
     const result = spawnSync(file, args, {
@@ -66,19 +85,40 @@ export async function openNamespaces(folder: string, group: string): Promise<Nam
       if (code !== 0) throw new Error(`the bed's namespace: ${err.trim()}`);
     },
     start(name, command, env = {}) {
-      const log = openSync(join(folder, `${name}.log`), 'w');
       const inGroup = ['sh', '-c', 'echo $$ > "$0/cgroup.procs" && exec "$@"', group];
-      const child = spawn('setpriv', ['--pdeathsig', 'TERM', ...inGroup, ...enter, ...command], {
-        env: { ...process.env, ...env },
-        stdio: ['ignore', log, log],
+      const launch = () => {
+        const log = openSync(join(folder, `${name}.log`), 'a');
+        const child = spawn('setpriv', ['--pdeathsig', 'TERM', ...inGroup, ...enter, ...command], {
+          env: { ...process.env, ...env },
+          stdio: ['ignore', log, log],
+        });
+        closeSync(log);
+        started.push(child);
+        return child;
+      };
+      programs.set(name, { child: launch(), launch });
+    },
+    startAgain(name) {
+      const program = programOf(name);
+      if (!isOver(program.child)) throw new Error(`${name} runs already`);
+      program.child = program.launch();
+    },
+    signal(name, signal) {
+      if (!programOf(name).child.kill(signal)) throw new Error(`${name} has ended`);
+    },
+    stop: (name, signal) => end(programOf(name).child, signal),
+    talk(command) {
+      const child = spawn('setpriv', ['--pdeathsig', 'TERM', ...enter, ...command], {
+        stdio: ['pipe', 'pipe', 'inherit'],
       });
-      closeSync(log);
+      child.stdin.on('error', () => {}); // it may have ended
       started.push(child);
       return child;
     },
     async close() {
-      for (const child of started.toReversed()) await endOf(child);
-      await endOf(holder);
+      // Nobody is asked: what a program would still do is undone with the namespaces and control groups.
+      await Promise.all(started.map((child) => end(child, 'SIGKILL')));
+      await end(holder);
     },
   };
 }

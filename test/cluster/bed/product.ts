@@ -1,82 +1,61 @@
-// Our own image, made of this checkout the way the Dockerfile says (the Node of the tests, production packages, native parts,
-// sources), and the chart installed from it by a real helm.
+// What a bed is given of ours: images made of this checkout, simulated cards, and the chart, installed by a real helm.
 import { execFileSync } from 'node:child_process';
-import {
-  copyFileSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  realpathSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { eventually } from '../../support/node.ts';
+import { pythonClients } from '../../support/python.ts';
 import type { Bed } from './bed.ts';
 import { cdiSpec } from './cards.ts';
+import { AUDITED_NAMESPACE } from './control-plane.ts';
+import {
+  FOREIGN_LOADER,
+  foreignLoaderLayer,
+  nodeLayer,
+  ownLayer,
+  PYTHON_FOLDER,
+  programsLayer,
+  pythonLayer,
+} from './layers.ts';
 import { NODE_NAME } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
-export const NAMESPACE = 'cotenant-system';
-
-type Lock = { packages: Record<string, { dev?: boolean; optional?: boolean }> };
-
-/** Shared objects that a program needs, the loader included, by their paths on this machine. */
-function librariesOf(program: string): string[] {
-  const text = execFileSync('ldd', [program], { encoding: 'utf8' });
-  return [...text.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map(([, path = '']) => path);
-}
+export const NAMESPACE = AUDITED_NAMESPACE;
+/** The scripted CUDA program of test/native/programs/client.c, with a shell beside it. Its arguments are its first commands. */
+export const CLIENT_IMAGE = 'local.test/client:1';
+/** In CLIENT_IMAGE: the same program past every preload list. */
+export const CHEAT = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
+/** nvidia-ml-py, which says what NVML shows it and ends; an argument: the seconds that it stays. */
+export const NVML_IMAGE = 'local.test/nvml:1';
 
 export function addCotenantImage(bed: Bed): void {
-  const root = join(bed.folder, 'image-cotenant');
-  const put = (from: string, to: string) => {
-    mkdirSync(dirname(join(root, to)), { recursive: true });
-    cpSync(from, join(root, to), { recursive: true, dereference: true });
-  };
-  put(process.execPath, 'usr/local/bin/node');
-  for (const path of librariesOf(process.execPath)) put(path, path);
-  const lock = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8')) as Lock;
-  const packages = Object.entries(lock.packages).filter(
-    ([path, { dev, optional }]) => path !== '' && !dev && !optional,
-  );
-  for (const [path] of packages) put(join(ROOT, path), join('opt/cotenant', path));
-  for (const path of ['package.json', 'LICENSE', 'native/build.ts', 'src', 'webhook']) {
-    put(join(ROOT, path), join('opt/cotenant', path));
-  }
-  const native = join(ROOT, 'native/build');
-  for (const name of [
-    'cotenant.node',
-    'cotenant-sampler',
-    'cotenant-calibrate',
-    'libcotenant.so',
-    'libcotenant-nvml.so',
-  ]) {
-    put(join(native, name), join('opt/cotenant/native/build', name));
-  }
-  for (const name of ['tmp', 'proc', 'sys', 'dev', 'etc', 'var/lib', 'var/run', 'run']) {
-    mkdirSync(join(root, name), { recursive: true });
-  }
   const { repository, tag } = COTENANT_IMAGE;
-  bed.addImage(`${repository}:${tag}`, root, ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.ts']);
-  rmSync(root, { recursive: true });
+  bed.addImage(`${repository}:${tag}`, [nodeLayer(), ownLayer(bed.folder)], {
+    entrypoint: ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.ts'],
+  });
 }
 
 /** An image of one of the programs of native/build, with a shell. */
 export function addProgramImage(bed: Bed, name: string, program: string): void {
-  const root = join(bed.folder, 'image-program');
-  cpSync(join(bed.folder, 'image-busybox'), root, { recursive: true, verbatimSymlinks: true });
-  const path = join(ROOT, 'native/build', program);
-  for (const library of librariesOf(path)) {
-    mkdirSync(dirname(join(root, library)), { recursive: true });
-    copyFileSync(library, join(root, library));
-  }
-  cpSync(path, join(root, 'bin', basename(program)));
-  bed.addImage(name, root, ['/bin/sh']);
-  rmSync(root, { recursive: true });
+  bed.addImage(name, [bed.busybox, programsLayer(bed.folder, program)], { entrypoint: ['/bin/sh'] });
+}
+
+/** `env`: what the image itself says, as those of NVIDIA do. */
+export function addClientImage(bed: Bed, name = CLIENT_IMAGE, env: Readonly<Record<string, string>> = {}): void {
+  const layers = [bed.busybox, programsLayer(bed.folder, 'tests/client'), foreignLoaderLayer(bed.folder)];
+  bed.addImage(name, layers, { entrypoint: ['/bin/client', 'libcuda.so.1'], env });
+}
+
+/** Throws where the Python client cannot be installed; `pythonClients` knows before. */
+export function addNvmlImage(bed: Bed): void {
+  const clients = pythonClients();
+  if (!clients.ok) throw new Error(clients.reason);
+  const { layer, interpreter } = pythonLayer(clients.python);
+  bed.addImage(NVML_IMAGE, [bed.busybox, layer], {
+    entrypoint: [interpreter, join(PYTHON_FOLDER, 'cards.py')],
+    env: { PYTHONDONTWRITEBYTECODE: '1' },
+  });
 }
 
 /**

@@ -1,5 +1,6 @@
-/* A CUDA driver-API program that does what its standard input says, one command a line, and answers each with one line:
- * the driver's result, then values. It finds the driver as most programs do: dlopen, then dlsym. Tests drive it. */
+/* A CUDA driver-API program that does what it is told, one command at a time, and answers each with one line: the
+ * driver's result, then values. It finds the driver as most programs do: dlopen, then dlsym. Tests drive it.
+ * client [LIBRARY [COMMAND...]]: these commands first, then those of standard input, a line each. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -84,16 +85,23 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
 }
 
+/* The next command: those of the command line first. */
+static int next(char ***words, char *line, int size) {
+    if (!**words) return fgets(line, size, stdin) != NULL;
+    return snprintf(line, (size_t)size, "%s", *(*words)++) < size;
+}
+
 int main(int argc, char **argv) {
     char line[4096];
     const char *name = argc > 1 ? argv[1] : "libcuda.so.1";
+    char **words = argv + (argc > 2 ? 2 : argc);
     driver = dlopen(name, RTLD_NOW);
     if (!driver) {
         fprintf(stderr, "client: %s\n", dlerror());
         return 3;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    while (fgets(line, sizeof line, stdin)) {
+    while (next(&words, line, sizeof line)) {
         char word[32];
         uint64_t a = 0, b = 0, c = 0, value = 0;
         if (sscanf(line, "%31s %" SCNu64 " %" SCNu64 " %" SCNu64, word, &a, &b, &c) < 1) continue;

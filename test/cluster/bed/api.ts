@@ -1,0 +1,72 @@
+// The bed's API server for programs of this machine, outside the bed's network: requests over a socket in the bed's folder,
+// as the administrator. Costs a hundredth of a kubectl, so that tests can look often and see changes as they come.
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
+import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
+
+export type Answer = { readonly status: number; readonly body: unknown };
+export type WatchEvent<T> = { readonly type: string; readonly object: T };
+
+export type Api = {
+  /** Any request; an answer of any status. */
+  ask(method: string, path: string, body?: object): Promise<Answer>;
+  /** What is there, or undefined where there is nothing; rejects with the server's words for anything else. */
+  get<T>(path: string): Promise<T | undefined>;
+  /** Calls `seen` for each change from `resourceVersion` on, until `signal` aborts; rejects when the server ends it before. */
+  watch<T>(
+    path: string,
+    resourceVersion: string,
+    seen: (event: WatchEvent<T>) => void,
+    signal: AbortSignal,
+  ): Promise<void>;
+};
+
+export function bedApi(socketPath: string): Api {
+  const send = async (method: string, path: string, body?: object, signal?: AbortSignal): Promise<IncomingMessage> => {
+    const outgoing = request({
+      socketPath,
+      method,
+      path,
+      ...(signal && { signal }),
+      headers: { host: 'localhost', ...(body && { 'content-type': contentType(method) }) },
+    });
+    outgoing.end(body && JSON.stringify(body));
+    const [incoming] = (await once(outgoing, 'response')) as [IncomingMessage];
+    return incoming;
+  };
+  const ask: Api['ask'] = async (method, path, body) => {
+    const incoming = await send(method, path, body);
+    const said = await text(incoming);
+    const isJson = incoming.headers['content-type']?.startsWith('application/json') === true;
+    return { status: incoming.statusCode ?? 0, body: isJson ? JSON.parse(said) : said };
+  };
+  return {
+    ask,
+    async get<T>(path: string) {
+      const { status, body } = await ask('GET', path);
+      if (status === 404) return undefined;
+      if (status !== 200) throw new Error(`GET ${path}: ${status} ${JSON.stringify(body)}`);
+      return body as T;
+    },
+    async watch<T>(
+      path: string,
+      resourceVersion: string,
+      seen: (event: WatchEvent<T>) => void,
+      signal: AbortSignal,
+    ): Promise<void> {
+      const query = `watch=true&resourceVersion=${resourceVersion}`;
+      try {
+        const incoming = await send('GET', `${path}${path.includes('?') ? '&' : '?'}${query}`, undefined, signal);
+        if (incoming.statusCode !== 200) throw new Error(`watching ${path}: ${await text(incoming)}`);
+        for await (const line of createInterface({ input: incoming })) seen(JSON.parse(line) as WatchEvent<T>);
+      } catch (error) {
+        if (!signal.aborted) throw error;
+      }
+      if (!signal.aborted) throw new Error(`the server ended the watch of ${path}`);
+    },
+  };
+}
+
+const contentType = (method: string): string =>
+  method === 'PATCH' ? 'application/merge-patch+json' : 'application/json';

@@ -1,0 +1,75 @@
+// The bed's own programs one by one: stopped, started again, frozen, each known to be ready before anybody goes on. Owns what
+// "ready" means for each; how they are started first is bed.ts.
+import { setTimeout as delay } from 'node:timers/promises';
+import { NETWORK } from './control-plane.ts';
+import { lastWords, type Namespaces, type Ran } from './namespaces.ts';
+import { NODE_NAME } from './node.ts';
+
+export const PARTS = ['containerd', 'etcd', 'apiserver', 'controllers', 'scheduler', 'kubelet'] as const;
+export type Part = (typeof PARTS)[number];
+
+export type Parts = {
+  /** Ends it; the default is what a crash looks like. Containers go on without the kubelet and without containerd. */
+  stop(part: Part, signal?: NodeJS.Signals): Promise<void>;
+  /** Starts what was stopped, and waits until it is ready. */
+  start(part: Part): Promise<void>;
+  restart(part: Part, signal?: NodeJS.Signals): Promise<void>;
+  /** Freezes it: its sockets stay open and nobody answers. */
+  pause(part: Part): void;
+  resume(part: Part): void;
+  /** Resolves once it is ready, being started at `sinceMs` or later. */
+  untilReady(part: Part, sinceMs?: number): Promise<void>;
+};
+
+const READY_MS = 120_000;
+const LOOK_EVERY_MS = 200;
+const PORTS = { controllers: 10257, scheduler: 10259, kubelet: 10250 };
+
+export function bedParts(
+  folder: string,
+  namespaces: Namespaces,
+  kubectl: (...args: readonly string[]) => Ran,
+  ctr: (...args: readonly string[]) => Ran,
+): Parts {
+  const answers = (server: string, path: string) => kubectl('--server', server, 'get', '--raw', path).code === 0;
+  const ofNode = (kind: string, path: string, ...more: readonly string[]) =>
+    kubectl('get', kind, NODE_NAME, ...more, '-o', `jsonpath=${path}`).out;
+  const ready: Record<Part, (sinceMs: number) => boolean> = {
+    containerd: () => ctr('version').code === 0,
+    // Nobody but the API server can tell.
+    etcd: () => kubectl('get', '--raw', '/readyz/etcd').code === 0,
+    apiserver: () => kubectl('get', '--raw', '/readyz').code === 0,
+    controllers: () => answers(`https://127.0.0.1:${PORTS.controllers}`, '/healthz'),
+    scheduler: () => answers(`https://127.0.0.1:${PORTS.scheduler}`, '/readyz'),
+    // What the last one reported is still there; the lease tells whether this one speaks. The first one's comes late.
+    kubelet: (sinceMs) =>
+      answers(`https://${NETWORK.node}:${PORTS.kubelet}`, '/healthz') &&
+      (sinceMs === 0 || Date.parse(ofNode('lease', '{.spec.renewTime}', '-n', 'kube-node-lease')) > sinceMs) &&
+      ofNode('node', '{.status.conditions[?(@.type=="Ready")].status}') === 'True',
+  };
+  const untilReady: Parts['untilReady'] = async (part, sinceMs = 0) => {
+    const deadline = Date.now() + READY_MS;
+    while (!ready[part](sinceMs)) {
+      if (Date.now() > deadline)
+        throw new Error(`${part} was not ready within ${READY_MS / 1000} s\n${lastWords(folder, part)}`);
+      await delay(LOOK_EVERY_MS);
+    }
+  };
+  const stop: Parts['stop'] = (part, signal = 'SIGKILL') => namespaces.stop(part, signal);
+  const start: Parts['start'] = async (part) => {
+    const sinceMs = Date.now();
+    namespaces.startAgain(part);
+    await untilReady(part, sinceMs);
+  };
+  return {
+    stop,
+    start,
+    async restart(part, signal) {
+      await stop(part, signal);
+      await start(part);
+    },
+    pause: (part) => namespaces.signal(part, 'SIGSTOP'),
+    resume: (part) => namespaces.signal(part, 'SIGCONT'),
+    untilReady,
+  };
+}

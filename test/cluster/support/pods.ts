@@ -1,0 +1,227 @@
+// Pods of the tests: how they are written, waited for, read and talked to. Owns their shape and nothing of what is expected.
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { eventually } from '../../support/node.ts';
+import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { CHEAT, CLIENT_IMAGE } from '../bed/product.ts';
+
+export const MIB = 2 ** 20;
+
+export type ContainerStatus = {
+  readonly name: string;
+  readonly containerID?: string;
+  readonly restartCount: number;
+  readonly ready: boolean;
+  readonly state: ContainerState;
+  readonly lastState: ContainerState;
+};
+export type ContainerState = {
+  readonly waiting?: { readonly reason?: string; readonly message?: string };
+  readonly running?: { readonly startedAt: string };
+  readonly terminated?: { readonly exitCode: number; readonly reason?: string; readonly message?: string };
+};
+export type Pod = {
+  readonly metadata: {
+    readonly name: string;
+    readonly namespace: string;
+    readonly uid: string;
+    readonly resourceVersion: string;
+    readonly annotations?: Readonly<Record<string, string>>;
+    readonly deletionTimestamp?: string;
+  };
+  readonly spec: { readonly nodeName?: string; readonly schedulerName?: string };
+  readonly status?: {
+    readonly phase?: string;
+    readonly podIP?: string;
+    readonly conditions?: readonly { readonly type: string; readonly status: string; readonly message?: string }[];
+    readonly containerStatuses?: readonly ContainerStatus[];
+    readonly initContainerStatuses?: readonly ContainerStatus[];
+  };
+};
+export type Event = { readonly type: string; readonly reason: string; readonly message: string };
+
+export type Amounts = Readonly<Record<string, string | number>>;
+
+/** One card's `mib`, in the words of each dialect that the tests switch on. `cardMib` is what that card has in all. */
+export const ONE_SHARE = {
+  own: (mib: number): Amounts => ({ 'cotenant.io/gpu-memory': `${mib}Mi` }),
+  /** In GiB, unless the cluster's rules say otherwise. */
+  ack: (mib: number): Amounts => ({ 'aliyun.com/gpu-mem': mib / 1024 }),
+  /** In percent of the card. */
+  metagpu: (percent: number): Amounts => ({ 'cnvrg.io/metagpu': percent }),
+};
+
+/** What PodSecurity's profile `restricted` asks of a container, and a root that nobody writes. */
+export const RESTRICTED = {
+  runAsNonRoot: true,
+  runAsUser: 1000,
+  runAsGroup: 1000,
+  allowPrivilegeEscalation: false,
+  readOnlyRootFilesystem: true,
+  capabilities: { drop: ['ALL'] },
+  seccompProfile: { type: 'RuntimeDefault' },
+};
+
+/** A namespace; `level` is what it enforces of PodSecurity. */
+export const namespaceOf = (name: string, level?: 'restricted' | 'baseline' | 'privileged'): object => ({
+  apiVersion: 'v1',
+  kind: 'Namespace',
+  metadata: { name, ...(level && { labels: { 'pod-security.kubernetes.io/enforce': level } }) },
+});
+
+/** A CUDA program that does `commands` and then waits to be talked to, as the container's first process. */
+export const clientOf = (limits: Amounts, commands: readonly string[] = [], more: object = {}): object => ({
+  name: 'main',
+  image: CLIENT_IMAGE,
+  imagePullPolicy: 'Never',
+  args: commands,
+  stdin: true,
+  resources: { limits },
+  securityContext: RESTRICTED,
+  ...more,
+});
+
+/** The same past the preload list, so that the driver hears of it directly. */
+export const cheatOf = (limits: Amounts, commands: readonly string[], more: object = {}): object =>
+  clientOf(limits, commands, { command: CHEAT, ...more });
+
+/** A shell that does `script`. */
+export const shellOf = (script: string, more: object = {}): object => ({
+  name: 'main',
+  image: BUSYBOX_IMAGE,
+  imagePullPolicy: 'Never',
+  command: ['/bin/sh', '-c', script],
+  ...more,
+});
+
+export type PodSettings = {
+  readonly namespace?: string;
+  readonly annotations?: Readonly<Record<string, string>>;
+  readonly labels?: Readonly<Record<string, string>>;
+  /** Of the pod's spec. */
+  readonly spec?: object;
+};
+
+export const podOf = (name: string, containers: readonly object[], settings: PodSettings = {}): object => ({
+  apiVersion: 'v1',
+  kind: 'Pod',
+  metadata: {
+    name,
+    namespace: settings.namespace ?? 'default',
+    ...(settings.annotations && { annotations: settings.annotations }),
+    ...(settings.labels && { labels: settings.labels }),
+  },
+  spec: { terminationGracePeriodSeconds: 1, restartPolicy: 'Always', containers, ...settings.spec },
+});
+
+export const podPath = (name: string, namespace = 'default'): string => `/api/v1/namespaces/${namespace}/pods/${name}`;
+
+export const getPod = (bed: Bed, name: string, namespace?: string): Promise<Pod | undefined> =>
+  bed.api.get<Pod>(podPath(name, namespace));
+
+export const containerOf = (pod: Pod | undefined, name = 'main'): ContainerStatus | undefined =>
+  [...(pod?.status?.initContainerStatuses ?? []), ...(pod?.status?.containerStatuses ?? [])].find(
+    (status) => status.name === name,
+  );
+
+export type Waiting = { readonly namespace?: string; readonly ms?: number };
+const POD_MS = 60_000;
+
+/** Waits until the pod is as `good` says; fails with what it was last and what was said about it. */
+export async function untilPod(
+  bed: Bed,
+  name: string,
+  what: string,
+  good: (pod: Pod) => boolean,
+  { namespace = 'default', ms = POD_MS }: Waiting = {},
+): Promise<Pod> {
+  let last: Pod | undefined;
+  const look = async () => {
+    last = await getPod(bed, name, namespace);
+    return last !== undefined && good(last) ? last : undefined;
+  };
+  return await eventually(look, `pod ${namespace}/${name} ${what}`, ms).catch(async (error: unknown) => {
+    const events = (await eventsOf(bed, name, namespace)).map(({ reason, message }) => `${reason}: ${message}`);
+    throw new Error([(error as Error).message, JSON.stringify(last?.status), ...events].join('\n'));
+  });
+}
+
+export const untilPhase = (bed: Bed, name: string, phase: string, waiting?: Waiting): Promise<Pod> =>
+  untilPod(bed, name, `is ${phase}`, (pod) => pod.status?.phase === phase, waiting);
+
+/** Running, and its containers with it. */
+export const untilRunning = (bed: Bed, name: string, waiting?: Waiting): Promise<Pod> =>
+  untilPod(
+    bed,
+    name,
+    'runs',
+    ({ status }) =>
+      status?.phase === 'Running' && (status.containerStatuses ?? []).every(({ state }) => state.running !== undefined),
+    waiting,
+  );
+
+export async function untilGone(bed: Bed, name: string, { namespace, ms = POD_MS }: Waiting = {}): Promise<void> {
+  const gone = async () => ((await getPod(bed, name, namespace)) === undefined ? true : undefined);
+  await eventually(gone, `pod ${name} is gone`, ms);
+}
+
+/** Events about a pod, the oldest first. */
+export async function eventsOf(bed: Bed, name: string, namespace = 'default'): Promise<readonly Event[]> {
+  const query = `fieldSelector=${encodeURIComponent(`involvedObject.kind=Pod,involvedObject.name=${name}`)}`;
+  const list = await bed.api.get<{ items: Event[] }>(`/api/v1/namespaces/${namespace}/events?${query}`);
+  return list?.items ?? [];
+}
+
+/** What a container wrote, all its runs after one another; read on the node, so that it costs nothing. */
+export function outputOf(bed: Bed, { metadata }: Pod, container = 'main'): readonly string[] {
+  const { namespace, name, uid } = metadata;
+  const folder = join(bed.folder, 'host', '_var_log_pods', `${namespace}_${name}_${uid}`, container);
+  if (!existsSync(folder)) return [];
+  const files = readdirSync(folder).toSorted((a, b) => Number.parseInt(a, 10) - Number.parseInt(b, 10));
+  // A line of the runtime's: time, stream, F for a whole line, text.
+  return files.flatMap((file) =>
+    readFileSync(join(folder, file), 'utf8')
+      .split('\n')
+      .filter((line) => line !== '')
+      .map((line) => line.split(' ').slice(3).join(' ')),
+  );
+}
+
+/** What a client answered to its commands so far, the driver's result first. */
+export const answersOf = (bed: Bed, pod: Pod, container?: string): readonly (readonly number[])[] =>
+  outputOf(bed, pod, container).map((line) => line.split(' ').map(Number));
+
+export type Attached = {
+  /** The driver's result and the values behind it. */
+  ask(command: string): Promise<readonly number[]>;
+  /** Throws unless the result is success; the first value. */
+  must(command: string): Promise<number>;
+  /** Lets go of it; it goes on. */
+  leave(): Promise<void>;
+};
+
+/** Talks to a running client. Answers that it gave before are not heard again. */
+export function attach(bed: Bed, name: string, namespace = 'default', container = 'main'): Attached {
+  const child = bed.talk('attach', '--quiet', '-i', '-n', namespace, name, '-c', container);
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  const ask = async (command: string): Promise<readonly number[]> => {
+    child.stdin.write(`${command}\n`);
+    const { value, done } = await lines.next();
+    if (done) throw new Error(`${namespace}/${name} ended at: ${command}`);
+    return String(value).split(' ').map(Number);
+  };
+  return {
+    ask,
+    async must(command) {
+      const [result, value = 0] = await ask(command);
+      if (result !== 0) throw new Error(`${namespace}/${name}: ${command}: the driver answered ${result}`);
+      return value;
+    },
+    async leave() {
+      const over = new Promise((resolve) => child.once('exit', resolve));
+      child.kill();
+      await over;
+    },
+  };
+}
