@@ -101,19 +101,13 @@ export async function readPod(cluster: Cluster, namespace: string, name: string)
     if (!list.ok) notes.push(`${what}: ${said(list)}.`);
     return list.ok ? list.value : undefined;
   };
-  const events = tryList<Event>(
-    `${home}/events`,
-    { fieldSelector: `involvedObject.name=${name}` },
-    'Events are not told',
-  );
-  const base = { namespace, name, notes };
+  const tryEvents = (fieldSelector: string) =>
+    tryList<Event>(`${home}/events`, { fieldSelector }, 'Events are not told');
+  const about = await tryEvents(`involvedObject.name=${name}`);
+  const base = { namespace, name, notes, events: about ?? [] };
   if (!pod) {
-    const refusals = tryList<Event>(
-      `${home}/events`,
-      { fieldSelector: 'reason=FailedCreate' },
-      'Refusals are not told',
-    );
-    return { ...base, events: (await events) ?? [], refusals: (await refusals) ?? [] };
+    const refusals = about && (await tryEvents('reason=FailedCreate'));
+    return { ...base, ...(refusals ? { refusals } : {}) };
   }
   const nodeName = pod.spec.nodeName;
   if (!nodeName) {
@@ -122,7 +116,7 @@ export async function readPod(cluster: Cluster, namespace: string, name: string)
       { labelSelector: SCHEDULERS },
       'Schedulers are not looked at',
     );
-    return { ...base, pod, events: (await events) ?? [], ...(schedulers ? { schedulers } : {}) };
+    return { ...base, pod, ...(schedulers ? { schedulers } : {}) };
   }
   const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
   if (!node.ok) notes.push(`Node ${nodeName} is not looked at: ${said(node)}.`);
@@ -136,7 +130,6 @@ export async function readPod(cluster: Cluster, namespace: string, name: string)
   return {
     ...base,
     pod,
-    events: (await events) ?? [],
     ...(node.ok ? { node: node.value } : {}),
     ...(agents ? { agents } : {}),
     ...(use ? { use } : {}),

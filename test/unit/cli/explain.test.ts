@@ -194,6 +194,19 @@ const CASES: readonly (readonly [name: string, of: PodFacts, lines: readonly str
     ],
   ],
   [
+    'a pod of the default scheduler, which need not be ours',
+    facts('pending-unschedulable', {
+      events: [],
+      pod: { ...recorded('pending-unschedulable').pod, status: { phase: 'Pending' } },
+      schedulers: [],
+    }),
+    [
+      'team/def is pending for 4 min: no node was chosen for it yet.',
+      '  The scheduler default-scheduler has said nothing about it in 4 min: is it running?',
+      '  main asks for 900000 MiB and 25 % of the compute of one card.',
+    ],
+  ],
+  [
     'a pod whose node has no agent',
     facts('waiting-for-volume', { agents: [] }),
     [
