@@ -265,6 +265,7 @@ async function setUp(bed: Bed): Promise<void> {
     podUid: bed.get<Pod>('pod', 'cheat', 'team')?.metadata.uid ?? '',
     container: 'main',
     reason: 'GPUMemoryQuotaExceeded',
+    type: 'Warning',
     message: STOP,
     atMs: Date.parse(stopped.finishedAt ?? ''),
     nodeName: NODE_NAME,

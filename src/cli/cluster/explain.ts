@@ -53,7 +53,9 @@ const FOREIGN_RESOURCES = /^(aliyun\.com\/gpu-(mem|core)|cnvrg\.io\/metagpu|nvid
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
-const QUOTA_EVENT = 'GPUMemoryQuotaExceeded';
+/** What the agent tells of a pod's use: what it did about too much, and when that was over. */
+const AGENT_EVENTS = ['GPUMemoryQuotaExceeded', 'GPUMemoryQuotaRestored'];
+const STOPPED = /; it is (stopped|asked to end)\.?$/;
 const AGENT = 'cotenant-agent';
 
 export function explain(all: PodFacts, nowMs: number): Explanation {
@@ -311,15 +313,17 @@ function endOf({ exitCode, signal, reason, message }: Terminated, byAgent: boole
   return `exit code ${exitCode}${signal ? `, signal ${signal}` : ''}${how}${message ? `: ${message.trim().replace(/\.$/, '')}` : ''}`;
 }
 
-/** An event of the agent about the container from within a minute of its end. */
+/** An event of the agent that says so of the container, from within a minute of its end. */
 function stoppedByAgent({ events }: PodFacts, container: string, ended: Terminated): boolean {
   return events.some((event) => {
     const apartMs = Math.abs(eventMs(event) - Date.parse(ended.finishedAt ?? ''));
-    return isQuotaEvent(event) && apartMs <= 60_000 && (event.message ?? '').includes(`/${container} `);
+    const { message = '' } = event;
+    return isQuotaEvent(event) && apartMs <= 60_000 && message.includes(`/${container} `) && STOPPED.test(message);
   });
 }
 
-const isQuotaEvent = (event: Event): boolean => event.reason === QUOTA_EVENT && writerOfEvent(event) === AGENT;
+const isQuotaEvent = (event: Event): boolean =>
+  AGENT_EVENTS.includes(event.reason ?? '') && writerOfEvent(event) === AGENT;
 
 /** What the agent told of the pod, but for what a container's last words say already. */
 function quotaEvents({ events, pod }: PodFacts): Cause[] {

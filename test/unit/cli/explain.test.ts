@@ -14,6 +14,8 @@ const CARD = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
 const OTHER = 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001';
 const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${CARD}, 2900 MiB of it past the interposer; it is stopped`;
 
+const WARNING = `team/cheat/main is over its GPU memory grant: 1100 MiB of 1024 MiB on ${CARD}; it will be stopped if it stays so`;
+
 type Recorded = { readonly pod: Pod; readonly events: readonly Event[]; readonly node: Node };
 
 const recorded = (name: string): Recorded =>
@@ -335,6 +337,20 @@ const CASES: readonly (readonly [name: string, of: PodFacts, lines: readonly str
       'team/cheat is bound to node node-1 and waits: none of its containers runs.',
       `  2026-11-21T22:07:08Z The agent: ${STOP}.`,
       '  2026-11-21T22:07:07Z Container main ended with exit code 137, stopped by the agent.',
+      granted(`${onCard(1024)}.`),
+    ],
+  ],
+  [
+    'a container that ended by itself after a warning',
+    facts('stopped', {
+      agents: [ready],
+      pod: withState(stopped.pod, { terminated: { exitCode: 1, reason: 'Error', finishedAt: '2026-11-21T22:07:07Z' } }),
+      events: stopped.events.map((event) => ({ ...event, message: WARNING })),
+    }),
+    [
+      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      `  2026-11-21T22:07:08Z The agent: ${WARNING}.`,
+      '  2026-11-21T22:07:07Z Container main ended with exit code 1.',
       granted(`${onCard(1024)}.`),
     ],
   ],
