@@ -1,0 +1,155 @@
+// When the amounts of a node are written, and when they are not. The API server here is a small one made for these tests: it
+// holds one Node and breaks on demand; a real one is in test/cluster/node-faces.test.ts.
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { KubeConfig, type V1Node } from '@kubernetes/client-node';
+import test, { type ExecutionContext } from 'ava';
+import { type NodePatch, patchOf, startAdvertising } from '../../../src/kube/node-status.ts';
+import type { NodeCards } from '../../../src/placement/node-cards.ts';
+import { eventually } from '../../support/node.ts';
+
+const cardsOf = (mib: number): NodeCards => ({
+  mostTenantsPerCard: 50,
+  cards: [
+    {
+      gpuUuid: 'GPU-00000000-0000-4000-8000-000000000001',
+      index: 0,
+      model: 'NVIDIA L4',
+      usableBytes: mib * 2 ** 20,
+      healthy: true,
+    },
+  ],
+});
+
+async function startApi(t: ExecutionContext) {
+  let version = 1;
+  let node: V1Node = { metadata: { name: 'node-a', uid: 'uid', resourceVersion: '1' }, status: {} };
+  const watchers: ServerResponse[] = [];
+  const api = {
+    node: () => node,
+    config: new KubeConfig(),
+    status: 200,
+    patches: [] as { path: string; type: string | undefined; body: NodePatch }[],
+    queries: [] as string[],
+    /** Somebody's change of the Node, which watchers hear of. */
+    set(change: NodePatch) {
+      version += 1;
+      node = {
+        metadata: {
+          ...node.metadata,
+          resourceVersion: String(version),
+          annotations: { ...node.metadata?.annotations, ...change.metadata.annotations },
+        },
+        status: {
+          capacity: { ...node.status?.capacity, ...change.status.capacity },
+          allocatable: { ...node.status?.allocatable, ...change.status.allocatable },
+        },
+      };
+      api.tell(node);
+    },
+    tell(object: V1Node) {
+      for (const watcher of watchers) watcher.write(`${JSON.stringify({ type: 'MODIFIED', object })}\n`);
+    },
+    watched: () => eventually(() => (watchers.length > 0 ? true : undefined), 'a watch'),
+  };
+  const answer = (response: ServerResponse, status: number, body: object) => {
+    response.writeHead(status, { 'Content-Type': 'application/json' }).end(JSON.stringify(body));
+  };
+  const serve = async (request: IncomingMessage, response: ServerResponse) => {
+    const url = new URL(request.url ?? '/', 'http://api');
+    if (request.method === 'PATCH') {
+      const parts: Buffer[] = [];
+      for await (const part of request) parts.push(part as Buffer);
+      const body = JSON.parse(Buffer.concat(parts).toString()) as NodePatch;
+      api.patches.push({ path: url.pathname, type: request.headers['content-type'], body });
+      if (api.status !== 200) {
+        return answer(response, api.status, { kind: 'Status', code: api.status, message: 'on purpose' });
+      }
+      api.set(body);
+      return answer(response, 200, node);
+    }
+    api.queries.push(url.searchParams.get('fieldSelector') ?? '');
+    if (url.searchParams.get('watch') === 'true') {
+      response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
+      watchers.push(response);
+      return;
+    }
+    answer(response, 200, { kind: 'NodeList', apiVersion: 'v1', metadata: { resourceVersion: '1' }, items: [node] });
+  };
+  const server = createServer((request, response) => void serve(request, response));
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.teardown(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  api.config.loadFromClusterAndUser({ name: 'c', server: url, skipTLSVerify: true }, { name: 'u' });
+  return api;
+}
+
+const patches = (api: { patches: readonly unknown[] }, count: number) =>
+  eventually(() => (api.patches.length >= count ? true : undefined), `${count} writes`);
+
+test('amounts are written in one go when the Node shows others, and not at all when it shows them', async (t) => {
+  const api = await startApi(t);
+  const problems: string[] = [];
+  let cards: NodeCards | undefined;
+  const advertising = startAdvertising({
+    config: api.config,
+    nodeName: 'node-a',
+    cards: () => cards,
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(() => advertising.close());
+  await api.watched();
+  advertising.changed();
+  t.deepEqual(api.patches, [], 'nothing is known of the cards');
+  cards = cardsOf(100);
+  advertising.changed();
+  await patches(api, 1);
+  t.is(api.patches[0]?.path, '/api/v1/nodes/node-a/status');
+  t.is(api.patches[0]?.type, 'application/merge-patch+json');
+  t.deepEqual(api.patches[0]?.body, patchOf(cards));
+  t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
+
+  // What the server tells of the time before is no news; neither are questions when nothing changed.
+  const stale = { metadata: { name: 'node-a', uid: 'uid', resourceVersion: '1' }, status: {} };
+  for (let turn = 0; turn < 3; turn += 1) {
+    api.tell(stale);
+    advertising.changed();
+  }
+  // Somebody takes the memory away, and it comes back; had anything been written in between, it would have come before this.
+  const { metadata, status } = patchOf(cards);
+  api.set({
+    metadata,
+    status: { ...status, capacity: { 'cotenant.io/gpu-memory': '0', 'cotenant.io/gpu-cores': '100' } },
+  });
+  await patches(api, 2);
+  cards = cardsOf(200);
+  advertising.changed();
+  await patches(api, 3);
+  t.deepEqual(
+    api.patches.map(({ body }) => body.status.capacity['cotenant.io/gpu-memory']),
+    [100, 100, 200].map((mib) => String(mib * 2 ** 20)),
+  );
+  t.is(api.node().status?.allocatable?.['cotenant.io/gpu-memory'], String(200 * 2 ** 20));
+  t.deepEqual(problems, []);
+});
+
+test('a write that is refused is told with the reason, and made again', async (t) => {
+  const api = await startApi(t);
+  const problems: string[] = [];
+  api.status = 403;
+  const advertising = startAdvertising({
+    config: api.config,
+    nodeName: 'node-a',
+    cards: () => cardsOf(100),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(() => advertising.close());
+  await eventually(() => problems[0], 'it is told');
+  t.regex(problems[0] ?? '', /^the amounts of node node-a could not be written, .*: status 403: on purpose$/);
+  api.status = 200;
+  await patches(api, 2);
+  t.is((await eventually(() => api.node().status?.capacity, 'the amounts'))['cotenant.io/gpu-cores'], '100');
+});
