@@ -20,6 +20,8 @@ export type AdvertisingOptions = {
   /** undefined: not known yet, and the Node is left as it is. */
   readonly cards: () => NodeCards | undefined;
   readonly onProblem: (text: string) => void;
+  /** From one write to the next, however often somebody else undoes it. */
+  readonly leastBetweenWritesMs?: number;
 };
 
 export type Advertising = {
@@ -34,6 +36,7 @@ export type NodePatch = {
 };
 
 const LEAST_BETWEEN_WRITES_MS = 1000;
+const SHORTEST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 60_000;
 const RETRY_WATCH_MS = 5000;
 
@@ -66,7 +69,8 @@ function amountOf(text: string | undefined): bigint | undefined {
   return parsed.ok ? wholeUnits(parsed.quantity, 1n) : undefined;
 }
 
-export function startAdvertising({ config, nodeName, cards, onProblem }: AdvertisingOptions): Advertising {
+export function startAdvertising(options: AdvertisingOptions): Advertising {
+  const { config, nodeName, cards, onProblem, leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
   const api = config.makeApiClient(CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
   const path = `/api/v1/nodes?fieldSelector=${encodeURIComponent(fieldSelector)}`;
@@ -76,7 +80,7 @@ export function startAdvertising({ config, nodeName, cards, onProblem }: Adverti
   let restart: NodeJS.Timeout | undefined;
   let writing = false;
   let closing = false;
-  let retryMs = LEAST_BETWEEN_WRITES_MS;
+  let retryMs = SHORTEST_RETRY_MS;
 
   const settle = async () => {
     if (writing || closing || next) return;
@@ -85,11 +89,11 @@ export function startAdvertising({ config, nodeName, cards, onProblem }: Adverti
     const patch = patchOf(offered);
     if (shows(seen, patch)) return;
     writing = true;
-    let waitMs = LEAST_BETWEEN_WRITES_MS;
+    let waitMs = leastBetweenWritesMs;
     try {
       const asMerge = setHeaderOptions('Content-Type', PatchStrategy.MergePatch);
       see(await api.patchNodeStatus({ name: nodeName, body: patch }, asMerge));
-      retryMs = LEAST_BETWEEN_WRITES_MS;
+      retryMs = SHORTEST_RETRY_MS;
     } catch (error) {
       if (closing) return;
       onProblem(`the amounts of node ${nodeName} could not be written, and it is tried again: ${problemOf(error)}`);

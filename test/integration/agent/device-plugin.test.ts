@@ -19,10 +19,10 @@ import { eventually, temporaryFolder } from '../../support/node.ts';
 
 type Registration = { version: string; endpoint: string; resource_name: string };
 
-/** As a kubelet starts: removes every socket, then makes its own. */
-async function startKubelet(t: ExecutionContext, folder: string) {
+/** As a kubelet starts: removes every socket, or only its own old one, then makes its own. */
+async function startKubelet(t: ExecutionContext, folder: string, removed = /./) {
   mkdirSync(folder, { recursive: true });
-  for (const name of readdirSync(folder)) rmSync(join(folder, name));
+  for (const name of readdirSync(folder).filter((one) => removed.test(one))) rmSync(join(folder, name));
   const registrations: Registration[] = [];
   const server = new Server();
   const register: handleUnaryCall<Registration, object> = ({ request }, answer) => {
@@ -116,7 +116,14 @@ test('the plugin waits for a kubelet, tells it what changes, and finds each one 
   const third = await startKubelet(t, folder);
   const last = dial(t, folder, await third.registered());
   await eventually(() => last.lists[0], 'the slots once more');
-  t.is(first.registrations.length + second.registrations.length + third.registrations.length, 3);
+  third.close();
+  const fourth = await startKubelet(t, folder, /^kubelet/);
+  await fourth.registered();
+  const all = [first, second, third, fourth];
+  t.deepEqual(
+    all.map(({ registrations }) => registrations.length),
+    [1, 1, 1, 1],
+  );
 
   await plugin.close();
   await last.ended;

@@ -22,8 +22,8 @@ const cardsOf = (mib: number): NodeCards => ({
 });
 
 async function startApi(t: ExecutionContext) {
-  let version = 1;
-  let node: V1Node = { metadata: { name: 'node-a', uid: 'uid', resourceVersion: '1' }, status: {} };
+  let version = 10;
+  let node: V1Node = { metadata: { name: 'node-a', uid: 'uid', resourceVersion: String(version) }, status: {} };
   const watchers: ServerResponse[] = [];
   const api = {
     node: () => node,
@@ -94,11 +94,16 @@ test('amounts are written in one go when the Node shows others, and not at all w
   const api = await startApi(t);
   const problems: string[] = [];
   let cards: NodeCards | undefined;
+  let asked = 0;
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
-    cards: () => cards,
+    cards: () => {
+      asked += 1;
+      return cards;
+    },
     onProblem: (text) => problems.push(text),
+    leastBetweenWritesMs: 0,
   });
   t.teardown(() => advertising.close());
   await api.watched();
@@ -113,12 +118,13 @@ test('amounts are written in one go when the Node shows others, and not at all w
   t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
 
   // What the server tells of the time before is no news; neither are questions when nothing changed.
-  const stale = { metadata: { name: 'node-a', uid: 'uid', resourceVersion: '1' }, status: {} };
-  for (let turn = 0; turn < 3; turn += 1) {
-    api.tell(stale);
+  for (const resourceVersion of ['3', '4', '5']) {
+    const before = asked;
+    api.tell({ metadata: { name: 'node-a', uid: 'uid', resourceVersion }, status: {} });
+    await eventually(() => (asked > before ? true : undefined), 'the Node is looked at');
     advertising.changed();
   }
-  // Somebody takes the memory away, and it comes back; had anything been written in between, it would have come before this.
+  // Somebody takes the memory away, and it comes back.
   const { metadata, status } = patchOf(cards);
   api.set({
     metadata,
