@@ -228,6 +228,20 @@ const scenarios: Record<string, () => unknown> = {
     };
   },
 
+  calm() {
+    publish();
+    const taken: [string, boolean][] = [];
+    const watched = {
+      ...native,
+      unmount(path: string, lazy: boolean) {
+        taken.push([relative(target, path), lazy]);
+        native.unmount(path, lazy);
+      },
+    };
+    unmountVolume(watched, target);
+    return taken;
+  },
+
   stacked() {
     mountVolume(native, plan);
     mountVolume(native, { ...plan, target: `${target} 2` });

@@ -111,6 +111,13 @@ test('taking down leaves no mount and no folder, also while somebody uses it, an
   t.deepEqual(inside(t, 'unmount'), { before: [true, true], after: [false, false], mounts: [], left: [] });
 });
 
+test('where nobody uses it, it is taken down for good, the ledgers first', (t) => {
+  t.deepEqual(inside(t, 'calm'), [
+    ['ledgers', false],
+    ['', false],
+  ]);
+});
+
 test('mounts on mounts are taken down, and those beside them are not', (t) => {
   const left = inside<string[]>(t, 'stacked');
   t.deepEqual(
