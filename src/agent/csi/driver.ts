@@ -1,8 +1,8 @@
 // The CSI driver of the node: what the kubelet asks before the first container of a pod starts, and after the last one has
 // ended. Owns when a volume may be refused and when it must not be; whether a pod gets one, and what stands in it, is its
 // publisher's. Four rules, each the way out of pods that could neither start nor end:
-//   - a volume that was given once is never refused again: a kubelet that restarts asks for all of them anew, and could not
-//     end a pod whose volume it was refused;
+//   - a volume that was given once is never refused again: a kubelet that restarts asks for all of them anew, and older ones
+//     (seen with 1.20, not with 1.36) cannot end a pod whose volume they are refused then;
 //   - a first publish that fails leaves nothing behind;
 //   - taking down needs neither the API server nor anything remembered, and what is not there is taken down;
 //   - calls for one pod take turns, those for others do not wait for them.

@@ -5,6 +5,7 @@ import type { ExecutionContext } from 'ava';
 import { mountsOf } from '../../../src/request/mounts.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
 import { temporaryFolder } from '../../support/node.ts';
+import { quoted, readPage, rowsWith } from '../../support/pages.ts';
 
 const test = testUnless(namespacesReason());
 
@@ -51,6 +52,14 @@ test('a volume has the layout that the webhook mounts, with modes that a umask d
   for (const mount of mountsOf('main').filter(({ mountPath }) => String(mountPath).startsWith('/run/cotenant/'))) {
     t.true(String(mount.mountPath).replace('/run/cotenant', 'lib') in facts.tree);
   }
+});
+
+test('the page on the volume names all that is in it', (t) => {
+  const { tree } = inside<{ tree: Tree }>(t, 'layout');
+  const held = new Set(Object.keys(tree).map((path) => path.replace(/(main|side-car)(?=$|\/)/, 'NAME')));
+  const rows = rowsWith(readPage('docs/volume.md'), 'path', 'in a container', 'written');
+  const told = rows.flatMap(({ path }) => quoted(path));
+  t.deepEqual(told.toSorted(), [...held, 'published'].toSorted());
 });
 
 test('its file system is read-only and bounded, that of the ledgers is bounded and cannot hold programs', (t) => {
