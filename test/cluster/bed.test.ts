@@ -11,7 +11,7 @@ import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';
 import { PARTS } from './bed/parts.ts';
 import { addClientImage, addNvmlImage, addSimulatedCards, NAMESPACE, NVML_IMAGE } from './bed/product.ts';
-import { firstProcessOf, listenersBeside, rightsOf, signalContainer } from './support/containers.ts';
+import { firstProcessOf, listenersOf, rightsOf, signalContainer } from './support/containers.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import {
   answersOf,
@@ -143,10 +143,19 @@ async function givesSimulatedCards(t: ExecutionContext, bed: Bed): Promise<void>
     seccomp: 'filter',
     readOnlyRoot: true,
   });
-  t.deepEqual(listenersBeside(pid), []);
+  t.deepEqual(listenersOf([pid]), []);
+  // Two other containers show that there would be something to see.
   const two = await untilRunning(bed, 'two');
   t.like(rightsOf(firstProcessOf(bed, two)), { noNewPrivileges: false, readOnlyRoot: false });
   t.not(rightsOf(firstProcessOf(bed, two)).capabilities, 0n);
+  const listening = async (name: string, address: string, isLoopback: boolean) => {
+    bed.apply(podOf(name, [shellOf(`exec nc -l -p 4711 -s ${address}`)]));
+    const pid = firstProcessOf(bed, await untilRunning(bed, name));
+    const found = await eventually(() => [listenersOf([pid])].find((list) => list.length > 0), `${name} listens`);
+    t.deepEqual(found, [{ port: 4711, isLoopback }]);
+  };
+  await listening('inward', '127.0.0.1', true);
+  await listening('outward', '0.0.0.0', false);
 
   if (pythonClients().ok) {
     addNvmlImage(bed);

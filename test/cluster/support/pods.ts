@@ -3,7 +3,9 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { eventually } from '../../support/node.ts';
+import type { Answer } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { NODE_NAME } from '../bed/node.ts';
 import { CHEAT, CLIENT_IMAGE } from '../bed/product.ts';
 
 export const MIB = 2 ** 20;
@@ -33,6 +35,7 @@ export type Pod = {
   readonly spec: { readonly nodeName?: string; readonly schedulerName?: string };
   readonly status?: {
     readonly phase?: string;
+    readonly startTime?: string;
     readonly podIP?: string;
     readonly conditions?: readonly { readonly type: string; readonly status: string; readonly message?: string }[];
     readonly containerStatuses?: readonly ContainerStatus[];
@@ -114,6 +117,21 @@ export const podOf = (name: string, containers: readonly object[], settings: Pod
   },
   spec: { terminationGracePeriodSeconds: 1, restartPolicy: 'Always', containers, ...settings.spec },
 });
+
+/** Binds a pod to the bed's node as a scheduler does, with annotations that land on the pod in the same write. */
+export function bind(
+  bed: Bed,
+  name: string,
+  namespace = 'default',
+  annotations: Readonly<Record<string, string>> = {},
+): Promise<Answer> {
+  return bed.api.ask('POST', `${podPath(name, namespace)}/binding`, {
+    apiVersion: 'v1',
+    kind: 'Binding',
+    metadata: { name, namespace, annotations },
+    target: { apiVersion: 'v1', kind: 'Node', name: NODE_NAME },
+  });
+}
 
 export const podPath = (name: string, namespace = 'default'): string => `/api/v1/namespaces/${namespace}/pods/${name}`;
 
