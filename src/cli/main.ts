@@ -13,6 +13,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   set: async () => (await import('./show.ts')).set,
   agent: async () => (await import('./agent.ts')).agent,
   webhook: async () => (await import('./webhook.ts')).webhook,
+  scheduler: async () => (await import('./scheduler.ts')).scheduler,
   demo: async () => (await import('./demo.ts')).demo,
 };
 const PACKAGE = new URL('../../package.json', import.meta.url);

@@ -7,7 +7,7 @@ import type { PlaceableCard } from './place.ts';
 export type Obstacle = {
   /** One clause that names the card and the numbers. */
   readonly text: string;
-  /** The same without card and numbers, so that many of them can be counted. */
+  /** The same of a whole node, without card and numbers: a clause behind "nodes where". */
   readonly general: string;
   /** How far it is from fitting; smaller is nearer. Comparable over cards and kinds of obstacles. */
   readonly distance: number;
@@ -20,8 +20,8 @@ export function obstacleOf(card: PlaceableCard, need: CardNeed, mostTenantsPerCa
   const { gpuUuid, usableBytes } = card;
   const leftBytes = Math.max(0, usableBytes - card.grantedBytes);
   const leftCores = Math.max(0, 100 - card.grantedCoresPercent);
-  if (!card.healthy) return lasting(`${gpuUuid} is not healthy`, 'no healthy card', 5);
-  if (card.closed !== undefined) return passing(`${gpuUuid} is closed: ${card.closed}`, 'no open card', 4);
+  if (!card.healthy) return lasting(`${gpuUuid} is not healthy`, 'no card is healthy', 5);
+  if (card.closed !== undefined) return passing(`${gpuUuid} is closed: ${card.closed}`, 'no card is open', 4);
   if (need.memoryBytes > usableBytes) {
     const text = `${gpuUuid} has ${mib(usableBytes)} MiB in all, ${mib(need.memoryBytes)} MiB are asked for`;
     return lasting(text, `no card has that much ${GPU_MEMORY}`, 6);

@@ -24,8 +24,10 @@ export type NodeBooks = {
 export type PodRefusal = {
   /** One sentence: the nearest miss with its card and numbers. */
   readonly reason: string;
-  /** The same without card and numbers. */
+  /** The same without card and numbers: a clause behind "nodes where". */
   readonly general: string;
+  /** How far the nearest miss is from fitting; comparable over nodes. */
+  readonly distance: number;
   /** Whether it can fit once others leave the node. */
   readonly passing: boolean;
 };
@@ -60,16 +62,22 @@ function openCards({ gpuModels, gpuUuids }: PodRequest, { cards }: NodeBooks): r
   const models = gpuModels.map((name) => name.toLowerCase());
   const ofModel = cards.filter(({ model }) => models.length === 0 || models.includes(model.toLowerCase()));
   const open = ofModel.filter(({ gpuUuid }) => gpuUuids.length === 0 || gpuUuids.includes(gpuUuid));
-  if (cards.length === 0) return shortage(`its agent reports no card (${GPU})`, 'no card', false);
+  if (cards.length === 0) return shortage(`its agent reports no card (${GPU})`, 'no card is there', false);
   if (ofModel.length === 0) {
     const there = [...new Set(cards.map(({ model }) => model))].join(', ');
-    return shortage(`no card is a ${gpuModels.join(' or ')}; there is ${there}`, 'no card of the model', false);
+    return shortage(`no card is a ${gpuModels.join(' or ')}; there is ${there}`, 'no card is of the model', false);
   }
-  if (open.length === 0) return shortage(`it has none of the cards ${gpuUuids.join(', ')}`, 'not the cards', false);
+  if (open.length === 0)
+    return shortage(`it has none of the cards ${gpuUuids.join(', ')}`, 'none of the named cards is', false);
   return open;
 }
 
-const shortage = (reason: string, general: string, passing: boolean): PodRefusal => ({ reason, general, passing });
+const shortage = (reason: string, general: string, passing: boolean): PodRefusal => ({
+  reason,
+  general,
+  distance: passing ? 3 : 7,
+  passing,
+});
 
 /** Init containers last, for they use again what the others have; the rest largest first, then each one first in turn. */
 function* ordersOf(
@@ -198,15 +206,15 @@ function matched(
 function refusalOf(obstacles: readonly Obstacle[], asked: number, there: number): PodRefusal {
   if (asked > there) {
     const have = there === 1 ? 'one card' : `${there} cards`;
-    return shortage(`${have} can be chosen from, ${asked} are asked for (${GPU})`, 'too few cards', false);
+    return shortage(`${have} can be chosen from, ${asked} are asked for (${GPU})`, 'there are too few cards', false);
   }
   const nearest = obstacles.toSorted((a, b) => a.distance - b.distance)[0];
   const fit = there - obstacles.length;
-  if (!nearest) return shortage(`${asked} different cards of ${GPU} are asked for`, 'too few cards with room', true);
+  if (!nearest) return shortage(`${asked} different cards of ${GPU} are asked for`, 'too few cards have room', true);
   const few = fit > 0 ? `${fit} of ${asked} cards have room: ` : '';
   const others = obstacles.length - 1;
   const more = others === 0 ? '' : `, and ${others} more ${others === 1 ? 'card does' : 'cards do'} not fit either`;
   // As many cards as are asked for can fit only if enough of them can be freed.
   const passing = fit + obstacles.filter((one) => one.passing).length >= asked;
-  return { reason: `${few}${nearest.text}${more}`, general: nearest.general, passing };
+  return { reason: `${few}${nearest.text}${more}`, general: nearest.general, distance: nearest.distance, passing };
 }

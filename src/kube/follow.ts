@@ -1,0 +1,148 @@
+// Follows objects of the API server: a complete list, then a watch from there, for ever. Owns paging, going on after a cut, and
+// asking for everything anew; keeps no object, so that a caller with many of them keeps only what it needs.
+import { type KubeConfig, Watch } from '@kubernetes/client-node';
+import { field } from '../request/json.ts';
+import { problemOf } from './problem.ts';
+
+/** One page of a list, as the client library gives it. */
+export type Listed<T> = {
+  readonly items: readonly T[];
+  readonly metadata?: { readonly resourceVersion?: string; readonly _continue?: string };
+};
+
+export type Followed<T> = {
+  /** Path and query of the watch, e.g. `/api/v1/pods`. */
+  readonly path: string;
+  readonly query?: Readonly<Record<string, string>>;
+  /** One page. No resource version is given with it, so that the answer is never an older one than was written last. */
+  readonly list: (limit: number, from: string | undefined) => Promise<Listed<T>>;
+  /** Everything there is. `startedMs`: what was written before that (`performance.now()`) is in it. */
+  readonly onList: (items: readonly T[], startedMs: number) => void;
+  readonly onChange: (object: T) => void;
+  /** It is gone, or is no longer one of those that the query names. */
+  readonly onGone: (object: T) => void;
+  readonly onProblem: (text: string) => void;
+};
+
+export type Following = {
+  /** Resolves when the first list is in. */
+  readonly ready: Promise<void>;
+  /** Lists again; resolves when a list that began after this call is in. */
+  relist(): Promise<void>;
+  close(): Promise<void>;
+};
+
+const PAGE = 500;
+const PAUSE_MS = { first: 250, most: 15_000 };
+/** A connection that ends sooner counts as a failure, whatever it said. */
+const SHORT_MS = 1000;
+
+export function follow<T extends object>(config: KubeConfig, what: Followed<T>): Following {
+  const watch = new Watch(config);
+  const waiting: (() => void)[] = [];
+  const { promise: ready, resolve: listed } = Promise.withResolvers<void>();
+  const closing = new AbortController();
+  let version = '';
+  let running: AbortController | undefined;
+  let wake: (() => void) | undefined;
+
+  const listAll = async (): Promise<void> => {
+    const served = waiting.splice(0);
+    const startedMs = performance.now();
+    try {
+      const items: T[] = [];
+      let from: string | undefined;
+      do {
+        const page: Listed<T> = await what.list(PAGE, from);
+        for (const item of page.items) items.push(item);
+        from = page.metadata?._continue || undefined;
+        version = page.metadata?.resourceVersion ?? '';
+      } while (from !== undefined);
+      if (!closing.signal.aborted) what.onList(items, startedMs);
+    } catch (error) {
+      waiting.push(...served);
+      version = '';
+      throw error;
+    }
+    listed();
+    for (const resolve of served) resolve();
+  };
+
+  /** Until the connection ends, from whichever side. */
+  const watchOnce = async (): Promise<void> => {
+    const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+    let over = false;
+    const heard = (type: string, object: unknown) => {
+      if (over) return;
+      // The library swallows what is thrown here.
+      try {
+        if (type === 'ERROR') {
+          version = '';
+          resolve();
+          return;
+        }
+        if (type === 'DELETED') what.onGone(object as T);
+        else if (type !== 'BOOKMARK') what.onChange(object as T);
+        const next = field(field(object, 'metadata'), 'resourceVersion');
+        if (typeof next === 'string') version = next;
+      } catch (error) {
+        reject(error);
+      }
+    };
+    const query = { ...what.query, resourceVersion: version, allowWatchBookmarks: 'true' };
+    running = await watch.watch(what.path, query, heard, (error) => {
+      const { statusCode, name } = (error ?? {}) as { statusCode?: number; name?: string };
+      if (statusCode === 410) version = '';
+      // The library cuts a quiet connection, to be made anew; being told to stop is no problem either.
+      if (!error || statusCode === 410 || name === 'TimeoutError' || name === 'AbortError') resolve();
+      else reject(error);
+    });
+    if (closing.signal.aborted || waiting.length > 0) running.abort();
+    try {
+      await ended;
+    } finally {
+      over = true;
+      running.abort();
+    }
+  };
+
+  const run = async (): Promise<void> => {
+    let failures = 0;
+    while (!closing.signal.aborted) {
+      const startedMs = performance.now();
+      let failed = false;
+      try {
+        if (version === '' || waiting.length > 0) await listAll();
+        await watchOnce();
+      } catch (error) {
+        failed = true;
+        if (!closing.signal.aborted) what.onProblem(problemOf(error));
+      }
+      if (waiting.length > 0 && !failed) continue;
+      failures = failed || performance.now() - startedMs < SHORT_MS ? failures + 1 : 0;
+      if (failures === 0 || closing.signal.aborted) continue;
+      const { promise: woken, resolve } = Promise.withResolvers<void>();
+      const timer = setTimeout(resolve, Math.min(PAUSE_MS.first * 2 ** (failures - 1), PAUSE_MS.most));
+      wake = resolve;
+      await woken;
+      clearTimeout(timer);
+    }
+  };
+  const ran = run();
+  return {
+    ready,
+    async relist() {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      waiting.push(resolve);
+      running?.abort();
+      wake?.();
+      await promise;
+    },
+    async close() {
+      closing.abort();
+      running?.abort();
+      wake?.();
+      await ran;
+    },
+  };
+}

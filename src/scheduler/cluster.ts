@@ -1,0 +1,122 @@
+// The ledger as the cluster has it: a watch of nodes for their cards, and of bound pods for their grants. Owns keeping it so;
+// nothing else of nodes and pods is kept.
+import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
+import { follow } from '../kube/follow.ts';
+import type { Ledger } from '../placement/ledger.ts';
+import { parseNodeCards } from '../placement/node-cards.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../request/names.ts';
+import { HOLDERS, podName, readBoundPod } from './bound-pods.ts';
+
+export type ClusterHooks = {
+  readonly onProblem: (of: 'nodes' | 'pods', text: string) => void;
+  readonly isUnderWay: (podUid: string, listedMs: number) => boolean;
+  readonly settle: (podUid: string) => void;
+  /** Told once for each text that cannot be read. */
+  readonly onUnreadable: (text: string) => void;
+};
+
+export type Cluster = {
+  /** Resolves when nodes and pods were read once. */
+  readonly ready: Promise<void>;
+  relistPods(): Promise<void>;
+  /** Bound pods whose grant, and nodes whose cards, cannot be read. */
+  readonly unreadable: { readonly pods: number; readonly nodes: number };
+  close(): Promise<void>;
+};
+
+export function followCluster(config: KubeConfig, ledger: Ledger, hooks: ClusterHooks): Cluster {
+  const api = config.makeApiClient(CoreV1Api);
+  const badPods = new Map<string, string>();
+  const badNodes = new Map<string, string>();
+  // Nodes and pods are written all the time; what is read of them here hardly ever changes.
+  const cardsText = new Map<string, string>();
+  const grantText = new Map<string, string>();
+  const complain = (bad: Map<string, string>, key: string, text: string) => {
+    if (bad.get(key) !== text) hooks.onUnreadable(text);
+    bad.set(key, text);
+  };
+
+  const forgetNode = (name: string) => {
+    ledger.removeNode(name);
+    cardsText.delete(name);
+    badNodes.delete(name);
+  };
+  const learnNode = ({ metadata }: V1Node) => {
+    const [name, text] = [metadata?.name ?? '', metadata?.annotations?.[CARDS_ANNOTATION]];
+    if (text === undefined) return forgetNode(name);
+    if (cardsText.get(name) === text) return;
+    const cards = parseNodeCards(text);
+    if ('wrong' in cards) {
+      forgetNode(name);
+      complain(badNodes, name, `node ${name}: annotation ${CARDS_ANNOTATION} cannot be read: ${cards.wrong}`);
+    } else {
+      badNodes.delete(name);
+      ledger.setNode(name, cards);
+    }
+    cardsText.set(name, text);
+  };
+
+  const forgetPod = (podUid: string) => {
+    hooks.settle(podUid);
+    ledger.release(podUid);
+    badPods.delete(podUid);
+    grantText.delete(podUid);
+  };
+  const learnPod = (pod: V1Pod) => {
+    const podUid = pod.metadata?.uid ?? '';
+    const read = readBoundPod(pod);
+    if (read.kind === 'nothing') return forgetPod(podUid);
+    const text = `${pod.spec?.nodeName} ${pod.metadata?.annotations?.[GRANT_ANNOTATION]}`;
+    if (grantText.get(podUid) === text) return;
+    grantText.set(podUid, text);
+    hooks.settle(podUid);
+    if (read.kind === 'unreadable')
+      complain(badPods, podUid, `pod ${podName(pod)}: its grant cannot be read: ${read.why}`);
+    else badPods.delete(podUid);
+    ledger.book(read.booking);
+  };
+
+  const nodes = follow<V1Node>(config, {
+    path: '/api/v1/nodes',
+    list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
+    onList(items) {
+      const there = new Set(items.map(({ metadata }) => metadata?.name ?? ''));
+      for (const name of [...cardsText.keys()]) if (!there.has(name)) forgetNode(name);
+      for (const node of items) learnNode(node);
+    },
+    onChange: learnNode,
+    onGone: ({ metadata }) => forgetNode(metadata?.name ?? ''),
+    onProblem: (text) => hooks.onProblem('nodes', text),
+  });
+  const pods = follow<V1Pod>(config, {
+    path: '/api/v1/pods',
+    query: { fieldSelector: HOLDERS },
+    list: (limit, from) =>
+      api.listPodForAllNamespaces({ fieldSelector: HOLDERS, limit, ...(from !== undefined && { _continue: from }) }),
+    onList(items, startedMs) {
+      const there = new Set(items.map(({ metadata }) => metadata?.uid ?? ''));
+      for (const { podUid } of [...ledger.bookings()]) {
+        if (!there.has(podUid) && !hooks.isUnderWay(podUid, startedMs)) forgetPod(podUid);
+      }
+      for (const pod of items) learnPod(pod);
+    },
+    onChange: learnPod,
+    onGone: ({ metadata }) => forgetPod(metadata?.uid ?? ''),
+    onProblem: (text) => hooks.onProblem('pods', text),
+  });
+  return {
+    ready: Promise.all([nodes.ready, pods.ready]).then(() => undefined),
+    relistPods: pods.relist,
+    unreadable: {
+      get pods() {
+        return badPods.size;
+      },
+      get nodes() {
+        return badNodes.size;
+      },
+    },
+    async close() {
+      await Promise.all([nodes.close(), pods.close()]);
+    },
+  };
+}

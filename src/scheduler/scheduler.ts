@@ -1,0 +1,85 @@
+// The extender put together: leadership, the ledger that follows the cluster, decisions, bindings, and the two servers.
+import type { KubeConfig } from '@kubernetes/client-node';
+import { createLedger } from '../placement/ledger.ts';
+import type { Placement } from '../request/request.ts';
+import { type Binder, createBinder } from './binder.ts';
+import { followCluster } from './cluster.ts';
+import { createDecider } from './decide.ts';
+import { followLease, keepLease, type LeaseName } from './leadership.ts';
+import { createMetrics } from './metrics.ts';
+import { createExtender, createHealth, type Listening, listen, type MutualTls, type ServerParts } from './server.ts';
+
+export type SchedulerOptions = {
+  readonly config: KubeConfig;
+  /** Where kube-scheduler calls. Anything but loopback needs `tls`. */
+  readonly host: string;
+  readonly port: number;
+  readonly tls?: MutualTls;
+  /** Probes and metrics, on all addresses, plain; absent: nowhere. */
+  readonly healthPort?: number;
+  readonly lease: LeaseName;
+  /** Who keeps the Lease: the kube-scheduler in the same pod, or this process for one elsewhere. */
+  readonly leaseHolder: 'sidecar' | 'self';
+  /** Of the pod, with which the holder of the Lease begins. */
+  readonly hostname: string;
+  /** For pods that choose none. */
+  readonly placement: Placement;
+  readonly log: (line: string) => void;
+};
+
+export type Scheduler = {
+  readonly port: number;
+  readonly healthPort: number | undefined;
+  close(): Promise<void>;
+};
+
+export async function startScheduler(options: SchedulerOptions): Promise<Scheduler> {
+  const { config, lease, log } = options;
+  const ledger = createLedger();
+  const decider = createDecider(ledger, options.placement);
+  const problem = (of: 'nodes' | 'pods' | 'lease') => (text: string) => {
+    metrics.problem(of);
+    log(text);
+  };
+  const keep = options.leaseHolder === 'self' ? keepLease : followLease;
+  const leadership = keep(config, lease, options.hostname, (text) => problem('lease')(text));
+  const cluster = followCluster(config, ledger, {
+    onProblem: (of, text) =>
+      problem(of)(`the ${of} of the cluster cannot be followed, and are asked for again: ${text}`),
+    isUnderWay: (podUid, listedMs) => binder.isUnderWay(podUid, listedMs),
+    settle: (podUid) => binder.settle(podUid),
+    onUnreadable: log,
+  });
+  const binder: Binder = createBinder({ config, ledger, decider, leadership, relist: cluster.relistPods, log });
+  const metrics = createMetrics({
+    epoch: () => {
+      const state = leadership.state();
+      return state.leads ? state.epoch : undefined;
+    },
+    nodes: () => ledger.nodes,
+    grantedPods: () => [...ledger.bookings()].length,
+    underWay: () => binder.underWay,
+    unreadable: (of) => cluster.unreadable[of],
+  });
+  let missing: string | undefined = 'nodes and pods of the cluster have not been read yet';
+  void cluster.ready.then(() => {
+    missing = undefined;
+    log('nodes and bound pods are known');
+  });
+  const parts: ServerParts = { decider, binder, metrics, unready: () => missing, log };
+  const extender = await listen(createExtender(parts), options.host, options.port, options.tls);
+  let health: Listening | undefined;
+  const close = async () => {
+    missing = 'stopping';
+    await extender.close();
+    await Promise.all([leadership.close(), cluster.close()]);
+    await health?.close();
+  };
+  try {
+    if (options.healthPort !== undefined) health = await listen(createHealth(parts), undefined, options.healthPort);
+  } catch (error) {
+    await close();
+    throw error;
+  }
+  return { port: extender.port, healthPort: health?.port, close };
+}

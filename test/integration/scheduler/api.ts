@@ -1,0 +1,144 @@
+// A small API server for the extender's tests: nodes, pods, one Lease, bindings; and a binding that goes wrong in a chosen way.
+// What a real one does with them is seen in test/cluster; this one fails on demand.
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { KubeConfig, type V1Binding, type V1Lease, type V1Node, type V1Pod } from '@kubernetes/client-node';
+import type { ExecutionContext } from 'ava';
+import { formatNodeCards } from '../../../src/placement/node-cards.ts';
+import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
+
+export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cut-and-blind';
+
+export type Api = {
+  readonly config: KubeConfig;
+  fault: BindingFault;
+  readonly pods: Map<string, V1Pod>;
+  readonly bindings: V1Binding[];
+  /** Lists of bound pods that were asked for. */
+  podLists: number;
+  addPod(name: string, mib: number, more?: Partial<V1Pod>): V1Pod;
+  /** Sends a change of a pod to whoever watches. */
+  show(type: 'ADDED' | 'MODIFIED' | 'DELETED', pod: V1Pod): void;
+  lead(holder: string, transitions: number, ageMs?: number): void;
+  /** Ends all watches. */
+  hangUp(): void;
+};
+
+export async function startApi(t: ExecutionContext, cards: Readonly<Record<string, number>>): Promise<Api> {
+  let version = 1;
+  const watchers = {
+    nodes: new Set<ServerResponse>(),
+    pods: new Set<ServerResponse>(),
+    leases: new Set<ServerResponse>(),
+  };
+  const nodes = Object.entries(cards).map(
+    ([name, mib], index): V1Node => ({
+      metadata: {
+        name,
+        resourceVersion: '1',
+        annotations: {
+          'cotenant.io/cards': formatNodeCards({
+            mostTenantsPerCard: 10,
+            cards: [{ gpuUuid: uuid(index), index: 0, model: 'x', usableBytes: mib * MIB, healthy: true }],
+          }),
+        },
+      },
+    }),
+  );
+  let lease: V1Lease | undefined;
+  const send = (to: Set<ServerResponse>, type: string, object: object) => {
+    for (const watcher of to) watcher.write(`${JSON.stringify({ type, object })}\n`);
+  };
+  const api: Api = {
+    config: new KubeConfig(),
+    fault: 'none',
+    pods: new Map(),
+    bindings: [],
+    podLists: 0,
+    addPod(name, mib, more = {}) {
+      const annotations = { [REQUEST_ANNOTATION]: recordOf(mib) };
+      const pod: V1Pod = {
+        metadata: { namespace: 'team', name, uid: `uid-${name}`, resourceVersion: String(version++), annotations },
+        spec: { containers: [] },
+        ...more,
+      };
+      api.pods.set(name, pod);
+      return pod;
+    },
+    show: (type, pod) => {
+      pod.metadata = { ...pod.metadata, resourceVersion: String(version++) };
+      send(watchers.pods, type, pod);
+    },
+    lead(holder, transitions, ageMs = 0) {
+      const renewTime = new Date(Date.now() - ageMs).toISOString() as unknown as NonNullable<
+        V1Lease['spec']
+      >['renewTime'];
+      const spec = { holderIdentity: holder, leaseTransitions: transitions, leaseDurationSeconds: 15, renewTime };
+      lease = { metadata: { name: 'l', namespace: 'ns', resourceVersion: String(version++) }, spec } as V1Lease;
+      send(watchers.leases, 'MODIFIED', lease);
+    },
+    hangUp() {
+      for (const each of Object.values(watchers)) {
+        for (const watcher of each) watcher.end();
+        each.clear();
+      }
+    },
+  };
+  const answer = (response: ServerResponse, status: number, body: object) => {
+    response.writeHead(status, { 'content-type': 'application/json' });
+    response.end(JSON.stringify(body));
+  };
+  const failure = (code: number, message: string) => ({ kind: 'Status', status: 'Failure', code, message });
+  const bind = async (request: IncomingMessage, response: ServerResponse, name: string) => {
+    let text = '';
+    for await (const part of request) text += part;
+    const binding = JSON.parse(text) as V1Binding;
+    api.bindings.push(binding);
+    if (api.fault === 'cut-before') return response.destroy();
+    const pod = api.pods.get(name);
+    if (api.fault === 'refused' || !pod?.spec || !pod.metadata) return answer(response, 403, failure(403, 'not today'));
+    if (pod.spec.nodeName) return answer(response, 409, failure(409, `pod ${name} is already assigned`));
+    pod.spec.nodeName = binding.target.name ?? '';
+    pod.metadata.annotations = { ...pod.metadata.annotations, ...binding.metadata?.annotations };
+    if (api.fault.startsWith('cut-')) return response.destroy();
+    return answer(response, 201, { kind: 'Status', status: 'Success' });
+  };
+  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<unknown> => {
+    const url = new URL(request.url ?? '', 'http://x');
+    const [, kind = ''] = /\/(nodes|pods|leases)$/.exec(url.pathname) ?? [];
+    const [, name = '', binding] = /\/namespaces\/team\/pods\/([^/]+)(\/binding)?$/.exec(url.pathname) ?? [];
+    if (binding !== undefined) return bind(request, response, name);
+    if (name !== '') {
+      if (api.fault === 'cut-and-blind') return response.destroy();
+      const pod = api.pods.get(name);
+      return pod ? answer(response, 200, pod) : answer(response, 404, failure(404, 'no such pod'));
+    }
+    if (kind !== 'nodes' && kind !== 'pods' && kind !== 'leases') return answer(response, 404, failure(404, 'what?'));
+    if (url.searchParams.get('watch') === 'true') {
+      response.writeHead(200, { 'content-type': 'application/json' });
+      response.flushHeaders();
+      watchers[kind].add(response);
+      return request.on('close', () => watchers[kind].delete(response));
+    }
+    if (kind === 'pods') api.podLists += 1;
+    const bound = [...api.pods.values()].filter(({ spec }) => spec?.nodeName);
+    const items = { nodes, pods: bound, leases: lease ? [lease] : [] }[kind];
+    return answer(response, 200, { kind: 'List', metadata: { resourceVersion: String(version) }, items });
+  };
+  const server = createServer((request, response) => void handle(request, response));
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.teardown(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const { port } = server.address() as AddressInfo;
+  api.config.loadFromOptions({
+    clusters: [{ name: 'c', server: `http://127.0.0.1:${port}`, skipTLSVerify: true }],
+    users: [{ name: 'u' }],
+    contexts: [{ name: 'x', cluster: 'c', user: 'u' }],
+    currentContext: 'x',
+  });
+  return api;
+}

@@ -1,0 +1,283 @@
+// The extender as a whole, called as kube-scheduler calls it, with an API server that fails on demand: who may bind, what is
+// booked while nobody knows whether a binding was written, and who gets in.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { request } from 'node:https';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { parsePodGrant } from '../../../src/placement/pod-grant.ts';
+import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/scheduler.ts';
+import { seriesOf } from '../../support/agent.ts';
+import { eventually, temporaryFolder } from '../../support/node.ts';
+import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
+import { type Api, startApi } from './api.ts';
+
+type Answer = { readonly status: number; readonly body: Record<string, unknown> };
+
+async function start(t: ExecutionContext, api: Api, more: Partial<SchedulerOptions> = {}) {
+  const lines: string[] = [];
+  const running = await startScheduler({
+    config: api.config,
+    host: '127.0.0.1',
+    port: 0,
+    healthPort: 0,
+    lease: { namespace: 'ns', name: 'l' },
+    leaseHolder: 'sidecar',
+    hostname: 'pod-a',
+    placement: 'binpack',
+    log: (line) => lines.push(line),
+    ...more,
+  });
+  t.teardown(() => running.close());
+  const health = `http://127.0.0.1:${running.healthPort}`;
+  await eventually(async () => ((await fetch(`${health}/readyz`)).status === 200 ? true : undefined), 'it is ready');
+  const call = async (verb: string, body: unknown): Promise<Answer> => {
+    const text = typeof body === 'string' ? body : JSON.stringify(body);
+    const answer = await fetch(`http://127.0.0.1:${running.port}/${verb}`, { method: 'POST', body: text });
+    return { status: answer.status, body: (await answer.json()) as Record<string, unknown> };
+  };
+  return {
+    lines,
+    call,
+    filter: (name: string, mib: number, nodes: readonly string[]) =>
+      call('filter', {
+        Pod: { metadata: { uid: `uid-${name}`, annotations: { [REQUEST_ANNOTATION]: recordOf(mib) } } },
+        NodeNames: nodes,
+      }),
+    /** undefined: it was bound. */
+    bind: async (name: string, node: string, uid = `uid-${name}`): Promise<unknown> =>
+      (await call('bind', { PodName: name, PodNamespace: 'team', PodUID: uid, Node: node })).body.Error,
+    series: async (name: string, labels: Record<string, string> = {}) =>
+      seriesOf(await (await fetch(`${health}/metrics`)).text(), name, labels),
+  };
+}
+
+type Running = Awaited<ReturnType<typeof start>>;
+const leads = (running: Running) =>
+  eventually(async () => ((await running.series('cotenant_scheduler_leads')) === 1 ? true : undefined), 'it leads');
+const feasible = async (running: Running, mib: number) => (await running.filter('other', mib, ['a'])).body.NodeNames;
+
+test('only the replica that holds the Lease binds, with its epoch, and it reads what is bound first', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-b_1', 4);
+  const running = await start(t, api);
+  for (const name of ['one', 'two', 'three', 'four']) api.addPod(name, 300);
+  await running.filter('one', 300, ['a']);
+  t.is(await running.bind('one', 'a'), 'this replica does not bind: pod-b_1 holds the Lease ns/l, not pod-a');
+  t.is(api.bindings.length, 0);
+
+  // The other one bound a pod that no watch has shown here yet.
+  api.addPod('theirs', 600, { spec: { containers: [], nodeName: 'a' } });
+  const theirs = api.pods.get('theirs');
+  const card = { gpuUuid: uuid(0), memoryBytes: 600 * 2 ** 20, limitBytes: 600 * 2 ** 20, coresPercent: 0 };
+  const containers = [{ name: 'main', kind: 'app', memoryIsolation: 'on', cards: [card] }];
+  if (theirs?.metadata)
+    theirs.metadata.annotations = { 'cotenant.io/grant': JSON.stringify({ version: 1, epoch: 4, containers }) };
+  const before = api.podLists;
+  api.lead('pod-a_2', 5);
+  await leads(running);
+  // Two at once wait for one reading; there is room for one.
+  const answers = await Promise.all([running.bind('one', 'a'), running.bind('two', 'a')]);
+  t.is(api.podLists, before + 1);
+  t.deepEqual(answers, [
+    undefined,
+    `node a: ${uuid(0)} has 100 MiB of cotenant.io/gpu-memory left, 300 MiB are asked for`,
+  ]);
+  t.like(parsePodGrant(api.pods.get('one')?.metadata?.annotations?.['cotenant.io/grant'] ?? ''), { epoch: 5 });
+  t.is(api.bindings[0]?.metadata?.uid, 'uid-one');
+
+  // A Lease that nobody renews is nobody's.
+  api.lead('pod-a_2', 5, 15_000);
+  await eventually(
+    async () => ((await running.series('cotenant_scheduler_leads')) === 0 ? true : undefined),
+    'it stops',
+  );
+  t.is(
+    await running.bind('three', 'a'),
+    'this replica does not bind: the Lease ns/l of pod-a has not been renewed in time',
+  );
+});
+
+test('room is given back when a binding was not written, and stays taken while nobody knows', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  for (const name of ['refused', 'cut', 'late', 'blind']) api.addPod(name, 800);
+
+  api.fault = 'refused';
+  t.regex(String(await running.bind('refused', 'a')), /the binding was not taken: .*not today/);
+  t.deepEqual(await feasible(running, 800), ['a']);
+  api.fault = 'cut-before';
+  t.regex(String(await running.bind('cut', 'a')), /the binding was not taken/);
+  t.deepEqual(await feasible(running, 800), ['a']);
+
+  // Written, and the answer lost: asking for the pod tells.
+  api.fault = 'cut-after';
+  t.is(await running.bind('late', 'a'), undefined);
+  t.deepEqual(await feasible(running, 300), []);
+  const late = api.pods.get('late');
+  if (late) api.show('ADDED', late);
+  await eventually(
+    async () => ((await running.series('cotenant_scheduler_bindings_under_way')) === 0 ? true : undefined),
+    'shown',
+  );
+  if (late) api.show('DELETED', late);
+  api.pods.delete('late');
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+
+  // Not even that can be asked: taken, until a list shows what became of it.
+  await running.filter('blind', 800, ['a']);
+  api.fault = 'cut-and-blind';
+  const lists = api.podLists;
+  t.regex(String(await running.bind('blind', 'a')), /the binding was not taken/);
+  await eventually(() => (api.podLists > lists ? true : undefined), 'all pods are listed');
+  t.deepEqual(await feasible(running, 300), []);
+  t.is(await running.bind('blind', 'a'), 'the pod has a grant already');
+});
+
+test('a pod is bound once, as the pod that was asked for, and only where there is room', async (t) => {
+  const api = await startApi(t, { a: 1000, b: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  api.addPod('one', 300);
+  api.addPod('bare', 300, { metadata: { namespace: 'team', name: 'bare', uid: 'uid-bare' } });
+  const [first, again, elsewhere] = await Promise.all([
+    running.bind('one', 'a'),
+    running.bind('one', 'a'),
+    running.bind('one', 'b'),
+  ]);
+  t.deepEqual([first, again, elsewhere], [undefined, undefined, 'the pod is being bound to node a']);
+  t.is(api.bindings.length, 1);
+  t.is(await running.bind('gone', 'a', 'uid-other'), 'there is no pod team/gone of uid uid-other');
+  t.regex(String(await running.bind('bare', 'a')), /has no annotation cotenant.io\/request/);
+  t.regex(String(await running.bind('one', 'c')), /the pod has a grant already/);
+});
+
+test('watches that are cut are made anew, and a pod that went meanwhile gives its room back', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  const pod = api.addPod('one', 800);
+  t.is(await running.bind('one', 'a'), undefined);
+  api.show('ADDED', pod);
+  await eventually(
+    async () => ((await running.series('cotenant_scheduler_bindings_under_way')) === 0 ? true : undefined),
+    'shown',
+  );
+  api.pods.delete('one');
+  // An expired version: everything is listed again.
+  api.show('ERROR' as 'DELETED', { metadata: {}, spec: { containers: [] } });
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+  api.hangUp();
+  const next = api.addPod('two', 500);
+  await eventually(async () => {
+    api.show('ADDED', {
+      ...next,
+      spec: { containers: [], nodeName: 'a' },
+      metadata: { ...next.metadata, annotations: { 'cotenant.io/grant': uuid(0) } },
+    });
+    return (await running.series('cotenant_scheduler_unreadable', { of: 'pods' })) === 1 ? true : undefined;
+  }, 'changes are heard again');
+  t.deepEqual(await feasible(running, 1), []);
+  t.true(running.lines.includes('pod team/two: its grant cannot be read: it is not JSON'));
+});
+
+test('what is not the protocol is refused, and nothing of it is taken for an answer', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  const running = await start(t, api);
+  for (const verb of ['filter', 'prioritize', 'bind']) {
+    t.is((await running.call(verb, '{')).status, 400, verb);
+    t.is((await running.call(verb, {})).status, 400, verb);
+  }
+  t.is((await running.call('preempt', {})).status, 404);
+  t.is((await running.call('filter', 'x'.repeat(8 * 2 ** 20 + 1))).status, 413);
+  t.is(await running.series('cotenant_scheduler_decisions_total', { verb: 'filter', outcome: 'malformed' }), 3);
+  t.regex(String(await running.bind('one', 'a')), /there is no Lease ns\/l yet/);
+});
+
+test('with mutual TLS only callers with a certificate of the named authority are answered', async (t) => {
+  const folder = temporaryFolder(t);
+  const at = (name: string) => join(folder, name);
+  const openssl = (...args: string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
+  const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'];
+  for (const name of ['ca', 'other'])
+    openssl('req', '-x509', ...curve, '-keyout', `${name}.key`, '-out', `${name}.crt`, '-subj', `/CN=${name}`);
+  const issue = (name: string, ca: string) => {
+    openssl('req', ...curve, '-keyout', `${name}.key`, '-out', `${name}.csr`, '-subj', `/CN=${name}`);
+    writeFileSync(at('san'), 'subjectAltName=DNS:localhost');
+    openssl(
+      'x509',
+      '-req',
+      '-in',
+      `${name}.csr`,
+      '-CA',
+      `${ca}.crt`,
+      '-CAkey',
+      `${ca}.key`,
+      '-CAcreateserial',
+      '-out',
+      `${name}.crt`,
+      '-extfile',
+      'san',
+    );
+  };
+  issue('server', 'ca');
+  issue('caller', 'ca');
+  issue('stranger', 'other');
+  const api = await startApi(t, { a: 1000 });
+  const running = await startScheduler({
+    config: api.config,
+    host: 'localhost',
+    port: 0,
+    tls: { certFile: at('server.crt'), keyFile: at('server.key'), clientCaFile: at('ca.crt') },
+    lease: { namespace: 'ns', name: 'l' },
+    leaseHolder: 'sidecar',
+    hostname: 'pod-a',
+    placement: 'binpack',
+    log: () => {},
+  });
+  t.teardown(() => running.close());
+  const ask = (who: string | undefined) =>
+    new Promise<number | string>((resolve) => {
+      const own =
+        who === undefined ? {} : { cert: readFileSync(at(`${who}.crt`)), key: readFileSync(at(`${who}.key`)) };
+      const asked = request({
+        host: 'localhost',
+        port: running.port,
+        path: '/filter',
+        method: 'POST',
+        ca: readFileSync(at('ca.crt')),
+        agent: false,
+        ...own,
+      });
+      asked.on('response', (response) => {
+        response.resume();
+        resolve(response.statusCode ?? 0);
+      });
+      asked.on('error', () => resolve('refused'));
+      asked.end('{}');
+    });
+  t.deepEqual(await Promise.all([ask('caller'), ask('stranger'), ask(undefined)]), [400, 'refused', 'refused']);
+});
+
+test('the command refuses an open address without mutual TLS, and says what is missing', (t) => {
+  const main = join(import.meta.dirname, '../../../src/cli/main.ts');
+  const run = (...args: string[]) => spawnSync(process.execPath, [main, 'scheduler', ...args], { encoding: 'utf8' });
+  const cases: [args: string[], said: RegExp][] = [
+    [['--lease', 'a/b', '--host', '0.0.0.0'], /--host 0\.0\.0\.0: .* needs --cert, --key and --client-ca/],
+    [['--lease', 'a/b', '--host', '0.0.0.0', '--cert', 'x'], /go together/],
+    [[], /--lease: want NAMESPACE\/NAME/],
+    [['--lease', 'a/b', '--lease-holder', 'me'], /want sidecar or self/],
+    [['--lease', 'a/b', '--placement', 'tetris'], /want one of binpack/],
+    [['--lease', 'a/b', '--kubeconfig', '/none'], /\/none/],
+  ];
+  for (const [args, said] of cases) {
+    const { status, stderr } = run(...args);
+    t.is(status, 2, stderr);
+    t.regex(stderr, said);
+  }
+});

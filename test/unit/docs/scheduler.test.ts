@@ -1,0 +1,55 @@
+// The page on the scheduler: its metrics are those that are served, its sentence the one that is said, its configuration the
+// chart's.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { parse as parseYaml } from 'yaml';
+import { parse } from '../../../src/cli/command.ts';
+import { scheduler } from '../../../src/cli/scheduler.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { createMetrics } from '../../../src/scheduler/metrics.ts';
+import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+import { clusterOf, shapeOf, uuid } from '../scheduler/cluster.ts';
+
+const page = readPage('docs/scheduler.md');
+
+test('the metrics of the page are those that are served, with their labels', async (t) => {
+  const state = { epoch: () => 1, nodes: () => 0, grantedPods: () => 0, underWay: () => 0, unreadable: () => 0 };
+  const metrics = createMetrics(state);
+  // A histogram has no labels before its first value.
+  metrics.observe('filter', 'ok', 1);
+  const text = await metrics.render();
+  const served = [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name = '']) => {
+    const labels = new RegExp(`^${name}(?:_sum)?\\{(.*)\\} `, 'm').exec(text)?.[1] ?? '';
+    const names = [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label);
+    return names.length === 0 ? name : `${name}{${names.join(', ')}}`;
+  });
+  const told = rowsWith(section(page, '## Metrics'), 'metric').map((row) => quoted(row.metric)[0] ?? '');
+  t.deepEqual(told.toSorted(), served.toSorted());
+});
+
+test('the sentence of the page is the one that a pod is told', (t) => {
+  const { ledger, decider } = clusterOf({ 'gpu-2': 16_000 });
+  const need = new Map([[uuid(0), { memoryBytes: 15_488 * MIB, coresPercent: 0, tenants: 1 }]]);
+  ledger.book({ podUid: 'p', nodeName: 'gpu-2', need });
+  const said = decider.filter(shapeOf(decider, 2048), ['gpu-2']).failed['gpu-2'] ?? '';
+  const [shown = ''] = blocks(section(page, '## What a Pending pod is told'), '');
+  t.true(shown.replace(/GPU-[0-9a-f-]+/, uuid(0)).includes(said), said);
+});
+
+test('the configuration of the page asks for the same as that of the chart, and its command line is one', (t) => {
+  const [text = ''] = blocks(page, 'yaml');
+  const [own] = parseYaml(text).extenders;
+  const chart = readFileSync(join(ROOT, 'charts/cotenant/templates/scheduler/_configuration.tpl'), 'utf8');
+  for (const key of ['filterVerb', 'prioritizeVerb', 'bindVerb', 'httpTimeout', 'nodeCacheCapable', 'ignorable']) {
+    t.true(chart.includes(`${key}: ${own[key]}\n`), key);
+  }
+  for (const { name, ignoredByScheduler = false } of own.managedResources) {
+    t.true(chart.includes(`- name: ${name}\n        ignoredByScheduler: ${ignoredByScheduler}\n`), name);
+  }
+  const [shell = ''] = blocks(page, 'sh');
+  const words = shell.replaceAll('\\\n', ' ').trim().split(/\s+/);
+  t.deepEqual(words.slice(0, 2), ['cotenant', scheduler.name]);
+  const parsed = parse(scheduler, words.slice(2));
+  t.like(parsed, { words: [], values: { 'lease-holder': 'self', host: '0.0.0.0' } });
+});

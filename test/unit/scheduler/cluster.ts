@@ -1,0 +1,46 @@
+// A ledger and a decider for tests, and requests and nodes in few words.
+import { createLedger, type Ledger } from '../../../src/placement/ledger.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { formatRecord } from '../../../src/request/record.ts';
+import type { PodRequest } from '../../../src/request/request.ts';
+import { createDecider, type Decider, type Shape } from '../../../src/scheduler/decide.ts';
+
+export const uuid = (card: number): string => `GPU-00000000-0000-4000-8000-${String(card).padStart(12, '0')}`;
+
+/** The annotation of a pod with one container that asks for so many MiB. */
+export function recordOf(mib: number, more: Partial<PodRequest> = {}): string {
+  return formatRecord({
+    priority: 'normal',
+    gpuModels: [],
+    gpuUuids: [],
+    containers: [
+      {
+        name: 'main',
+        kind: 'app',
+        dialect: 'cotenant',
+        asked: {},
+        memoryIsolation: 'on',
+        cards: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
+      },
+    ],
+    ...more,
+  });
+}
+
+/** Nodes with one card each of so many MiB, the first one's being card 0. */
+export function clusterOf(cards: Readonly<Record<string, number>>): { ledger: Ledger; decider: Decider } {
+  const ledger = createLedger();
+  for (const [index, [name, mib]] of Object.entries(cards).entries()) {
+    ledger.setNode(name, {
+      mostTenantsPerCard: 10,
+      cards: [{ gpuUuid: uuid(index), index: 0, model: 'x', usableBytes: mib * MIB, healthy: true }],
+    });
+  }
+  return { ledger, decider: createDecider(ledger, 'binpack') };
+}
+
+export function shapeOf(decider: Decider, mib: number, more: Partial<PodRequest> = {}): Shape {
+  const shape = decider.read(recordOf(mib, more));
+  if ('wrong' in shape) throw new Error(shape.wrong);
+  return shape;
+}

@@ -1,0 +1,154 @@
+// What the extender answers: from the ledger as it stands, in sentences that stay few however many nodes there are.
+import test from 'ava';
+import { MIB } from '../../../src/request/quantity.ts';
+import { bindingOf } from '../../../src/scheduler/binder.ts';
+import { readBoundPod } from '../../../src/scheduler/bound-pods.ts';
+import { filterResult, readBindingRequest, readNodesAsked } from '../../../src/scheduler/protocol.ts';
+import { clusterOf, recordOf, shapeOf, uuid } from './cluster.ts';
+
+const booked = (podUid: string, nodeName: string, card: number, mib: number) => ({
+  podUid,
+  nodeName,
+  need: new Map([[uuid(card), { memoryBytes: mib * MIB, coresPercent: 0, tenants: 1 }]]),
+});
+
+test('nodes with room pass; the others are told what is missing, apart by whether waiting can help', (t) => {
+  const { ledger, decider } = clusterOf({ a: 1000, b: 3000, c: 4000 });
+  ledger.book(booked('p', 'b', 1, 1500));
+  t.deepEqual(decider.filter(shapeOf(decider, 2000), ['a', 'b', 'c', 'plain']), {
+    feasible: ['c'],
+    failed: { b: `node b: ${uuid(1)} has 1500 MiB of cotenant.io/gpu-memory left, 2000 MiB are asked for` },
+    unresolvable: {
+      a: `node a: ${uuid(0)} has 1000 MiB in all, 2000 MiB are asked for`,
+      plain: 'node plain: it shares no GPU (no annotation cotenant.io/cards on node plain)',
+    },
+  });
+});
+
+test('of many nodes the three nearest are told with their numbers, the others by kind, so that they can be counted', (t) => {
+  const nodes = Array.from({ length: 5000 }, (_, index) => `n${String(index).padStart(4, '0')}`);
+  const { ledger, decider } = clusterOf(Object.fromEntries(nodes.map((name) => [name, 1000])));
+  for (const [index, name] of nodes.entries())
+    ledger.book(booked(`p${index}`, name, index, index === 4321 ? 500 : 900));
+  const { failed } = decider.filter(shapeOf(decider, 600), nodes);
+  const texts = new Map<string, number>();
+  for (const text of Object.values(failed)) texts.set(text, (texts.get(text) ?? 0) + 1);
+  const missing = (node: string, card: number, left: number) =>
+    `node ${node}: ${uuid(card)} has ${left} MiB of cotenant.io/gpu-memory left, 600 MiB are asked for`;
+  t.deepEqual(
+    [...texts].sort(([a], [b]) => (a < b ? -1 : 1)),
+    [
+      [missing('n0000', 0, 100), 1],
+      [missing('n0001', 1, 100), 1],
+      [missing('n4321', 4321, 500), 1],
+      ['node(s) where no card has enough cotenant.io/gpu-memory left', 4997],
+    ],
+  );
+});
+
+test('a decision follows what is booked and released, and books nothing itself', (t) => {
+  const { ledger, decider } = clusterOf({ a: 1000 });
+  const shape = shapeOf(decider, 600);
+  const feasible = () => decider.filter(shape, ['a']).feasible;
+  t.deepEqual([feasible(), feasible()], [['a'], ['a']]);
+  ledger.book(booked('p', 'a', 0, 500));
+  t.deepEqual(feasible(), []);
+  ledger.release('p');
+  t.deepEqual(feasible(), ['a']);
+});
+
+test('the best node is alone with the highest score, in an order that names alone never change', (t) => {
+  const { ledger, decider } = clusterOf({ c: 1000, a: 1000, b: 1000, d: 100 });
+  ledger.book(booked('p', 'b', 2, 300));
+  const scores = (nodes: readonly string[], placement: 'binpack' | 'spread') =>
+    Object.fromEntries(
+      decider.prioritize(shapeOf(decider, 200, { placement }), nodes).map(({ Host, Score }) => [Host, Score]),
+    );
+  t.deepEqual(scores(['a', 'b', 'c', 'd'], 'binpack'), { b: 10, a: 6, c: 3, d: 0 });
+  t.deepEqual(scores(['d', 'c', 'b', 'a'], 'binpack'), { b: 10, a: 6, c: 3, d: 0 });
+  t.deepEqual(scores(['a', 'b', 'c'], 'spread'), { a: 10, c: 6, b: 3 });
+});
+
+test('a pod without a request of the webhook is refused with a text that says so', (t) => {
+  const { decider } = clusterOf({ a: 1000 });
+  t.deepEqual(decider.read(undefined), {
+    wrong: "the pod has no annotation cotenant.io/request: it did not pass through Cotenant's webhook",
+  });
+  t.deepEqual(decider.read(`${recordOf(5)} `), {
+    wrong: "the pod's annotation cotenant.io/request is not what the webhook writes",
+  });
+});
+
+test('what is asked about nodes is read by name or as whole Nodes, and answered in the same form', (t) => {
+  const Pod = { metadata: { uid: 'u', annotations: { 'cotenant.io/request': 'r' } } };
+  const named = readNodesAsked({ Pod, NodeNames: ['a', 'b'], Nodes: null });
+  const whole = readNodesAsked({ Pod, Nodes: { items: [{ metadata: { name: 'a' } }, { metadata: { name: 'b' } }] } });
+  t.like(named, { podUid: 'u', request: 'r', names: ['a', 'b'] });
+  t.like(whole, { podUid: 'u', request: 'r', names: ['a', 'b'] });
+  if ('wrong' in named || 'wrong' in whole) return t.fail();
+  const filtered = { feasible: ['b'], failed: { a: 'why' }, unresolvable: {} };
+  const reasons = { FailedNodes: { a: 'why' }, FailedAndUnresolvableNodes: {} };
+  t.deepEqual(filterResult(filtered, named), { NodeNames: ['b'], ...reasons });
+  t.deepEqual(filterResult(filtered, whole), { Nodes: { items: [{ metadata: { name: 'b' } }] }, ...reasons });
+  for (const value of [
+    undefined,
+    null,
+    [],
+    'x',
+    { Pod },
+    { Pod, NodeNames: [1] },
+    { Pod, Nodes: { items: [{}] } },
+    { NodeNames: [] },
+  ]) {
+    t.true('wrong' in readNodesAsked(value), JSON.stringify(value));
+  }
+  const binding = { PodName: 'p', PodNamespace: 'n', PodUID: 'u', Node: 'a' };
+  t.deepEqual(readBindingRequest(binding), { podName: 'p', podNamespace: 'n', podUid: 'u', node: 'a' });
+  for (const key of Object.keys(binding)) t.true('wrong' in readBindingRequest({ ...binding, [key]: '' }), key);
+});
+
+test('the binding carries node and grant together, for exactly this pod, and is read back as what it takes', (t) => {
+  const { decider } = clusterOf({ a: 1000 });
+  const { placed } = decider.on(shapeOf(decider, 600), 'a');
+  if (!placed.ok) return t.fail();
+  const request = { podName: 'p', podNamespace: 'n', podUid: 'u', node: 'a' };
+  const { metadata, target } = bindingOf(request, 7, placed.containers);
+  t.like(metadata, { name: 'p', namespace: 'n', uid: 'u' });
+  t.deepEqual(target, { apiVersion: 'v1', kind: 'Node', name: 'a' });
+  t.is(metadata?.annotations?.['gpu-uuids.cotenant.io/main'], uuid(0));
+  const annotations = metadata?.annotations ?? {};
+  t.deepEqual(readBoundPod({ metadata: { uid: 'u', annotations }, spec: { nodeName: 'a', containers: [] } }), {
+    kind: 'booking',
+    booking: booked('u', 'a', 0, 600),
+  });
+});
+
+test('pods that are not bound, done, or without a grant take nothing; a grant that cannot be read closes what it names', (t) => {
+  const spec = { nodeName: 'a', containers: [] };
+  const pod = (grant: string | undefined, more: object = {}) => ({
+    metadata: {
+      uid: 'u',
+      namespace: 'team',
+      name: 'x',
+      annotations: {
+        ...(grant !== undefined && { 'cotenant.io/grant': grant }),
+        'gpu-uuids.cotenant.io/main': uuid(5),
+      },
+    },
+    spec,
+    ...more,
+  });
+  t.deepEqual(readBoundPod(pod(undefined)), { kind: 'nothing' });
+  t.deepEqual(readBoundPod(pod('x', { spec: { containers: [] } })), { kind: 'nothing' });
+  t.deepEqual(readBoundPod(pod('x', { status: { phase: 'Failed' } })), { kind: 'nothing' });
+  t.deepEqual(readBoundPod(pod(`{"a":"${uuid(1)}","b":"${uuid(1)}`)), {
+    kind: 'unreadable',
+    why: 'it is not JSON',
+    booking: {
+      podUid: 'u',
+      nodeName: 'a',
+      need: new Map(),
+      closes: { gpuUuids: [uuid(1), uuid(5)], because: 'the grant of pod team/x on it cannot be read' },
+    },
+  });
+});
