@@ -18,6 +18,11 @@ change of its command line is a change of one file.
 
 {{- define "cotenant.agent.name" -}}{{ include "cotenant.fullname" . }}-agent{{- end -}}
 {{- define "cotenant.webhook.name" -}}{{ include "cotenant.fullname" . }}-webhook{{- end -}}
+{{- define "cotenant.scheduler.name" -}}{{ include "cotenant.fullname" . }}-scheduler{{- end -}}
+{{/* The schedulerName of pods, which the webhook writes. */}}
+{{- define "cotenant.scheduler.profile" -}}
+{{- ((.Values.webhook).configuration).schedulerName | default "cotenant-scheduler" -}}
+{{- end -}}
 
 {{/* What a selector selects by; never changes over upgrades. Takes a dict of root and component. */}}
 {{- define "cotenant.selector" -}}
@@ -101,6 +106,26 @@ seccompProfile:
 {{- with .Values.webhook.extraArgs }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{- define "cotenant.scheduler.args" -}}
+- scheduler
+- --lease={{ .Release.Namespace }}/{{ include "cotenant.scheduler.name" . }}
+- --host=127.0.0.1
+- --port={{ .Values.scheduler.port }}
+- --health-port={{ .Values.scheduler.healthPort }}
+- --placement={{ .Values.scheduler.placement }}
+{{- with .Values.scheduler.extender.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* kube-scheduler of the cluster's own version, as its API server tells it: a newer one may not work with it. */}}
+{{- define "cotenant.scheduler.image" -}}
+{{- $version := regexFind "v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- with .Values.scheduler.kubeScheduler.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $version }}{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "cotenant.webhook.certificate.name" -}}

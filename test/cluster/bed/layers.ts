@@ -84,6 +84,13 @@ export const ownLayer = (home: string): Layer =>
     }
   });
 
+/** One of the cluster's own programs. */
+export const kubeSchedulerLayer = (bin: string): Layer =>
+  keptLayer('kube-scheduler', stampOf(join(bin, 'kube-scheduler')), { follow: true }, (root) => {
+    for (const name of ['tmp', 'proc', 'sys', 'dev', 'etc']) mkdirSync(join(root, name));
+    place(root, join(bin, 'kube-scheduler'), 'usr/local/bin/kube-scheduler');
+  });
+
 /** Programs of native/build in /bin, with the C library that they were linked with; to be laid over busybox. */
 export const programsLayer = (home: string, ...programs: readonly string[]): Layer =>
   freshLayer(home, { follow: true }, (root) => {

@@ -11,6 +11,7 @@ import { AUDITED_NAMESPACE } from './control-plane.ts';
 import {
   FOREIGN_LOADER,
   foreignLoaderLayer,
+  kubeSchedulerLayer,
   nodeLayer,
   ownLayer,
   PYTHON_FOLDER,
@@ -28,6 +29,7 @@ export const CLIENT_IMAGE = 'local.test/client:1';
 export const CHEAT = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
 /** nvidia-ml-py, which says what NVML shows it and ends; an argument: the seconds that it stays. */
 export const NVML_IMAGE = 'local.test/nvml:1';
+export const KUBE_SCHEDULER_IMAGE = { repository: 'local.test/kube-scheduler', tag: 'dev', pullPolicy: 'Never' };
 
 export function addCotenantImage(bed: Bed): void {
   const { repository, tag } = COTENANT_IMAGE;
@@ -93,7 +95,16 @@ export async function addSimulatedCards(bed: Bed, ...cards: readonly string[]): 
   return uuids;
 }
 
-/** `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. */
+/** kube-scheduler, the program that was built for the cluster: `bin` is the ground's. */
+export function addKubeSchedulerImage(bed: Bed, bin: string): void {
+  const { repository, tag } = KUBE_SCHEDULER_IMAGE;
+  bed.addImage(`${repository}:${tag}`, [kubeSchedulerLayer(bin)], { entrypoint: ['/usr/local/bin/kube-scheduler'] });
+}
+
+/**
+ * `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. Without the
+ * scheduler, unless `values` has it.
+ */
 export function installChart(bed: Bed, helm: string, values: object): void {
   const home = join(bed.folder, 'helm');
   const env = {
@@ -105,7 +116,7 @@ export function installChart(bed: Bed, helm: string, values: object): void {
   const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--namespace', NAMESPACE];
   const { code, err, out } = bed.namespaces.run(
     [helm, ...words, '--create-namespace', '--wait', '--timeout', '90s', '--values', '-'],
-    { env, input: stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' }) },
+    { env, input: stringify({ image: COTENANT_IMAGE, scheduler: { enabled: false }, ...values }, { version: '1.1' }) },
   );
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
 }

@@ -44,7 +44,13 @@ testWithHelm('no container that is privileged, root or capable can be reached ov
       return `${container.name}: ${strict ? 'reached, can do nothing' : 'not reached'}`;
     });
   });
-  t.deepEqual(roles, ['node: not reached', 'exporter: reached, can do nothing', 'webhook: reached, can do nothing']);
+  t.deepEqual(roles, [
+    'node: not reached',
+    'exporter: reached, can do nothing',
+    'extender: reached, can do nothing',
+    'kube-scheduler: reached, can do nothing',
+    'webhook: reached, can do nothing',
+  ]);
 });
 
 testWithHelm('only the node container is privileged, sees devices, has a token and writes to the host', (t) => {
@@ -100,7 +106,10 @@ testWithHelm('the agent may read pods and write Events, and the webhook may noth
   );
   const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
   t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
-  t.is(objects.filter(({ kind }) => /Role$/.test(String(kind))).length, 1);
+  t.deepEqual(
+    objects.flatMap(({ kind, metadata }) => (/Role$/.test(String(kind)) ? [String(metadata?.name)] : [])),
+    ['cotenant-agent', 'cotenant-scheduler'],
+  );
   const pod = podOf(objects, 'Deployment', 'cotenant-webhook');
   t.is(Boolean(pod?.automountServiceAccountToken), false);
   t.is(pod?.serviceAccountName, undefined);
@@ -152,7 +161,7 @@ testWithHelm("the runbook's and the README's commands name what the chart makes"
   const said = [...text.matchAll(/app.kubernetes.io\/component=(\w+)/g)].map((match) => match[1] ?? '');
   t.true(said.length > 0 && said.every((each) => components.includes(each)), said.join());
   for (const [, path = ''] of text.matchAll(
-    /`((?:agent|webhook|csi|serviceMonitor|prometheusRule)\.[\w.]+)(?:=\w+)?`/g,
+    /`((?:agent|webhook|scheduler|csi|serviceMonitor|prometheusRule)\.[\w.]+)(?:=\w+)?`/g,
   )) {
     t.not(Object.keys(schemaAt(path.split('.'))).length, 0, `${path} is no setting`);
   }

@@ -19,6 +19,7 @@ export const NAMESPACE = 'cotenant-system';
 export const ALL: Values = {
   csi: { enabled: true },
   webhook: { enabled: true },
+  scheduler: { enabled: true },
   serviceMonitor: { enabled: true },
   prometheusRule: { enabled: true },
   grafanaDashboard: { enabled: true },

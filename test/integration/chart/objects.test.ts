@@ -22,10 +22,19 @@ const kinds = (objects: readonly Json[]) => objects.map((object) => `${object.ki
 const DEFAULTS = [
   'ClusterRole/cotenant-agent',
   'ClusterRoleBinding/cotenant-agent',
+  'ClusterRoleBinding/cotenant-scheduler-kube-scheduler',
+  'ClusterRoleBinding/cotenant-scheduler-volume-scheduler',
   'ConfigMap/cotenant-agent',
+  'ConfigMap/cotenant-scheduler',
   'DaemonSet/cotenant-agent',
+  'Deployment/cotenant-scheduler',
+  'PodDisruptionBudget/cotenant-scheduler',
+  'Role/cotenant-scheduler',
+  'RoleBinding/cotenant-scheduler',
   'Service/cotenant-agent',
+  'Service/cotenant-scheduler',
   'ServiceAccount/cotenant-agent',
+  'ServiceAccount/cotenant-scheduler',
 ];
 
 testWithHelm('helm lint has nothing against the chart, by default and with everything on', (t) => {
@@ -37,7 +46,7 @@ testWithHelm('helm lint has nothing against the chart, by default and with every
 });
 
 testWithHelm(
-  'by default there is the agent alone: nothing that needs a service which this version does not have',
+  'by default there are the agent and the scheduler: nothing that needs a service which this version does not have',
   (t) => {
     t.deepEqual(kinds(objectsOf(t)), DEFAULTS);
   },
@@ -58,6 +67,7 @@ testWithHelm('with everything on each object is there once', (t) => {
       'Secret/cotenant-webhook-certificate',
       'Service/cotenant-webhook',
       'ServiceMonitor/cotenant-agent',
+      'ServiceMonitor/cotenant-scheduler',
       'ServiceMonitor/cotenant-webhook',
       'ValidatingWebhookConfiguration/cotenant-webhook',
     ].sort(),
@@ -85,6 +95,7 @@ testWithHelm(
       commonLabels: { owner: 'platform' },
       agent: extra,
       webhook: { enabled: true, ...extra },
+      scheduler: { enabled: true, ...extra },
     });
     const clusterWide = /^(ClusterRole.*|CSIDriver|.*WebhookConfiguration)$/;
     for (const { kind, metadata } of objects) {
@@ -120,18 +131,18 @@ testWithHelm(
         ['name', 'instance', 'component'].map((part) => `app.kubernetes.io/${part}`),
       );
     }
-    for (const name of ['cotenant-agent', 'cotenant-webhook']) {
+    for (const name of ['cotenant-agent', 'cotenant-webhook', 'cotenant-scheduler']) {
       t.deepEqual(selected(find(objects, 'Service', name).spec?.selector), [name]);
     }
-    const budget = find(objects, 'PodDisruptionBudget', 'cotenant-webhook');
-    t.deepEqual(selected(budget.spec?.selector?.matchLabels), ['cotenant-webhook']);
-    const spread = list(
-      find(objects, 'Deployment', 'cotenant-webhook').spec?.template?.spec?.topologySpreadConstraints,
-    );
-    t.is(spread.length, 2);
-    for (const { labelSelector } of spread) t.deepEqual(selected(labelSelector?.matchLabels), ['cotenant-webhook']);
+    for (const name of ['cotenant-webhook', 'cotenant-scheduler']) {
+      const budget = find(objects, 'PodDisruptionBudget', name);
+      t.deepEqual(selected(budget.spec?.selector?.matchLabels), [name]);
+      const spread = list(find(objects, 'Deployment', name).spec?.template?.spec?.topologySpreadConstraints);
+      t.is(spread.length, 2);
+      for (const { labelSelector } of spread) t.deepEqual(selected(labelSelector?.matchLabels), [name]);
+    }
     // A ServiceMonitor selects Services, by their labels.
-    for (const name of ['cotenant-agent', 'cotenant-webhook']) {
+    for (const name of ['cotenant-agent', 'cotenant-webhook', 'cotenant-scheduler']) {
       const wanted = find(objects, 'ServiceMonitor', name).spec?.selector?.matchLabels ?? {};
       const services = objects.filter(({ kind }) => String(kind) === 'Service');
       const matching = services.filter(({ metadata }) =>
@@ -150,6 +161,7 @@ testWithHelm('ports meet: probes and Services name ports that exist, and program
     ...ALL,
     agent: { exporter: { port: 9700 } },
     webhook: { enabled: true, port: 9443, healthPort: 9080 },
+    scheduler: { enabled: true, healthPort: 9081, kubeScheduler: { port: 11259 } },
   });
   for (const workload of workloads(objects)) {
     const containers = list(workload.spec?.template?.spec?.containers);
@@ -164,7 +176,9 @@ testWithHelm('ports meet: probes and Services name ports that exist, and program
       }
       for (const { containerPort } of list(container.ports)) {
         const said = [...list(container.command), ...list(container.args)].map(String);
-        const told = said.filter((each) => new RegExp(`^--(port|health-port|listen)=${containerPort}$`).test(each));
+        const told = said.filter((each) =>
+          new RegExp(`^--(port|health-port|secure-port|listen)=${containerPort}$`).test(each),
+        );
         t.is(told.length, 1, `${container.name} is not told of port ${containerPort}`);
       }
     }
@@ -179,7 +193,9 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
   const images = (values: object) =>
     new Set(
       workloads(objectsOf(t, { ...ALL, ...values })).flatMap(({ spec }) =>
-        list(spec?.template?.spec?.containers).map(({ image }) => String(image)),
+        list(spec?.template?.spec?.containers)
+          .filter(({ name }) => String(name) !== 'kube-scheduler')
+          .map(({ image }) => String(image)),
       ),
     );
   t.deepEqual([...images({})], ['cotenant:0.1.0']);

@@ -89,6 +89,9 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['webhook.configuration.rules.dialects', ['hami']],
   ['webhook.configuration.rules.ack.unit', 'GB'],
   ['webhook.configuration.deviceRoute', 'cdi'],
+  ['scheduler.replicas', 0],
+  ['scheduler.placement', 'tetris'],
+  ['scheduler.kubeScheduler.image.tag', 'latest'],
   ['serviceMonitor.interval', '15'],
 ];
 
@@ -105,9 +108,11 @@ testWithHelm('values of a chart that did not have a part yet still work (helm up
     objectsOf(t, { ...given })
       .map(({ kind }) => String(kind))
       .sort();
-  const byDefault = kinds({});
+  // The scheduler is on by default, and off where the values are older than it.
+  const byDefault = kinds({ scheduler: { enabled: false } });
+  t.deepEqual(kinds({ scheduler: null }), byDefault);
   for (const part of ['csi', 'nri', 'webhook', 'serviceMonitor', 'prometheusRule', 'grafanaDashboard']) {
-    t.deepEqual(kinds({ [part]: null }), byDefault, part);
+    t.deepEqual(kinds({ scheduler: null, [part]: null }), byDefault, part);
   }
 });
 
@@ -147,7 +152,8 @@ testWithHelm('what is told after an installation says what does not work yet', (
     return text.split('NOTES:')[1] ?? '';
   };
   const byDefault = notes();
-  t.regex(byDefault, /No scheduler comes with this chart/);
+  t.regex(byDefault, /No device plugin comes with this chart yet: no pod/);
+  t.regex(notes('scheduler.enabled=false'), /and the scheduler is off/);
   t.regex(byDefault, /csi.enabled is off/);
   t.regex(byDefault, /The webhook is off/);
   const all = notes('csi.enabled=true', 'webhook.enabled=true');

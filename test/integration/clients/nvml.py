@@ -9,7 +9,6 @@ memory = pynvml.nvmlDeviceGetMemoryInfo(card)
 second = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
 answer = {
     "count": pynvml.nvmlDeviceGetCount(),
-    "index": pynvml.nvmlDeviceGetIndex(card),
     "driver": pynvml.nvmlSystemGetDriverVersion(),
     "name": pynvml.nvmlDeviceGetName(card),
     "uuid": pynvml.nvmlDeviceGetUUID(card),

@@ -1,0 +1,37 @@
+{{/*
+kube-scheduler's configuration. The extender is asked about pods with our resources alone. Amounts are not counted by
+kube-scheduler itself, so that what a Pending pod is told comes from the extender, which names the card; the number of
+tenants that a node takes is.
+*/}}
+{{- define "cotenant.scheduler.configuration" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceLock: leases
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: {{ include "cotenant.scheduler.name" . }}
+  leaseDuration: 15s
+  renewDeadline: 10s
+  retryPeriod: 2s
+profiles:
+  - schedulerName: {{ include "cotenant.scheduler.profile" . }}
+extenders:
+  - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.port }}
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    bindVerb: bind
+    # Above the sum of what all plugins of kube-scheduler can give, so that where cards are packed is decided by the cards.
+    weight: {{ .Values.scheduler.weight }}
+    enableHTTPS: false
+    httpTimeout: 20s
+    nodeCacheCapable: true
+    ignorable: false
+    managedResources:
+      - name: cotenant.io/gpu
+        ignoredByScheduler: false
+      - name: cotenant.io/gpu-memory
+        ignoredByScheduler: true
+      - name: cotenant.io/gpu-cores
+        ignoredByScheduler: true
+{{- end -}}

@@ -1,0 +1,111 @@
+// The scheduler's part of the chart: that kube-scheduler, the extender, the webhook and the Lease are told of one another by the
+// same names and ports, and who may do what.
+import { parse as parseYaml } from 'yaml';
+import { parse } from '../../../src/cli/command.ts';
+import { scheduler } from '../../../src/cli/scheduler.ts';
+import { BEST_SCORE } from '../../../src/placement/rank.ts';
+import { OWN_RESOURCES } from '../../../src/request/names.ts';
+import { DEFAULT_CONFIGURATION } from '../../../webhook/configuration.ts';
+import { find, type Json, list, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
+
+const NAME = 'cotenant-scheduler';
+
+const containersOf = (objects: readonly Json[]) => {
+  const containers = list(find(objects, 'Deployment', NAME).spec?.template?.spec?.containers);
+  const named = (name: string) => containers.find((container) => String(container.name) === name);
+  return { extender: named('extender'), kubeScheduler: named('kube-scheduler') };
+};
+const configurationOf = (objects: readonly Json[]): Json =>
+  parseYaml(String(find(objects, 'ConfigMap', NAME).data?.['configuration.yaml']));
+
+testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lease', (t) => {
+  const objects = objectsOf(t, { scheduler: { port: 9555, weight: 300, placement: 'spread' } });
+  const configuration = configurationOf(objects);
+  const { extender, kubeScheduler } = containersOf(objects);
+  const [command, ...args] = list(extender?.args).map(String);
+  t.is(command, scheduler.name);
+  const parsed = parse(scheduler, args);
+  if (parsed === 'help') return t.fail();
+  t.like(parsed.values, {
+    lease: `${NAMESPACE}/${NAME}`,
+    host: '127.0.0.1',
+    port: '9555',
+    'health-port': '9841',
+    placement: 'spread',
+  });
+  t.like(configuration, {
+    leaderElection: { leaderElect: true, resourceName: NAME, resourceNamespace: NAMESPACE },
+    profiles: [{ schedulerName: DEFAULT_CONFIGURATION.schedulerName }],
+  });
+  const [asked, ...others] = list(configuration.extenders);
+  t.deepEqual(others, []);
+  t.like(asked, {
+    urlPrefix: 'http://127.0.0.1:9555',
+    filterVerb: 'filter',
+    prioritizeVerb: 'prioritize',
+    bindVerb: 'bind',
+    weight: 300,
+    nodeCacheCapable: true,
+    ignorable: false,
+  });
+  t.deepEqual(
+    list(asked?.managedResources).map(({ name }) => String(name)),
+    OWN_RESOURCES as string[],
+  );
+  const mounted = list(kubeScheduler?.volumeMounts)[0]?.mountPath;
+  t.true(list(kubeScheduler?.command).map(String).includes(`--config=${mounted}/configuration.yaml`));
+});
+
+testWithHelm('by default the best node outweighs all that the plugins of kube-scheduler give together', (t) => {
+  const [asked] = list(configurationOf(objectsOf(t)).extenders);
+  // Points of a plugin are 100 at most, and the protocol's ten are stretched to them; weights of 1.36's defaults.
+  const plugins = 100 * [1, 1, 1, 3, 2, 2, 2].reduce((sum, weight) => sum + weight, 0);
+  t.true((100 / BEST_SCORE) * Number(asked?.weight) >= plugins);
+});
+
+testWithHelm('the profile is called as the webhook writes it into pods', (t) => {
+  const objects = objectsOf(t, { webhook: { enabled: true, configuration: { schedulerName: 'gpu' } } });
+  t.is(String(list(configurationOf(objects).profiles)[0]?.schedulerName), 'gpu');
+  t.is(String(list(configurationOf(objectsOf(t, { webhook: null })).profiles)[0]?.schedulerName), NAME);
+});
+
+testWithHelm("kube-scheduler is of the cluster's version, unless another one is named", (t) => {
+  const imageOf = (values: object, ...args: readonly string[]) =>
+    String(containersOf(objectsOf(t, { scheduler: { kubeScheduler: values } }, ...args)).kubeScheduler?.image);
+  t.is(imageOf({}, '--kube-version', 'v1.33.5-gke.1080'), 'registry.k8s.io/kube-scheduler:v1.33.5');
+  t.is(imageOf({ image: { repository: 'mirror/ks', tag: 'v1.34.0' } }), 'mirror/ks:v1.34.0');
+  const digest = `sha256:${'0a'.repeat(32)}`;
+  t.is(imageOf({ image: { repository: 'mirror/ks', tag: 'v1.34.0', digest } }), `mirror/ks@${digest}`);
+});
+
+testWithHelm('it may what every kube-scheduler may, and keep its own Lease, and nothing else', (t) => {
+  const objects = objectsOf(t);
+  const pod = find(objects, 'Deployment', NAME).spec?.template?.spec;
+  t.is(String(pod?.serviceAccountName), NAME);
+  const roles = objects.filter(
+    ({ kind, subjects }) => /Binding$/.test(String(kind)) && list(subjects).some(({ name }) => String(name) === NAME),
+  );
+  t.deepEqual(roles.map(({ roleRef }) => `${roleRef?.kind} ${roleRef?.name}`).sort(), [
+    'ClusterRole system:kube-scheduler',
+    'ClusterRole system:volume-scheduler',
+    `Role ${NAME}`,
+  ]);
+  t.deepEqual(
+    list(find(objects, 'Role', NAME).rules).map(
+      ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
+    ),
+    ['leases : create', `leases ${NAME}: get,list,watch,update`],
+  );
+  t.false(objectsOf(t, { scheduler: { replicas: 1 } }).some(({ kind }) => String(kind) === 'PodDisruptionBudget'));
+});
+
+testWithHelm('another configuration is another pod', (t) => {
+  const sum = (values: object) =>
+    String(
+      find(objectsOf(t, { scheduler: values }), 'Deployment', NAME).spec?.template?.metadata?.annotations?.[
+        'checksum/configuration'
+      ],
+    );
+  t.is(sum({}), sum({ replicas: 3 }));
+  t.not(sum({}), sum({ weight: 3 }));
+});
