@@ -149,7 +149,7 @@ async function givesSimulatedCards(t: ExecutionContext, bed: Bed): Promise<void>
   t.like(rightsOf(firstProcessOf(bed, two)), { noNewPrivileges: false, readOnlyRoot: false });
   t.not(rightsOf(firstProcessOf(bed, two)).capabilities, 0n);
   const listening = async (name: string, address: string, isLoopback: boolean) => {
-    bed.apply(podOf(name, [shellOf(`exec nc -l -p 4711 -s ${address}`)]));
+    bed.apply(podOf(name, [shellOf(`exec httpd -f -p ${address}:4711`)]));
     const pid = firstProcessOf(bed, await untilRunning(bed, name));
     const found = await eventually(() => [listenersOf([pid])].find((list) => list.length > 0), `${name} listens`);
     t.deepEqual(found, [{ port: 4711, isLoopback }]);
