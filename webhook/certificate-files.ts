@@ -5,17 +5,25 @@ import { type FSWatcher, watch } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { createSecureContext } from 'node:tls';
-import type { Certificate } from './certificate.ts';
+import type { Certificate, CertificateSource } from './certificate.ts';
 
 export type CertificateFiles = { readonly certFile: string; readonly keyFile: string };
 
-export type Watching = {
+type Watching = {
   /** Resolves when nothing is read or told any more. */
   readonly close: () => Promise<void>;
 };
 
 // A mounted Secret is swapped by renaming a link, and file systems exist that send no events: both are caught by reading.
 const READ_EVERY_MS = 30_000;
+
+/** Both files, followed when they change. Rejects when they cannot serve at the start. */
+export function fromFiles(files: CertificateFiles): CertificateSource {
+  return async ({ take, refuse }) => {
+    const certificate = await readCertificate(files);
+    return { certificate, close: watchCertificate(files, certificate, take, refuse).close };
+  };
+}
 
 /** Reads both files. Rejects with a text that names them where they cannot serve. */
 export async function readCertificate({ certFile, keyFile }: CertificateFiles): Promise<Certificate> {
@@ -34,7 +42,7 @@ export async function readCertificate({ certFile, keyFile }: CertificateFiles): 
  * Calls `onChange` with every new pair that can serve, and `onRefused` once for each that cannot (half-written pairs are
  * read again on the next event).
  */
-export function watchCertificate(
+function watchCertificate(
   files: CertificateFiles,
   current: Certificate,
   onChange: (certificate: Certificate) => void,

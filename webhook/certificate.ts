@@ -1,16 +1,52 @@
-// A self-signed certificate for development: ECDSA P-256, the names it serves as SAN, DER written by hand (X.509 v3).
-// Owns this one shape of certificate. In a cluster the chart brings a certificate that an authority signed.
-import { createPrivateKey, generateKeyPairSync, randomBytes, sign } from 'node:crypto';
+// Makes certificates: self-signed ones for development, authorities and what they sign for a cluster. ECDSA P-256, names as
+// SAN, DER written by hand (X.509 v3). Owns these shapes of certificate; when one is due is renewal.ts's business.
+import { createHash, createPrivateKey, generateKeyPairSync, randomBytes, sign, X509Certificate } from 'node:crypto';
 import { isIP } from 'node:net';
 
 /** PEM texts. */
 export type Certificate = { readonly cert: string; readonly key: string };
 
+/**
+ * Where a server's certificate comes from: resolves with the first one that can serve, and hands later ones to `take`.
+ * `refuse` hears of each that cannot serve, `log` of everything else.
+ */
+export type CertificateSource = (listener: {
+  readonly take: (certificate: Certificate) => void;
+  readonly refuse: (why: string) => void;
+  readonly log: (line: string) => void;
+}) => Promise<{ readonly certificate: Certificate; readonly close: () => Promise<void> }>;
+
 const DAY_MS = 86_400_000;
+/** A certificate begins so long before it is made, for clients whose clock is behind. */
+export const CLOCKS_DIFFER_MS = 3_600_000;
 const ECDSA_WITH_SHA256 = oid(1, 2, 840, 10045, 4, 3, 2);
 
 /** `names` are DNS names or IP addresses; the first is also the subject. `now` begins the validity, less an hour for clocks. */
 export function selfSigned(names: readonly string[], now: Date, days = 365): Certificate {
+  return issue({ subject: names[0] ?? '', names, now, days });
+}
+
+/** An authority that signs certificates of servers and nothing else. */
+export function makeAuthority(subject: string, now: Date, days: number): Certificate {
+  return issue({ subject, now, days });
+}
+
+/** A server's certificate that `authority`, made by `makeAuthority`, vouches for. */
+export function signedBy(authority: Certificate, names: readonly string[], now: Date, days: number): Certificate {
+  return issue({ subject: names[0] ?? '', names, now, days, authority });
+}
+
+type Terms = {
+  readonly subject: string;
+  /** Names of a server; absent: this is an authority. */
+  readonly names?: readonly string[];
+  readonly now: Date;
+  readonly days: number;
+  /** Absent: signed with its own key. */
+  readonly authority?: Certificate;
+};
+
+function issue({ subject, names, now, days, authority }: Terms): Certificate {
   const { publicKey, privateKey } = generateKeyPairSync('ec', {
     namedCurve: 'P-256',
     publicKeyEncoding: { type: 'spki', format: 'der' },
@@ -19,29 +55,62 @@ export function selfSigned(names: readonly string[], now: Date, days = 365): Cer
   const serial = randomBytes(16);
   serial[0] = ((serial[0] ?? 0) & 0x7f) | 0x40; // positive, and without a leading zero octet
   const algorithm = sequence(ECDSA_WITH_SHA256);
-  const name = sequence(set(sequence(oid(2, 5, 4, 3), der(0x0c, Buffer.from((names[0] ?? '').slice(0, 64))))));
+  const signer = authority === undefined ? { name: subject, publicKey } : readSigner(authority);
   const body = sequence(
     der(0xa0, integer(Buffer.from([2]))), // version 3
     integer(serial),
     algorithm,
-    name,
-    sequence(time(new Date(now.getTime() - 3_600_000)), time(new Date(now.getTime() + days * DAY_MS))),
-    name,
+    commonName(signer.name),
+    sequence(time(new Date(now.getTime() - CLOCKS_DIFFER_MS)), time(new Date(now.getTime() + days * DAY_MS))),
+    commonName(subject),
     publicKey,
     der(
       0xa3,
       sequence(
-        extension(oid(2, 5, 29, 19), true, sequence()), // basicConstraints: no authority
-        extension(oid(2, 5, 29, 15), true, der(0x03, Buffer.from([7, 0x80]))), // keyUsage: digitalSignature
-        extension(oid(2, 5, 29, 37), false, sequence(oid(1, 3, 6, 1, 5, 5, 7, 3, 1))), // extKeyUsage: serverAuth
-        extension(oid(2, 5, 29, 17), false, sequence(...names.map(alternativeName))),
+        ...(names === undefined ? authorityExtensions() : serverExtensions(names)),
+        ...keyIds(publicKey, signer.publicKey),
       ),
     ),
   );
-  const signature = sign('sha256', body, createPrivateKey(privateKey));
+  const signature = sign('sha256', body, createPrivateKey(authority?.key ?? privateKey));
   const certificate = sequence(body, algorithm, der(0x03, Buffer.concat([Buffer.from([0]), signature])));
   const lines = certificate.toString('base64').match(/.{1,64}/g) ?? [];
   return { cert: `-----BEGIN CERTIFICATE-----\n${lines.join('\n')}\n-----END CERTIFICATE-----\n`, key: privateKey };
+}
+
+function serverExtensions(names: readonly string[]): Buffer[] {
+  return [
+    extension(oid(2, 5, 29, 19), true, sequence()), // basicConstraints: no authority
+    extension(oid(2, 5, 29, 15), true, der(0x03, Buffer.from([7, 0x80]))), // keyUsage: digitalSignature
+    extension(oid(2, 5, 29, 37), false, sequence(oid(1, 3, 6, 1, 5, 5, 7, 3, 1))), // extKeyUsage: serverAuth
+    extension(oid(2, 5, 29, 17), false, sequence(...names.map(alternativeName))),
+  ];
+}
+
+function authorityExtensions(): Buffer[] {
+  const none = integer(Buffer.from([0]));
+  return [
+    extension(oid(2, 5, 29, 19), true, sequence(der(0x01, Buffer.from([0xff])), none)), // basicConstraints: none below it
+    extension(oid(2, 5, 29, 15), true, der(0x03, Buffer.from([2, 0x04]))), // keyUsage: keyCertSign
+  ];
+}
+
+/** By these a client that trusts several authorities of one name finds the one that signed. */
+function keyIds(own: Buffer, signer: Buffer): Buffer[] {
+  const id = (publicKey: Buffer) => createHash('sha256').update(publicKey).digest().subarray(0, 20);
+  return [
+    extension(oid(2, 5, 29, 14), false, der(0x04, id(own))), // subjectKeyIdentifier
+    extension(oid(2, 5, 29, 35), false, sequence(der(0x80, id(signer)))), // authorityKeyIdentifier
+  ];
+}
+
+function readSigner({ cert }: Certificate): { readonly name: string; readonly publicKey: Buffer } {
+  const { subject, publicKey } = new X509Certificate(cert);
+  return { name: subject.replace(/^CN=/, ''), publicKey: publicKey.export({ type: 'spki', format: 'der' }) };
+}
+
+function commonName(name: string): Buffer {
+  return sequence(set(sequence(oid(2, 5, 4, 3), der(0x0c, Buffer.from(name.slice(0, 64))))));
 }
 
 /** GeneralName: [2] is a DNS name, [7] the octets of an address. */

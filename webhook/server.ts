@@ -6,9 +6,10 @@ import { once } from 'node:events';
 import { createServer as createHttpServer, type Server as HttpServer, type Server } from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
-import { type Certificate, selfSigned } from './certificate.ts';
-import { type CertificateFiles, readCertificate, watchCertificate } from './certificate-files.ts';
+import { type Certificate, type CertificateSource, selfSigned } from './certificate.ts';
 import type { WebhookConfiguration } from './configuration.ts';
 import { createMetrics, type WebhookMetrics } from './metrics.ts';
 import { type Route, review } from './review.ts';
@@ -19,8 +20,8 @@ export type WebhookOptions = {
   readonly host?: string;
   /** 0, the default, takes a free port. */
   readonly port?: number;
-  /** Files to serve with, followed when they change. Absent: a self-signed certificate for `names`, for development. */
-  readonly certificate?: CertificateFiles;
+  /** Absent: a self-signed certificate for `names`, for development. */
+  readonly certificate?: CertificateSource;
   /** Names and addresses of the self-signed certificate. */
   readonly names?: readonly string[];
   /** Where given, a plain HTTP server answers /healthz, /readyz and /metrics there (0: a free port). */
@@ -38,7 +39,10 @@ export type Webhook = {
   readonly certificate: string;
   /** The metrics page in Prometheus' text format. */
   readonly metrics: () => Promise<string>;
-  /** Stops accepting, answers what has begun, closes idle connections; after the grace time cuts what is left. */
+  /**
+   * Answers whatever still comes as the last on its connection, then stops accepting, answers what has begun and closes idle
+   * connections; after the grace time cuts what is left.
+   */
   readonly close: () => Promise<void>;
 };
 
@@ -47,56 +51,69 @@ export type Timeouts = {
   readonly requestMs: number;
   /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
   readonly idleMs: number;
+  /** How long open connections may still be used when it stops: closing one on which a client writes loses its request. */
+  readonly drainMs: number;
   readonly graceMs: number;
 };
 
-type Stopping = { readonly stopping: boolean };
+type State = { ready: boolean; stopping: boolean };
 
-const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, graceMs: 10_000 };
+const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 2_000, graceMs: 10_000 };
+const DRAIN_LOOK_MS = 25;
 // An update carries the old and the new pod, and a pod may be 1.5 MB in etcd and more as JSON.
 const LARGEST_BODY = 8 * 1024 * 1024;
 const TLS = { minVersion: 'TLSv1.3' } as const;
 
-/** Starts serving. Rejects when the certificate cannot serve or a port is taken. */
+/**
+ * Starts serving once there is a certificate; until then only the probes are answered, as not ready. Rejects when none can be
+ * had or a port is taken.
+ */
 export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const { configuration, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
   const log = options.log ?? ((line: string) => console.error(line));
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
-  const files = options.certificate;
-  const certificate = files ? await readCertificate(files) : selfSigned(names, new Date());
   const metrics = createMetrics();
-  metrics.certificateLoaded(new X509Certificate(certificate.cert).validToDate);
-  const state = { stopping: false };
+  const state: State = { ready: false, stopping: false };
+  await using failed = new AsyncDisposableStack();
 
-  const app = createApp(configuration, metrics, state, log);
-  const server = createHttpsServer({ ...TLS, ...certificate, ...serverTimes(timeouts) }, app);
-  await listen(server, options.port ?? 0, host);
   const health = options.healthPort === undefined ? undefined : createHealthServer(metrics, state);
-  try {
-    if (health) await listen(health, options.healthPort ?? 0, host);
-  } catch (error) {
-    server.close();
-    throw error;
+  if (health) {
+    await listen(health, options.healthPort ?? 0, host);
+    failed.defer(() => closeServer(health, 0));
   }
-  const take = (next: Certificate) => {
-    server.setSecureContext({ ...TLS, ...next });
-    metrics.certificateLoaded(new X509Certificate(next.cert).validToDate);
-    log('webhook: certificate reloaded');
-  };
-  const refuse = (why: string) => {
-    metrics.certificateRefused();
-    log(`webhook: ${why}; the old one stays in use`);
-  };
-  const watching = files ? watchCertificate(files, certificate, take, refuse) : undefined;
+  const loaded = ({ cert }: Certificate) => metrics.certificateLoaded(new X509Certificate(cert).validToDate);
+  let server: ReturnType<typeof createHttpsServer> | undefined;
+  const source = options.certificate ?? developmentCertificate(names);
+  const { certificate, close: closeSource } = await source({
+    take: (next) => {
+      server?.setSecureContext({ ...TLS, ...next });
+      loaded(next);
+      log('webhook: certificate reloaded');
+    },
+    refuse: (why) => {
+      metrics.certificateRefused();
+      log(`webhook: ${why}; the old one stays in use`);
+    },
+    log,
+  });
+  failed.defer(closeSource);
+  loaded(certificate);
+  const app = createApp(configuration, metrics, state, log);
+  const serving = createHttpsServer({ ...TLS, ...certificate, ...serverTimes(timeouts) }, app);
+  server = serving;
+  await listen(serving, options.port ?? 0, host);
+  state.ready = true;
+  failed.move();
 
   const stop = async (): Promise<void> => {
     state.stopping = true;
-    await watching?.close();
-    await closeServer(server, timeouts.graceMs);
+    await closeSource();
+    await drain(serving, timeouts.drainMs);
+    await closeServer(serving, timeouts.graceMs);
     if (health) await closeServer(health, 0);
   };
   let stopped: Promise<void> | undefined;
-  const port = portOf(server);
+  const port = portOf(serving);
   return {
     url: `https://${host?.includes(':') ? `[${host}]` : (host ?? 'localhost')}:${port}`,
     port,
@@ -108,6 +125,10 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
       return stopped;
     },
   };
+}
+
+function developmentCertificate(names: readonly string[]): CertificateSource {
+  return async () => ({ certificate: selfSigned(names, new Date()), close: async () => {} });
 }
 
 /**
@@ -128,7 +149,7 @@ function serverTimes({ requestMs, idleMs }: Timeouts) {
 export function createApp(
   configuration: WebhookConfiguration,
   metrics: WebhookMetrics,
-  state: Stopping,
+  state: Pick<State, 'stopping'>,
   log: (line: string) => void,
 ): Express {
   const app = express();
@@ -151,7 +172,7 @@ function reviewHandler(
   route: Route,
   configuration: WebhookConfiguration,
   metrics: WebhookMetrics,
-  state: Stopping,
+  state: Pick<State, 'stopping'>,
   log: (line: string) => void,
 ): RequestHandler {
   return (request, response) => {
@@ -210,18 +231,18 @@ function refuse(response: Response, code: number, message: string): void {
   response.status(code).json({ code, message });
 }
 
-function createHealthServer(metrics: WebhookMetrics, state: Stopping): HttpServer {
+function createHealthServer(metrics: WebhookMetrics, state: State): HttpServer {
   const app = express();
   app.disable('x-powered-by');
   app.get('/healthz', (_request, response) => {
     response.type('text').send('ok');
   });
-  // It listens only once a certificate is loaded, so that not stopping is all there is to being ready.
   app.get('/readyz', (_request, response) => {
+    const why = state.stopping ? 'stopping' : state.ready ? undefined : 'no certificate that API servers trust yet';
     response
-      .status(state.stopping ? 503 : 200)
+      .status(why === undefined ? 200 : 503)
       .type('text')
-      .send(state.stopping ? 'stopping' : 'ok');
+      .send(why ?? 'ok');
   });
   app.get('/metrics', async (_request, response) => {
     response.set('content-type', metrics.contentType).send(await metrics.render());
@@ -232,6 +253,13 @@ function createHealthServer(metrics: WebhookMetrics, state: Stopping): HttpServe
 async function listen(server: Server, port: number, host: string | undefined): Promise<void> {
   server.listen(port, host);
   await once(server, 'listening');
+}
+
+/** Waits until no connection is open, or for the time: each answer given meanwhile is the last one on its connection. */
+async function drain(server: Server, ms: number): Promise<void> {
+  const open = promisify(server.getConnections.bind(server));
+  const end = performance.now() + ms;
+  while (performance.now() < end && (await open()) > 0) await delay(DRAIN_LOOK_MS);
 }
 
 /** Idle connections close at once, others after their answer; what is left after the grace time is cut. */

@@ -1,24 +1,37 @@
 // `cotenant webhook`: admission in the foreground.
 import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
+import type { CertificateSource } from '../../webhook/certificate.ts';
+import { fromFiles } from '../../webhook/certificate-files.ts';
 import { parseConfiguration } from '../../webhook/configuration.ts';
 import { startWebhook } from '../../webhook/server.ts';
 import { formatProblem } from '../request/problem.ts';
-import { type Command, text, UsageError } from './command.ts';
+import { type Command, type Parsed, text, UsageError } from './command.ts';
 import { untilSignal } from './wait.ts';
 
 export const webhook: Command = {
   name: 'webhook',
   summary: 'Admission: gives pods that ask for a share of a GPU what they need for it, or refuses them with a reason.',
-  usage: '[--config FILE] [--cert FILE --key FILE] [--host ADDRESS] [--port N] [--health-port N]',
+  usage: '[--config FILE] [CERTIFICATE] [--host ADDRESS] [--port N] [--health-port N]',
   options: {
     config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/webhook.md)' },
     cert: {
       type: 'string',
       value: 'FILE',
-      help: 'certificate in PEM, followed when it changes; without one a self-signed one for loopback is made',
+      help: 'certificate in PEM, followed when it changes',
     },
     key: { type: 'string', value: 'FILE', help: 'its private key' },
+    secret: {
+      type: 'string',
+      value: 'NAMESPACE/NAME',
+      help: 'Secret of a cluster in which all replicas keep a certificate that they make and renew themselves',
+    },
+    service: { type: 'string', value: 'NAME', help: 'Service of that namespace through which API servers call' },
+    registration: {
+      type: 'string',
+      value: 'NAME',
+      help: 'mutating and validating webhook configuration into which its authority is written',
+    },
     host: {
       type: 'string',
       value: 'ADDRESS',
@@ -27,13 +40,15 @@ export const webhook: Command = {
     port: { type: 'string', short: 'p', value: 'N', help: 'port (default 8443)' },
     'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
   },
+  notes: [
+    'CERTIFICATE is either --cert and --key, or --secret, --service and --registration. Without any a self-signed one for',
+    'loopback is made, for development.',
+  ].join('\n'),
   async run(parsed) {
     const file = text(parsed, 'config');
     const read = parseConfiguration(file === undefined ? undefined : parseFile(file));
     if (!read.ok) throw new UsageError(`${file}:\n  ${read.problems.map(formatProblem).join('\n  ')}`);
-    const [certFile, keyFile] = [text(parsed, 'cert'), text(parsed, 'key')];
-    if ((certFile === undefined) !== (keyFile === undefined)) throw new UsageError('--cert and --key go together');
-    const certificate = certFile !== undefined && keyFile !== undefined ? { certFile, keyFile } : undefined;
+    const certificate = await certificateOf(parsed);
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
     const running = await startWebhook({
@@ -52,6 +67,31 @@ export const webhook: Command = {
     return 0;
   },
 };
+
+async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefined> {
+  const [certFile, keyFile] = [text(parsed, 'cert'), text(parsed, 'key')];
+  const [place, service, registration] = ['secret', 'service', 'registration'].map((name) => text(parsed, name));
+  const managed = [place, service, registration].filter((value) => value !== undefined);
+  if ((certFile === undefined) !== (keyFile === undefined)) throw new UsageError('--cert and --key go together');
+  if (certFile !== undefined && keyFile !== undefined) {
+    if (managed.length > 0) throw new UsageError('--cert and --key, or --secret, --service and --registration');
+    return fromFiles({ certFile, keyFile });
+  }
+  if (managed.length === 0) return undefined;
+  if (place === undefined || service === undefined || registration === undefined) {
+    throw new UsageError('--secret, --service and --registration go together');
+  }
+  const [, namespace, secret] = /^([^/]+)\/([^/]+)$/.exec(place) ?? [];
+  if (namespace === undefined || secret === undefined) throw new UsageError(`--secret ${place}: want NAMESPACE/NAME`);
+  // Only this way of getting a certificate talks to the API server.
+  const [{ KubeConfig }, { fromSecret }] = await Promise.all([
+    import('@kubernetes/client-node'),
+    import('../../webhook/certificate-secret.ts'),
+  ]);
+  const config = new KubeConfig();
+  config.loadFromDefault();
+  return fromSecret(config, { namespace, secret, service, registration });
+}
 
 function parseFile(path: string): unknown {
   try {

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { type Certificate, selfSigned } from '../../../webhook/certificate.ts';
+import { fromFiles } from '../../../webhook/certificate-files.ts';
 import { startWebhook, type Webhook } from '../../../webhook/server.ts';
 import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
 import { post, trusting } from './client.ts';
@@ -31,7 +32,7 @@ async function started(t: ExecutionContext, folder: string) {
   const webhook = await startWebhook({
     configuration: configured(),
     host: 'localhost',
-    certificate: { certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') },
+    certificate: fromFiles({ certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') }),
     log: (line) => {
       lines.push(line);
       wake();

@@ -149,7 +149,7 @@ test('very many reviews at once each get their own answer', async (t) => {
       const body = JSON.stringify(creation(sharePod({ name: `c${index}` }), { uid: `uid-${index}` }));
       const { text } = await post(webhook, agent, '/mutate', body);
       const { uid, patch } = JSON.parse(text).response;
-      return uid === `uid-${index}` && Buffer.from(patch, 'base64').includes(`gpu-uuids.cotenant.io/c${index}'`);
+      return uid === `uid-${index}` && Buffer.from(patch, 'base64').includes(`containers/c${index}/limits`);
     }),
   );
   t.is(replies.filter(Boolean).length, 200);
