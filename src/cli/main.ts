@@ -14,6 +14,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   agent: async () => (await import('./agent.ts')).agent,
   webhook: async () => (await import('./webhook.ts')).webhook,
   scheduler: async () => (await import('./scheduler.ts')).scheduler,
+  'uninstall-check': async () => (await import('./uninstall-check.ts')).uninstallCheck,
   demo: async () => (await import('./demo.ts')).demo,
 };
 const PACKAGE = new URL('../../package.json', import.meta.url);

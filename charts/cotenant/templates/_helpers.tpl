@@ -99,8 +99,14 @@ seccompProfile:
 {{- define "cotenant.webhook.args" -}}
 - webhook
 - --config=/etc/cotenant/webhook/configuration.yaml
+{{- if eq .Values.webhook.certificate.source "self" }}
+- --secret={{ .Release.Namespace }}/{{ include "cotenant.webhook.certificate.name" . }}
+- --service={{ include "cotenant.webhook.name" . }}
+- --registration={{ include "cotenant.webhook.name" . }}
+{{- else }}
 - --cert=/etc/cotenant/certificate/tls.crt
 - --key=/etc/cotenant/certificate/tls.key
+{{- end }}
 - --port={{ .Values.webhook.port }}
 - --health-port={{ .Values.webhook.healthPort }}
 {{- with .Values.webhook.extraArgs }}
@@ -131,6 +137,8 @@ seccompProfile:
 {{- define "cotenant.webhook.certificate.name" -}}
 {{- if eq .Values.webhook.certificate.source "secret" -}}
 {{- required "webhook.certificate.secretName: name the Secret of type kubernetes.io/tls" .Values.webhook.certificate.secretName -}}
+{{- else if eq .Values.webhook.certificate.source "self" -}}
+{{- include "cotenant.webhook.name" . }}-keys
 {{- else -}}
 {{- include "cotenant.webhook.name" . }}-certificate
 {{- end -}}

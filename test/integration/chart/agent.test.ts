@@ -11,6 +11,7 @@ import { startRelay } from '../../../charts/cotenant/exporter/exporter.ts';
 import { DEFAULTS } from '../../../src/agent/configuration.ts';
 import { agent, configurationOf } from '../../../src/cli/agent.ts';
 import { parse } from '../../../src/cli/command.ts';
+import { uninstallCheck } from '../../../src/cli/uninstall-check.ts';
 import { webhook } from '../../../src/cli/webhook.ts';
 import { ALL, find, type Json, list, NAMESPACE, objectsOf, root, schemaAt, testWithHelm, workloads } from './chart.ts';
 
@@ -97,23 +98,104 @@ testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubele
   t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
 });
 
-testWithHelm('the agent may read pods and write Events, and the webhook may nothing', (t) => {
-  const objects = objectsOf(t, ALL);
-  const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
-  t.deepEqual(
-    rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
-    ['pods: get,list,watch', 'events: create', 'nodes: list,watch', 'nodes/status: patch'],
-  );
-  const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
-  t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
-  t.deepEqual(
-    objects.flatMap(({ kind, metadata }) => (/Role$/.test(String(kind)) ? [String(metadata?.name)] : [])),
-    ['cotenant-agent', 'cotenant-scheduler'],
-  );
-  const pod = podOf(objects, 'Deployment', 'cotenant-webhook');
-  t.is(Boolean(pod?.automountServiceAccountToken), false);
-  t.is(pod?.serviceAccountName, undefined);
+testWithHelm(
+  'the agent may read pods and write Events, and the webhook look after its own certificate, by name',
+  (t) => {
+    const objects = objectsOf(t, ALL);
+    const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
+    t.deepEqual(
+      rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
+      ['pods: get,list,watch', 'events: create', 'nodes: list,watch', 'nodes/status: patch'],
+    );
+    const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
+    t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
+    const named = (kind: string) =>
+      list(find(objects, kind, 'cotenant-webhook').rules).map(
+        ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
+      );
+    t.deepEqual(named('Role'), [
+      'secrets cotenant-webhook-keys: get,watch,create,patch',
+      'services cotenant-webhook: get',
+    ]);
+    t.deepEqual(named('ClusterRole'), [
+      'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,watch,patch',
+    ]);
+    for (const kind of ['RoleBinding', 'ClusterRoleBinding']) {
+      const { roleRef, subjects } = find(objects, kind, 'cotenant-webhook');
+      t.like(roleRef, { kind: kind.replace('Binding', ''), name: 'cotenant-webhook' });
+      t.deepEqual(subjects as unknown, [{ kind: 'ServiceAccount', name: 'cotenant-webhook', namespace: NAMESPACE }]);
+    }
+    const roles = objects
+      .filter(({ kind }) => /Role$/.test(String(kind)))
+      .map(({ metadata }) => String(metadata?.name));
+    t.deepEqual(roles.sort(), [
+      'cotenant-agent',
+      'cotenant-scheduler',
+      'cotenant-uninstall-check',
+      'cotenant-webhook',
+      'cotenant-webhook',
+    ]);
+  },
+);
+
+testWithHelm('a webhook whose certificate comes from elsewhere may nothing, and has no token', (t) => {
+  const others: readonly object[] = [
+    { source: 'generated' },
+    { source: 'secret', secretName: 'mine', caBundle: 'PEM' },
+    { source: 'certManager', issuerRef: { name: 'ours' } },
+  ];
+  for (const certificate of others) {
+    const objects = objectsOf(t, {
+      webhook: { enabled: true, certificate },
+      agent: { enabled: false },
+      scheduler: { enabled: false },
+    });
+    const left = objects.filter(
+      ({ kind, metadata }) =>
+        /Role|ServiceAccount/.test(String(kind)) && String(metadata?.name) !== 'cotenant-uninstall-check',
+    );
+    t.deepEqual(left, []);
+    const pod = podOf(objects, 'Deployment', 'cotenant-webhook');
+    t.is(Boolean(pod?.automountServiceAccountToken), false);
+    t.is(pod?.serviceAccountName, undefined);
+  }
 });
+
+testWithHelm(
+  'before an uninstallation a Job without rights but to list pods asks whether one is left, and goes',
+  (t) => {
+    const name = 'cotenant-uninstall-check';
+    const objects = objectsOf(t, ALL);
+    const hooks = objects.filter(({ metadata }) => metadata?.annotations?.['helm.sh/hook'] !== undefined);
+    t.deepEqual(hooks.map(({ kind }) => String(kind)).sort(), [
+      'ClusterRole',
+      'ClusterRoleBinding',
+      'Job',
+      'ServiceAccount',
+    ]);
+    for (const { metadata, kind } of hooks) {
+      const annotations = metadata?.annotations;
+      t.is(String(metadata?.name), name);
+      t.is(String(annotations?.['helm.sh/hook']), 'pre-delete');
+      t.is(String(annotations?.['helm.sh/hook-delete-policy']), 'before-hook-creation,hook-succeeded');
+      t.is(String(annotations?.['helm.sh/hook-weight']), String(kind) === 'Job' ? 'undefined' : '-1', String(kind));
+    }
+    t.deepEqual(find(objects, 'ClusterRole', name).rules as unknown, [
+      { apiGroups: [''], resources: ['pods'], verbs: ['list'] },
+    ]);
+    const job = find(objects, 'Job', name);
+    t.is(String(job.metadata?.annotations?.['helm.sh/hook-output-log-policy']), 'hook-failed');
+    t.is(Number(job.spec?.backoffLimit), 0, 'it fails at the first answer');
+    const [container] = list(podOf(objects, 'Job', name)?.containers);
+    t.like(container?.securityContext, STRICT);
+    t.deepEqual(list(container?.args).map(String), [uninstallCheck.name]);
+    t.is(String(container?.image), 'cotenant:0.1.0');
+    t.is(String(container?.terminationMessagePolicy), 'FallbackToLogsOnError');
+    // Where no pod can have the volume there is nothing to ask.
+    const none = [{}, { ...ALL, uninstallCheck: { enabled: false } }];
+    for (const values of none) t.false(objectsOf(t, values).some(({ kind }) => String(kind) === 'Job'));
+  },
+);
 
 testWithHelm(
   'the program takes the command lines that it is given, and reads the settings that the chart writes',

@@ -70,9 +70,9 @@ export function list(value: Json | undefined): readonly Json[] {
   return Array.isArray(value) ? value : [];
 }
 
-/** Workloads of the chart: what has a pod template. */
+/** Workloads of the chart: what has a pod template and stays. */
 export function workloads(objects: readonly Json[]): readonly Json[] {
-  return objects.filter((object) => object.spec?.template !== undefined);
+  return objects.filter(({ kind, spec }) => spec?.template !== undefined && String(kind) !== 'Job');
 }
 
 export type Schema = {

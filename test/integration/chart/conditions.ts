@@ -1,6 +1,7 @@
-// Decides like an API server whether a registration calls its webhook: rules, then every match condition, in CEL.
-// Owns that decision for pods; CEL itself is @bufbuild/cel, which passes the language's conformance tests.
-import { celEnv, parse, plan } from '@bufbuild/cel';
+// Decides like an API server whether a registration calls its webhook, and what a policy says: rules, then every expression,
+// in CEL. Owns that decision for pods; CEL itself is @bufbuild/cel, which passes the language's conformance tests.
+import { celEnv, isCelError, parse, plan } from '@bufbuild/cel';
+import { strings } from '@bufbuild/cel/ext';
 import { field, type JsonObject, textAt } from '../../../src/request/json.ts';
 import { type Json, list } from './chart.ts';
 
@@ -12,7 +13,7 @@ export type Hook = {
   readonly calls: (review: JsonObject) => boolean;
 };
 
-const env = celEnv();
+const env = celEnv({ funcs: strings });
 
 /** The webhooks of one registration. Compiles their conditions, so that one that is no CEL throws here. */
 export function hooksOf(registration: Json): readonly Hook[] {
@@ -47,7 +48,47 @@ function holds(condition: Condition, review: JsonObject): boolean {
   const request = field(review, 'request');
   const { object = null, oldObject = null } = JSON.parse(JSON.stringify(request ?? {}));
   const known = { operation: textAt(request, 'operation') ?? '', subResource: textAt(request, 'subResource') ?? '' };
-  const result = condition({ object, oldObject, request: known });
-  if (typeof result !== 'boolean') throw new Error(`a condition answers ${String(result)}`);
+  return decided(condition({ object, oldObject, request: known }));
+}
+
+/** What a policy's validations say against a review, in their order; nothing: it is allowed. Rules are not looked at. */
+export function denialsOf(policy: Json): (review: JsonObject) => readonly string[] {
+  const compiled = (value: Json | undefined) => plan(env, parse(String(value))) as unknown as Condition;
+  const conditions = list(policy.spec?.matchConditions).map(({ expression }) => compiled(expression));
+  const variables = list(policy.spec?.variables).map(
+    ({ name, expression }) => [String(name), compiled(expression)] as const,
+  );
+  const validations = list(policy.spec?.validations).map(({ expression, message, messageExpression }) => ({
+    holds: compiled(expression),
+    says: messageExpression === undefined ? () => String(message) : compiled(messageExpression),
+  }));
+  return (review) => {
+    const request = field(review, 'request');
+    const {
+      object = null,
+      oldObject = null,
+      operation = '',
+      userInfo = {},
+    } = JSON.parse(JSON.stringify(request ?? {}));
+    const user = { username: '', groups: [], ...userInfo };
+    const bindings = {
+      object,
+      oldObject,
+      request: { operation, userInfo: user },
+      variables: {} as Record<string, unknown>,
+    };
+    if (!conditions.every((condition) => decided(condition(bindings)))) return [];
+    for (const [name, compute] of variables) bindings.variables[name] = checked(compute(bindings));
+    return validations.filter(({ holds: good }) => !decided(good(bindings))).map(({ says }) => String(says(bindings)));
+  };
+}
+
+function decided(result: unknown): boolean {
+  if (typeof result !== 'boolean') throw new Error(`an expression answers ${String(result)}`);
+  return result;
+}
+
+function checked(result: unknown): unknown {
+  if (isCelError(result)) throw new Error(result.message);
   return result;
 }

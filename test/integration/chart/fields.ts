@@ -9,6 +9,7 @@ type Model = { readonly attributeTypeMap?: readonly Attribute[] };
 const VERSIONS: Readonly<Record<string, string>> = {
   v1: 'V1',
   'apps/v1': 'V1',
+  'batch/v1': 'V1',
   'policy/v1': 'V1',
   'storage.k8s.io/v1': 'V1',
   'rbac.authorization.k8s.io/v1': 'V1',

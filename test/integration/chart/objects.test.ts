@@ -58,13 +58,22 @@ testWithHelm('with everything on each object is there once', (t) => {
     [
       ...DEFAULTS,
       'CSIDriver/cotenant.io',
+      ...['ClusterRole', 'ClusterRoleBinding', 'Job', 'ServiceAccount'].map(
+        (kind) => `${kind}/cotenant-uninstall-check`,
+      ),
+      ...['ClusterRole', 'ClusterRoleBinding', 'Role', 'RoleBinding', 'ServiceAccount'].map(
+        (kind) => `${kind}/cotenant-webhook`,
+      ),
+      ...['bindings', 'debug', 'grants', 'nodes', 'shares'].flatMap((name) => [
+        `ValidatingAdmissionPolicy/cotenant-${name}`,
+        `ValidatingAdmissionPolicyBinding/cotenant-${name}`,
+      ]),
       'ConfigMap/cotenant-dashboards',
       'ConfigMap/cotenant-webhook',
       'Deployment/cotenant-webhook',
       'MutatingWebhookConfiguration/cotenant-webhook',
       'PodDisruptionBudget/cotenant-webhook',
       'PrometheusRule/cotenant',
-      'Secret/cotenant-webhook-certificate',
       'Service/cotenant-webhook',
       'ServiceMonitor/cotenant-agent',
       'ServiceMonitor/cotenant-scheduler',
@@ -97,7 +106,7 @@ testWithHelm(
       webhook: { enabled: true, ...extra },
       scheduler: { enabled: true, ...extra },
     });
-    const clusterWide = /^(ClusterRole.*|CSIDriver|.*WebhookConfiguration)$/;
+    const clusterWide = /^(ClusterRole.*|CSIDriver|.*WebhookConfiguration|ValidatingAdmissionPolicy.*)$/;
     for (const { kind, metadata } of objects) {
       t.is(String(metadata?.namespace), clusterWide.test(String(kind)) ? 'undefined' : NAMESPACE, String(kind));
       t.is(String(metadata?.labels?.['app.kubernetes.io/instance']), 'cotenant');

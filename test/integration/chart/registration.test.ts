@@ -9,6 +9,7 @@ import { type Route, review } from '../../../webhook/review.ts';
 import { configured, creation, FIXTURES, fixture, sharePod } from '../../unit/webhook/reviews.ts';
 import { find, type Json, list, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
 import { type Hook, hooksOf } from './conditions.ts';
+import { pod } from './pods.ts';
 
 const HOST = `cotenant-webhook.${NAMESPACE}.svc`;
 const rules = { dialects: ['ack', 'metagpu'] };
@@ -137,51 +138,6 @@ testWithHelm('each recorded review about which the webhook does something reache
   for (const name of names) t.deepEqual(notCalled(all, fixture(name)), [], name);
 });
 
-const name = fc.constantFrom(
-  'cotenant.io/gpu-memory',
-  'cotenant.io/new',
-  'aliyun.com/gpu-mem',
-  'cnvrg.io/metagpu',
-  'cpu',
-);
-const amounts = fc.dictionary(name, fc.constantFrom('1', '4Gi', '150'), { maxKeys: 2, noNullPrototype: true });
-const container = fc.record(
-  {
-    name: fc.constantFrom('main', 'side'),
-    resources: fc.record({ limits: amounts, requests: amounts }, { requiredKeys: [], noNullPrototype: true }),
-    env: fc.constantFrom([], [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }]),
-    securityContext: fc.constantFrom({ privileged: true }, {}),
-  },
-  { requiredKeys: ['name'], noNullPrototype: true },
-);
-const volumes: readonly JsonObject[] = [
-  { name: 'data', emptyDir: {} },
-  { name: 'cotenant', emptyDir: {} },
-  { name: 'cotenant', csi: { driver: 'cotenant.io' } },
-  { name: 'mine', csi: { driver: 'cotenant.io', readOnly: true } },
-  { name: 'other', csi: { driver: 'secrets.example.com' } },
-];
-const key = fc.constantFrom(
-  'cotenant.io/template',
-  'cotenant.io/grant',
-  'gpu-uuids.cotenant.io/main',
-  'cotenant.io/request',
-  'note',
-);
-const annotations = fc.dictionary(key, fc.constantFrom('small', 'x'), { maxKeys: 2, noNullPrototype: true });
-/** Pods as an API server would pass them on: with metadata, containers, and no mounts of volumes that are not there. */
-const pod = fc.record({
-  metadata: fc.record({ name: fc.constant('p'), annotations }, { requiredKeys: ['name'], noNullPrototype: true }),
-  spec: fc.record(
-    {
-      containers: fc.array(container, { minLength: 1, maxLength: 2 }),
-      initContainers: fc.array(container, { maxLength: 1 }),
-      volumes: fc.subarray([...volumes], { maxLength: 1 }),
-    },
-    { requiredKeys: ['containers'], noNullPrototype: true },
-  ),
-}) as fc.Arbitrary<JsonObject>;
-
 testWithHelm('no random pod that the webhook would patch or refuse gets past it, when created or when changed', (t) => {
   const all = hooks(t);
   let acting = 0;
@@ -216,7 +172,7 @@ const bytes = (text: Json | undefined) => Buffer.from(String(text), 'base64');
 testWithHelm(
   "helm's certificate is for the Service's name, signed by the authority that both registrations trust",
   (t) => {
-    const objects = objectsOf(t, withDialects);
+    const objects = objectsOf(t, { webhook: { enabled: true, certificate: { source: 'generated' } } });
     const secret = find(objects, 'Secret', 'cotenant-webhook-certificate');
     t.is(String(secret.type), 'kubernetes.io/tls');
     const [leaf, authority] = ['tls.crt', 'ca.crt'].map((file) => new X509Certificate(bytes(secret.data?.[file])));
@@ -231,6 +187,27 @@ testWithHelm(
     t.deepEqual([...new Set(registered)], [String(secret.data?.['ca.crt'])]);
   },
 );
+
+testWithHelm('by default the webhook makes its certificate, and both registrations are left to it to fill', (t) => {
+  const objects = objectsOf(t, withDialects);
+  t.false(objects.some(({ kind }) => String(kind) === 'Secret'));
+  for (const { clientConfig } of objects.flatMap(({ webhooks }) => list(webhooks)))
+    t.is(clientConfig?.caBundle, undefined);
+  const pod = find(objects, 'Deployment', 'cotenant-webhook').spec?.template?.spec;
+  t.deepEqual(
+    list(pod?.volumes).map(({ name }) => String(name)),
+    ['configuration'],
+  );
+  const args = list(pod?.containers?.[0]?.args).map(String);
+  for (const arg of [
+    `--secret=${NAMESPACE}/cotenant-webhook-keys`,
+    '--service=cotenant-webhook',
+    '--registration=cotenant-webhook',
+  ]) {
+    t.true(args.includes(arg), arg);
+  }
+  t.false(args.some((arg) => /^--(cert|key)=/.test(arg)));
+});
 
 testWithHelm('with a Secret of the operator the authority is asked for, and used', (t) => {
   const given = (certificate: object) => ({

@@ -85,7 +85,8 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   // A user without capabilities cannot listen there.
   ['webhook.port', 443],
   ['webhook.mutateTimeoutSeconds', 31],
-  ['webhook.certificate.source', 'self'],
+  ['webhook.certificate.source', 'acme'],
+  ['policies.enabled', 'yes'],
   ['webhook.configuration.rules.dialects', ['hami']],
   ['webhook.configuration.rules.ack.unit', 'GB'],
   ['webhook.configuration.deviceRoute', 'cdi'],
@@ -111,7 +112,16 @@ testWithHelm('values of a chart that did not have a part yet still work (helm up
   // The scheduler is on by default, and off where the values are older than it.
   const byDefault = kinds({ scheduler: { enabled: false } });
   t.deepEqual(kinds({ scheduler: null }), byDefault);
-  for (const part of ['csi', 'nri', 'webhook', 'serviceMonitor', 'prometheusRule', 'grafanaDashboard']) {
+  for (const part of [
+    'csi',
+    'nri',
+    'webhook',
+    'policies',
+    'uninstallCheck',
+    'serviceMonitor',
+    'prometheusRule',
+    'grafanaDashboard',
+  ]) {
     t.deepEqual(kinds({ scheduler: null, [part]: null }), byDefault, part);
   }
 });
@@ -159,5 +169,8 @@ testWithHelm('what is told after an installation says what does not work yet', (
   const all = notes('csi.enabled=true', 'webhook.enabled=true');
   t.regex(all, /csi.enabled is on all the same/);
   t.regex(all, /they then wait for both/);
-  t.regex(all, /certificate was made by helm and is valid for 365 days/);
+  t.regex(all, /replicas make its certificate themselves and renew it/);
+  t.regex(all, /`helm uninstall` is refused while pods/);
+  const generated = notes('webhook.enabled=true', 'webhook.certificate.source=generated');
+  t.regex(generated, /certificate was made by helm and is valid for 365 days/);
 });

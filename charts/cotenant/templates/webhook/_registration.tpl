@@ -16,13 +16,17 @@ admissionReviewVersions: [v1]
 sideEffects: None
 matchPolicy: Equivalent
 namespaceSelector:
-  matchExpressions:
-    # Ours and the system's must start while the webhook is down.
-    - key: kubernetes.io/metadata.name
-      operator: NotIn
-      values:
-        - {{ .Release.Namespace }}
-        {{- range without .Values.webhook.excludedNamespaces .Release.Namespace }}
-        - {{ . }}
-        {{- end }}
+  {{- include "cotenant.webhook.namespaces" . | nindent 2 }}
+{{- end -}}
+
+{{/* All namespaces but ours and those that are excluded: both must start while the webhook is down. */}}
+{{- define "cotenant.webhook.namespaces" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values:
+      - {{ .Release.Namespace }}
+      {{- range without .Values.webhook.excludedNamespaces .Release.Namespace }}
+      - {{ . }}
+      {{- end }}
 {{- end -}}

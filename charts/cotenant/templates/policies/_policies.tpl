@@ -1,0 +1,64 @@
+{{/*
+Parts of ValidatingAdmissionPolicies. What a patched pod looks like is decided in webhook/volume.ts, webhook/guard.ts and
+webhook/environment.ts; the expressions here say the same again, in CEL, for pods that those never saw.
+*/}}
+
+{{- define "cotenant.policies.enabled" -}}
+{{- if and (.Values.webhook).enabled (.Values.policies).enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* Head of a policy's object. Takes a dict of root, kind and name. */}}
+{{- define "cotenant.policy.head" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: {{ .kind }}
+metadata:
+  name: {{ include "cotenant.fullname" .root }}-{{ .name }}
+  labels: {{- include "cotenant.labels" (dict "root" .root "component" "policies") | nindent 4 }}
+{{- end -}}
+
+{{/* Takes a dict of root and name. */}}
+{{- define "cotenant.policy.binding" -}}
+{{ include "cotenant.policy.head" (dict "root" .root "kind" "ValidatingAdmissionPolicyBinding" "name" .name) }}
+spec:
+  policyName: {{ include "cotenant.fullname" .root }}-{{ .name }}
+  validationActions: [Deny]
+{{- end -}}
+
+{{- define "cotenant.policy.namespaces" -}}
+namespaceSelector:
+  {{- include "cotenant.webhook.namespaces" . | nindent 2 }}
+{{- end -}}
+
+{{- define "cotenant.cel.annotations" -}}
+has({{ . }}.metadata.annotations) ? {{ . }}.metadata.annotations : {}
+{{- end -}}
+
+{{/* A key that says what a pod got. */}}
+{{- define "cotenant.cel.grant-key" -}}
+(k == 'cotenant.io/grant' || k.startsWith('gpu-uuids.cotenant.io/'))
+{{- end -}}
+
+{{/*
+A capability among those that let a container mount, load or trace its way out, however it is spelt. Takes a list of names.
+*/}}
+{{- define "cotenant.cel.privileged" -}}
+has(c.securityContext) && ((has(c.securityContext.privileged) && c.securityContext.privileged)
+|| (has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add)
+    && c.securityContext.capabilities.add.exists(a, a.upperAscii().replace('CAP_', '') in [{{ join ", " . }}])))
+{{- end -}}
+
+{{/* Mounts that NVIDIA's toolkit takes for a list of devices. Paths are compared as a runtime resolves them. */}}
+{{- define "cotenant.cel.device-list" -}}
+has(c.volumeMounts) && c.volumeMounts.exists(m, ('/' + m.mountPath + '/').matches('^{{ include "cotenant.cel.slash" . }}(var{{ include "cotenant.cel.slash" . }})?run{{ include "cotenant.cel.slash" . }}nvidia-container-devices/'))
+{{- end -}}
+
+{{/* A regular expression for what separates two names in a path. */}}
+{{- define "cotenant.cel.slash" -}}
+/([.]?/)*
+{{- end -}}
+
+{{/* A path at or below the ones through which limits reach a container, or one with ".." in it. Takes the path in CEL. */}}
+{{- define "cotenant.cel.reserved" -}}
+{{- $slash := include "cotenant.cel.slash" . -}}
+('/' + {{ . }} + '/').matches('^{{ $slash }}((var{{ $slash }})?run{{ $slash }}cotenant|etc{{ $slash }}ld[.]so[.]preload)/|/[.][.]/')
+{{- end -}}

@@ -1,0 +1,120 @@
+// The policy on pods with shares held against the webhook, on random pods: it refuses none that the webhook has patched, and
+// each that the webhook would still patch. That API servers take the policies for the same is shown in test/cluster.
+import type { ExecutionContext } from 'ava';
+import fc from 'fast-check';
+import { field, type JsonObject, listAt } from '../../../src/request/json.ts';
+import { OWN_RESOURCES } from '../../../src/request/names.ts';
+import { DEVICE_ROUTES } from '../../../webhook/configuration.ts';
+import { injectPod } from '../../../webhook/inject.ts';
+import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
+import { find, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
+import { denialsOf } from './conditions.ts';
+import { pod, soundPod } from './pods.ts';
+
+const settings = (deviceRoute: string) => ({
+  deviceRoute,
+  rules: { dialects: ['ack', 'metagpu'], templates: { small: { gpuMemory: '1Gi' } } },
+});
+
+function policy(t: ExecutionContext, name: string, deviceRoute = 'nri') {
+  const objects = objectsOf(t, { webhook: { enabled: true, configuration: settings(deviceRoute) } });
+  return denialsOf(find(objects, 'ValidatingAdmissionPolicy', `cotenant-${name}`));
+}
+
+/** Asks in our own names, which is what the policies look at. */
+const asks = (given: JsonObject) =>
+  ['containers', 'initContainers']
+    .flatMap((list) => listAt(field(given, 'spec'), list))
+    .flatMap((each) => ['limits', 'requests'].map((kind) => field(field(each, 'resources'), kind)))
+    .some((amounts) => OWN_RESOURCES.some((name) => field(amounts, name) !== undefined));
+
+for (const deviceRoute of DEVICE_ROUTES) {
+  testWithHelm(
+    `a random pod passes the policy when the webhook is done with it, and not before (${deviceRoute})`,
+    (t) => {
+      const denials = policy(t, 'shares', deviceRoute);
+      const configuration = configured(settings(deviceRoute));
+      const seen = { patched: 0, untouched: 0 };
+      fc.assert(
+        fc.property(fc.oneof(pod, soundPod), (given) => {
+          const injection = injectPod(given, 'team-a', configuration);
+          if (injection.kind === 'refused') return;
+          const [before, after] = [given, injection.kind === 'patched' ? injection.pod : given].map((each) =>
+            denials(creation(each)),
+          );
+          if (after?.length !== 0) throw new Error(`refused though the webhook is done: ${after}`);
+          if (injection.kind === 'patched' && asks(given) && before?.length === 0)
+            throw new Error('allowed as it came');
+          seen[injection.kind] += 1;
+        }),
+        { numRuns: 400 },
+      );
+      t.true(seen.patched > 20 && seen.untouched > 20, JSON.stringify(seen));
+    },
+  );
+}
+
+testWithHelm('each of our resources makes a pod one with a share, as a limit and as a request', (t) => {
+  const denials = policy(t, 'shares');
+  for (const name of OWN_RESOURCES) {
+    for (const kind of ['limits', 'requests']) {
+      const given = sharePod({ resources: { [kind]: { [name]: '1' } } });
+      t.regex(denials(creation(given))[0] ?? '', /lacks the volume of Cotenant/, `${name} in ${kind}`);
+    }
+  }
+  t.deepEqual(denials(creation(sharePod({ resources: { limits: { 'cotenant.io/new': '1' } } }))), []);
+});
+
+testWithHelm('the image of a static pod is left to the node, but only as its kubelet sends it', (t) => {
+  const denials = policy(t, 'shares');
+  const image = sharePod({}, { nodeName: 'gpu-1' }, { annotations: { 'kubernetes.io/config.mirror': 'x' } });
+  const by = (username: string, ...groups: string[]) => denials(creation(image, { userInfo: { username, groups } }));
+  t.deepEqual(by('system:node:gpu-1', 'system:nodes'), []);
+  t.true(by('alice', 'system:nodes').length > 0);
+  t.true(by('system:node:gpu-1').length > 0);
+});
+
+testWithHelm('who writes what is said once, and follows the release and the settings', (t) => {
+  const values = { webhook: { enabled: true, configuration: { annotationWriters: ['alice'] } } };
+  const changed = (given: object, username: string) => {
+    const denials = denialsOf(
+      find(objectsOf(t, given as typeof values), 'ValidatingAdmissionPolicy', 'cotenant-grants'),
+    );
+    const after = sharePod({}, {}, { annotations: { 'cotenant.io/grant': '{}' } });
+    return denials(creation(after, { operation: 'UPDATE', oldObject: sharePod(), userInfo: { username } }));
+  };
+  t.deepEqual(changed(values, 'alice'), []);
+  t.deepEqual(changed(values, `system:serviceaccount:${NAMESPACE}:cotenant-agent`), []);
+  t.deepEqual(changed(values, 'bob'), [
+    'metadata.annotations: cotenant.io/grant may not be changed by "bob"; to ask for something else create the pod anew',
+  ]);
+  const sent = (given: object, username: string) => {
+    const denials = denialsOf(
+      find(objectsOf(t, given as typeof values), 'ValidatingAdmissionPolicy', 'cotenant-bindings'),
+    );
+    const metadata = { name: 'p', annotations: { 'gpu-uuids.cotenant.io/main': 'x' } };
+    return denials(creation({ metadata }, { userInfo: { username } })).length;
+  };
+  const account = (name: string) => `system:serviceaccount:${NAMESPACE}:${name}`;
+  t.is(sent(values, account('cotenant-scheduler')), 0);
+  t.is(sent(values, 'alice'), 1);
+});
+
+testWithHelm('policies are there with the webhook alone, bound, closed, and away from the same namespaces', (t) => {
+  const kinds = (values: object) =>
+    objectsOf(t, { ...values }).filter(({ kind }) => String(kind).startsWith('ValidatingAdmissionPolicy'));
+  t.deepEqual(kinds({}), []);
+  t.deepEqual(kinds({ webhook: { enabled: true }, policies: { enabled: false } }), []);
+  const all = kinds({ webhook: { enabled: true, excludedNamespaces: ['kube-system', 'ci'] } });
+  t.is(all.length, 10);
+  for (const { kind, metadata, spec } of all) {
+    if (String(kind) === 'ValidatingAdmissionPolicyBinding') {
+      t.deepEqual(spec as unknown, { policyName: String(metadata?.name), validationActions: ['Deny'] });
+      continue;
+    }
+    t.is(String(spec?.failurePolicy), 'Fail');
+    const clusterWide = String(metadata?.name) === 'cotenant-nodes';
+    const excluded = spec?.matchConstraints?.namespaceSelector?.matchExpressions?.[0]?.values;
+    t.deepEqual(excluded as unknown, clusterWide ? undefined : [NAMESPACE, 'kube-system', 'ci']);
+  }
+});
