@@ -5,20 +5,20 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { agent } from './agent/agent.ts';
 import { type Bench, withTeardown } from './bench.ts';
+import { burst } from './burst/burst.ts';
 import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
 import { webhook } from './webhook/webhook.ts';
 
-const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook];
+const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, burst];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   compute: 'nothing shares compute yet',
   extender: 'there is no scheduler extender yet',
   operate: 'there is no run in a cluster yet',
   placement: 'placement over many nodes does not exist yet',
-  burst: 'there is no scheduler extender and no CSI driver yet',
 };
 const NAMES = [...BENCHES.map((bench) => bench.name), ...Object.keys(LATER)];
 const USAGE = `usage: npm run bench -- [NAME...] [--json] [--quick] [--trace DIR]; names: ${NAMES.join(', ')}`;

@@ -1,0 +1,93 @@
+// Everything of ours on a bed: images, simulated cards, the chart with all its parts on, ready to take pods. Owns what that
+// takes; what is then done with it is the caller's.
+import { type Helm, lookForHelm, readyHelm } from '../../support/helm.ts';
+import { eventually } from '../../support/node.ts';
+import { type Bed, bedGround, type Ground, startBed } from './bed.ts';
+import { INSIDE } from './cards.ts';
+import { NODE_NAME } from './node.ts';
+import {
+  addClientImage,
+  addCotenantImage,
+  addKubeSchedulerImage,
+  addSimulatedCards,
+  installChart,
+  KUBE_SCHEDULER_IMAGE,
+} from './product.ts';
+
+export type WholeGround =
+  | {
+      readonly ok: true;
+      readonly ground: Extract<Ground, { ok: true }>;
+      readonly helm: Exclude<Helm, { kind: 'missing' }>;
+    }
+  | { readonly ok: false; readonly reason: string };
+
+/** What the whole stands on, without building any of it; or why it cannot be had here. */
+export function wholeGround(say: (line: string) => void): WholeGround {
+  const ground = bedGround(say, false);
+  if (!ground.ok) return ground;
+  const helm = lookForHelm();
+  return helm.kind === 'missing' ? { ok: false, reason: helm.reason } : { ok: true, ground, helm };
+}
+
+export type Whole = {
+  readonly bed: Bed;
+  /** Of the node's cards, in the driver's order. */
+  readonly uuids: readonly string[];
+};
+
+/** Values of the chart for a bed: every part on, one replica of each. */
+export const WHOLE_VALUES = {
+  csi: { enabled: true },
+  agent: {
+    configuration: {
+      nvmlLibrary: `${INSIDE}/lib/libnvidia-ml.so.1`,
+      cudaLibrary: `${INSIDE}/lib/libcuda.so.1`,
+    },
+  },
+  webhook: {
+    enabled: true,
+    replicas: 1,
+    configuration: { schedulerName: 'cotenant-scheduler', rules: { dialects: ['ack', 'metagpu'], allowGpuUuid: true } },
+  },
+  scheduler: { enabled: true, replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
+};
+
+/** `cards`: models of the node's simulated ones. The caller closes the bed. */
+export async function startWhole(
+  { ground, helm }: Extract<WholeGround, { ok: true }>,
+  cards: readonly string[],
+  say: (line: string) => void,
+  values: object = WHOLE_VALUES,
+): Promise<Whole> {
+  const path = await readyHelm(helm);
+  const started = performance.now();
+  const bed = await startBed(ground, say);
+  try {
+    addCotenantImage(bed);
+    addKubeSchedulerImage(bed, ground.bin);
+    addClientImage(bed);
+    const uuids = await addSimulatedCards(bed, ...cards);
+    installChart(bed, path, values);
+    await untilOffered(bed);
+    say(
+      `the chart is installed and the node offers its cards after ${Math.round((performance.now() - started) / 1000)} s`,
+    );
+    return { bed, uuids };
+  } catch (error) {
+    await bed.close();
+    throw error;
+  }
+}
+
+type Node = { status?: { allocatable?: Readonly<Record<string, string>> } };
+
+/** The node has told the cluster what it can take. */
+export async function untilOffered(bed: Bed): Promise<void> {
+  const offered = async () => {
+    const { allocatable = {} } = (await bed.api.get<Node>(`/api/v1/nodes/${NODE_NAME}`))?.status ?? {};
+    const names = ['cotenant.io/gpu', 'cotenant.io/gpu-memory', 'cotenant.io/gpu-cores'];
+    return names.every((name) => Number(allocatable[name] ?? 0) > 0) || undefined;
+  };
+  await eventually(offered, 'the node offers slots, memory and compute', 60_000);
+}
