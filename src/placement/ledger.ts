@@ -25,14 +25,28 @@ export type Ledger = {
   /** The same object until something changes on the node, so that what follows from it can be kept with it. */
   books(nodeName: string): NodeBooks | undefined;
   bookings(): Iterable<Booking>;
+  /** Grows with each change. */
+  readonly version: number;
+  /** Nodes that changed since that version; undefined: that is too long ago to be known. */
+  changedSince(version: number): ReadonlySet<string> | undefined;
   readonly nodes: number;
 };
+
+/** Changes that are remembered: a request that was not seen for longer is decided anew. */
+const REMEMBERED = 4096;
 
 export function createLedger(): Ledger {
   const nodes = new Map<string, NodeCards>();
   const byPod = new Map<string, Booking>();
   const byNode = new Map<string, Map<string, Booking>>();
   const summed = new Map<string, NodeBooks>();
+  const changes: string[] = [];
+  let version = 0;
+  const changed = (nodeName: string): void => {
+    summed.delete(nodeName);
+    changes[version % REMEMBERED] = nodeName;
+    version += 1;
+  };
   const release = (podUid: string): void => {
     const booking = byPod.get(podUid);
     if (!booking) return;
@@ -40,23 +54,22 @@ export function createLedger(): Ledger {
     const on = byNode.get(booking.nodeName);
     on?.delete(podUid);
     if (on?.size === 0) byNode.delete(booking.nodeName);
-    summed.delete(booking.nodeName);
+    changed(booking.nodeName);
   };
   return {
     setNode(name, cards) {
       nodes.set(name, cards);
-      summed.delete(name);
+      changed(name);
     },
     removeNode(name) {
-      nodes.delete(name);
-      summed.delete(name);
+      if (nodes.delete(name)) changed(name);
     },
     book(booking) {
       release(booking.podUid);
       byPod.set(booking.podUid, booking);
       const on = byNode.get(booking.nodeName) ?? new Map<string, Booking>();
       byNode.set(booking.nodeName, on.set(booking.podUid, booking));
-      summed.delete(booking.nodeName);
+      changed(booking.nodeName);
     },
     release,
     bookingOf: (podUid) => byPod.get(podUid),
@@ -69,6 +82,15 @@ export function createLedger(): Ledger {
       return books;
     },
     bookings: () => byPod.values(),
+    get version() {
+      return version;
+    },
+    changedSince(since) {
+      if (version - since > REMEMBERED) return undefined;
+      const names = new Set<string>();
+      for (let at = since; at < version; at += 1) names.add(changes[at % REMEMBERED] ?? '');
+      return names;
+    },
     get nodes() {
       return nodes.size;
     },

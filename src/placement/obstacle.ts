@@ -6,7 +6,7 @@ import type { PlaceableCard } from './place.ts';
 
 export type Obstacle = {
   /** One clause that names the card and the numbers. */
-  readonly text: string;
+  readonly text: () => string;
   /** The same of a whole node, without card and numbers: a clause behind "nodes where". */
   readonly general: string;
   /** How far it is from fitting; smaller is nearer. Comparable over cards and kinds of obstacles. */
@@ -15,50 +15,46 @@ export type Obstacle = {
   readonly passing: boolean;
 };
 
-/** What stands in the way; undefined: nothing. */
+/** What stands in the way; undefined: nothing. Words are made when they are read: of most obstacles nobody is told. */
 export function obstacleOf(card: PlaceableCard, need: CardNeed, mostTenantsPerCard: number): Obstacle | undefined {
-  const { gpuUuid, usableBytes } = card;
+  const { gpuUuid, usableBytes, tenants, closed } = card;
+  const { memoryBytes, coresPercent } = need;
   const leftBytes = Math.max(0, usableBytes - card.grantedBytes);
   const leftCores = Math.max(0, 100 - card.grantedCoresPercent);
-  if (!card.healthy) return lasting(`${gpuUuid} is not healthy`, 'no card is healthy', 5);
-  if (card.closed !== undefined) return passing(`${gpuUuid} is closed: ${card.closed}`, 'no card is open', 4);
-  if (need.memoryBytes > usableBytes) {
-    const text = `${gpuUuid} has ${mib(usableBytes)} MiB in all, ${mib(need.memoryBytes)} MiB are asked for`;
-    return lasting(text, `no card has that much ${GPU_MEMORY}`, 6);
+  if (!card.healthy) return obstacle('no card is healthy', 5, false, () => `${gpuUuid} is not healthy`);
+  if (closed !== undefined) return obstacle('no card is open', 4, true, () => `${gpuUuid} is closed: ${closed}`);
+  if (memoryBytes > usableBytes) {
+    const text = () => `${gpuUuid} has ${mib(usableBytes)} MiB in all, ${mib(memoryBytes)} MiB are asked for`;
+    return obstacle(`no card has that much ${GPU_MEMORY}`, 6, false, text);
   }
-  if (need.coresPercent > 100) {
-    const text = `${gpuUuid} has 100 % of ${GPU_CORES} in all, ${need.coresPercent} % are asked for`;
-    return lasting(text, `no card has that much ${GPU_CORES}`, 6);
+  if (coresPercent > 100) {
+    const text = () => `${gpuUuid} has 100 % of ${GPU_CORES} in all, ${coresPercent} % are asked for`;
+    return obstacle(`no card has that much ${GPU_CORES}`, 6, false, text);
   }
-  if (card.tenants + need.tenants > mostTenantsPerCard) {
-    const text =
+  if (tenants + need.tenants > mostTenantsPerCard) {
+    const text = () =>
       need.tenants === 1
-        ? `${gpuUuid} has ${card.tenants} tenants, which is its limit`
-        : `${gpuUuid} has ${card.tenants} tenants of at most ${mostTenantsPerCard}, ${need.tenants} more are asked for`;
-    return passing(text, 'no card takes another tenant', 3);
+        ? `${gpuUuid} has ${tenants} tenants, which is its limit`
+        : `${gpuUuid} has ${tenants} tenants of at most ${mostTenantsPerCard}, ${need.tenants} more are asked for`;
+    return obstacle('no card takes another tenant', 3, true, text);
   }
-  if (need.memoryBytes > leftBytes) {
-    const text = `${gpuUuid} has ${mib(leftBytes)} MiB of ${GPU_MEMORY} left, ${mib(need.memoryBytes)} MiB are asked for`;
-    return passing(text, `no card has enough ${GPU_MEMORY} left`, (need.memoryBytes - leftBytes) / usableBytes);
+  if (memoryBytes > leftBytes) {
+    const text = () =>
+      `${gpuUuid} has ${mib(leftBytes)} MiB of ${GPU_MEMORY} left, ${mib(memoryBytes)} MiB are asked for`;
+    return obstacle(`no card has enough ${GPU_MEMORY} left`, (memoryBytes - leftBytes) / usableBytes, true, text);
   }
-  if (need.coresPercent > leftCores) {
-    const text = `${gpuUuid} has ${leftCores} % of ${GPU_CORES} left, ${need.coresPercent} % are asked for`;
-    return passing(text, `no card has enough ${GPU_CORES} left`, (need.coresPercent - leftCores) / 100);
+  if (coresPercent > leftCores) {
+    const text = () => `${gpuUuid} has ${leftCores} % of ${GPU_CORES} left, ${coresPercent} % are asked for`;
+    return obstacle(`no card has enough ${GPU_CORES} left`, (coresPercent - leftCores) / 100, true, text);
   }
   return undefined;
 }
 
-const lasting = (text: string, general: string, distance: number): Obstacle => ({
+const obstacle = (general: string, distance: number, passing: boolean, text: () => string): Obstacle => ({
   text,
   general,
   distance,
-  passing: false,
-});
-const passing = (text: string, general: string, distance: number): Obstacle => ({
-  text,
-  general,
-  distance,
-  passing: true,
+  passing,
 });
 
 const mib = (bytes: number): number => Math.floor(bytes / MIB);

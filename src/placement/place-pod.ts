@@ -22,8 +22,8 @@ export type NodeBooks = {
 };
 
 export type PodRefusal = {
-  /** One sentence: the nearest miss with its card and numbers. */
-  readonly reason: string;
+  /** One sentence: the nearest miss with its card and numbers. Made when it is asked for. */
+  readonly reason: () => string;
   /** The same without card and numbers: a clause behind "nodes where". */
   readonly general: string;
   /** How far the nearest miss is from fitting; comparable over nodes. */
@@ -45,6 +45,10 @@ export function placePod(request: PodRequest, books: NodeBooks, fallback: Placem
   const open = openCards(request, books);
   if ('reason' in open) return { ok: false, ...open };
   const placement = request.placement ?? fallback;
+  const [only, ...others] = request.containers;
+  const [share, ...more] = only?.cards ?? [];
+  if (only && share && others.length === 0 && more.every((one) => isAlike(one, share)))
+    return placeAlike(only, share, open, books.mostTenantsPerCard, placement);
   let first: PodRefusal | undefined;
   for (const order of ordersOf(request.containers, open)) {
     for (const preference of [placement, placement === 'spread' ? 'binpack' : 'spread'] as const) {
@@ -59,6 +63,7 @@ export function placePod(request: PodRequest, books: NodeBooks, fallback: Placem
 }
 
 function openCards({ gpuModels, gpuUuids }: PodRequest, { cards }: NodeBooks): readonly PlaceableCard[] | PodRefusal {
+  if (gpuModels.length === 0 && gpuUuids.length === 0 && cards.length > 0) return cards;
   const models = gpuModels.map((name) => name.toLowerCase());
   const ofModel = cards.filter(({ model }) => models.length === 0 || models.includes(model.toLowerCase()));
   const open = ofModel.filter(({ gpuUuid }) => gpuUuids.length === 0 || gpuUuids.includes(gpuUuid));
@@ -73,7 +78,7 @@ function openCards({ gpuModels, gpuUuids }: PodRequest, { cards }: NodeBooks): r
 }
 
 const shortage = (reason: string, general: string, passing: boolean): PodRefusal => ({
-  reason,
+  reason: () => reason,
   general,
   distance: passing ? 3 : 7,
   passing,
@@ -156,6 +161,32 @@ function placeInOrder(
   return { ok: true, containers: placed };
 }
 
+const isAlike = (a: CardShare, b: CardShare): boolean => JSON.stringify(a) === JSON.stringify(b);
+
+/** One container with equal shares, as nearly all pods have: what fits one share fits each, so that counting is enough. */
+function placeAlike(
+  { name, kind, memoryIsolation, cards: shares }: ContainerRequest,
+  share: CardShare,
+  open: readonly PlaceableCard[],
+  mostTenantsPerCard: number,
+  placement: Placement,
+): PodPlaced {
+  const obstacles: Obstacle[] = [];
+  const fitting: { readonly card: PlaceableCard; readonly left: number }[] = [];
+  for (const card of open) {
+    const memoryBytes = resolveShare(share, card.usableBytes);
+    const need = { memoryBytes, coresPercent: share.coresPercent ?? 0, tenants: 1 };
+    const obstacle = obstacleOf(card, need, mostTenantsPerCard);
+    const left = card.usableBytes - card.grantedBytes - memoryBytes;
+    if (obstacle) obstacles.push(obstacle);
+    else fitting.push({ card, left: placement === 'spread' ? -left : left });
+  }
+  if (fitting.length < shares.length) return { ok: false, ...refusalOf(obstacles, shares.length, open.length) };
+  const chosen = fitting.sort((a, b) => a.left - b.left).slice(0, shares.length);
+  const cards = chosen.map(({ card }) => cardGrantOf(share, card));
+  return { ok: true, containers: [{ name, kind, memoryIsolation, cards }] };
+}
+
 const NOTHING: CardNeed = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
 
 const onCard = (container: ContainerGrant, { gpuUuid }: PlaceableCard): ContainerGrant => ({
@@ -208,13 +239,18 @@ function refusalOf(obstacles: readonly Obstacle[], asked: number, there: number)
     const have = there === 1 ? 'one card' : `${there} cards`;
     return shortage(`${have} can be chosen from, ${asked} are asked for (${GPU})`, 'there are too few cards', false);
   }
-  const nearest = obstacles.toSorted((a, b) => a.distance - b.distance)[0];
+  let nearest = obstacles[0];
+  for (const one of obstacles) if (nearest === undefined || one.distance < nearest.distance) nearest = one;
   const fit = there - obstacles.length;
   if (!nearest) return shortage(`${asked} different cards of ${GPU} are asked for`, 'too few cards have room', true);
-  const few = fit > 0 ? `${fit} of ${asked} cards have room: ` : '';
-  const others = obstacles.length - 1;
-  const more = others === 0 ? '' : `, and ${others} more ${others === 1 ? 'card does' : 'cards do'} not fit either`;
+  const { text, general, distance } = nearest;
+  const reason = () => {
+    const few = fit > 0 ? `${fit} of ${asked} cards have room: ` : '';
+    const others = obstacles.length - 1;
+    const more = others === 0 ? '' : `, and ${others} more ${others === 1 ? 'card does' : 'cards do'} not fit either`;
+    return `${few}${text()}${more}`;
+  };
   // As many cards as are asked for can fit only if enough of them can be freed.
   const passing = fit + obstacles.filter((one) => one.passing).length >= asked;
-  return { reason: `${few}${nearest.text}${more}`, general: nearest.general, distance: nearest.distance, passing };
+  return { reason, general, distance, passing };
 }

@@ -66,7 +66,7 @@ export function place(shares: readonly CardShare[], cards: readonly PlaceableCar
         tenants: 1,
       };
       const obstacle = obstacleOf(card, need, rules.mostTenantsPerCard);
-      if (obstacle) refusals.push(obstacle.text);
+      if (obstacle) refusals.push(obstacle.text());
       return obstacle === undefined;
     });
     const chosen = choose(fitting, rules.placement);

@@ -1,4 +1,4 @@
-// Which of the nodes that can take a pod is best: an order without ties, and the scores that kube-scheduler adds up. Pure.
+// Which of the nodes that can take a pod is best: how they compare, and the scores that kube-scheduler adds up. Pure.
 import type { Placement } from '../request/request.ts';
 import { needOf } from './need.ts';
 import type { NodeBooks } from './place-pod.ts';
@@ -25,15 +25,10 @@ export function fitOf(containers: readonly ContainerGrant[], { cards }: NodeBook
   return { opened, granted: usable === 0 ? 1 : granted / usable };
 }
 
-/** Best first. Binpack keeps whole cards free, then fills the fullest node; spread takes the emptiest. Ties go by name. */
-export function ranked<T extends { readonly node: string; readonly fit: Fit }>(
-  candidates: readonly T[],
-  placement: Placement,
-): readonly T[] {
-  const byName = (a: T, b: T) => (a.node < b.node ? -1 : 1);
-  const spread = (a: T, b: T) => a.fit.granted - b.fit.granted || byName(a, b);
-  const binpack = (a: T, b: T) => a.fit.opened - b.fit.opened || b.fit.granted - a.fit.granted || byName(a, b);
-  return candidates.toSorted(placement === 'spread' ? spread : binpack);
+/** Negative: the first is better. Binpack keeps whole cards free, then fills the fullest node; spread takes the emptiest. */
+export function compareFits(a: Fit, b: Fit, placement: Placement): number {
+  if (placement === 'spread') return a.granted - b.granted;
+  return a.opened - b.opened || b.granted - a.granted;
 }
 
 /** Score by place in the order: the best alone has the highest, so that kube-scheduler, which breaks ties by lot, has none. */

@@ -97,8 +97,8 @@ export function createBinder({ config, ledger, decider, leadership, relist, log 
     if (!still.leads || still.epoch !== leading.epoch) return refused('this replica does not lead any more');
     if (performance.now() - askedMs > DECIDE_MS) return refused('what is bound could not be read in time');
     if (ledger.bookingOf(podUid)) return refused('the pod has a grant already');
-    const { placed } = decider.on(shape, node);
-    if (!placed.ok) return refused(`node ${node}: ${placed.reason}`);
+    const placed = decider.on(shape, node);
+    if (!placed.ok) return refused(`node ${node}: ${placed.reason()}`);
     ledger.book({ podUid, nodeName: node, need: needOf(placed.containers) });
     underWay.set(podUid, { writtenMs: undefined });
     const binding = bindingOf(request, leading.epoch, placed.containers);

@@ -1,15 +1,11 @@
 // What the extender answers: which nodes can take a pod and which is best, from the ledger as it stands. Pure but for a memory of
-// what was decided last on books that have not changed since. Nothing here reserves anything.
+// what was decided on nodes that have not changed since. Nothing here reserves anything.
 import type { Ledger } from '../placement/ledger.ts';
-import { type NodeBooks, type PodPlaced, placePod } from '../placement/place-pod.ts';
-import { type Fit, fitOf, ranked, scoreOf } from '../placement/rank.ts';
+import { type PodPlaced, placePod } from '../placement/place-pod.ts';
+import { compareFits, type Fit, fitOf, scoreOf } from '../placement/rank.ts';
 import { CARDS_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';
 import { parseRecord } from '../request/record.ts';
 import type { Placement, PodRequest } from '../request/request.ts';
-
-export type Decision =
-  | { readonly placed: Extract<PodPlaced, { ok: true }>; readonly fit: Fit }
-  | { readonly placed: Extract<PodPlaced, { ok: false }> };
 
 export type Filtered = {
   readonly feasible: readonly string[];
@@ -22,16 +18,33 @@ export type Filtered = {
 export type Decider = {
   /** The request in a pod's annotation, or what is wrong with it. */
   read(annotation: string | undefined): Shape | { readonly wrong: string };
-  on(shape: Shape, node: string): Decision;
+  /** Where on this node it would go. */
+  on(shape: Shape, node: string): PodPlaced;
   filter(shape: Shape, nodes: readonly string[]): Filtered;
   /** Scores in the order of `nodes`. */
   prioritize(shape: Shape, nodes: readonly string[]): readonly { readonly Host: string; readonly Score: number }[];
 };
 
-/** A request with what was decided about it on each node's books: pods of one template have one. */
-export type Shape = { readonly request: PodRequest; readonly decided: WeakMap<NodeBooks, Decision> };
+/** A request with what was decided about it: pods of one template have one. */
+export type Shape = {
+  readonly request: PodRequest;
+  /** Of the ledger, up to which `byNode` and `order` are true. */
+  version: number;
+  readonly byNode: Map<string, Decided>;
+  /** Nodes that can take it, best first. */
+  readonly order: Decided[];
+};
+
+type Decided = {
+  readonly node: string;
+  readonly placed: PodPlaced;
+  readonly fit: Fit | undefined;
+  /** Place in the order, while it is in there. */
+  rank: number;
+};
 
 const MOST_SHAPES = 256;
+const MOST_NODES = 50_000;
 /**
  * Sentences with card and numbers, for the nodes that miss by least. The scheduler writes them all into the pod's condition,
  * where those of thousands of nodes would not fit; the others are told by kind, which the scheduler counts.
@@ -40,29 +53,63 @@ const MOST_SENTENCES = 3;
 
 export function createDecider(ledger: Ledger, fallback: Placement): Decider {
   const shapes = new Map<string, Shape>();
-  const on = ({ request, decided }: Shape, node: string): Decision => {
+
+  const decide = (request: PodRequest, node: string): Decided => {
     const books = ledger.books(node);
-    if (!books) return { placed: sharesNothing(node) };
-    const known = decided.get(books);
-    if (known) return known;
-    const placed = placePod(request, books, fallback);
-    const decision = placed.ok ? { placed, fit: fitOf(placed.containers, books) } : { placed };
-    decided.set(books, decision);
-    return decision;
+    const placed = books ? placePod(request, books, fallback) : sharesNothing(node);
+    const fit = books && placed.ok ? fitOf(placed.containers, books) : undefined;
+    return { node, placed, fit, rank: -1 };
   };
+
+  /** Forgets what was decided on nodes that have changed. */
+  const refresh = (shape: Shape): void => {
+    const { byNode, order } = shape;
+    if (shape.version === ledger.version) return;
+    const changed = ledger.changedSince(shape.version);
+    shape.version = ledger.version;
+    // Nodes that share nothing come and go without a word to the ledger: their names must not pile up.
+    if (changed === undefined || byNode.size > MOST_NODES) {
+      byNode.clear();
+      order.length = 0;
+      return;
+    }
+    for (const node of changed) {
+      const decided = byNode.get(node);
+      byNode.delete(node);
+      if (decided?.fit) remove(order, decided);
+    }
+  };
+
+  const known = (shape: Shape, node: string, fresh: Decided[]): Decided => {
+    const before = shape.byNode.get(node);
+    if (before) return before;
+    const decided = decide(shape.request, node);
+    shape.byNode.set(node, decided);
+    if (decided.fit) fresh.push(decided);
+    return decided;
+  };
+
+  const on: Decider['on'] = (shape, node) => {
+    refresh(shape);
+    const fresh: Decided[] = [];
+    const { placed } = known(shape, node, fresh);
+    insert(shape, fresh, fallback);
+    return placed;
+  };
+
   return {
     read(annotation) {
       if (annotation === undefined)
         return { wrong: `the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass through Cotenant's webhook` };
-      const known = shapes.get(annotation);
-      if (known) {
+      const before = shapes.get(annotation);
+      if (before) {
         shapes.delete(annotation);
-        shapes.set(annotation, known);
-        return known;
+        shapes.set(annotation, before);
+        return before;
       }
       const record = parseRecord(annotation);
       if (!record.ok) return { wrong: `the pod's annotation ${REQUEST_ANNOTATION} is not what the webhook writes` };
-      const shape = { request: record.value, decided: new WeakMap<NodeBooks, Decision>() };
+      const shape = { request: record.value, version: ledger.version, byNode: new Map(), order: [] };
       shapes.set(annotation, shape);
       const [oldest] = shapes.keys();
       if (shapes.size > MOST_SHAPES && oldest !== undefined) shapes.delete(oldest);
@@ -70,33 +117,76 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
     },
     on,
     filter(shape, nodes) {
+      refresh(shape);
       const feasible: string[] = [];
       const refused: Refused[] = [];
+      const fresh: Decided[] = [];
       for (const node of nodes) {
-        const { placed } = on(shape, node);
+        const { placed } = known(shape, node, fresh);
         if (placed.ok) feasible.push(node);
-        else refused.push({ node, ...placed });
+        else refused.push({ node, placed });
       }
+      insert(shape, fresh, fallback);
       return { feasible, ...told(refused) };
     },
     prioritize(shape, nodes) {
-      const fitting = nodes.flatMap((node) => {
-        const decision = on(shape, node);
-        return 'fit' in decision ? [{ node, fit: decision.fit }] : [];
-      });
-      const order = ranked(fitting, shape.request.placement ?? fallback);
-      const scores = new Map(order.map(({ node }, place) => [node, scoreOf(place, order.length)]));
-      return nodes.map((Host) => ({ Host, Score: scores.get(Host) ?? 0 }));
+      refresh(shape);
+      const fresh: Decided[] = [];
+      const asked = nodes.map((node) => known(shape, node, fresh));
+      insert(shape, fresh, fallback);
+      let best: Decided | undefined;
+      for (const one of asked) if (one.fit && (best === undefined || one.rank < best.rank)) best = one;
+      return asked.map((one) => ({
+        Host: one.node,
+        Score: one.fit ? scoreOf(one === best ? 0 : one.rank, shape.order.length) : 0,
+      }));
     },
   };
 }
 
+function remove(order: Decided[], decided: Decided): void {
+  order.splice(decided.rank, 1);
+  renumber(order, decided.rank);
+}
+
+/** A few by halving, many by sorting all. */
+function insert({ request, order }: Shape, fresh: readonly Decided[], fallback: Placement): void {
+  if (fresh.length === 0) return;
+  const placement = request.placement ?? fallback;
+  const before = (a: Decided, b: Decided): number =>
+    (a.fit && b.fit ? compareFits(a.fit, b.fit, placement) : 0) || (a.node < b.node ? -1 : 1);
+  if (fresh.length > 16) {
+    for (const one of fresh) order.push(one);
+    order.sort(before);
+    renumber(order, 0);
+    return;
+  }
+  for (const one of fresh) {
+    let [low, high] = [0, order.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const other = order[middle];
+      if (other && before(other, one) < 0) low = middle + 1;
+      else high = middle;
+    }
+    order.splice(low, 0, one);
+    renumber(order, low);
+  }
+}
+
+function renumber(order: readonly Decided[], from: number): void {
+  for (let at = from; at < order.length; at += 1) {
+    const one = order[at];
+    if (one) one.rank = at;
+  }
+}
+
 type Refusal = Extract<PodPlaced, { ok: false }>;
-type Refused = Refusal & { readonly node: string };
+type Refused = { readonly node: string; readonly placed: Refusal };
 
 const sharesNothing = (node: string): Refusal => ({
   ok: false,
-  reason: `it shares no GPU (no annotation ${CARDS_ANNOTATION} on node ${node})`,
+  reason: () => `it shares no GPU (no annotation ${CARDS_ANNOTATION} on node ${node})`,
   general: 'no GPU is shared',
   distance: 8,
   passing: false,
@@ -107,8 +197,9 @@ function told(refused: readonly Refused[]): Pick<Filtered, 'failed' | 'unresolva
   const failed: Record<string, string> = {};
   const unresolvable: Record<string, string> = {};
   for (const one of refused) {
-    const text = nearest.has(one) ? `node ${one.node}: ${one.reason}` : `node(s) where ${one.general}`;
-    (one.passing ? failed : unresolvable)[one.node] = text;
+    const { node, placed } = one;
+    const text = nearest.has(one) ? `node ${node}: ${placed.reason()}` : `node(s) where ${placed.general}`;
+    (placed.passing ? failed : unresolvable)[node] = text;
   }
   return { failed, unresolvable };
 }
@@ -116,7 +207,8 @@ function told(refused: readonly Refused[]): Pick<Filtered, 'failed' | 'unresolva
 /** The few that are nearest to fitting; of equal ones the first in order of names. */
 function nearestOf(refused: readonly Refused[]): readonly Refused[] {
   const found: Refused[] = [];
-  const before = (a: Refused, b: Refused) => a.distance < b.distance || (a.distance === b.distance && a.node < b.node);
+  const before = (a: Refused, b: Refused) =>
+    a.placed.distance < b.placed.distance || (a.placed.distance === b.placed.distance && a.node < b.node);
   for (const one of refused) {
     const last = found.at(-1);
     if (last && found.length === MOST_SENTENCES && !before(one, last)) continue;

@@ -6,17 +6,17 @@ import { parseArgs } from 'node:util';
 import { agent } from './agent/agent.ts';
 import { type Bench, withTeardown } from './bench.ts';
 import { burst } from './burst/burst.ts';
+import { extender } from './extender/extender.ts';
 import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
 import { webhook } from './webhook/webhook.ts';
 
-const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, burst];
+const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, extender, burst];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   compute: 'nothing shares compute yet',
-  extender: 'there is no scheduler extender yet',
   operate: 'there is no run in a cluster yet',
   placement: 'placement over many nodes does not exist yet',
 };

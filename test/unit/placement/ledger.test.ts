@@ -2,7 +2,7 @@
 import test from 'ava';
 import { type Booking, createLedger } from '../../../src/placement/ledger.ts';
 import type { NodeCards } from '../../../src/placement/node-cards.ts';
-import { BEST_SCORE, fitOf, ranked, scoreOf } from '../../../src/placement/rank.ts';
+import { BEST_SCORE, compareFits, fitOf, scoreOf } from '../../../src/placement/rank.ts';
 
 const cards = (...names: readonly string[]): NodeCards => ({
   mostTenantsPerCard: 4,
@@ -55,6 +55,24 @@ test('books are one object until something changes on their node', (t) => {
   t.is(before?.cards[0]?.grantedBytes, 0, 'what was handed out stays as it was');
 });
 
+test('what changed since a version is told by node, as long as it is remembered', (t) => {
+  const ledger = createLedger();
+  ledger.setNode('n', cards('a'));
+  const before = ledger.version;
+  ledger.removeNode('never there');
+  ledger.release('never there');
+  t.is(ledger.version, before);
+  t.deepEqual(ledger.changedSince(before), new Set());
+  ledger.book(booking('p', 'n', 'a', 1));
+  ledger.book(booking('p', 'm', 'a', 1));
+  t.deepEqual(ledger.changedSince(before), new Set(['n', 'm']));
+  ledger.release('p');
+  t.deepEqual(ledger.changedSince(ledger.version - 1), new Set(['m']));
+  for (let turn = 0; turn < 5000; turn += 1) ledger.setNode('n', cards('a'));
+  t.is(ledger.changedSince(before), undefined);
+  t.deepEqual(ledger.changedSince(ledger.version - 3000), new Set(['n']));
+});
+
 test('a grant that cannot be read closes the cards that it names, until its pod has gone', (t) => {
   const ledger = createLedger();
   ledger.setNode('n', cards('a', 'b'));
@@ -70,7 +88,7 @@ test('a grant that cannot be read closes the cards that it names, until its pod 
   );
 });
 
-test('binpack keeps whole cards free and fills the fullest node, spread takes the emptiest; names decide the rest', (t) => {
+test('binpack keeps whole cards free and fills the fullest node, spread takes the emptiest', (t) => {
   const candidates = [
     { node: 'c', fit: { opened: 0, granted: 0.5 } },
     { node: 'a', fit: { opened: 1, granted: 0.9 } },
@@ -78,12 +96,13 @@ test('binpack keeps whole cards free and fills the fullest node, spread takes th
     { node: 'b', fit: { opened: 0, granted: 0.5 } },
   ];
   const order = (placement: 'binpack' | 'spread' | 'fragmentation') =>
-    ranked(candidates, placement)
+    candidates
+      .toSorted((a, b) => compareFits(a.fit, b.fit, placement))
       .map(({ node }) => node)
       .join('');
-  t.is(order('binpack'), 'dbca');
-  t.is(order('fragmentation'), 'dbca');
-  t.is(order('spread'), 'bcda');
+  t.is(order('binpack'), 'dcba');
+  t.is(order('fragmentation'), 'dcba');
+  t.is(order('spread'), 'cbda');
 });
 
 test('what a placement does to its node counts the cards that it opens', (t) => {

@@ -1,8 +1,10 @@
 // What the extender answers: from the ledger as it stands, in sentences that stay few however many nodes there are.
 import test from 'ava';
+import fc from 'fast-check';
 import { MIB } from '../../../src/request/quantity.ts';
 import { bindingOf } from '../../../src/scheduler/binder.ts';
 import { readBoundPod } from '../../../src/scheduler/bound-pods.ts';
+import { createDecider } from '../../../src/scheduler/decide.ts';
 import { filterResult, readBindingRequest, readNodesAsked } from '../../../src/scheduler/protocol.ts';
 import { clusterOf, recordOf, shapeOf, uuid } from './cluster.ts';
 
@@ -57,6 +59,39 @@ test('a decision follows what is booked and released, and books nothing itself',
   t.deepEqual(feasible(), ['a']);
 });
 
+test('what is remembered of a request is what would be decided anew, whatever happens in between', (t) => {
+  const names = Array.from({ length: 40 }, (_, index) => `n${index}`);
+  const node = fc.constantFrom(...names);
+  const step = fc.oneof(
+    fc.record({ kind: fc.constant('book' as const), pod: fc.nat(60), node, mib: fc.integer({ min: 1, max: 900 }) }),
+    fc.record({ kind: fc.constant('release' as const), pod: fc.nat(60) }),
+    fc.record({ kind: fc.constant('ask' as const), nodes: fc.shuffledSubarray(names, { minLength: 1 }) }),
+    fc.record({ kind: fc.constant('remove' as const), node }),
+  );
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 60 }), fc.constantFrom('binpack', 'spread'), (steps, placement) => {
+      const { ledger, decider } = clusterOf(Object.fromEntries(names.map((name) => [name, 1000])));
+      const shape = shapeOf(decider, 300, { placement });
+      for (const one of steps) {
+        if (one.kind === 'book') ledger.book(booked(`p${one.pod}`, one.node, names.indexOf(one.node), one.mib));
+        else if (one.kind === 'release') ledger.release(`p${one.pod}`);
+        else if (one.kind === 'remove') ledger.removeNode(one.node);
+        else {
+          const fresh = createDecider(ledger, 'binpack');
+          const other = shapeOf(fresh, 300, { placement });
+          t.deepEqual(decider.filter(shape, one.nodes), fresh.filter(other, one.nodes));
+          const best = (scores: readonly { Host: string; Score: number }[]) =>
+            scores.filter(({ Score }) => Score === 10);
+          const scores = decider.prioritize(shape, one.nodes);
+          t.deepEqual(best(scores), best(fresh.prioritize(other, one.nodes)));
+          t.true(best(scores).length <= 1);
+        }
+      }
+    }),
+    { numRuns: 150 },
+  );
+});
+
 test('the best node is alone with the highest score, in an order that names alone never change', (t) => {
   const { ledger, decider } = clusterOf({ c: 1000, a: 1000, b: 1000, d: 100 });
   ledger.book(booked('p', 'b', 2, 300));
@@ -109,7 +144,7 @@ test('what is asked about nodes is read by name or as whole Nodes, and answered 
 
 test('the binding carries node and grant together, for exactly this pod, and is read back as what it takes', (t) => {
   const { decider } = clusterOf({ a: 1000 });
-  const { placed } = decider.on(shapeOf(decider, 600), 'a');
+  const placed = decider.on(shapeOf(decider, 600), 'a');
   if (!placed.ok) return t.fail();
   const request = { podName: 'p', podNamespace: 'n', podUid: 'u', node: 'a' };
   const { metadata, target } = bindingOf(request, 7, placed.containers);

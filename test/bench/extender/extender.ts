@@ -1,0 +1,235 @@
+// How long the extender takes for a pod, on clusters of several sizes that are mostly full: its decisions alone, and the calls of
+// kube-scheduler over loopback HTTP. Client, extender and the stub that takes bindings are in this one process.
+import { once } from 'node:events';
+import { Agent, createServer, type RequestListener, request } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { text } from 'node:stream/consumers';
+import { KubeConfig } from '@kubernetes/client-node';
+import { createLedger, type Ledger } from '../../../src/placement/ledger.ts';
+import { needOf } from '../../../src/placement/need.ts';
+import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import { GIB, MIB } from '../../../src/request/quantity.ts';
+import { formatRecord } from '../../../src/request/record.ts';
+import { createBinder } from '../../../src/scheduler/binder.ts';
+import { createDecider, type Decider } from '../../../src/scheduler/decide.ts';
+import { createMetrics } from '../../../src/scheduler/metrics.ts';
+import { createExtender } from '../../../src/scheduler/server.ts';
+import type { Teardown } from '../../support/node.ts';
+import type { Bench } from '../bench.ts';
+import type { Row } from '../row.ts';
+import { median, quantile } from '../statistics.ts';
+
+const CARDS = 8;
+const CARD_BYTES = 80 * GIB;
+/** Part of each card that is granted before anything is measured; cards differ by up to half of it. */
+const FULL = 0.7;
+const SHAPES = 20;
+/** 2,000 pods a second, and 20,000 decisions of ours alone. */
+const POD_MS = 0.5;
+const DECISION_US = 50;
+const NEW_SHAPE_MS = 5;
+
+const uuid = (card: number) => `GPU-00000000-0000-4000-8000-${String(card).padStart(12, '0')}`;
+
+/** The same on every run. */
+function randomOf(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+function clusterOf(count: number): { ledger: Ledger; names: readonly string[] } {
+  const random = randomOf(count);
+  const ledger = createLedger();
+  const names = Array.from({ length: count }, (_, index) => `node-${index}.pool-a.example`);
+  for (const [node, nodeName] of names.entries()) {
+    const cards = Array.from({ length: CARDS }, (_, index) => ({
+      gpuUuid: uuid(node * CARDS + index),
+      index,
+      model: 'NVIDIA H100 80GB HBM3',
+      usableBytes: CARD_BYTES,
+      healthy: true,
+    }));
+    ledger.setNode(nodeName, { mostTenantsPerCard: 50, cards });
+    for (const { gpuUuid } of cards) {
+      const memoryBytes = Math.floor((CARD_BYTES * FULL * (0.5 + random())) / MIB) * MIB;
+      const need = new Map([
+        [gpuUuid, { memoryBytes: Math.min(memoryBytes, CARD_BYTES), coresPercent: 0, tenants: 3 }],
+      ]);
+      ledger.book({ podUid: `before-${gpuUuid}`, nodeName, need });
+    }
+  }
+  return { ledger, names };
+}
+
+/** A request of one container, of which there are SHAPES kinds: `which` picks one. */
+function recordOf(which: number, salt = 0): string {
+  const kind = which % SHAPES;
+  const share = { memory: { kind: 'bytes', bytes: (256 + 128 * kind) * MIB } } as const;
+  const cards = Array.from({ length: kind % 5 === 4 ? 2 : 1 }, () => share);
+  const asked = { 'cotenant.io/gpu-memory': `${salt}` };
+  const container = { name: 'main', kind: 'app', dialect: 'cotenant', asked, memoryIsolation: 'on', cards } as const;
+  return formatRecord({ priority: 'normal', gpuModels: [], gpuUuids: [], containers: [container] });
+}
+
+/** What the extender decides for one pod, without HTTP: filter, prioritize, and the choice on the best node. */
+function decide(decider: Decider, ledger: Ledger, names: readonly string[], podUid: string, record: string): void {
+  const shape = decider.read(record);
+  if ('wrong' in shape) throw new Error(shape.wrong);
+  const { feasible } = decider.filter(shape, names);
+  const best = decider.prioritize(shape, feasible).reduce((a, b) => (b.Score > a.Score ? b : a));
+  const placed = decider.on(shape, best.Host);
+  if (!placed.ok) throw new Error(placed.reason());
+  ledger.book({ podUid, nodeName: best.Host, need: needOf(placed.containers) });
+}
+
+async function serve(scope: Teardown, handler: RequestListener): Promise<number> {
+  const server = createServer({ keepAliveTimeout: 120_000 }, handler).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  scope.teardown(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return (server.address() as AddressInfo).port;
+}
+
+/** Answers as the protocol wants and decides nothing: what client, HTTP and JSON cost by themselves. */
+const noop: RequestListener = async (incoming, response) => {
+  const body = JSON.parse(await text(incoming)) as { NodeNames?: readonly string[] };
+  const answers: Readonly<Record<string, unknown>> = {
+    '/filter': { NodeNames: body.NodeNames, FailedNodes: {} },
+    '/prioritize': body.NodeNames?.map((Host) => ({ Host, Score: 1 })),
+    '/bind': {},
+  };
+  const said = JSON.stringify(answers[incoming.url ?? '']);
+  response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(said) });
+  response.end(said);
+};
+
+async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListener> {
+  // Takes every binding, as an API server that costs nothing would.
+  const port = await serve(scope, (incoming, response) => {
+    incoming.resume();
+    incoming.on('end', () => response.writeHead(201, { 'content-type': 'application/json' }).end('{"kind":"Status"}'));
+  });
+  const config = new KubeConfig();
+  config.loadFromClusterAndUser(
+    { name: 'stub', server: `http://127.0.0.1:${port}`, skipTLSVerify: true },
+    { name: 'bench' },
+  );
+  const decider = createDecider(ledger, 'binpack');
+  const leadership = {
+    state: () => ({ leads: true, epoch: 1 }) as const,
+    ready: Promise.resolve(),
+    close: async () => {},
+  };
+  const log = (line: string) => console.error(line);
+  const binder = createBinder({ config, ledger, decider, leadership, relist: async () => {}, log: () => {} });
+  const none = () => 0;
+  const metrics = createMetrics({ epoch: none, nodes: none, grantedPods: none, underWay: none, unreadable: none });
+  return createExtender({ decider, binder, metrics, unready: () => undefined, log });
+}
+
+/** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */
+async function timePods(port: number, names: readonly string[], runs: number, label: string): Promise<number[]> {
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const call = async (verb: string, body: object): Promise<unknown> => {
+    const said = JSON.stringify(body);
+    const headers = { 'content-length': Buffer.byteLength(said) };
+    const outgoing = request({ port, host: '127.0.0.1', path: `/${verb}`, method: 'POST', agent, headers });
+    outgoing.end(said);
+    const [incoming] = await once(outgoing, 'response');
+    return JSON.parse(await text(incoming));
+  };
+  const times: number[] = [];
+  for (let run = -Math.ceil(runs / 10); run < runs; run += 1) {
+    const uid = `${label}-${run}`;
+    const annotations = { [REQUEST_ANNOTATION]: recordOf(run + runs) };
+    const Pod = {
+      metadata: { name: uid, namespace: 'team', uid, annotations },
+      spec: { containers: [{ name: 'main' }] },
+    };
+    const started = performance.now();
+    const filtered = (await call('filter', { Pod, Nodes: null, NodeNames: names })) as { NodeNames: string[] };
+    const scores = (await call('prioritize', { Pod, Nodes: null, NodeNames: filtered.NodeNames })) as {
+      Host: string;
+      Score: number;
+    }[];
+    const best = scores.reduce((a, b) => (b.Score > a.Score ? b : a));
+    const bound = (await call('bind', { PodName: uid, PodNamespace: 'team', PodUID: uid, Node: best.Host })) as {
+      Error?: string;
+    };
+    if (bound.Error !== undefined) throw new Error(bound.Error);
+    if (run >= 0) times.push(performance.now() - started);
+  }
+  agent.destroy();
+  return times;
+}
+
+export const extender: Bench = {
+  name: 'extender',
+  what: 'one pod on clusters of several sizes: the decision alone, and the three calls over HTTP',
+  async run(scope, { quick, note }) {
+    const rows: Row[] = [];
+    const runs = quick ? 300 : 2000;
+    for (const count of [100, 1000, 5000]) {
+      const { ledger, names } = clusterOf(count);
+      const decider = createDecider(ledger, 'binpack');
+      const fresh: number[] = [];
+      for (let run = 0; run < (quick ? 5 : 20); run += 1) {
+        const record = recordOf(run, run + 1);
+        const started = performance.now();
+        const shape = decider.read(record);
+        if ('wrong' in shape) throw new Error(shape.wrong);
+        decider.filter(shape, names);
+        fresh.push(performance.now() - started);
+      }
+      const times: number[] = [];
+      for (let run = -SHAPES; run < runs; run += 1) {
+        const record = recordOf(run + SHAPES);
+        const started = performance.now();
+        decide(decider, ledger, names, `core-${run}`, record);
+        if (run >= 0) times.push((performance.now() - started) * 1000);
+      }
+      const own = await timePods(await serve(scope, await extenderOn(scope, ledger)), names, runs, 'http');
+      const floor = await timePods(await serve(scope, noop), names, runs, 'noop');
+      const what = 'an extender that decides nothing';
+      const goal = count === 5000;
+      rows.push(
+        {
+          name: `extender.core.nodes_${count}.decision_p50_us`,
+          value: median(times),
+          unit: 'us',
+          reference: null,
+          ...(goal && { goal: { most: DECISION_US } }),
+        },
+        {
+          name: `extender.core.nodes_${count}.new_shape_p50_ms`,
+          value: median(fresh),
+          unit: 'ms',
+          reference: null,
+          ...(goal && { goal: { most: NEW_SHAPE_MS } }),
+        },
+        {
+          name: `extender.http.nodes_${count}.pod_p50_ms`,
+          value: median(own),
+          unit: 'ms',
+          reference: { value: median(floor), what },
+          ...(goal && { goal: { most: POD_MS, floor: true } }),
+        },
+        {
+          name: `extender.http.nodes_${count}.pod_p99_ms`,
+          value: quantile(own, 0.99),
+          unit: 'ms',
+          reference: { value: quantile(floor, 0.99), what },
+        },
+      );
+      note(
+        `${count} nodes: ${Math.round(1e6 / median(times))} decisions/s, ${Math.round(1000 / median(own))} pods/s over HTTP`,
+      );
+    }
+    return rows;
+  },
+};
