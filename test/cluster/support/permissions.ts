@@ -15,6 +15,7 @@ export type AuditEvent = {
     readonly namespace?: string;
     readonly name?: string;
   };
+  readonly responseStatus?: { readonly code?: number };
   readonly annotations?: Readonly<Record<string, string>>;
 };
 
@@ -108,12 +109,18 @@ function asked({ verb, requestURI, objectRef }: AuditEvent): { verb: string; wha
   return { verb, what: thing(apiGroup, subresource === undefined ? resource : `${resource}/${subresource}`) };
 }
 
+const CREATED = 201;
+
+/** An apply that finds nothing creates, and the server asks for that right besides. */
+const isVerb = (verb: string, { verb: asked, responseStatus }: AuditEvent): boolean =>
+  verb === asked || (verb === 'create' && asked === 'patch' && responseStatus?.code === CREATED);
+
 function isUse(permission: Permission, event: AuditEvent): boolean {
-  const { verb, what } = asked(event);
+  const { what } = asked(event);
   const { namespace, name } = event.objectRef ?? {};
   return (
     event.user.username === permission.account &&
-    verb === permission.verb &&
+    isVerb(permission.verb, event) &&
     what === permission.what &&
     (permission.namespace === undefined || permission.namespace === namespace) &&
     (permission.name === undefined || permission.name === name)

@@ -81,6 +81,15 @@ const CASES: readonly (readonly [string, Found, Found])[] = [
     { unused: [`${USER}: update leases.coordination.k8s.io "spare" (role role)`], denied: [] },
   ],
   [
+    'an apply that created has used both rights, one that changed only its own',
+    found(
+      everywhere({ ...LEASES, verbs: ['create', 'patch'] }, { ...PODS, verbs: ['create', 'patch'] }),
+      { ...event('patch', leases), responseStatus: { code: 201 } },
+      { ...event('patch', pods), responseStatus: { code: 200 } },
+    ),
+    { unused: [`${USER}: create pods (role role)`], denied: [] },
+  ],
+  [
     "a wildcard is nobody's request",
     found(everywhere({ apiGroups: ['*'], resources: ['*'], verbs: ['*'] }), got),
     { unused: [`${USER}: * *.* (role role)`], denied: [] },
