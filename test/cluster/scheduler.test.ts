@@ -141,6 +141,29 @@ async function clear(bed: Bed, ...nodes: readonly string[]): Promise<void> {
   await Promise.all(nodes.map((name) => must(bed, 'DELETE', `/api/v1/nodes/${name}`)));
 }
 
+/** Every version of every pod, as it was stored; goes on where the server ends a watch. */
+async function watchVersions(
+  bed: Bed,
+  signal: AbortSignal,
+): Promise<{ versions: readonly Pod[]; watched: Promise<void> }> {
+  const versions: Pod[] = [];
+  const list = await bed.api.get<{ metadata: { resourceVersion: string } }>(PODS);
+  let from = list?.metadata.resourceVersion ?? '';
+  const watch = async () => {
+    while (!signal.aborted) {
+      const seen = ({ type, object }: { type: string; object: Pod }) => {
+        if (type === 'ERROR') throw new Error(`versions of pods are lost: ${JSON.stringify(object)}`);
+        versions.push(object);
+        from = object.metadata.resourceVersion;
+      };
+      await bed.api.watch<Pod>(PODS, from, seen, signal).catch((error: Error) => {
+        if (!/the server ended/.test(error.message)) throw error;
+      });
+    }
+  };
+  return { versions, watched: watch() };
+}
+
 type Lease = { readonly spec?: { readonly holderIdentity?: string; readonly leaseTransitions?: number } };
 
 async function leaderOf(bed: Bed): Promise<{ pod: string; epoch: number }> {
@@ -188,17 +211,9 @@ testUnless(reason)(
       scheduler: { enabled: true, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
     });
     step('installed');
-    // Every version of every pod, as it was stored.
-    const versions: Pod[] = [];
     const watching = new AbortController();
-    const list = await bed.api.get<{ metadata: { resourceVersion: string } }>(PODS);
-    const watched = bed.api.watch<Pod>(
-      PODS,
-      list?.metadata.resourceVersion ?? '',
-      ({ object }) => versions.push(object),
-      watching.signal,
-    );
     t.teardown(() => watching.abort());
+    const { versions, watched } = await watchVersions(bed, watching.signal);
 
     // One node: amounts, names, several cards, several containers.
     const one = await addNode(bed, 1, 4);
