@@ -14,6 +14,8 @@ export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cu
 export type Api = {
   readonly config: KubeConfig;
   fault: BindingFault;
+  /** What bindings, and lists of pods, wait for before anything is done. */
+  hold: { bindings?: Promise<void>; lists?: Promise<void> };
   readonly pods: Map<string, V1Pod>;
   readonly bindings: V1Binding[];
   /** Lists of bound pods that were asked for. */
@@ -54,6 +56,7 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
   const api: Api = {
     config: new KubeConfig(),
     fault: 'none',
+    hold: {},
     pods: new Map(),
     bindings: [],
     podLists: 0,
@@ -96,6 +99,7 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
     for await (const part of request) text += part;
     const binding = JSON.parse(text) as V1Binding;
     api.bindings.push(binding);
+    await api.hold.bindings;
     if (api.fault === 'cut-before') return response.destroy();
     const pod = api.pods.get(name);
     if (api.fault === 'refused' || !pod?.spec || !pod.metadata) return answer(response, 403, failure(403, 'not today'));
@@ -122,7 +126,10 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
       watchers[kind].add(response);
       return request.on('close', () => watchers[kind].delete(response));
     }
-    if (kind === 'pods') api.podLists += 1;
+    if (kind === 'pods') {
+      api.podLists += 1;
+      await api.hold.lists;
+    }
     const bound = [...api.pods.values()].filter(({ spec }) => spec?.nodeName);
     const items = { nodes, pods: bound, leases: lease ? [lease] : [] }[kind];
     return answer(response, 200, { kind: 'List', metadata: { resourceVersion: String(version) }, items });

@@ -137,6 +137,52 @@ test('room is given back when a binding was not written, and stays taken while n
   t.is(await running.bind('blind', 'a'), 'the pod has a grant already');
 });
 
+test('what is being bound is kept when all pods are listed anew meanwhile', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  api.addPod('one', 800);
+  const held = Promise.withResolvers<void>();
+  api.hold.bindings = held.promise;
+  const binding = running.bind('one', 'a');
+  await eventually(() => (api.bindings.length > 0 ? true : undefined), 'the binding is on its way');
+  const lists = api.podLists;
+  api.show('ERROR' as 'DELETED', { metadata: {}, spec: { containers: [] } });
+  await eventually(() => (api.podLists > lists ? true : undefined), 'all pods are listed');
+  // A later change is heard only once that list was taken in.
+  const marker = api.addPod('marker', 1, { spec: { containers: [], nodeName: 'a' } });
+  marker.metadata = { ...marker.metadata, annotations: { 'cotenant.io/grant': 'x' } };
+  await eventually(async () => {
+    api.show('ADDED', marker);
+    return (await running.series('cotenant_scheduler_unreadable', { of: 'pods' })) === 1 ? true : undefined;
+  }, 'the list is known');
+  t.deepEqual(await feasible(running, 800), []);
+  held.resolve();
+  t.is(await binding, undefined);
+});
+
+test('who loses the Lease while reading what is bound does not bind', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  api.addPod('one', 300);
+  const held = Promise.withResolvers<void>();
+  api.hold.lists = held.promise;
+  const lists = api.podLists;
+  const binding = running.bind('one', 'a');
+  await eventually(() => (api.podLists > lists ? true : undefined), 'it reads what is bound');
+  api.lead('pod-b_1', 1);
+  await eventually(
+    async () => ((await running.series('cotenant_scheduler_leads')) === 0 ? true : undefined),
+    'it hears that another one leads',
+  );
+  held.resolve();
+  t.is(await binding, 'this replica does not lead any more');
+  t.is(api.bindings.length, 0);
+});
+
 test('a pod is bound once, as the pod that was asked for, and only where there is room', async (t) => {
   const api = await startApi(t, { a: 1000, b: 1000 });
   api.lead('pod-a_1', 0);
