@@ -136,7 +136,9 @@ export function pythonLayer(python: string): { layer: Layer; interpreter: string
   const modules = tell(interpreter, LOADED, dirname(nvml)).filter((path) => path.startsWith(`${library}/`));
   const shared = librariesOf(interpreter, ...modules.filter((path) => path.endsWith('.so')));
   const taken = [...new Set([interpreter, ...shared, ...modules])];
-  const layer = keptLayer('python', [...taken, nvml, SCRIPT].map(stampOf).join('\n'), { follow: true }, (root) => {
+  // The script by what it says: every checkout has one of its own.
+  const key = [...[...taken, nvml].map(stampOf), readFileSync(SCRIPT, 'utf8')].join('\n');
+  const layer = keptLayer('python', key, { follow: true }, (root) => {
     for (const path of taken) place(root, path, path);
     place(root, nvml, join(PYTHON_FOLDER, 'pynvml.py'));
     place(root, SCRIPT, join(PYTHON_FOLDER, 'cards.py'));
