@@ -43,6 +43,12 @@ const LAYERS: Layer[] = [
   },
   { name: 'integration', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
   { name: 'cluster', prepare: [['node', 'test/cluster/prepare.ts']], concurrency: 1, budgetMinutes: 20 },
+  {
+    name: 'guest',
+    prepare: [make, [...make, 'tests'], ['node', 'test/guest/prepare.ts']],
+    concurrency: 1,
+    budgetMinutes: 5,
+  },
 ];
 
 /** Runs one command with its output shown; resolves to its exit code (signals count as 1). */

@@ -26,6 +26,19 @@ export function isInGroup(text: string, group: string): boolean {
   return path !== undefined && (path === group || path.startsWith(`${group}/`));
 }
 
+/**
+ * A container's own group in the unified hierarchy, whichever of those below it a process is in. Undefined on hosts that keep
+ * containers elsewhere, and for a reader in a cgroup namespace of its own, whose paths are not those of the mount.
+ */
+export function containerGroup(text: string, containerId: string): string | undefined {
+  const path = unifiedPath(text);
+  const at = path?.indexOf(containerId) ?? -1;
+  if (path === undefined || at < 0 || path.split('/').includes('..')) return undefined;
+  const end = path.indexOf('/', at);
+  const group = (end < 0 ? path : path.slice(0, end)).replace(/ \(deleted\)$/, '');
+  return ownerOf(`0::${group}`).containerId === containerId ? group : undefined;
+}
+
 // In hybrid hosts the unified line may point at the runtime's own service, so named controllers come first.
 const CONTROLLERS = ['memory', 'pids', 'devices', 'cpu', 'name=systemd'];
 const POD =

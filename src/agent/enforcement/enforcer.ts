@@ -9,15 +9,7 @@ import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
 import { type ActionRecord, type Audit, describe, recordOf } from './record.ts';
-import {
-  findTargets,
-  groupOf,
-  killGroup,
-  type Signalled,
-  signalTargets,
-  type Target,
-  unifiedMount,
-} from './targets.ts';
+import { findTargets, killTargets, type Signalled, signalTargets, type Target, unifiedMount } from './targets.ts';
 
 export type EnforcerPolicy = LadderPolicy & {
   /** A sample older than this is no ground for acting. */
@@ -84,14 +76,13 @@ export function createEnforcer(
     for (let round = 0; round < 10; round++) {
       const targets = findTargets(container.grant, native, seen, pods?.containers);
       if (targets.length === 0) break;
-      const group = signal === SIGKILL ? groupOf(container.grant, targets, mount) : undefined;
-      if (group) {
-        const result = killGroup(group);
-        hit.push(...targets.map((target) => ({ ...target, result })));
-        if (result === 'sent') break;
+      if (signal !== SIGKILL) {
+        hit.push(...signalTargets(targets, native, signal));
+        break;
       }
-      hit.push(...signalTargets(targets, native, signal));
-      if (signal !== SIGKILL) break;
+      const killed = killTargets(container.grant, targets, native, mount, pods?.containers);
+      hit.push(...killed.hit);
+      if (killed.whole) break;
     }
     live.gateClosed = false; // whoever comes next in this grant starts afresh
     registry.touch(live);

@@ -2,7 +2,7 @@
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signalled.
 import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { isInGroup, ownerOf } from '../attribution/cgroup.ts';
+import { containerGroup, isInGroup, ownerOf } from '../attribution/cgroup.ts';
 import type { ContainerBook } from '../attribution/pods.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
 import type { Native } from '../native.ts';
@@ -13,6 +13,8 @@ export type Target = {
   readonly command: string;
   readonly cgroup: string;
 };
+
+const SIGKILL = 9;
 
 export type Signalled = Target & { readonly result: string };
 
@@ -103,13 +105,57 @@ export function signalTargets(targets: readonly Target[], native: Native, signal
   }));
 }
 
-/** The grant's own group in the unified hierarchy, if its processes are in one: killed as a whole, without a race. */
-export function groupOf(grant: Grant, targets: readonly Target[], mount: string | undefined): string | undefined {
-  const group = groupOfGrant(grant);
-  if (mount === undefined || group === undefined) return undefined;
-  if (!targets.some((target) => isInGroup(target.cgroup, group))) return undefined;
+/**
+ * Kills them: by the group of the container, or of the plain grant, where a process is in one, which leaves no gap for a fork,
+ * and each other by itself. `whole`: nobody was left to single signals.
+ */
+export function killTargets(
+  grant: Grant,
+  targets: readonly Target[],
+  native: Native,
+  mount: string | undefined,
+  containers?: Pick<ContainerBook, 'nameOf'>,
+): { readonly hit: Signalled[]; readonly whole: boolean } {
+  const killed = new Map<string, string>();
+  let whole = true;
+  const hit = targets.map((target) => {
+    const folder = groupOf(grant, target, mount, containers);
+    if (folder !== undefined) {
+      const result = killed.get(folder) ?? killGroup(folder);
+      killed.set(folder, result);
+      if (result === 'sent') return { ...target, result };
+    }
+    whole = false;
+    return { ...target, result: native.signalExact(target.pid, target.startTicks, target.cgroup, SIGKILL) };
+  });
+  return { hit, whole };
+}
+
+/** Folder of the group that is the grant's alone and that the process is in or below, if the kernel can kill it as one. */
+export function groupOf(
+  grant: Grant,
+  { cgroup }: Target,
+  mount: string | undefined,
+  containers?: Pick<ContainerBook, 'nameOf'>,
+): string | undefined {
+  const { owner, container } = grant;
+  const group = isOfPod(owner) ? groupOfContainer(owner, container, cgroup, containers) : groupOfGrant(grant);
+  if (mount === undefined || group === undefined || !isInGroup(cgroup, group)) return undefined;
   const folder = join(mount, group);
   return existsSync(join(folder, 'cgroup.kill')) ? folder : undefined;
+}
+
+/** A process that was seen in the container may have gone to another one, whose group is not ours to kill. */
+function groupOfContainer(
+  owner: PodOwner,
+  container: string,
+  cgroup: string,
+  containers: Pick<ContainerBook, 'nameOf'> | undefined,
+): string | undefined {
+  const { containerId } = ownerOf(cgroup);
+  const name = containerId === undefined ? undefined : containers?.nameOf(containerId);
+  const isIts = name?.podUid === owner.podUid && name.container === container;
+  return isIts && containerId !== undefined ? containerGroup(cgroup, containerId) : undefined;
 }
 
 /** Takes the grant's empty group away, where its owner could not do it any more. */
@@ -123,7 +169,7 @@ export function removeGroup(grant: Grant, mount: string | undefined): void {
   }
 }
 
-export function killGroup(folder: string): string {
+function killGroup(folder: string): string {
   try {
     writeFileSync(join(folder, 'cgroup.kill'), '1');
     return 'sent';

@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 import {
   findTargets,
   groupOf,
-  killGroup,
+  killTargets,
   removeGroup,
   signalTargets,
   type Target,
@@ -142,24 +142,84 @@ test('each process is signalled by pid, start time and cgroup, and the answer is
   ]);
 });
 
-test('a group is killed as a whole only where the grant has one, somebody is in it, and the kernel can', (t) => {
+/** Groups of a made-up unified hierarchy, with the file by which the kernel kills them. */
+function groupsIn(t: ExecutionContext, ...groups: readonly string[]) {
   const mount = mkdtempSync(join(tmpdir(), 'cotenant-groups-'));
   t.teardown(() => rmSync(mount, { recursive: true, force: true }));
+  for (const group of groups) {
+    mkdirSync(join(mount, group), { recursive: true });
+    writeFileSync(join(mount, group, 'cgroup.kill'), '');
+  }
+  const killed = () => groups.filter((group) => readFileSync(join(mount, group, 'cgroup.kill'), 'utf8') === '1');
+  return { mount, killed };
+}
+
+const at = (pid: number, cgroup: string): Target => ({ pid, startTicks: pid * 10, command: 'x', cgroup });
+
+test('a group is killed as a whole where the grant has one and the kernel can; who is elsewhere is signalled', (t) => {
+  const { mount, killed } = groupsIn(t, 'a/cotenant-abc123', 'a');
   const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
-  const folder = join(mount, 'a/cotenant-abc123');
-  const inside: Target = { pid: 7, startTicks: 1, command: '', cgroup: '0::/a/cotenant-abc123\n' };
-  const outside: Target = { ...inside, cgroup: '0::/a\n' };
-  mkdirSync(folder, { recursive: true });
-  t.is(groupOf(grant, [inside], mount), undefined, 'a kernel without cgroup.kill');
-  writeFileSync(join(folder, 'cgroup.kill'), '');
-  t.is(groupOf(grant, [outside, inside], mount), folder);
-  t.is(groupOf(grant, [outside], mount), undefined, 'its processes are elsewhere');
-  t.is(groupOf(grant, [inside], undefined), undefined, 'no unified hierarchy');
-  t.is(groupOf(grantOf('abc123', 1), [inside], mount), undefined, 'the grant has no group');
-  t.is(killGroup(folder), 'sent');
-  t.is(readFileSync(join(folder, 'cgroup.kill'), 'utf8'), '1');
-  rmSync(folder, { recursive: true });
-  t.regex(killGroup(folder), /^refused: ENOENT/);
+  const [inside, deeper] = [at(2, '0::/a/cotenant-abc123\n'), at(3, '0::/a/cotenant-abc123/x\n')];
+  const outside = at(4, '0::/a\n');
+  const { native, signalled } = reader();
+  t.deepEqual(killTargets(grant, [inside, deeper], native, mount), {
+    hit: [inside, deeper].map((target) => ({ ...target, result: 'sent' })),
+    whole: true,
+  });
+  t.deepEqual(killed(), ['a/cotenant-abc123']);
+  t.deepEqual(signalled, []);
+  t.false(killTargets(grant, [inside, outside], native, mount).whole);
+  t.deepEqual(signalled, [[4, 40, '0::/a\n', 9]]);
+
+  t.is(groupOf(grant, inside, undefined), undefined, 'no unified hierarchy');
+  t.is(groupOf(grantOf('abc123', 1), inside, mount), undefined, 'the grant has no group');
+  rmSync(join(mount, 'a/cotenant-abc123/cgroup.kill'));
+  t.is(groupOf(grant, inside, mount), undefined, 'a kernel without cgroup.kill');
+});
+
+test('a group that cannot be killed leaves its processes to single signals', (t) => {
+  const { mount } = groupsIn(t, 'a/cotenant-abc123');
+  rmSync(join(mount, 'a/cotenant-abc123/cgroup.kill'));
+  mkdirSync(join(mount, 'a/cotenant-abc123/cgroup.kill')); // cannot be written to
+  const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
+  const { native, signalled } = reader();
+  t.like(killTargets(grant, [at(2, '0::/a/cotenant-abc123\n')], native, mount), {
+    hit: [{ result: 'sent' }],
+    whole: false,
+  });
+  t.is(signalled.length, 1);
+});
+
+test("a pod's container is killed by its group, and only by that one, however deep its processes are", (t) => {
+  const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
+  const [main, side] = ['aa'.repeat(32), 'bb'.repeat(32)] as [string, string];
+  const pod = `kubepods.slice/kubepods-pod${podUid.replaceAll('-', '_')}.slice`;
+  const [own, other] = [`${pod}/cri-containerd-${main}.scope`, `${pod}/cri-containerd-${side}.scope`];
+  const { mount, killed } = groupsIn(t, own, `${own}/docker/${side}`, other, pod);
+  const grant = grantOf('abc123', 1, [0], { container: 'main', owner: { podUid, target: '/t', kind: 'app' } });
+  const known = { nameOf: (id: string) => ({ podUid, container: id === main ? 'main' : 'side' }) };
+  const { native, signalled } = reader();
+  const inside = at(2, `0::/${own}/docker/${side}\n`);
+  t.true(killTargets(grant, [inside], native, mount, known).whole);
+  t.deepEqual(killed(), [own]);
+  // It was in the container once, and is with the neighbour now.
+  t.false(killTargets(grant, [at(3, `0::/${other}\n`)], native, mount, known).whole);
+  t.deepEqual(killed(), [own]);
+  t.deepEqual(
+    signalled.map(([pid]) => pid),
+    [3],
+  );
+  for (const [what, target, names] of [
+    ['nobody has told which container it is', inside, { nameOf: () => undefined }],
+    [
+      'a host that keeps containers elsewhere',
+      at(4, `4:memory:/kubepods/pod${podUid}/${main}\n0::/system.slice\n`),
+      known,
+    ],
+    ['a path that is not from the root of the mount', at(5, `0::/../../${own}\n`), known],
+  ] as const) {
+    t.is(groupOf(grant, target, mount, names), undefined, what);
+  }
 });
 
 test('an empty group is removed; one that is in use, or was never made, is left alone', (t) => {

@@ -1,0 +1,45 @@
+// What a guest stands on: QEMU and a kernel out of Debian's packages. Emulated, since not every machine may virtualise; about
+// twenty times slower, so little runs in it.
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { debianPackages, packagesFolder, type Wanted } from '../support/debian.ts';
+
+const PACKAGES: readonly Wanted[] = [
+  { name: 'qemu-system-x86', from: 'own', as: 'needs' },
+  { name: 'linux-image-cloud-amd64', from: 'own', as: 'meta' },
+  { name: 'busybox-static', from: 'own' },
+];
+
+export type GuestGround =
+  | {
+      readonly ok: true;
+      /** Of the unpacked packages. */
+      readonly root: string;
+      readonly kernel: string;
+      readonly busybox: string;
+      readonly versions: string;
+    }
+  | { readonly ok: false; readonly reason: string };
+
+/** Fetched if it is not there yet and `get` is given. */
+export function guestGround(say: (line: string) => void, get = true): GuestGround {
+  if (process.arch !== 'x64') return { ok: false, reason: 'the emulated guest runs programs of x86-64 machines only' };
+  const home = packagesFolder('guest-packages', PACKAGES);
+  if (!get && !existsSync(home)) {
+    return { ok: false, reason: 'there is no QEMU: node test/guest/prepare.ts says why' };
+  }
+  const packages = debianPackages(home, PACKAGES, say);
+  if (!packages.ok) return packages;
+  const { root, versions } = packages;
+  const kernel = readdirSync(join(root, 'boot')).find((name) => name.startsWith('vmlinuz-'));
+  const busybox = ['bin/busybox', 'usr/bin/busybox'].map((path) => join(root, path)).find((path) => existsSync(path));
+  if (kernel === undefined || busybox === undefined)
+    return { ok: false, reason: `${home} holds no kernel or no busybox` };
+  return {
+    ok: true,
+    root,
+    kernel: join(root, 'boot', kernel),
+    busybox,
+    versions: `QEMU ${versions['qemu-system-x86']}, ${kernel.replace('vmlinuz-', 'Linux ')}`,
+  };
+}

@@ -1,0 +1,47 @@
+// Control groups of version 2 for real: checks of the agent's own code in an emulated machine that has nothing else. What they
+// are is in inside/checks.ts; here the guest is started once, and each check of it is a test.
+import test from 'ava';
+import { testUnless } from '../support/gate.ts';
+import { guestFiles } from './files.ts';
+import { guestGround } from './ground.ts';
+import { CHECKS } from './inside/checks.ts';
+import { parseResult, type Result } from './inside/report.ts';
+import { boot } from './machine.ts';
+
+const LIMIT_MS = 480_000;
+const ground = guestGround(console.log, false);
+const reason = ground.ok ? undefined : ground.reason;
+
+const results = new Map<string, Result>();
+const printed: string[] = [];
+let problem: unknown;
+
+test.before(async (t) => {
+  t.timeout(LIMIT_MS + 10_000);
+  if (!ground.ok) return;
+  const started = performance.now();
+  try {
+    await boot(ground, guestFiles(ground.busybox), LIMIT_MS, (line) => {
+      const result = parseResult(line);
+      if (result) results.set(result.name, result);
+      else printed.push(line);
+    });
+  } catch (error) {
+    problem = error;
+  }
+  t.log(`${ground.versions}: ${Math.round((performance.now() - started) / 1000)} s`);
+});
+
+testUnless(reason)('the guest starts, runs its checks, and ends', (t) => {
+  t.is(problem, undefined);
+  t.is(results.size, CHECKS.length, printed.slice(-20).join('\n'));
+});
+
+for (const { name } of CHECKS) {
+  testUnless(reason)(name, (t) => {
+    const result = results.get(name);
+    t.truthy(result, printed.slice(-5).join('\n'));
+    t.is(result?.wrong, undefined);
+    t.log(`${result?.ms} ms in the guest`);
+  });
+}

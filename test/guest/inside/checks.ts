@@ -1,0 +1,277 @@
+// What must hold where control groups are of version 2 alone: whose process is whose, and stopping a container or a plain
+// grant whole. The code is the agent's own, the groups and processes are the kernel's.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync, rmdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { NOBODY_KNOWN, type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { containerGroup, ownerOf, tenantGroup } from '../../../src/agent/attribution/cgroup.ts';
+import { createContainerBook } from '../../../src/agent/attribution/pods.ts';
+import {
+  findTargets,
+  groupOf,
+  killTargets,
+  removeGroup as removeGrantGroup,
+  unifiedMount,
+} from '../../../src/agent/enforcement/targets.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { loadNative } from '../../../src/agent/native.ts';
+import { stopsCheat } from './cheat.ts';
+import {
+  cgroupOf,
+  isPopulated,
+  MOUNT,
+  makeGroup,
+  makeInner,
+  removeGroup,
+  sleepIn,
+  start,
+  startIn,
+  until,
+} from './groups.ts';
+import { UNSHARE } from './report.ts';
+
+export type Check = { readonly name: string; readonly run: () => Promise<void> | void };
+
+const UID = '0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77';
+const OTHER_UID = 'aaaaaaaa-1111-4111-8111-aaaaaaaaaaaa';
+const STATIC = '4d1e2a7b9c0f4e5d8a6b3c2d1e0f9a8b';
+const ID = 'c0ffee'.padEnd(64, '0123456789abcdef');
+const SIDE = 'deadbeef'.repeat(8);
+const under = (uid: string) => uid.replaceAll('-', '_');
+const slice = (uid: string) => `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod${under(uid)}.slice`;
+
+type Shape = { readonly name: string; readonly group: string; readonly id?: string; readonly uid?: string };
+
+/** The shapes that kubelets and runtimes write on such hosts; what is found has to be this container of this pod. */
+const SHAPES: readonly Shape[] = [
+  { name: 'systemd, containerd, burstable', group: `${slice(UID)}/cri-containerd-${ID}.scope`, id: ID, uid: UID },
+  {
+    name: 'systemd, containerd, guaranteed',
+    group: `kubepods.slice/kubepods-pod${under(UID)}.slice/cri-containerd-${ID}.scope`,
+    id: ID,
+    uid: UID,
+  },
+  { name: 'systemd, CRI-O with crun', group: `${slice(UID)}/crio-${ID}.scope/container`, id: ID, uid: UID },
+  { name: "systemd, CRI-O's monitor", group: `${slice(UID)}/crio-conmon-${ID}.scope`, uid: UID },
+  { name: 'systemd, a static pod', group: `${slice(STATIC)}/cri-containerd-${ID}.scope`, id: ID, uid: STATIC },
+  { name: 'cgroupfs, best effort', group: `kubepods/besteffort/pod${UID}/${ID}`, id: ID, uid: UID },
+  { name: 'cgroupfs, guaranteed', group: `kubepods/pod${UID}/${ID}`, id: ID, uid: UID },
+  {
+    name: 'drivers that do not match',
+    group: `system.slice/containerd.service/kubepods-burstable-pod${under(UID)}.slice:cri-containerd:${ID}`,
+    id: ID,
+    uid: UID,
+  },
+  {
+    name: 'kind',
+    group: `kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod${under(UID)}.slice/cri-containerd-${ID}.scope`,
+    id: ID,
+    uid: UID,
+  },
+  {
+    name: 'Docker in a container of a pod',
+    group: `${slice(UID)}/cri-containerd-${ID}.scope/docker/${SIDE}`,
+    id: ID,
+    uid: UID,
+  },
+  { name: 'plain Docker', group: `system.slice/docker-${ID}.scope`, id: ID },
+  { name: 'a service of the host', group: 'system.slice/sshd.service' },
+];
+
+/** Not before a check runs: this list is read outside of the guest, too. */
+const native = () => loadNative();
+
+const readProcess = (pid: number) => {
+  const facts = native().readProcess(pid);
+  assert.ok(facts, `process ${pid} is there`);
+  return facts;
+};
+
+const shapes: readonly Check[] = SHAPES.map(({ name, group, id, uid }) => ({
+  name: `a process is told to be its container's and its pod's: ${name}`,
+  async run() {
+    makeGroup(group);
+    const child = await sleepIn(group);
+    const { cgroup } = readProcess(child.pid);
+    assert.equal(cgroup, cgroupOf(child.pid), 'the native reader sees what is there');
+    const { containerId, podUid, path } = ownerOf(cgroup);
+    assert.deepEqual({ containerId, podUid, path }, { containerId: id, podUid: uid, path: `/${group}` });
+    await removeGroup(group.split('/')[0] ?? '');
+  },
+}));
+
+const podGrant = (container: string): Grant => ({
+  id: 'abc123',
+  namespace: 'team',
+  pod: 'train',
+  container,
+  createdMs: 0,
+  cards: [],
+  isolateMemory: true,
+  owner: { podUid: UID, target: '/volume', kind: 'app' },
+});
+
+/** Two containers of one pod, as the runtime told of them. */
+const book = createContainerBook((id) =>
+  id === ID ? { podUid: UID, container: 'main' } : id === SIDE ? { podUid: UID, container: 'side' } : undefined,
+);
+
+/** Forks for as long as anybody of it lives: single signals always come too late for one of them. */
+const STORM = 's() { s & }; while :; do s; sleep 1; done';
+
+export const CHECKS: readonly Check[] = [
+  {
+    name: 'the guest has control groups of version 2 alone, with every controller that a kubelet wants',
+    run() {
+      const mounts = readFileSync('/proc/self/mountinfo', 'utf8')
+        .split('\n')
+        .filter((line) => / - cgroup2? /.test(line));
+      assert.equal(mounts.length, 1);
+      assert.equal(unifiedMount(), MOUNT);
+      const controllers = readFileSync(join(MOUNT, 'cgroup.controllers'), 'utf8').trim().split(' ');
+      for (const name of ['cpuset', 'cpu', 'io', 'memory', 'pids']) assert.ok(controllers.includes(name), name);
+    },
+  },
+  ...shapes,
+  {
+    name: 'a process whose group went before it was waited for is still told',
+    async run() {
+      const group = `kubepods/pod${UID}/${ID}`;
+      makeGroup(group);
+      // Its parent does not wait: a zombie keeps the name of its group, which may go.
+      const parent = start(`sh -c 'echo $$ > ${MOUNT}/${group}/cgroup.procs; echo $$' & exec sleep 1000`);
+      await until(() => /^\d+\n/.test(parent.said()), 'its pid is told');
+      const pid = Number(parent.said());
+      await until(() => native().readProcess(pid)?.state === 'Z', 'it is a zombie');
+      await until(() => !isPopulated(group), 'its group is empty');
+      rmdirSync(join(MOUNT, group));
+      const { containerId, podUid, path } = ownerOf(cgroupOf(pid));
+      assert.match(path, / \(deleted\)$/);
+      assert.deepEqual({ containerId, podUid }, { containerId: ID, podUid: UID });
+      process.kill(parent.pid, 'SIGKILL');
+      await removeGroup('kubepods');
+    },
+  },
+  {
+    name: 'from within a control group namespace pods are told, and no path is taken for one of the mount',
+    async run() {
+      const group = `${slice(UID)}/cri-containerd-${ID}.scope`;
+      makeGroup(group);
+      const child = await sleepIn(group);
+      const own = 'agent.slice';
+      makeGroup(own);
+      const reader = await startIn(own, `exec ${UNSHARE} -C sh -c 'cat /proc/${child.pid}/cgroup; sleep 1000'`);
+      await until(() => /^0::.*\n/m.test(reader.said()) || !reader.isAlive(), 'it has read');
+      const text = reader.said().replace('in\n', '');
+      assert.match(text, /^0::\/\.\.\//);
+      assert.deepEqual({ ...ownerOf(text), path: '' }, { containerId: ID, podUid: UID, path: '' });
+      assert.equal(containerGroup(text, ID), undefined);
+      await removeGroup(own);
+      await removeGroup('kubepods.slice');
+    },
+  },
+  {
+    name: "a process is its grant's by container, a foreign one where the container has none, and the host's elsewhere",
+    async run() {
+      const groups = {
+        main: `${slice(UID)}/cri-containerd-${ID}.scope`,
+        side: `${slice(UID)}/cri-containerd-${SIDE}.scope`,
+        foreign: `${slice(OTHER_UID)}/cri-containerd-${'ab'.repeat(32)}.scope`,
+        starting: `${slice(UID)}/cri-containerd-${'cd'.repeat(32)}.scope`,
+        host: 'system.slice/sshd.service',
+      };
+      const owners: Record<string, Owner> = {};
+      const pods = {
+        nameOf: book.nameOf,
+        grantOf: (podUid: string, container: string) => (podUid === UID && container === 'main' ? 'abc123' : undefined),
+        hasGrants: (podUid: string) => podUid === UID,
+      };
+      for (const [name, group] of Object.entries(groups)) {
+        makeGroup(group);
+        const { pid = 0 } = await sleepIn(group);
+        const { startTicks, command, cgroup } = readProcess(pid);
+        const sampled = { pid, startTicks, command, cgroup, ancestors: [1], cards: [] };
+        owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NOBODY_KNOWN, pods);
+      }
+      assert.deepEqual(owners, {
+        main: { kind: 'grant', id: 'abc123' },
+        side: { kind: 'container', containerId: SIDE, podUid: UID },
+        foreign: { kind: 'container', containerId: 'ab'.repeat(32), podUid: OTHER_UID },
+        starting: { kind: 'unknown', reason: 'container_not_known' },
+        host: { kind: 'host' },
+      });
+      for (const top of ['kubepods.slice', 'system.slice']) await removeGroup(top);
+    },
+  },
+  ...[`${slice(UID)}/cri-containerd-ID.scope`, `kubepods/burstable/pod${UID}/ID`].map(
+    (shape): Check => ({
+      name: `a container that forks without end is killed whole, groups below it too, and nobody else: ${shape.includes('slice') ? 'systemd' : 'cgroupfs'}`,
+      async run() {
+        const [main, side] = [shape.replace('ID', ID), shape.replace('ID', SIDE)];
+        const next = shape.replaceAll(UID, OTHER_UID).replaceAll(under(UID), under(OTHER_UID)).replace('ID', ID);
+        for (const group of [main, side, next]) makeGroup(group);
+        // Below a container that made groups of its own nobody is in the upper one.
+        for (const inner of ['init', 'docker/x']) makeInner(`${main}/${inner}`);
+        await sleepIn(`${main}/init`);
+        await startIn(`${main}/docker/x`, STORM);
+        const spared = [await sleepIn(side), await sleepIn(next)];
+        const targets = findTargets(podGrant('main'), native(), [], book);
+        assert.ok(targets.length >= 2, `${targets.length} processes`);
+        assert.ok(
+          targets.every(({ cgroup }) => cgroup.includes(main)),
+          'all of the container, none of another',
+        );
+        const { hit, whole } = killTargets(podGrant('main'), targets, native(), MOUNT, book);
+        assert.ok(whole);
+        assert.ok(hit.every(({ result }) => result === 'sent'));
+        await until(() => !isPopulated(main), 'nobody is left in it');
+        assert.deepEqual(findTargets(podGrant('main'), native(), [], book), []);
+        assert.deepEqual(
+          spared.map((one) => one.isAlive()),
+          [true, true],
+        );
+        await removeGroup(shape.split('/')[0] ?? '');
+      },
+    }),
+  ),
+  {
+    name: "a plain grant's group is killed whole and taken away, and who gave the grant lives",
+    async run() {
+      makeGroup('user.slice/session');
+      const owner = await startIn('user.slice/session', 'exec sleep 1000');
+      const { startTicks, cgroup } = readProcess(owner.pid);
+      const path = cgroup.trim().replace('0::', '');
+      const grant: Grant = { ...podGrant('x'), owner: { pid: owner.pid, startTicks, cgroup: path } };
+      const group = join(path, tenantGroup(grant.id));
+      makeInner(group);
+      await startIn(group, STORM);
+      const targets = findTargets(grant, native(), []);
+      const [first] = targets;
+      assert.ok(first);
+      assert.equal(groupOf(grant, first, MOUNT), join(MOUNT, group));
+      assert.ok(killTargets(grant, targets, native(), MOUNT).whole);
+      await until(() => !isPopulated(group), 'nobody is left in it');
+      removeGrantGroup(grant, MOUNT);
+      assert.throws(() => isPopulated(group), { code: 'ENOENT' });
+      assert.ok(owner.isAlive());
+      await removeGroup('user.slice');
+    },
+  },
+  {
+    name: 'a signal goes to a process only while it is in the group in which it was found',
+    async run() {
+      makeGroup('a');
+      makeGroup('b');
+      const child = await sleepIn('a');
+      const { startTicks, cgroup } = readProcess(child.pid);
+      execFileSync('/bin/sh', ['-c', `echo ${child.pid} > ${MOUNT}/b/cgroup.procs`]);
+      assert.equal(native().signalExact(child.pid, startTicks, cgroup, 9), 'moved');
+      assert.ok(child.isAlive());
+      assert.equal(native().signalExact(child.pid, startTicks, cgroupOf(child.pid), 9), 'sent');
+      await child.ended;
+      for (const group of ['a', 'b']) await removeGroup(group);
+    },
+  },
+  { name: 'the agent stops a cheat of `cotenant run` by its group, and its group goes with it', run: stopsCheat },
+];
