@@ -12,7 +12,7 @@ import { type ImageSettings, type Layer, layOut, tarOf } from './images.ts';
 import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
 import { busyboxLayer, pauseLayer } from './layers.ts';
 import { type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
-import { BOUND, bedNode, PAUSE_IMAGE } from './node.ts';
+import { BOUND, bedNode, NODE_NAME, PAUSE_IMAGE } from './node.ts';
 import { debianPackages, packagesHome } from './packages.ts';
 import { bedParts, type Parts } from './parts.ts';
 
@@ -115,8 +115,8 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   }
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   ending.defer(() => namespaces.close());
-  const plane = controlPlane(folder, ground.bin, ground.packages);
-  const node = bedNode(folder, ground.bin, ground.packages, plane.kubeconfig, cgroup);
+  const plane = controlPlane(folder, ground.bin, ground.packages, NODE_NAME);
+  const node = bedNode(folder, ground.bin, ground.packages, plane.kubeletKubeconfig, cgroup);
   const path = { PATH: `${join(ground.packages, 'usr/bin')}:${join(ground.packages, 'usr/sbin')}:${process.env.PATH}` };
   const admin = ['--kubeconfig', plane.kubeconfig];
   const kubectlWith = (input: string, ...args: readonly string[]): Ran =>

@@ -18,7 +18,9 @@ export const NETWORK = {
 };
 
 export type ControlPlane = {
+  /** The administrator's. */
   readonly kubeconfig: string;
+  readonly kubeletKubeconfig: string;
   /** What the service accounts of our own namespace asked for, an audit event of the API server a line. */
   readonly auditLog: string;
   readonly commands: Readonly<Record<'etcd' | 'apiserver' | 'controllers' | 'scheduler', readonly string[]>>;
@@ -33,29 +35,39 @@ const AUDIT_POLICY = {
   rules: [{ level: 'Metadata', userGroups: [`system:serviceaccounts:${AUDITED_NAMESPACE}`] }, { level: 'None' }],
 };
 
-export function controlPlane(folder: string, bin: string, packages: string): ControlPlane {
+export function controlPlane(folder: string, bin: string, packages: string, nodeName: string): ControlPlane {
   const at = (...parts: string[]) => join(folder, ...parts);
   mkdirSync(at('certificates'), { recursive: true });
   execFileSync('openssl', ['genrsa', '-out', at('sa.key'), '2048'], { stdio: 'ignore' });
   execFileSync('openssl', ['rsa', '-in', at('sa.key'), '-pubout', '-out', at('sa.pub')], { stdio: 'ignore' });
-  const token = randomBytes(16).toString('hex');
-  writeFileSync(at('tokens.csv'), `${token},admin,admin,"system:masters"\n`, { mode: 0o600 });
+  // The kubelet is what it is on any cluster, a node: it may do what the node authorizer and NodeRestriction leave it.
+  const users = [
+    { name: 'admin', group: 'system:masters', file: 'kubeconfig' },
+    { name: `system:node:${nodeName}`, group: 'system:nodes', file: 'kubelet.kubeconfig' },
+  ].map((user) => ({ ...user, token: randomBytes(16).toString('hex') }));
+  const lines = users.map(({ name, group, token }) => `${token},${name},${name},"${group}"\n`);
+  writeFileSync(at('tokens.csv'), lines.join(''), { mode: 0o600 });
+  for (const { name, token, file } of users) {
+    const config = {
+      apiVersion: 'v1',
+      kind: 'Config',
+      'current-context': 'bed',
+      clusters: [
+        { name: 'bed', cluster: { server: `https://127.0.0.1:${API_PORT}`, 'insecure-skip-tls-verify': true } },
+      ],
+      users: [{ name, user: { token } }],
+      contexts: [{ name: 'bed', context: { cluster: 'bed', user: name } }],
+    };
+    writeFileSync(at(file), JSON.stringify(config), { mode: 0o600 });
+  }
   const kubeconfig = at('kubeconfig');
-  const config = {
-    apiVersion: 'v1',
-    kind: 'Config',
-    'current-context': 'bed',
-    clusters: [{ name: 'bed', cluster: { server: `https://127.0.0.1:${API_PORT}`, 'insecure-skip-tls-verify': true } }],
-    users: [{ name: 'admin', user: { token } }],
-    contexts: [{ name: 'bed', context: { cluster: 'bed', user: 'admin' } }],
-  };
-  writeFileSync(kubeconfig, JSON.stringify(config), { mode: 0o600 });
   writeFileSync(at('audit-policy.json'), JSON.stringify(AUDIT_POLICY));
   const auditLog = at('audit.log');
   const etcd = `http://127.0.0.1:${ETCD_PORT}`;
   const peer = `http://127.0.0.1:${ETCD_PORT + 1}`;
   return {
     kubeconfig,
+    kubeletKubeconfig: at('kubelet.kubeconfig'),
     auditLog,
     commands: {
       etcd: [
@@ -72,6 +84,7 @@ export function controlPlane(folder: string, bin: string, packages: string): Con
         ...['--service-account-key-file', at('sa.pub'), '--service-account-signing-key-file', at('sa.key')],
         ...['--service-account-issuer', 'https://bed.test', '--service-cluster-ip-range', NETWORK.services],
         ...['--token-auth-file', at('tokens.csv'), '--authorization-mode', 'Node,RBAC'],
+        ...['--enable-admission-plugins', 'NodeRestriction'],
         ...['--kubelet-preferred-address-types', 'InternalIP', '--allow-privileged'],
         ...['--audit-policy-file', at('audit-policy.json'), '--audit-log-path', auditLog],
         // Services reach their pods without a kube-proxy.

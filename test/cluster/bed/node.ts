@@ -31,7 +31,8 @@ export type BedNode = {
 export function bedNode(folder: string, bin: string, packages: string, kubeconfig: string, cgroup: string): BedNode {
   const at = (...parts: string[]) => join(folder, ...parts);
   const inPackages = (path: string) => join(packages, path);
-  for (const name of ['cni', 'cdi', 'volume-plugins', 'host', 'settings']) mkdirSync(at(name), { recursive: true });
+  for (const name of ['cni', 'cdi', 'volume-plugins', 'manifests', 'host', 'settings'])
+    mkdirSync(at(name), { recursive: true });
   writeFileSync(at('resolv.conf'), '');
   const socket = at('containerd.sock');
 
@@ -94,6 +95,7 @@ export function bedNode(folder: string, bin: string, packages: string, kubeconfi
     healthzPort: 0,
     resolvConf: '',
     volumePluginDir: at('volume-plugins'),
+    staticPodPath: at('manifests'),
   };
   writeFileSync(at('kubelet.yaml'), stringify(kubelet));
   return {

@@ -237,6 +237,7 @@ export function attach(bed: Bed, name: string, namespace = 'default', container 
       return value;
     },
     async leave() {
+      if (child.exitCode !== null || child.signalCode !== null) return; // with what it talked to
       const over = new Promise((resolve) => child.once('exit', resolve));
       child.kill();
       await over;

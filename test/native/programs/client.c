@@ -129,6 +129,14 @@ int main(int argc, char **argv) {
         } else if (!strcmp(word, "count")) {
             result = CALL(cuDeviceGetCount, (int *), &number);
             value = (uint64_t)number;
+        } else if (!strcmp(word, "uuid")) { /* uuid DEVICE: as the driver's own tools write it */
+            abi_uuid uuid = {0};
+            result = CALL(cuDeviceGetUuid, (abi_uuid *, abi_device), &uuid, (abi_device)a);
+            printf("%d GPU-", result);
+            for (int i = 0; i < 16; i++)
+                printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
+            printf("\n");
+            continue;
         } else if (!strcmp(word, "total")) {
             result = CALL(cuDeviceTotalMem_v2, (size_t *, abi_device), &first, (abi_device)a);
             value = first;

@@ -1,0 +1,136 @@
+// Many pods at once on one node: every container has exactly the grant that its pod's annotation names, seen from inside. Rounds
+// add up to COTENANT_BURST_PODS pods: 100 by default, 1,000 in the long form.
+import type { ExecutionContext } from 'ava';
+import { needOf } from '../../src/placement/need.ts';
+import { parsePodGrant } from '../../src/placement/pod-grant.ts';
+import { GRANT_ANNOTATION } from '../../src/request/names.ts';
+import { eventually } from '../support/node.ts';
+import type { Bed } from './bed/bed.ts';
+import { clientOf, containerOf, MIB, namespaceOf, outputOf, type Pod, podOf } from './support/pods.ts';
+import { testsOnWhole } from './support/shared.ts';
+
+const PODS = Number(process.env.COTENANT_BURST_PODS ?? 100);
+const A_ROUND = 40;
+const CARDS = ['l4', 'l4', 'l4', 'l4'];
+const NAMESPACE = 'burst';
+
+const onCluster = testsOnWhole(CARDS);
+const ASK = ['init', 'count', 'uuid 0', 'total 0'];
+
+const share = (mib: number, more: object = {}, commands: readonly string[] = ASK) =>
+  clientOf({ 'cotenant.io/gpu-memory': `${mib}Mi` }, commands, more);
+/** Tells what it sees and ends. */
+const once = (mib: number, name: string) => share(mib, { name, stdin: false });
+
+/** What the pods of a round look like: equal ones, and every tenth of each other kind. */
+function podNumber(index: number, name: string): object {
+  const settings = { namespace: NAMESPACE };
+  switch (index % 10) {
+    case 7: // two containers with shares of their own
+      return podOf(name, [share(256), share(384, { name: 'second' })], settings);
+    case 8: // an init container that needs more than the rest, and a sidecar that stays
+      return podOf(name, [share(256)], {
+        ...settings,
+        spec: { initContainers: [share(128, { name: 'sidecar', restartPolicy: 'Always' }), once(768, 'before')] },
+      });
+    case 9: // two cards
+      return podOf(
+        name,
+        [clientOf({ 'cotenant.io/gpu': 2, 'cotenant.io/gpu-memory': '1Gi' }, [...ASK, 'uuid 1', 'total 1'])],
+        settings,
+      );
+    default:
+      return podOf(name, [share(512)], settings);
+  }
+}
+
+const listPods = async (bed: Bed): Promise<readonly Pod[]> =>
+  (await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods`))?.items ?? [];
+
+const isUp = (pod: Pod): boolean =>
+  pod.status?.phase === 'Running' &&
+  (pod.status.containerStatuses ?? []).every(({ state }) => state.running !== undefined);
+
+/** What each container with a share saw of its cards, against the grant; the number of containers compared. */
+function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
+  const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
+  if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
+  for (const { name, cards } of grant.containers) {
+    const [, count, ...seen] = outputOf(bed, pod, name).map((line) => line.split(' ')[1] ?? '');
+    const pairs = cards.map((_, index) => ({ gpuUuid: seen[2 * index], limitBytes: Number(seen[2 * index + 1]) }));
+    const byUuid = (a: { gpuUuid: string | undefined }, b: { gpuUuid: string | undefined }) =>
+      (a.gpuUuid ?? '') < (b.gpuUuid ?? '') ? -1 : 1;
+    t.deepEqual(
+      { count: Number(count), cards: pairs.toSorted(byUuid) },
+      {
+        count: cards.length,
+        cards: cards.map(({ gpuUuid, limitBytes }) => ({ gpuUuid, limitBytes })).toSorted(byUuid),
+      },
+      `${pod.metadata.name}/${name}`,
+    );
+  }
+  return grant.containers.length;
+}
+
+onCluster(
+  `${PODS} pods in rounds of ${A_ROUND}: no container has another grant than its own, and no card is overbooked`,
+  async (t, { bed, uuids }) => {
+    bed.apply(namespaceOf(NAMESPACE));
+    let compared = 0;
+    for (let from = 0; from < PODS; from += A_ROUND) {
+      const numbers = Array.from({ length: Math.min(A_ROUND, PODS - from) }, (_, index) => from + index);
+      const started = performance.now();
+      const created = await Promise.all(
+        numbers.map((number) =>
+          bed.api.ask('POST', `/api/v1/namespaces/${NAMESPACE}/pods`, podNumber(number, `pod-${number}`)),
+        ),
+      );
+      t.deepEqual(
+        [...new Set(created.map(({ status }) => status))],
+        [201],
+        JSON.stringify(created.find(({ status }) => status !== 201)?.body),
+      );
+      const pods = await eventually(
+        async () => {
+          const found = await listPods(bed);
+          return found.length === numbers.length && found.every(isUp) ? found : undefined;
+        },
+        `all ${numbers.length} pods of the round run`,
+        180_000,
+      ).catch(async (error: unknown) => {
+        const late = (await listPods(bed)).filter((pod) => !isUp(pod));
+        throw new Error(
+          `${(error as Error).message}: ${late
+            .map(({ metadata, status }) => `${metadata.name} ${JSON.stringify(status?.conditions)}`)
+            .slice(0, 3)
+            .join('\n')}`,
+        );
+      });
+      t.log(`${numbers.length} pods run after ${((performance.now() - started) / 1000).toFixed(1)} s`);
+      // What a container says takes a moment to reach its log.
+      const told = (pod: Pod) =>
+        [...(pod.status?.containerStatuses ?? []), ...(pod.status?.initContainerStatuses ?? [])].every(
+          ({ name }) => outputOf(bed, pod, name).length >= ASK.length,
+        );
+      await eventually(() => (pods.every(told) ? true : undefined), 'every container has told what it sees', 60_000);
+      for (const pod of pods) compared += compare(t, bed, pod);
+      t.true(
+        pods.every((pod) => containerOf(pod)?.restartCount === 0),
+        'none was started twice',
+      );
+      const granted = new Map<string, number>();
+      for (const { metadata } of pods) {
+        const grant = parsePodGrant(metadata.annotations?.[GRANT_ANNOTATION] ?? '');
+        if ('wrong' in grant) throw new Error(grant.wrong);
+        for (const [uuid, need] of needOf(grant.containers))
+          granted.set(uuid, (granted.get(uuid) ?? 0) + need.memoryBytes);
+      }
+      t.true([...granted.keys()].every((uuid) => uuids.includes(uuid)));
+      t.true([...granted.values()].every((bytes) => bytes <= 23_000 * MIB));
+      bed.kubectl('-n', NAMESPACE, 'delete', 'pods', '--all', '--wait=false', '--grace-period=1');
+      await eventually(async () => ((await listPods(bed)).length === 0 ? true : undefined), 'they are gone', 180_000);
+    }
+    t.log(`${compared} containers compared with their grants`);
+    t.true(compared >= PODS);
+  },
+);

@@ -1,0 +1,38 @@
+// Tests of one file that share a bed with everything of ours on it.
+import test, { type ExecutionContext, type ImplementationFn } from 'ava';
+import { BUILD_MS } from '../../support/helm.ts';
+import { pythonClients } from '../../support/python.ts';
+import { addNvmlImage } from '../bed/product.ts';
+import { startWhole, WHOLE_VALUES, type Whole, wholeGround } from '../bed/whole.ts';
+
+const ground = wholeGround(console.log);
+const clients = pythonClients();
+const whyNot = !ground.ok ? ground.reason : clients.ok ? undefined : clients.reason;
+
+/** One after the other; skipped by name where there can be no such bed. `values`: other than the usual ones of the chart. */
+export function testsOnWhole(
+  cards: readonly string[],
+  values: object = {},
+): (title: string, body: (t: ExecutionContext, whole: Whole) => Promise<void>) => void {
+  let whole: Whole | undefined;
+  if (whyNot === undefined) {
+    test.before(async (t) => {
+      t.timeout(BUILD_MS);
+      if (!ground.ok) return;
+      whole = await startWhole(ground, cards, (line) => t.log(line), { ...WHOLE_VALUES, ...values });
+      addNvmlImage(whole.bed);
+    });
+    test.after.always(async () => {
+      await whole?.bed.close();
+    });
+  }
+  return (title, body) => {
+    const run: ImplementationFn<[]> = async (t) => {
+      t.timeout(BUILD_MS);
+      if (whole === undefined) throw new Error('the bed did not come up');
+      await body(t, whole);
+    };
+    if (whyNot === undefined) test.serial(title, run);
+    else test.skip(`${title} (skipped: ${whyNot})`, run);
+  };
+}
