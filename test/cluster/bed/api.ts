@@ -8,9 +8,16 @@ import { text } from 'node:stream/consumers';
 export type Answer = { readonly status: number; readonly body: unknown };
 export type WatchEvent<T> = { readonly type: string; readonly object: T };
 
+/** Who is impersonated. Groups decide what roles allow; `system:masters` may everything. */
+export type User = {
+  readonly name: string;
+  readonly groups: readonly string[];
+  readonly extra?: Readonly<Record<string, string>>;
+};
+
 export type Api = {
-  /** Any request; an answer of any status. */
-  ask(method: string, path: string, body?: object): Promise<Answer>;
+  /** Any request, by the administrator or as somebody else; an answer of any status. */
+  ask(method: string, path: string, body?: object, as?: User): Promise<Answer>;
   /** What is there, or undefined where there is nothing; rejects with the server's words for anything else. */
   get<T>(path: string): Promise<T | undefined>;
   /** Calls `seen` for each change from `resourceVersion` on, until `signal` aborts; rejects when the server ends it before. */
@@ -23,20 +30,30 @@ export type Api = {
 };
 
 export function bedApi(socketPath: string): Api {
-  const send = async (method: string, path: string, body?: object, signal?: AbortSignal): Promise<IncomingMessage> => {
+  const send = async (
+    method: string,
+    path: string,
+    body?: object,
+    signal?: AbortSignal,
+    as?: User,
+  ): Promise<IncomingMessage> => {
     const outgoing = request({
       socketPath,
       method,
       path,
       ...(signal && { signal }),
-      headers: { host: 'localhost', ...(body && { 'content-type': contentType(method) }) },
+      headers: {
+        host: 'localhost',
+        ...(body && { 'content-type': contentType(method) }),
+        ...(as && impersonation(as)),
+      },
     });
     outgoing.end(body && JSON.stringify(body));
     const [incoming] = (await once(outgoing, 'response')) as [IncomingMessage];
     return incoming;
   };
-  const ask: Api['ask'] = async (method, path, body) => {
-    const incoming = await send(method, path, body);
+  const ask: Api['ask'] = async (method, path, body, as) => {
+    const incoming = await send(method, path, body, undefined, as);
     const said = await text(incoming);
     const isJson = incoming.headers['content-type']?.startsWith('application/json') === true;
     return { status: incoming.statusCode ?? 0, body: isJson ? JSON.parse(said) : said };
@@ -70,3 +87,11 @@ export function bedApi(socketPath: string): Api {
 
 const contentType = (method: string): string =>
   method === 'PATCH' ? 'application/merge-patch+json' : 'application/json';
+
+const impersonation = ({ name, groups, extra = {} }: User): Record<string, string | string[]> => ({
+  'impersonate-user': name,
+  'impersonate-group': [...groups],
+  ...Object.fromEntries(
+    Object.entries(extra).map(([key, value]) => [`impersonate-extra-${encodeURIComponent(key)}`, value]),
+  ),
+});

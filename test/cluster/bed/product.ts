@@ -18,6 +18,7 @@ import {
   programsLayer,
   pythonLayer,
 } from './layers.ts';
+import type { Ran } from './namespaces.ts';
 import { NODE_NAME } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -101,11 +102,7 @@ export function addKubeSchedulerImage(bed: Bed, bin: string): void {
   bed.addImage(`${repository}:${tag}`, [kubeSchedulerLayer(bin)], { entrypoint: ['/usr/local/bin/kube-scheduler'] });
 }
 
-/**
- * `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. Without the
- * scheduler, unless `values` has it.
- */
-export function installChart(bed: Bed, helm: string, values: object): void {
+function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): Ran {
   const home = join(bed.folder, 'helm');
   const env = {
     HELM_CACHE_HOME: join(home, 'cache'),
@@ -113,10 +110,21 @@ export function installChart(bed: Bed, helm: string, values: object): void {
     HELM_DATA_HOME: join(home, 'data'),
     KUBECONFIG: join(bed.folder, 'kubeconfig'),
   };
-  const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--namespace', NAMESPACE];
-  const { code, err, out } = bed.namespaces.run(
-    [helm, ...words, '--create-namespace', '--wait', '--timeout', '90s', '--values', '-'],
-    { env, input: stringify({ image: COTENANT_IMAGE, scheduler: { enabled: false }, ...values }, { version: '1.1' }) },
-  );
+  return bed.namespaces.run([helm, ...words, '--namespace', NAMESPACE], { env, input });
+}
+
+/**
+ * `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. Without the
+ * scheduler, unless `values` has it.
+ */
+export function installChart(bed: Bed, helm: string, values: object): void {
+  const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
+  const input = stringify({ image: COTENANT_IMAGE, scheduler: { enabled: false }, ...values }, { version: '1.1' });
+  const { code, err, out } = runHelm(bed, helm, [...words, '--wait', '--timeout', '90s', '--values', '-'], input);
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
+}
+
+/** `helm uninstall`, whatever comes of it. */
+export function uninstallChart(bed: Bed, helm: string): Ran {
+  return runHelm(bed, helm, ['uninstall', 'cotenant', '--timeout', '90s']);
 }

@@ -3,12 +3,17 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { eventually } from '../../support/node.ts';
-import type { Answer } from '../bed/api.ts';
+import type { Answer, User } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';
-import { CHEAT, CLIENT_IMAGE } from '../bed/product.ts';
+import { CHEAT, CLIENT_IMAGE, NAMESPACE } from '../bed/product.ts';
 
 export const MIB = 2 ** 20;
+/** Who alone may send grants; with all rights, where no scheduler is installed that would have its own. */
+export const SCHEDULER: User = {
+  name: `system:serviceaccount:${NAMESPACE}:cotenant-scheduler`,
+  groups: ['system:masters'],
+};
 
 export type ContainerStatus = {
   readonly name: string;
@@ -118,19 +123,20 @@ export const podOf = (name: string, containers: readonly object[], settings: Pod
   spec: { terminationGracePeriodSeconds: 1, restartPolicy: 'Always', containers, ...settings.spec },
 });
 
-/** Binds a pod to the bed's node as a scheduler does, with annotations that land on the pod in the same write. */
+/** Binds a pod to the bed's node as our scheduler does, with annotations that land on the pod in the same write. */
 export function bind(
   bed: Bed,
   name: string,
   namespace = 'default',
   annotations: Readonly<Record<string, string>> = {},
 ): Promise<Answer> {
-  return bed.api.ask('POST', `${podPath(name, namespace)}/binding`, {
+  const binding = {
     apiVersion: 'v1',
     kind: 'Binding',
     metadata: { name, namespace, annotations },
     target: { apiVersion: 'v1', kind: 'Node', name: NODE_NAME },
-  });
+  };
+  return bed.api.ask('POST', `${podPath(name, namespace)}/binding`, binding, SCHEDULER);
 }
 
 export const podPath = (name: string, namespace = 'default'): string => `/api/v1/namespaces/${namespace}/pods/${name}`;
