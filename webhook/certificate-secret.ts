@@ -101,8 +101,10 @@ async function follow(
     }
     const kept = present as Kept;
     const authority = authorityOf(kept) as X509Certificate;
-    await publish(registrations, kept, now);
-    const since = seen.get(authority.fingerprint256) ?? (isOld(authority, now) ? 0 : now.getTime());
+    const changed = await publish(registrations, kept, now);
+    // A replica that starts finds what API servers have long heard of, unless it was made or published just now.
+    const settled = seen.size === 0 && !changed && isOld(authority, now);
+    const since = seen.get(authority.fingerprint256) ?? (settled ? 0 : now.getTime());
     seen.set(authority.fingerprint256, since);
     const wait = since + SETTLE_MS - now.getTime();
     if (wait > 0) return wait;
@@ -131,19 +133,24 @@ async function follow(
   await Promise.all(watching);
 }
 
-/** Every webhook of every registration trusts the kept authorities, and those that were published before and are valid. */
-async function publish(registrations: readonly Kind[], kept: Kept, now: Date): Promise<void> {
+/**
+ * Every webhook of every registration trusts the kept authorities, and those that were published before and are valid. True
+ * when that had to be written.
+ */
+async function publish(registrations: readonly Kind[], kept: Kept, now: Date): Promise<boolean> {
   const found = await Promise.all(registrations.map(async (kind) => ({ ...kind, object: await kind.read() })));
   const bundleAt = (bundle: string | undefined) => Buffer.from(bundle ?? '', 'base64').toString('utf8');
   const published = found.flatMap(({ object }) =>
     (object.webhooks ?? []).map(({ clientConfig }) => bundleAt(clientConfig.caBundle)),
   );
   const bundle = bundleOf(kept.authorities, published.join(''), now);
+  let changed = false;
   for (const { object, patch } of found) {
     const wrong = (object.webhooks ?? []).flatMap(({ clientConfig }, index) =>
       bundleAt(clientConfig.caBundle) === bundle ? [] : [index],
     );
     if (wrong.length === 0) continue;
+    changed = true;
     await patch([
       { op: 'test', path: '/metadata/resourceVersion', value: object.metadata?.resourceVersion },
       ...wrong.map((index) => ({
@@ -153,6 +160,7 @@ async function publish(registrations: readonly Kind[], kept: Kept, now: Date): P
       })),
     ]);
   }
+  return changed;
 }
 
 function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): readonly Kind[] {

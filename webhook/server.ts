@@ -7,7 +7,6 @@ import { createServer as createHttpServer, type Server as HttpServer, type Serve
 import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import { promisify } from 'node:util';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
 import { type Certificate, type CertificateSource, selfSigned } from './certificate.ts';
 import type { WebhookConfiguration } from './configuration.ts';
@@ -40,8 +39,8 @@ export type Webhook = {
   /** The metrics page in Prometheus' text format. */
   readonly metrics: () => Promise<string>;
   /**
-   * Answers whatever still comes as the last on its connection, then stops accepting, answers what has begun and closes idle
-   * connections; after the grace time cuts what is left.
+   * Goes on for the drain time, then stops accepting, answers what has begun and closes idle connections; after the grace time
+   * cuts what is left.
    */
   readonly close: () => Promise<void>;
 };
@@ -51,15 +50,17 @@ export type Timeouts = {
   readonly requestMs: number;
   /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
   readonly idleMs: number;
-  /** How long open connections may still be used when it stops: closing one on which a client writes loses its request. */
+  /**
+   * How long it goes on when it is told to stop: clients hear of that late, and one that writes on a connection that is being
+   * closed loses its request. Each answer of that time is the last one on its connection.
+   */
   readonly drainMs: number;
   readonly graceMs: number;
 };
 
 type State = { ready: boolean; stopping: boolean };
 
-const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 2_000, graceMs: 10_000 };
-const DRAIN_LOOK_MS = 25;
+const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, graceMs: 10_000 };
 // An update carries the old and the new pod, and a pod may be 1.5 MB in etcd and more as JSON.
 const LARGEST_BODY = 8 * 1024 * 1024;
 const TLS = { minVersion: 'TLSv1.3' } as const;
@@ -108,7 +109,7 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const stop = async (): Promise<void> => {
     state.stopping = true;
     await closeSource();
-    await drain(serving, timeouts.drainMs);
+    await delay(timeouts.drainMs);
     await closeServer(serving, timeouts.graceMs);
     if (health) await closeServer(health, 0);
   };
@@ -253,13 +254,6 @@ function createHealthServer(metrics: WebhookMetrics, state: State): HttpServer {
 async function listen(server: Server, port: number, host: string | undefined): Promise<void> {
   server.listen(port, host);
   await once(server, 'listening');
-}
-
-/** Waits until no connection is open, or for the time: each answer given meanwhile is the last one on its connection. */
-async function drain(server: Server, ms: number): Promise<void> {
-  const open = promisify(server.getConnections.bind(server));
-  const end = performance.now() + ms;
-  while (performance.now() < end && (await open()) > 0) await delay(DRAIN_LOOK_MS);
 }
 
 /** Idle connections close at once, others after their answer; what is left after the grace time is cut. */

@@ -12,7 +12,7 @@ import { untilSignal } from './wait.ts';
 export const webhook: Command = {
   name: 'webhook',
   summary: 'Admission: gives pods that ask for a share of a GPU what they need for it, or refuses them with a reason.',
-  usage: '[--config FILE] [CERTIFICATE] [--host ADDRESS] [--port N] [--health-port N]',
+  usage: '[--config FILE] [CERTIFICATE] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
   options: {
     config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/webhook.md)' },
     cert: {
@@ -38,6 +38,11 @@ export const webhook: Command = {
       help: 'address to listen on (default 127.0.0.1 with a self-signed certificate, else all)',
     },
     port: { type: 'string', short: 'p', value: 'N', help: 'port (default 8443)' },
+    drain: {
+      type: 'string',
+      value: 'SECONDS',
+      help: 'how long to go on after being told to stop, each answer the last one on its connection (default 0)',
+    },
     'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
   },
   notes: [
@@ -51,7 +56,9 @@ export const webhook: Command = {
     const certificate = await certificateOf(parsed);
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
+    const drainMs = secondsOf(text(parsed, 'drain'), '--drain') * 1000;
     const running = await startWebhook({
+      timeouts: { drainMs },
       configuration: read.value,
       port: portOf(text(parsed, 'port'), '--port') ?? 8443,
       ...(host === undefined ? {} : { host }),
@@ -106,4 +113,10 @@ function portOf(value: string | undefined, option: string): number | undefined {
   const port = Number(value);
   if (!/^\d+$/.test(value) || port > 65535) throw new UsageError(`${option} ${value}: want 0 to 65535`);
   return port;
+}
+
+function secondsOf(value: string | undefined, option: string): number {
+  const seconds = Number(value ?? 0);
+  if (!/^\d+$/.test(value ?? '0') || seconds > 300) throw new UsageError(`${option} ${value}: want 0 to 300`);
+  return seconds;
 }

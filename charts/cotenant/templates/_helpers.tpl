@@ -109,6 +109,7 @@ seccompProfile:
 {{- end }}
 - --port={{ .Values.webhook.port }}
 - --health-port={{ .Values.webhook.healthPort }}
+- --drain={{ .Values.webhook.drainSeconds }}
 {{- with .Values.webhook.extraArgs }}
 {{ toYaml . }}
 {{- end }}

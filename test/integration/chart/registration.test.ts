@@ -257,8 +257,8 @@ testWithHelm(
       list(pod?.topologySpreadConstraints).some(({ topologyKey }) => String(topologyKey) === 'kubernetes.io/hostname'),
     );
     const [main] = list(pod?.containers);
-    t.is(String(list(main?.lifecycle?.preStop?.exec?.command)[2]), 'setTimeout(() => {}, 8e3)');
-    t.is(Number(pod?.terminationGracePeriodSeconds), 28);
+    t.true(list(main?.args).map(String).includes('--drain=10'));
+    t.is(Number(pod?.terminationGracePeriodSeconds), 30);
     t.deepEqual(
       [main?.readinessProbe, main?.livenessProbe].map(
         (probe) => `${probe?.httpGet?.path} ${probe?.httpGet?.port} ${probe?.httpGet?.scheme ?? 'HTTP'}`,

@@ -18,7 +18,7 @@ const CLIENT = join(BUILD, 'tests/client');
 const place = groupHome();
 /** Of a server at a port where nobody listens. */
 const KUBECONFIG = 'test/fixtures/cluster/kubeconfig.json';
-const COMMANDS = ['run', 'top', 'inspect', 'why', 'set', 'agent', 'webhook', 'uninstall-check', 'demo'];
+const COMMANDS = ['run', 'top', 'inspect', 'why', 'set', 'agent', 'webhook', 'scheduler', 'uninstall-check', 'demo'];
 
 function cotenant(...args: readonly string[]): { code: number | null; out: string; err: string } {
   const { status, stdout, stderr } = spawnSync(process.execPath, [MAIN, ...args], { encoding: 'utf8' });

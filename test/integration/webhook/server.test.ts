@@ -188,6 +188,24 @@ test('stopping waits for the request in flight, answers it as the last one, and 
   await closing;
 });
 
+test('while it drains it goes on for everybody, but each answer ends its connection', async (t) => {
+  const webhook = await started(t, { healthPort: 0, timeouts: { drainMs: 500 } });
+  const [used, idle] = [trusting(webhook.certificate), trusting(webhook.certificate)];
+  for (const agent of [used, idle])
+    t.is((await post(webhook, agent, '/mutate', BODY)).headers.connection, 'keep-alive');
+  const closing = webhook.close();
+  const ready = await fetch(`http://localhost:${webhook.healthPort}/readyz`);
+  t.is(ready.status, 503);
+  await ready.text();
+  const last = await post(webhook, used, '/mutate', BODY);
+  t.like(last, { status: 200, headers: { connection: 'close' } });
+  const newcomer = trusting(webhook.certificate);
+  t.like(await post(webhook, newcomer, '/mutate', BODY), { status: 200, headers: { connection: 'close' } });
+  await closing;
+  await t.throwsAsync(() => connectRaw(webhook), { code: 'ECONNREFUSED' });
+  for (const agent of [used, idle, newcomer]) agent.destroy();
+});
+
 test('a request that never ends does not hold the server longer than its grace', async (t) => {
   const webhook = await started(t, { timeouts: { graceMs: 50 } });
   const raw = await connectRaw(webhook);
