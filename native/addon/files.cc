@@ -174,9 +174,11 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
         return fail(info.Env(), "ledger");
     }
     const uint64_t bytes = cot_ledger_bytes(header.slot_count, header.card_count);
-    if (ftruncate(fd, 0) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
-        !write_at(fd, &header, sizeof header, 0))
-        return fail(info.Env(), "ledger");
+    if (ftruncate(fd, 0) != 0) return fail(info.Env(), "ledger");
+    // With its room: a file system that another tenant has filled would kill whoever touches a hole.
+    const int full = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+    if (full != 0) errno = full;
+    if (full != 0 || !write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "ledger");
     return info.Env().Undefined();
 }
 

@@ -1,6 +1,6 @@
 // The annotation `cotenant.io/cards` of a Node: its cards as its agent sees them, for the extender to choose from and for
 // people to look at. Owns the text form.
-import { field } from '../request/json.ts';
+import { field, isWithin } from '../request/json.ts';
 import { MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
 import { GPU_UUID } from './pod-grant.ts';
 
@@ -64,8 +64,4 @@ function decodeCard(value: unknown): NodeCard | undefined {
   if (!isWithin(index, 0, 1000) || typeof model !== 'string' || typeof healthy !== 'boolean') return undefined;
   if (!isWithin(usableBytes, 0, MOST_MEMORY_BYTES)) return undefined;
   return { gpuUuid, index, model: model.slice(0, LONGEST_MODEL), usableBytes, healthy };
-}
-
-function isWithin(value: unknown, least: number, most: number): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
 }

@@ -1,6 +1,6 @@
 // The annotation `cotenant.io/grant`: what a pod got, as one JSON value that the scheduler's Binding writes and that the
 // node's agent, the extender after a restart and the CLI read. Owns the text form; one value has one text.
-import { field } from '../request/json.ts';
+import { field, isWithin } from '../request/json.ts';
 import { isContainerName } from '../request/names.ts';
 import { type ContainerKind, type MemoryIsolation, MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
 import type { CardGrant } from './place.ts';
@@ -87,8 +87,4 @@ function decodeCard(value: unknown): CardGrant | undefined {
   if (typeof gpuUuid !== 'string' || !GPU_UUID.test(gpuUuid)) return undefined;
   if (!isWithin(memoryBytes, 1, MOST_MEMORY_BYTES) || !isWithin(limitBytes, 1, MOST_MEMORY_BYTES)) return undefined;
   return isWithin(coresPercent, 0, 100) ? { gpuUuid, memoryBytes, limitBytes, coresPercent } : undefined;
-}
-
-function isWithin(value: unknown, least: number, most: number): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
 }

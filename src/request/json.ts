@@ -27,6 +27,11 @@ export function listAt(value: unknown, key: string): readonly unknown[] {
   return Array.isArray(found) ? found : [];
 }
 
+/** A whole number that JavaScript holds exactly, within the bounds. */
+export function isWithin(value: unknown, least: number, most: number): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
+}
+
 export function textAt(value: unknown, key: string): string | undefined {
   const found = field(value, key);
   return typeof found === 'string' ? found : undefined;

@@ -1,7 +1,7 @@
 // The annotation `cotenant.io/request`: a pod's request as canonical JSON, so that nobody reads dialects twice.
 // Owns the text form. One value has one text, and only that text is read: anything else was not written by us.
 import { isDialectName } from './dialects/table.ts';
-import { field, isObject } from './json.ts';
+import { field, isObject, isWithin } from './json.ts';
 import { isContainerName, REQUEST_ANNOTATION } from './names.ts';
 import { failed, invalid, keyPath, type Result } from './problem.ts';
 import { MIB } from './quantity.ts';
@@ -140,10 +140,6 @@ function decodeAmount(value: unknown): MemoryAmount | undefined {
 
 function decodeText(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined;
-}
-
-function isWithin(value: unknown, least: number, most: number): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
 }
 
 /** The list with every entry read, or undefined as soon as one cannot be. */
