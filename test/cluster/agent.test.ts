@@ -5,7 +5,7 @@ import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
 import { bedGround, startBed } from './bed/bed.ts';
 import { INSIDE } from './bed/cards.ts';
-import { addClientImage, addCotenantImage, addSimulatedCards, installChart } from './bed/product.ts';
+import { addClientImage, addCotenantImage, addSimulatedCards, installChart, OFF } from './bed/product.ts';
 import { clientOf, MIB, namespaceOf, podOf } from './support/pods.ts';
 import { agentPage } from './support/release.ts';
 
@@ -33,7 +33,11 @@ testUnless(reason)(
     addClientImage(bed);
     await addSimulatedCards(bed, 'l4', 'a10');
     const library = `${INSIDE}/lib`;
+    // Nobody is granted anything here, so that all use is foreign.
     installChart(bed, path, {
+      csi: OFF,
+      webhook: OFF,
+      scheduler: OFF,
       agent: { configuration: { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` } },
     });
     bed.apply(namespaceOf('team'));

@@ -18,8 +18,6 @@ testUnless(reason)('a real API server accepts every object of the chart with eve
   t.timeout(BUILD_MS);
   if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
   const values = {
-    csi: { enabled: true },
-    webhook: { enabled: true },
     serviceMonitor: { enabled: true },
     prometheusRule: { enabled: true },
     grafanaDashboard: { enabled: true },

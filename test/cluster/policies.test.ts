@@ -7,7 +7,7 @@ import { eventually } from '../support/node.ts';
 import type { User } from './bed/api.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
-import { addCotenantImage, installChart, NAMESPACE } from './bed/product.ts';
+import { addCotenantImage, installChart, NAMESPACE, OFF } from './bed/product.ts';
 import { SCHEDULER } from './support/pods.ts';
 import { ASKED, but, container, limits, named, REQUIRED, type Slice, WRONG } from './support/slices.ts';
 
@@ -66,7 +66,7 @@ testUnless(reason)('policies refuse for a real API server what the webhook would
   t.teardown(() => bed.close());
   addCotenantImage(bed);
   const configuration = { schedulerName: 'cotenant-scheduler', allowedSchedulers: ['second'] };
-  installChart(bed, path, { webhook: { enabled: true, replicas: 1, configuration } });
+  installChart(bed, path, { csi: OFF, scheduler: OFF, webhook: { enabled: true, replicas: 1, configuration } });
 
   await checkTypes(t, bed);
   // What the webhook leaves of a pod is allowed; one such pod is stored, and waits for a scheduler that is not there.

@@ -21,6 +21,7 @@ import {
   installChart,
   KUBE_SCHEDULER_IMAGE,
   NAMESPACE,
+  OFF,
 } from './bed/product.ts';
 import { type Pod, podPath, untilPod } from './support/pods.ts';
 
@@ -207,7 +208,9 @@ testUnless(reason)(
     addCotenantImage(bed);
     addKubeSchedulerImage(bed, ground.bin);
     installChart(bed, path, {
-      agent: { enabled: false },
+      agent: OFF,
+      csi: OFF,
+      webhook: OFF,
       scheduler: { enabled: true, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
     });
     step('installed');

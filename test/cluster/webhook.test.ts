@@ -8,7 +8,7 @@ import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
-import { addCotenantImage, installChart, NAMESPACE, uninstallChart } from './bed/product.ts';
+import { addCotenantImage, installChart, NAMESPACE, OFF, uninstallChart } from './bed/product.ts';
 import { podsOf } from './support/release.ts';
 import { createWithoutPause } from './support/stream.ts';
 
@@ -80,7 +80,9 @@ testUnless(reason)('the webhook, deployed from the chart, does its part for a re
   const step = (what: string) => t.log(`${what} after ${Math.round((performance.now() - started) / 1000)} s`);
   addCotenantImage(bed);
   installChart(bed, path, {
-    agent: { enabled: false },
+    agent: OFF,
+    csi: OFF,
+    scheduler: OFF,
     webhook: {
       enabled: true,
       replicas: 2,

@@ -102,6 +102,9 @@ export function addKubeSchedulerImage(bed: Bed, bin: string): void {
   bed.addImage(`${repository}:${tag}`, [kubeSchedulerLayer(bin)], { entrypoint: ['/usr/local/bin/kube-scheduler'] });
 }
 
+/** A part of the chart that a bed does without. */
+export const OFF = { enabled: false };
+
 function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): Ran {
   const home = join(bed.folder, 'helm');
   const env = {
@@ -113,13 +116,10 @@ function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): 
   return bed.namespaces.run([helm, ...words, '--namespace', NAMESPACE], { env, input });
 }
 
-/**
- * `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. Without the
- * scheduler, unless `values` has it.
- */
+/** `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. */
 export function installChart(bed: Bed, helm: string, values: object): void {
   const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
-  const input = stringify({ image: COTENANT_IMAGE, scheduler: { enabled: false }, ...values }, { version: '1.1' });
+  const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
   const { code, err, out } = runHelm(bed, helm, [...words, '--wait', '--timeout', '90s', '--values', '-'], input);
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
 }

@@ -36,9 +36,8 @@ export type Whole = {
   readonly uuids: readonly string[];
 };
 
-/** Values of the chart for a bed: every part on, one replica of each. */
+/** Values of the chart for a bed: every part is on, as by default, with one replica of each. */
 export const WHOLE_VALUES = {
-  csi: { enabled: true },
   agent: {
     configuration: {
       nvmlLibrary: `${INSIDE}/lib/libnvidia-ml.so.1`,
@@ -46,11 +45,10 @@ export const WHOLE_VALUES = {
     },
   },
   webhook: {
-    enabled: true,
     replicas: 1,
     configuration: { schedulerName: 'cotenant-scheduler', rules: { dialects: ['ack', 'metagpu'], allowGpuUuid: true } },
   },
-  scheduler: { enabled: true, replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
+  scheduler: { replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
 };
 
 /** `cards`: models of the node's simulated ones. The caller closes the bed. */

@@ -192,7 +192,10 @@ testWithHelm(
     t.is(String(container?.image), 'cotenant:0.1.0');
     t.is(String(container?.terminationMessagePolicy), 'FallbackToLogsOnError');
     // Where no pod can have the volume there is nothing to ask.
-    const none = [{}, { ...ALL, uninstallCheck: { enabled: false } }];
+    const none = [
+      { csi: { enabled: false }, webhook: { enabled: false } },
+      { ...ALL, uninstallCheck: { enabled: false } },
+    ];
     for (const values of none) t.false(objectsOf(t, values).some(({ kind }) => String(kind) === 'Job'));
   },
 );

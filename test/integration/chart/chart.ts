@@ -15,11 +15,8 @@ export type Rendered = { readonly ok: boolean; readonly objects: readonly Json[]
 export const root = join(import.meta.dirname, '../../..');
 export const CHART = join(root, 'charts/cotenant');
 export const NAMESPACE = 'cotenant-system';
-/** Everything that can be switched on at once. */
+/** Everything that can be switched on at once: what is there by default, and what is not. */
 export const ALL: Values = {
-  csi: { enabled: true },
-  webhook: { enabled: true },
-  scheduler: { enabled: true },
   serviceMonitor: { enabled: true },
   prometheusRule: { enabled: true },
   grafanaDashboard: { enabled: true },

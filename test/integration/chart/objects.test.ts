@@ -20,25 +20,41 @@ import { unknownFields } from './fields.ts';
 
 const kinds = (objects: readonly Json[]) => objects.map((object) => `${object.kind}/${object.metadata?.name}`).sort();
 const DEFAULTS = [
+  'CSIDriver/cotenant.io',
   'ClusterRole/cotenant-agent',
   'ClusterRoleBinding/cotenant-agent',
   'ClusterRoleBinding/cotenant-scheduler-kube-scheduler',
   'ClusterRoleBinding/cotenant-scheduler-volume-scheduler',
   'ConfigMap/cotenant-agent',
   'ConfigMap/cotenant-scheduler',
+  'ConfigMap/cotenant-webhook',
   'DaemonSet/cotenant-agent',
   'Deployment/cotenant-scheduler',
+  'Deployment/cotenant-webhook',
+  'MutatingWebhookConfiguration/cotenant-webhook',
   'PodDisruptionBudget/cotenant-scheduler',
+  'PodDisruptionBudget/cotenant-webhook',
   'Role/cotenant-scheduler',
   'RoleBinding/cotenant-scheduler',
   'Service/cotenant-agent',
   'Service/cotenant-scheduler',
+  'Service/cotenant-webhook',
   'ServiceAccount/cotenant-agent',
   'ServiceAccount/cotenant-scheduler',
+  'ValidatingWebhookConfiguration/cotenant-webhook',
+  ...['ClusterRole', 'ClusterRoleBinding', 'Job', 'ServiceAccount'].map((kind) => `${kind}/cotenant-uninstall-check`),
+  ...['ClusterRole', 'ClusterRoleBinding', 'Role', 'RoleBinding', 'ServiceAccount'].map(
+    (kind) => `${kind}/cotenant-webhook`,
+  ),
+  ...['bindings', 'debug', 'grants', 'nodes', 'shares'].flatMap((name) => [
+    `ValidatingAdmissionPolicy/cotenant-${name}`,
+    `ValidatingAdmissionPolicyBinding/cotenant-${name}`,
+  ]),
 ];
 
 testWithHelm('helm lint has nothing against the chart, by default and with everything on', (t) => {
-  for (const switches of ['', 'csi.enabled=true,webhook.enabled=true,prometheusRule.enabled=true']) {
+  const monitoring = ['serviceMonitor', 'prometheusRule', 'grafanaDashboard'].map((part) => `${part}.enabled=true`);
+  for (const switches of ['', monitoring.join()]) {
     const { ok, text } = helm(['lint', '--strict', CHART, ...(switches === '' ? [] : ['--set', switches])]);
     t.true(ok, text);
     t.regex(text, /0 chart\(s\) failed/);
@@ -46,9 +62,9 @@ testWithHelm('helm lint has nothing against the chart, by default and with every
 });
 
 testWithHelm(
-  'by default there are the agent and the scheduler: nothing that needs a service which this version does not have',
+  'by default there is all that a pod with a share needs, and nothing that needs definitions of others',
   (t) => {
-    t.deepEqual(kinds(objectsOf(t)), DEFAULTS);
+    t.deepEqual(kinds(objectsOf(t)), DEFAULTS.toSorted());
   },
 );
 
@@ -57,28 +73,11 @@ testWithHelm('with everything on each object is there once', (t) => {
     kinds(objectsOf(t, ALL)),
     [
       ...DEFAULTS,
-      'CSIDriver/cotenant.io',
-      ...['ClusterRole', 'ClusterRoleBinding', 'Job', 'ServiceAccount'].map(
-        (kind) => `${kind}/cotenant-uninstall-check`,
-      ),
-      ...['ClusterRole', 'ClusterRoleBinding', 'Role', 'RoleBinding', 'ServiceAccount'].map(
-        (kind) => `${kind}/cotenant-webhook`,
-      ),
-      ...['bindings', 'debug', 'grants', 'nodes', 'shares'].flatMap((name) => [
-        `ValidatingAdmissionPolicy/cotenant-${name}`,
-        `ValidatingAdmissionPolicyBinding/cotenant-${name}`,
-      ]),
       'ConfigMap/cotenant-dashboards',
-      'ConfigMap/cotenant-webhook',
-      'Deployment/cotenant-webhook',
-      'MutatingWebhookConfiguration/cotenant-webhook',
-      'PodDisruptionBudget/cotenant-webhook',
       'PrometheusRule/cotenant',
-      'Service/cotenant-webhook',
       'ServiceMonitor/cotenant-agent',
       'ServiceMonitor/cotenant-scheduler',
       'ServiceMonitor/cotenant-webhook',
-      'ValidatingWebhookConfiguration/cotenant-webhook',
     ].sort(),
   );
 });

@@ -96,7 +96,10 @@ testWithHelm('it may what every kube-scheduler may, and keep its own Lease, and 
     ),
     ['leases : create', `leases ${NAME}: get,list,watch,update`],
   );
-  t.false(objectsOf(t, { scheduler: { replicas: 1 } }).some(({ kind }) => String(kind) === 'PodDisruptionBudget'));
+  const budgets = objectsOf(t, { scheduler: { replicas: 1 } }).filter(
+    ({ kind, metadata }) => String(kind) === 'PodDisruptionBudget' && String(metadata?.name) === NAME,
+  );
+  t.deepEqual(budgets, []);
 });
 
 testWithHelm('another configuration is another pod', (t) => {

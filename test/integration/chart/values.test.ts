@@ -2,6 +2,9 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
+import { inspect } from '../../../src/cli/inspect.ts';
+import { why } from '../../../src/cli/why.ts';
+import { answerOf, creation } from '../../unit/webhook/reviews.ts';
 import {
   CHART,
   find,
@@ -105,25 +108,14 @@ testWithHelm('a setting of the wrong type or out of its bounds is refused, with 
 });
 
 testWithHelm('values of a chart that did not have a part yet still work (helm upgrade --reuse-values)', (t) => {
-  const kinds = (given: object) =>
-    objectsOf(t, { ...given })
-      .map(({ kind }) => String(kind))
-      .sort();
-  // The scheduler is on by default, and off where the values are older than it.
-  const byDefault = kinds({ scheduler: { enabled: false } });
-  t.deepEqual(kinds({ scheduler: null }), byDefault);
-  for (const part of [
-    'csi',
-    'nri',
-    'webhook',
-    'policies',
-    'uninstallCheck',
-    'serviceMonitor',
-    'prometheusRule',
-    'grafanaDashboard',
-  ]) {
-    t.deepEqual(kinds({ scheduler: null, [part]: null }), byDefault, part);
-  }
+  const told = (given: object) => objectsOf(t, { ...given }).map((object) => JSON.stringify(object));
+  const parts = ['csi', 'nri', 'webhook', 'policies', 'scheduler', 'uninstallCheck'];
+  const off = (names: readonly string[]) => Object.fromEntries(names.map((part) => [part, { enabled: false }]));
+  // What such values do not speak of is off, however it is by default.
+  const agentAlone = told(off(parts));
+  const older = [...parts, 'serviceMonitor', 'prometheusRule', 'grafanaDashboard'];
+  t.deepEqual(told(Object.fromEntries(older.map((part) => [part, null]))), agentAlone);
+  for (const part of older) t.deepEqual(told({ ...off(parts), [part]: null }), agentAlone, part);
 });
 
 testWithHelm('names follow the release and can be chosen, and a default label of nodes can be taken away', (t) => {
@@ -147,30 +139,59 @@ testWithHelm('names follow the release and can be chosen, and a default label of
   t.deepEqual(spec?.template?.spec?.nodeSelector as unknown, { pool: 'gpu' });
 });
 
-testWithHelm('what is told after an installation says what does not work yet', (t) => {
-  const notes = (...switches: readonly string[]) => {
-    const { ok, text } = helm([
-      'install',
-      'cotenant',
-      CHART,
-      '--namespace',
-      NAMESPACE,
-      '--dry-run=client',
-      ...switches.flatMap((each) => ['--set', each]),
+testWithHelm(
+  'what is told after an installation is what was installed, what is still to do, and what is missing',
+  (t) => {
+    const notes = (...switches: readonly string[]) => {
+      const { ok, text } = helm([
+        'install',
+        'cotenant',
+        CHART,
+        '--namespace',
+        NAMESPACE,
+        '--dry-run=client',
+        ...switches.flatMap((each) => ['--set', each]),
+      ]);
+      t.true(ok, text);
+      return text.split('NOTES:')[1] ?? '';
+    };
+    const NOT_WHOLE = /NO POD GETS A SHARE OF A GPU LIKE THIS/;
+    const all = notes();
+    t.notRegex(all, NOT_WHOLE);
+    t.regex(all, /agent {6}on nodes with the labels \{"nvidia.com\/gpu.present":"true"\}; metrics on port 9837/);
+    t.regex(all, /webhook {4}rewrites pods[^\n]*\n {2}policies[^\n]*\n {2}scheduler {2}"cotenant-scheduler"/);
+    t.regex(all, /kubectl label namespace cotenant-system pod-security.kubernetes.io\/enforce=privileged/);
+    t.regex(all, /containerd 2\.1 or newer[^\n]*\/var\/run\/nri\/nri\.sock/);
+    t.regex(all, /replicas make its certificate themselves and renew it/);
+    t.regex(all, /`helm uninstall` is refused while pods/);
+    for (const [part, missing] of [
+      ['agent', /The agent is off \(agent.enabled\)/],
+      ['csi', /csi.enabled is off/],
+      ['webhook', /The webhook is off/],
+      ['scheduler', /The scheduler is off/],
+    ] as const) {
+      const told = notes(`${part}.enabled=false`);
+      t.regex(told, NOT_WHOLE, part);
+      t.regex(told, missing);
+      t.notRegex(told, /first-share/, part);
+    }
+    t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO CARDS/);
+    t.regex(
+      notes('nri.enabled=false', 'webhook.configuration.deviceRoute=environment'),
+      /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)/,
+    );
+    t.regex(notes('webhook.certificate.source=generated'), /certificate was made by helm and is valid for 365 days/);
+
+    // The pod to try is one that the webhook makes one with a share, and the commands are there.
+    const manifest = /<<'EOF'\n([\s\S]*?)\n {2}EOF/.exec(all)?.[1] ?? '';
+    t.like(answerOf(creation(parse(manifest.replace(/^ {2}/gm, '')))), { outcome: 'patched', denial: undefined });
+    const commands = [...all.matchAll(/kubectl cotenant (\S+)(.*)/g)].map(([, name = '', rest = '']) => [
+      name,
+      rest.trim(),
     ]);
-    t.true(ok, text);
-    return text.split('NOTES:')[1] ?? '';
-  };
-  const byDefault = notes();
-  t.regex(byDefault, /No device plugin comes with this chart yet: no pod/);
-  t.regex(notes('scheduler.enabled=false'), /and the scheduler is off/);
-  t.regex(byDefault, /csi.enabled is off/);
-  t.regex(byDefault, /The webhook is off/);
-  const all = notes('csi.enabled=true', 'webhook.enabled=true');
-  t.regex(all, /csi.enabled is on all the same/);
-  t.regex(all, /they then wait for both/);
-  t.regex(all, /replicas make its certificate themselves and renew it/);
-  t.regex(all, /`helm uninstall` is refused while pods/);
-  const generated = notes('webhook.enabled=true', 'webhook.certificate.source=generated');
-  t.regex(generated, /certificate was made by helm and is valid for 365 days/);
-});
+    t.deepEqual(commands, [
+      [inspect.name, ''],
+      [why.name, 'first-share'],
+    ]);
+  },
+);
