@@ -32,10 +32,11 @@ import {
   untilPod,
   untilRunning,
 } from './support/pods.ts';
-import { agentPage, podOfRelease } from './support/release.ts';
+import { agentPage, podOfRelease, podsOf } from './support/release.ts';
 import { testsOnWhole } from './support/shared.ts';
 
 const onCluster = testsOnWhole(['l4', 'a10']);
+const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
 const TEAM = { namespace: 'team' };
 const OUT_OF_MEMORY = 2;
 /** How the client ends that cannot load the driver. */
@@ -70,6 +71,14 @@ const nvmlOf = (limits: Amounts): object => ({
   resources: { limits },
   securityContext: RESTRICTED,
 });
+
+/** What the program says on the cluster, as an administrator. */
+const cotenant = (bed: Bed, ...args: readonly string[]): string => {
+  const env = { KUBECONFIG: join(bed.folder, 'kubeconfig') };
+  const { code, out, err } = bed.namespaces.run([process.execPath, MAIN, ...args, '--cluster'], { env });
+  if (code !== 0) throw new Error(`cotenant ${args.join(' ')}: ${err.trim()}`);
+  return out;
+};
 
 /** What a pod's container holds of the kubelet's folders, as paths under the pods' root. */
 const leftovers = (bed: Bed): string[] => {
@@ -178,6 +187,10 @@ onCluster(
     t.true(refused > 20, `${refused} refusals`);
     const [, left = 0] = await modest.ask('info');
     t.true(left < 512 * MIB, `${left} bytes left after 3.5 GiB of 4`);
+    const table = cotenant(bed, 'inspect');
+    t.regex(table, new RegExp(`0 +${card} `), 'the card');
+    for (const name of ['greedy', 'modest'])
+      t.regex(table, new RegExp(`team/${name}/main +running +4096 +\\d{4} .* interposer`), name);
     await Promise.all([greedy.leave(), modest.leave()]);
     bed.kubectl('-n', 'team', 'delete', 'pod', 'greedy', 'modest', '--wait=false');
     await Promise.all(['greedy', 'modest'].map((name) => untilGone(bed, name, TEAM)));
@@ -277,6 +290,7 @@ onCluster(
       return found !== undefined && found > 0 ? found : undefined;
     }, 'the counter');
     t.true(count >= 1);
+    t.regex(cotenant(bed, 'why', 'team/cheat'), sentence);
     bed.kubectl('-n', 'team', 'delete', 'pod', 'cheat', '--wait=false');
     const neighbour = await getPod(bed, 'neighbour', 'team');
     t.is(containerOf(neighbour)?.restartCount, 0);
@@ -291,6 +305,7 @@ onCluster(
 onCluster('a container that starts anew finds its slice empty at once', async (t, { bed }) => {
   const commands = ['init', 'context 0', `alloc ${1536 * MIB}`];
   bed.apply(podOf('again', [clientOf(ONE_SHARE.own(2048), commands)], TEAM));
+  await untilRunning(bed, 'again', TEAM);
   const first = await untilPod(bed, 'again', 'has taken its memory', (pod) => answersOf(bed, pod).length >= 3, TEAM);
   t.is(answersOf(bed, first)[2]?.[0], 0);
   signalContainer(bed, first, 'main', 'SIGKILL');
@@ -390,9 +405,10 @@ onCluster('what comes beside the way is refused or harmless', async (t, { bed, u
   );
 
   // Bound by somebody who grants nothing: it waits, is told why, and nothing of it starts.
-  bed.apply(podOf('stray', [clientOf(limits)], TEAM));
   bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=0');
-  bed.apply(podOf('stolen', [clientOf(limits)], TEAM));
+  const noScheduler = async () => ((await podsOf(bed, 'scheduler')).length === 0 ? true : undefined);
+  await eventually(noScheduler, 'nobody schedules', 60_000);
+  bed.apply(podOf('stray', [clientOf(limits)], TEAM), podOf('stolen', [clientOf(limits)], TEAM));
   const binding = {
     apiVersion: 'v1',
     kind: 'Binding',
@@ -410,6 +426,8 @@ onCluster('what comes beside the way is refused or harmless', async (t, { bed, u
     why,
     /cotenant: the pod has no GPU grant \(annotation cotenant\.io\/grant\): it was not bound by a scheduler that grants/,
   );
+  t.regex(cotenant(bed, 'why', 'team/stolen'), /has no GPU grant/);
+  t.regex(cotenant(bed, 'why', 'team/stray'), /The scheduler cotenant-scheduler has said nothing about it/);
   t.is(containerOf(await getPod(bed, 'stolen', 'team'))?.state.running, undefined);
   bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=1');
   bed.kubectl('-n', 'team', 'delete', 'pod', 'stray', 'stolen', '--wait=false');
