@@ -362,8 +362,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     containerStarts(podUid, container) {
       const live = registry.get(podGrantId(podUid, container));
       if (!live) return undefined;
-      // Whoever held something in it has ended: the new one starts with empty books, at once.
-      if (registry.readLedger(live).slots.every(({ locked }) => !locked)) registry.clearLedger(live);
+      try {
+        // Whoever held something in it has ended: the new one starts with empty books, at once.
+        if (registry.readLedger(live).slots.every(({ locked }) => !locked)) registry.clearLedger(live);
+      } catch (error) {
+        // It starts all the same: what the books of the dead say ends with the next samples.
+        hooks.onProblem(`the ledger of ${live.grant.namespace}/${live.grant.pod}: ${(error as Error).message}`);
+      }
       return live.grant.cards.map(({ gpuUuid }) => gpuUuid);
     },
 
