@@ -101,7 +101,7 @@ async function kubeHooks(
             ...kindOf(record.action),
             message: record.message,
             atMs: record.atMs,
-            nodeName,
+            by: { component: 'agent', instance: nodeName },
           });
         }
       },

@@ -32,6 +32,11 @@ export const scheduler: Command = {
     'client-ca': { type: 'string', value: 'FILE', help: 'authority of the certificates that callers must show' },
     'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
     placement: { type: 'string', value: 'HOW', help: 'binpack (default) or spread, for pods that do not say' },
+    'overbooked-after': {
+      type: 'string',
+      value: 'SECONDS',
+      help: 'pods that have not started are evicted from a card that is overbooked for so long (default 15)',
+    },
     kubeconfig: { type: 'string', value: 'FILE', help: 'how to reach the API server (default: as any pod does)' },
   },
   async run(parsed) {
@@ -64,6 +69,7 @@ export const scheduler: Command = {
       leaseHolder,
       hostname: hostname(),
       placement,
+      overbookedAfterMs: 1000 * secondsOf(text(parsed, 'overbooked-after') ?? '15', '--overbooked-after'),
       log: (line) => console.error(line),
     });
     console.error(
@@ -86,6 +92,11 @@ function kubeConfig(path: string | undefined): KubeConfig {
     throw new UsageError(`${path ?? 'the cluster'}: ${(error as Error).message}`);
   }
   return config;
+}
+
+function secondsOf(value: string, option: string): number {
+  if (!/^[1-9]\d{0,3}$/.test(value)) throw new UsageError(`${option} ${value}: want whole seconds, 1 to 9999`);
+  return Number(value);
 }
 
 function portOf(value: string | undefined, option: string): number | undefined {

@@ -6,14 +6,17 @@ export type PodEvent = {
   readonly namespace: string;
   readonly pod: string;
   readonly podUid: string;
-  readonly container: string;
+  /** Absent: it is of the whole pod. */
+  readonly container?: string;
   readonly reason: string;
   readonly type: 'Warning' | 'Normal';
   readonly message: string;
   readonly atMs: number;
-  readonly nodeName: string;
+  /** Who says so: the agent of a node, or a replica of another component. */
+  readonly by: { readonly component: keyof typeof REPORTERS; readonly instance: string };
 };
 
+const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/scheduler' } as const;
 /** Kubernetes cuts nothing: longer messages are refused. */
 const LONGEST_MESSAGE = 1024;
 
@@ -27,7 +30,7 @@ export function eventOf(event: PodEvent): CoreV1Event {
       namespace: event.namespace,
       name: event.pod,
       uid: event.podUid,
-      fieldPath: `spec.containers{${event.container}}`,
+      ...(event.container !== undefined && { fieldPath: `spec.containers{${event.container}}` }),
     },
     reason: event.reason,
     message: event.message.slice(0, LONGEST_MESSAGE),
@@ -35,9 +38,9 @@ export function eventOf(event: PodEvent): CoreV1Event {
     count: 1,
     firstTimestamp: at,
     lastTimestamp: at,
-    source: { component: 'cotenant-agent', host: event.nodeName },
-    reportingComponent: 'cotenant.io/agent',
-    reportingInstance: event.nodeName,
+    source: { component: `cotenant-${event.by.component}`, host: event.by.instance },
+    reportingComponent: REPORTERS[event.by.component],
+    reportingInstance: event.by.instance,
   };
 }
 

@@ -25,6 +25,9 @@ export type Ledger = {
   /** The same object until something changes on the node, so that what follows from it can be kept with it. */
   books(nodeName: string): NodeBooks | undefined;
   bookings(): Iterable<Booking>;
+  bookingsOn(nodeName: string): Iterable<Booking>;
+  cardsOf(nodeName: string): NodeCards | undefined;
+  nodeNames(): Iterable<string>;
   /** Grows with each change. */
   readonly version: number;
   /** Nodes that changed since that version; undefined: that is too long ago to be known. */
@@ -82,6 +85,9 @@ export function createLedger(): Ledger {
       return books;
     },
     bookings: () => byPod.values(),
+    bookingsOn: (nodeName) => byNode.get(nodeName)?.values() ?? [],
+    cardsOf: (nodeName) => nodes.get(nodeName),
+    nodeNames: () => nodes.keys(),
     get version() {
       return version;
     },

@@ -4,6 +4,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig, type V1Binding, type V1Pod } from '@kubernetes/client-node';
 import { problemOf } from '../kube/problem.ts';
+import { within } from '../kube/within.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { needOf } from '../placement/need.ts';
 import { type ContainerGrant, formatPodGrant } from '../placement/pod-grant.ts';
@@ -201,16 +202,5 @@ async function readPod(api: CoreV1Api, namespace: string, name: string): Promise
   } catch (error) {
     if ((error as { code?: unknown }).code === 404) return undefined;
     throw error;
-  }
-}
-
-/** What is asked for goes on; only nobody waits for it any longer. */
-async function within<T>(ms: number, asked: Promise<T>): Promise<T> {
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(() => reject(new Error(`no answer within ${ms} ms`)), ms);
-  try {
-    return await Promise.race([asked, late]);
-  } finally {
-    clearTimeout(timer);
   }
 }

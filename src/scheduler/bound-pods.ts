@@ -1,15 +1,25 @@
-// What a bound pod takes, read from its annotations. Pure. A grant that cannot be read closes the cards that its text names: the
+// What a bound pod takes, read from its annotations, and how far it is. Pure. A grant that cannot be read closes the cards that its text names: the
 // pod may be using them, and nobody knows how much.
 import type { V1Pod } from '@kubernetes/client-node';
 import type { Booking } from '../placement/ledger.ts';
 import { needOf } from '../placement/need.ts';
+import type { Holder } from '../placement/overbooked.ts';
 import { parsePodGrant } from '../placement/pod-grant.ts';
 import { GRANT_ANNOTATION, UUIDS_PREFIX } from '../request/names.ts';
+
+/** What is to be known of a pod before it can be evicted. */
+export type BoundPodFacts = Pick<Holder, 'epoch' | 'createdMs' | 'state'> & {
+  readonly namespace: string;
+  readonly name: string;
+  readonly resourceVersion: string;
+  /** Somebody makes another one when it has gone. */
+  readonly hasController: boolean;
+};
 
 export type BoundPod =
   /** Not bound, done, or without a grant: it takes nothing (the agent gives a pod nothing that has no grant). */
   | { readonly kind: 'nothing' }
-  | { readonly kind: 'booking'; readonly booking: Booking }
+  | { readonly kind: 'booking'; readonly booking: Booking; readonly facts: BoundPodFacts }
   | { readonly kind: 'unreadable'; readonly booking: Booking; readonly why: string };
 
 /** Bound, and not at its end, whose containers may hold cards. */
@@ -24,13 +34,42 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return { kind: 'nothing' };
   const grant = parsePodGrant(text);
   if (!('wrong' in grant)) {
-    return { kind: 'booking', booking: { podUid, nodeName, need: needOf(grant.containers) } };
+    const booking = { podUid, nodeName, need: needOf(grant.containers) };
+    return { kind: 'booking', booking, facts: factsOf(pod, grant.epoch) };
   }
   const uuids = Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith(UUIDS_PREFIX));
   const named = [text, ...uuids.map(([, value]) => value)].flatMap((value) => value.match(UUID) ?? []);
   const because = `the grant of pod ${podName(pod)} on it cannot be read`;
   const closes = { gpuUuids: [...new Set(named)], because };
   return { kind: 'unreadable', booking: { podUid, nodeName, need: new Map(), closes }, why: grant.wrong };
+}
+
+function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
+  const { metadata } = pod;
+  const waiting = metadata?.deletionTimestamp === undefined ? 'waits' : 'leaves';
+  return {
+    namespace: metadata?.namespace ?? '',
+    name: metadata?.name ?? '',
+    resourceVersion: metadata?.resourceVersion ?? '',
+    epoch,
+    // A watch gives it as text.
+    createdMs: metadata?.creationTimestamp === undefined ? 0 : new Date(metadata.creationTimestamp).getTime(),
+    state: hasStarted(pod) ? 'started' : waiting,
+    hasController: (metadata?.ownerReferences ?? []).some(({ controller }) => controller === true),
+  };
+}
+
+/** Whether any container has begun, of whatever kind. */
+function hasStarted({ status }: V1Pod): boolean {
+  const containers = [
+    ...(status?.initContainerStatuses ?? []),
+    ...(status?.containerStatuses ?? []),
+    ...(status?.ephemeralContainerStatuses ?? []),
+  ];
+  const begun = [...containers.map(({ state }) => state), ...containers.map(({ lastState }) => lastState)].some(
+    (state) => state?.running !== undefined || state?.terminated !== undefined,
+  );
+  return begun || (status?.phase ?? 'Pending') !== 'Pending';
 }
 
 const UUID = /GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g;

@@ -1,11 +1,11 @@
 // The ledger as the cluster has it: a watch of nodes for their cards, and of bound pods for their grants. Owns keeping it so;
-// nothing else of nodes and pods is kept.
+// of pods it keeps besides what evictor.ts must know, and nothing else of either.
 import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
 import { follow } from '../kube/follow.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { parseNodeCards } from '../placement/node-cards.ts';
 import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../request/names.ts';
-import { HOLDERS, podName, readBoundPod } from './bound-pods.ts';
+import { type BoundPodFacts, HOLDERS, podName, readBoundPod } from './bound-pods.ts';
 
 export type ClusterHooks = {
   readonly onProblem: (of: 'nodes' | 'pods', text: string) => void;
@@ -19,6 +19,8 @@ export type Cluster = {
   /** Resolves when nodes and pods were read once. */
   readonly ready: Promise<void>;
   relistPods(): Promise<void>;
+  /** Those with a grant that can be read, by UID. */
+  readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
   /** Bound pods whose grant, and nodes whose cards, cannot be read. */
   readonly unreadable: { readonly pods: number; readonly nodes: number };
   close(): Promise<void>;
@@ -26,6 +28,7 @@ export type Cluster = {
 
 export function followCluster(config: KubeConfig, ledger: Ledger, hooks: ClusterHooks): Cluster {
   const api = config.makeApiClient(CoreV1Api);
+  const boundPods = new Map<string, BoundPodFacts>();
   const badPods = new Map<string, string>();
   const badNodes = new Map<string, string>();
   // Nodes and pods are written all the time; what is read of them here hardly ever changes.
@@ -59,6 +62,7 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
   const forgetPod = (podUid: string) => {
     hooks.settle(podUid);
     ledger.release(podUid);
+    boundPods.delete(podUid);
     badPods.delete(podUid);
     grantText.delete(podUid);
   };
@@ -66,6 +70,8 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
     const podUid = pod.metadata?.uid ?? '';
     const read = readBoundPod(pod);
     if (read.kind === 'nothing') return forgetPod(podUid);
+    if (read.kind === 'booking') boundPods.set(podUid, read.facts);
+    else boundPods.delete(podUid);
     const text = `${pod.spec?.nodeName} ${pod.metadata?.annotations?.[GRANT_ANNOTATION]}`;
     if (grantText.get(podUid) === text) return;
     grantText.set(podUid, text);
@@ -107,6 +113,7 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
   return {
     ready: Promise.all([nodes.ready, pods.ready]).then(() => undefined),
     relistPods: pods.relist,
+    boundPods,
     unreadable: {
       get pods() {
         return badPods.size;

@@ -1,5 +1,6 @@
 // The extender's metrics about itself, in a registry of its own. Owns their names and buckets.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+import type { Displacement } from './evictor.ts';
 
 export type Verb = 'filter' | 'prioritize' | 'bind';
 /** `refused`: no node, or not this one. `failed`: the API server, or a fault of ours. `malformed`: not the protocol. */
@@ -8,6 +9,7 @@ export type Outcome = 'ok' | 'refused' | 'failed' | 'malformed';
 export type SchedulerMetrics = {
   readonly observe: (verb: Verb, outcome: Outcome, seconds: number) => void;
   readonly problem: (of: 'nodes' | 'pods' | 'lease') => void;
+  readonly displaced: (outcome: Displacement) => void;
   /** The page in Prometheus' text format. */
   readonly render: () => Promise<string>;
   readonly contentType: string;
@@ -20,10 +22,12 @@ export type SchedulerState = {
   readonly nodes: () => number;
   readonly grantedPods: () => number;
   readonly underWay: () => number;
+  readonly overbookedCards: () => number;
   readonly unreadable: (of: 'nodes' | 'pods') => number;
 };
 
 const VERBS: readonly Verb[] = ['filter', 'prioritize', 'bind'];
+const DISPLACEMENTS: readonly Displacement[] = ['evicted', 'kept', 'failed'];
 const OUTCOMES: readonly Outcome[] = ['ok', 'refused', 'failed', 'malformed'];
 
 export function createMetrics(state: SchedulerState): SchedulerMetrics {
@@ -66,6 +70,17 @@ export function createMetrics(state: SchedulerState): SchedulerMetrics {
   gauge('cotenant_scheduler_nodes', 'Nodes that share cards', state.nodes);
   gauge('cotenant_scheduler_granted_pods', 'Bound pods that hold a grant, or are being bound', state.grantedPods);
   gauge('cotenant_scheduler_bindings_under_way', 'Grants that the watch has not shown yet', state.underWay);
+  gauge(
+    'cotenant_scheduler_overbooked_cards',
+    'Cards of which more is granted than there is, as the replica that leads sees them',
+    state.overbookedCards,
+  );
+  const displacements = new Counter({
+    name: 'cotenant_scheduler_displacements_total',
+    help: 'Pods that had to go from an overbooked card before they started; kept: told only, for nobody would make them again',
+    labelNames: ['outcome'],
+    registers,
+  });
   new Gauge({
     name: 'cotenant_scheduler_unreadable',
     help: 'Bound pods whose grant cannot be read, which closes their cards, and nodes whose cards cannot be read',
@@ -78,6 +93,7 @@ export function createMetrics(state: SchedulerState): SchedulerMetrics {
   // Series that exist from the start let a rate see the first event.
   for (const verb of VERBS) for (const outcome of OUTCOMES) decisions.labels(verb, outcome).inc(0);
   for (const kind of ['nodes', 'pods', 'lease'] as const) problems.labels(kind).inc(0);
+  for (const outcome of DISPLACEMENTS) displacements.labels(outcome).inc(0);
   const timers = new Map(VERBS.map((verb) => [verb, duration.labels(verb)]));
   return {
     observe(verb, outcome, seconds) {
@@ -85,6 +101,7 @@ export function createMetrics(state: SchedulerState): SchedulerMetrics {
       timers.get(verb)?.observe(seconds);
     },
     problem: (of) => problems.labels(of).inc(),
+    displaced: (outcome) => displacements.labels(outcome).inc(),
     render: () => registry.metrics(),
     contentType: registry.contentType,
   };

@@ -1,10 +1,11 @@
-// The extender put together: leadership, the ledger that follows the cluster, decisions, bindings, and the two servers.
+// The extender put together: leadership, the ledger that follows the cluster, decisions, bindings, evictions, and the two servers.
 import type { KubeConfig } from '@kubernetes/client-node';
 import { createLedger } from '../placement/ledger.ts';
 import type { Placement } from '../request/request.ts';
 import { type Binder, createBinder } from './binder.ts';
 import { followCluster } from './cluster.ts';
 import { createDecider } from './decide.ts';
+import { type Evictor, startEvictor } from './evictor.ts';
 import { followLease, keepLease, type LeaseName } from './leadership.ts';
 import { createMetrics } from './metrics.ts';
 import { createExtender, createHealth, type Listening, listen, type MutualTls, type ServerParts } from './server.ts';
@@ -24,6 +25,8 @@ export type SchedulerOptions = {
   readonly hostname: string;
   /** For pods that choose none. */
   readonly placement: Placement;
+  /** For how long a card must be overbooked until pods are evicted from it. */
+  readonly overbookedAfterMs: number;
   readonly log: (line: string) => void;
 };
 
@@ -32,6 +35,8 @@ export type Scheduler = {
   readonly healthPort: number | undefined;
   close(): Promise<void>;
 };
+
+const STOPPING = 'stopping';
 
 export async function startScheduler(options: SchedulerOptions): Promise<Scheduler> {
   const { config, lease, log } = options;
@@ -59,19 +64,29 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     nodes: () => ledger.nodes,
     grantedPods: () => [...ledger.bookings()].length,
     underWay: () => binder.underWay,
+    overbookedCards: () => evictor?.overbookedCards ?? 0,
     unreadable: (of) => cluster.unreadable[of],
   });
   let missing: string | undefined = 'nodes and pods of the cluster have not been read yet';
+  let evictor: Evictor | undefined;
   void cluster.ready.then(() => {
+    if (missing === STOPPING) return;
     missing = undefined;
+    evictor = startEvictor({
+      ...{ config, ledger, leadership, log },
+      boundPods: cluster.boundPods,
+      afterMs: options.overbookedAfterMs,
+      hostname: options.hostname,
+      onDisplaced: metrics.displaced,
+    });
     log('nodes and bound pods are known');
   });
   const parts: ServerParts = { decider, binder, metrics, unready: () => missing, log };
   const extender = await listen(createExtender(parts), options.host, options.port, options.tls);
   let health: Listening | undefined;
   const close = async () => {
-    missing = 'stopping';
-    await extender.close();
+    missing = STOPPING;
+    await Promise.all([extender.close(), evictor?.close()]);
     await Promise.all([leadership.close(), cluster.close()]);
     await health?.close();
   };

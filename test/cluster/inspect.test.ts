@@ -268,7 +268,7 @@ async function setUp(bed: Bed): Promise<void> {
     type: 'Warning',
     message: STOP,
     atMs: Date.parse(stopped.finishedAt ?? ''),
-    nodeName: NODE_NAME,
+    by: { component: 'agent', instance: NODE_NAME },
   });
   bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
   const words = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];

@@ -1,18 +1,22 @@
 // What the parts of an installed chart can do, looked at where it counts: the kernel's own account of their processes, and the
 // API server's of their requests.
+import { formatPodGrant } from '../../src/placement/pod-grant.ts';
+import { GRANT_ANNOTATION } from '../../src/request/names.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
 import { NAMESPACE } from './bed/product.ts';
-import { startWhole, wholeGround } from './bed/whole.ts';
+import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';
 import { firstProcessOf, listenersOf, processesOf, rightsOf, signalContainer } from './support/containers.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import {
+  bind,
   cheatOf,
   clientOf,
   containerOf,
   eventsOf,
   MIB,
+  type Pod,
   podOf,
   shellOf,
   untilPod,
@@ -22,6 +26,9 @@ import { type Component, podOfRelease } from './support/release.ts';
 
 const ground = wholeGround(console.log);
 
+/** A volume that never is there: its pod never starts. */
+const ABSENT = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
+const ABSENT_MOUNT = { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] };
 const NOBODY = 65532;
 /** Containers that may do nothing but compute and talk. */
 const POWERLESS: readonly (readonly [Component, string])[] = [
@@ -36,7 +43,10 @@ testUnless(ground.ok ? undefined : ground.reason)(
   async (t) => {
     t.timeout(BUILD_MS);
     if (!ground.ok) throw new Error(ground.reason);
-    const { bed } = await startWhole(ground, ['l4'], (line) => t.log(line));
+    const { bed, uuids } = await startWhole(ground, ['l4'], (line) => t.log(line), {
+      ...WHOLE_VALUES,
+      scheduler: { ...WHOLE_VALUES.scheduler, overbookedAfterSeconds: 1 },
+    });
     t.teardown(() => bed.close());
 
     for (const [component, container] of POWERLESS) {
@@ -82,6 +92,26 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.is(stopped.type, 'Warning');
     t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
 
+    // Two leaders gave out one card; the later pod's owner makes another one. Nothing checks who binds in an excluded namespace.
+    const labels = { app: 'twice' };
+    const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
+    bed.apply({
+      apiVersion: 'apps/v1',
+      kind: 'ReplicaSet',
+      metadata: { name: 'twice', namespace: 'kube-system' },
+      spec: { replicas: 1, selector: { matchLabels: labels }, template: { metadata: { labels }, spec } },
+    });
+    const list = '/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dtwice';
+    const made = (what: string, good: (pod: Pod) => boolean) =>
+      eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what, 60_000);
+    const twice = await made('the ReplicaSet made a pod', () => true);
+    const cards = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
+    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
+    const grant = { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 0, containers }) };
+    t.is((await bind(bed, twice.metadata.name, 'kube-system', grant)).status, 201);
+    await made('another one was made', ({ metadata }) => metadata.uid !== twice.metadata.uid);
+    t.is(bed.kubectl('-n', 'kube-system', 'delete', 'replicaset', 'twice').code, 0);
+
     const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
     t.true(held > 0);
     // Before anybody meets an API server that has only begun to read its roles.
@@ -91,10 +121,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     // it has taken a pod, here one that needs nothing of the runtime.
     signalContainer(bed, agent, 'node', 'SIGSTOP');
     await bed.restart('apiserver');
-    const absent = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
-    bed.apply(
-      podOf('waiting', [shellOf('', { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] })], { spec: absent }),
-    );
+    bed.apply(podOf('waiting', [shellOf('', ABSENT_MOUNT)], { spec: ABSENT }));
     await untilPod(bed, 'waiting', 'has reached the kubelet', ({ status }) => status?.startTime !== undefined);
     bed.apply(podOf('unheard', [clientOf(share)]));
     await untilPod(bed, 'unheard', 'is bound', ({ spec }) => spec.nodeName !== undefined);

@@ -122,6 +122,9 @@ seccompProfile:
 - --port={{ .Values.scheduler.port }}
 - --health-port={{ .Values.scheduler.healthPort }}
 - --placement={{ .Values.scheduler.placement }}
+{{- with .Values.scheduler.overbookedAfterSeconds }}
+- --overbooked-after={{ . }}
+{{- end }}
 {{- with .Values.scheduler.extender.extraArgs }}
 {{ toYaml . }}
 {{- end }}

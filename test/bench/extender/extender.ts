@@ -128,7 +128,10 @@ async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListe
   const log = (line: string) => console.error(line);
   const binder = createBinder({ config, ledger, decider, leadership, relist: async () => {}, log: () => {} });
   const none = () => 0;
-  const metrics = createMetrics({ epoch: none, nodes: none, grantedPods: none, underWay: none, unreadable: none });
+  const metrics = createMetrics({
+    ...{ epoch: none, nodes: none, grantedPods: none, underWay: none },
+    ...{ overbookedCards: none, unreadable: none },
+  });
   return createExtender({ decider, binder, metrics, unready: () => undefined, log });
 }
 

@@ -177,7 +177,7 @@ test('an Event names pod, container, reason and node; one that cannot be written
     type: 'Warning' as const,
     message: 'm'.repeat(2000),
     atMs: Date.UTC(2026, 0, 2),
-    nodeName: 'node-a',
+    by: { component: 'agent' as const, instance: 'node-a' },
   };
   await report(event);
   t.is(api.posts[0]?.path, '/api/v1/namespaces/team/events');

@@ -23,6 +23,8 @@ const DEFAULTS = [
   'CSIDriver/cotenant.io',
   'ClusterRole/cotenant-agent',
   'ClusterRoleBinding/cotenant-agent',
+  'ClusterRole/cotenant-scheduler',
+  'ClusterRoleBinding/cotenant-scheduler',
   'ClusterRoleBinding/cotenant-scheduler-kube-scheduler',
   'ClusterRoleBinding/cotenant-scheduler-volume-scheduler',
   'ConfigMap/cotenant-agent',

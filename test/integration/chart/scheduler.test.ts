@@ -19,7 +19,9 @@ const configurationOf = (objects: readonly Json[]): Json =>
   parseYaml(String(find(objects, 'ConfigMap', NAME).data?.['configuration.yaml']));
 
 testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lease', (t) => {
-  const objects = objectsOf(t, { scheduler: { port: 9555, weight: 300, placement: 'spread' } });
+  const objects = objectsOf(t, {
+    scheduler: { port: 9555, weight: 300, placement: 'spread', overbookedAfterSeconds: 40 },
+  });
   const configuration = configurationOf(objects);
   const { extender, kubeScheduler } = containersOf(objects);
   const [command, ...args] = list(extender?.args).map(String);
@@ -32,6 +34,7 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
     port: '9555',
     'health-port': '9841',
     placement: 'spread',
+    'overbooked-after': '40',
   });
   t.like(configuration, {
     leaderElection: { leaderElect: true, resourceName: NAME, resourceNamespace: NAMESPACE },
@@ -78,7 +81,7 @@ testWithHelm("kube-scheduler is of the cluster's version, unless another one is 
   t.is(imageOf({ image: { repository: 'mirror/ks', tag: 'v1.34.0', digest } }), `mirror/ks@${digest}`);
 });
 
-testWithHelm('it may what every kube-scheduler may, and keep its own Lease, and nothing else', (t) => {
+testWithHelm('it may what every kube-scheduler may, evict pods, and keep its own Lease, and nothing else', (t) => {
   const objects = objectsOf(t);
   const pod = find(objects, 'Deployment', NAME).spec?.template?.spec;
   t.is(String(pod?.serviceAccountName), NAME);
@@ -86,16 +89,17 @@ testWithHelm('it may what every kube-scheduler may, and keep its own Lease, and 
     ({ kind, subjects }) => /Binding$/.test(String(kind)) && list(subjects).some(({ name }) => String(name) === NAME),
   );
   t.deepEqual(roles.map(({ roleRef }) => `${roleRef?.kind} ${roleRef?.name}`).sort(), [
+    `ClusterRole ${NAME}`,
     'ClusterRole system:kube-scheduler',
     'ClusterRole system:volume-scheduler',
     `Role ${NAME}`,
   ]);
-  t.deepEqual(
-    list(find(objects, 'Role', NAME).rules).map(
+  const rulesOf = (kind: string) =>
+    list(find(objects, kind, NAME).rules).map(
       ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
-    ),
-    ['leases : create', `leases ${NAME}: get,list,watch,update`],
-  );
+    );
+  t.deepEqual(rulesOf('Role'), ['leases : create', `leases ${NAME}: get,list,watch,update`]);
+  t.deepEqual(rulesOf('ClusterRole'), ['pods/eviction : create']);
   const budgets = objectsOf(t, { scheduler: { replicas: 1 } }).filter(
     ({ kind, metadata }) => String(kind) === 'PodDisruptionBudget' && String(metadata?.name) === NAME,
   );

@@ -95,6 +95,7 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['webhook.configuration.deviceRoute', 'cdi'],
   ['scheduler.replicas', 0],
   ['scheduler.placement', 'tetris'],
+  ['scheduler.overbookedAfterSeconds', 0],
   ['scheduler.kubeScheduler.image.tag', 'latest'],
   ['serviceMonitor.interval', '15'],
 ];

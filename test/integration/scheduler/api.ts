@@ -2,7 +2,15 @@
 // What a real one does with them is seen in test/cluster; this one fails on demand.
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { KubeConfig, type V1Binding, type V1Lease, type V1Node, type V1Pod } from '@kubernetes/client-node';
+import {
+  type CoreV1Event,
+  KubeConfig,
+  type V1Binding,
+  type V1Eviction,
+  type V1Lease,
+  type V1Node,
+  type V1Pod,
+} from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
 import { formatNodeCards } from '../../../src/placement/node-cards.ts';
 import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
@@ -18,6 +26,10 @@ export type Api = {
   hold: { bindings?: Promise<void>; lists?: Promise<void> };
   readonly pods: Map<string, V1Pod>;
   readonly bindings: V1Binding[];
+  /** Those that were asked for, also where they were not taken. */
+  readonly evictions: V1Eviction[];
+  evictionFault: number | undefined;
+  readonly events: CoreV1Event[];
   /** Lists of bound pods that were asked for. */
   podLists: number;
   addPod(name: string, mib: number, more?: Partial<V1Pod>): V1Pod;
@@ -59,6 +71,9 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
     hold: {},
     pods: new Map(),
     bindings: [],
+    evictions: [],
+    evictionFault: undefined,
+    events: [],
     podLists: 0,
     addPod(name, mib, more = {}) {
       const annotations = { [REQUEST_ANNOTATION]: recordOf(mib) };
@@ -94,10 +109,19 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
     response.end(JSON.stringify(body));
   };
   const failure = (code: number, message: string) => ({ kind: 'Status', status: 'Failure', code, message });
-  const bind = async (request: IncomingMessage, response: ServerResponse, name: string) => {
+  const bodyOf = async (request: IncomingMessage): Promise<unknown> => {
     let text = '';
     for await (const part of request) text += part;
-    const binding = JSON.parse(text) as V1Binding;
+    return JSON.parse(text);
+  };
+  const evict = async (request: IncomingMessage, response: ServerResponse) => {
+    api.evictions.push((await bodyOf(request)) as V1Eviction);
+    const { evictionFault: code } = api;
+    if (code !== undefined) return answer(response, code, failure(code, 'not today'));
+    return answer(response, 201, { kind: 'Status', status: 'Success' });
+  };
+  const bind = async (request: IncomingMessage, response: ServerResponse, name: string) => {
+    const binding = (await bodyOf(request)) as V1Binding;
     api.bindings.push(binding);
     await api.hold.bindings;
     if (api.fault === 'cut-before') return response.destroy();
@@ -112,8 +136,13 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
   const handle = async (request: IncomingMessage, response: ServerResponse): Promise<unknown> => {
     const url = new URL(request.url ?? '', 'http://x');
     const [, kind = ''] = /\/(nodes|pods|leases)$/.exec(url.pathname) ?? [];
-    const [, name = '', binding] = /\/namespaces\/team\/pods\/([^/]+)(\/binding)?$/.exec(url.pathname) ?? [];
-    if (binding !== undefined) return bind(request, response, name);
+    const [, name = '', verb] = /\/namespaces\/team\/pods\/([^/]+)(?:\/(binding|eviction))?$/.exec(url.pathname) ?? [];
+    if (verb === 'binding') return bind(request, response, name);
+    if (verb === 'eviction') return evict(request, response);
+    if (url.pathname.endsWith('/namespaces/team/events')) {
+      api.events.push((await bodyOf(request)) as CoreV1Event);
+      return answer(response, 201, {});
+    }
     if (name !== '') {
       if (api.fault === 'cut-and-blind') return response.destroy();
       const pod = api.pods.get(name);

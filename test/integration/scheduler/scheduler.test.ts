@@ -4,9 +4,11 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:https';
 import { join } from 'node:path';
+import type { V1Pod } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
-import { parsePodGrant } from '../../../src/placement/pod-grant.ts';
+import { formatPodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
 import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import { MIB } from '../../../src/request/quantity.ts';
 import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/scheduler.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
@@ -26,6 +28,7 @@ async function start(t: ExecutionContext, api: Api, more: Partial<SchedulerOptio
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
     placement: 'binpack',
+    overbookedAfterMs: 15_000,
     log: (line) => lines.push(line),
     ...more,
   });
@@ -232,6 +235,59 @@ test('watches that are cut are made anew, and a pod that went meanwhile gives it
   t.true(running.lines.includes('pod team/two: its grant cannot be read: it is not JSON'));
 });
 
+test('what was double-booked is evicted by the leader alone, once it has lasted, unless it has started or stands alone', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-b_1', 1);
+  const granted = (name: string, mib: number, epoch: number, more: Partial<V1Pod>) => {
+    const cards = [{ gpuUuid: uuid(0), memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }];
+    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
+    const pod = api.addPod(name, mib, { spec: { containers: [], nodeName: 'a' }, ...more });
+    const annotations = { 'cotenant.io/grant': formatPodGrant({ epoch, containers }) };
+    const ownerReferences = name.startsWith('bare')
+      ? []
+      : [{ apiVersion: 'apps/v1', kind: 'ReplicaSet', name: 'r', uid: 'r', controller: true }];
+    pod.metadata = { ...pod.metadata, annotations, ownerReferences };
+    return pod;
+  };
+  const begun = { phase: 'Pending', initContainerStatuses: [{ state: { running: {} } }] } as V1Pod['status'];
+  granted('older', 600, 1, {});
+  granted('started', 200, 2, { status: begun } as Partial<V1Pod>);
+  granted('bare', 100, 3, {});
+  const younger = granted('younger', 700, 2, {});
+  // The first one fails.
+  api.evictionFault = 500;
+  const running = await start(t, api, { overbookedAfterMs: 2000, hostname: 'pod-a' });
+  const displaced = (outcome: string) => running.series('cotenant_scheduler_displacements_total', { outcome });
+  const overbooked = () => running.series('cotenant_scheduler_overbooked_cards');
+  t.is(await overbooked(), 0, 'another replica leads');
+  const ledMs = performance.now();
+  api.lead('pod-a_1', 3);
+  await eventually(async () => ((await overbooked()) === 1 ? true : undefined), 'it is seen');
+  await eventually(async () => ((await displaced('failed')) === 1 ? true : undefined), 'an eviction failed', 10_000);
+  t.true(performance.now() - ledMs >= 2000);
+  api.evictionFault = undefined;
+  await eventually(async () => ((await displaced('evicted')) === 1 ? true : undefined), 'one is evicted', 20_000);
+  t.deepEqual(
+    api.evictions.map(({ metadata, deleteOptions }) => [metadata?.name, deleteOptions?.preconditions]),
+    Array(2).fill(['younger', { uid: 'uid-younger', resourceVersion: younger.metadata?.resourceVersion }]),
+  );
+  const said = `${uuid(0)} of node a is overbooked: `;
+  await eventually(() => (api.events.length === 2 ? true : undefined), 'both are told');
+  t.deepEqual(
+    api.events.map(({ involvedObject, type, reason }) => [involvedObject.uid, type, reason]),
+    ['uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOverbooked']),
+  );
+  t.regex(
+    api.events[0]?.message ?? '',
+    new RegExp(`^${said}1600 MiB of cotenant.io/gpu-memory are granted, it has 1000`),
+  );
+  t.regex(api.events[0]?.message ?? '', /would not be made again, so it is left here/);
+  t.regex(api.events[1]?.message ?? '', new RegExp(`^${said}1500 MiB .* had not started and was evicted`));
+  t.like(api.events[0]?.source, { component: 'cotenant-scheduler', host: 'pod-a' });
+  await eventually(async () => ((await overbooked()) === 0 ? true : undefined), 'what leaves is not counted');
+  t.is(await displaced('kept'), 1);
+});
+
 test('what is not the protocol is refused, and nothing of it is taken for an answer', async (t) => {
   const api = await startApi(t, { a: 1000 });
   const running = await start(t, api);
@@ -284,6 +340,7 @@ test('with mutual TLS only callers with a certificate of the named authority are
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
     placement: 'binpack',
+    overbookedAfterMs: 15_000,
     log: () => {},
   });
   t.teardown(() => running.close());
@@ -319,6 +376,7 @@ test('the command refuses an open address without mutual TLS, and says what is m
     [[], /--lease: want NAMESPACE\/NAME/],
     [['--lease', 'a/b', '--lease-holder', 'me'], /want sidecar or self/],
     [['--lease', 'a/b', '--placement', 'tetris'], /want one of binpack/],
+    [['--lease', 'a/b', '--overbooked-after', '0'], /--overbooked-after 0: want whole seconds, 1 to 9999/],
     [['--lease', 'a/b', '--kubeconfig', '/none'], /\/none/],
   ];
   for (const [args, said] of cases) {

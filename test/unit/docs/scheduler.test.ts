@@ -6,7 +6,9 @@ import test from 'ava';
 import { parse as parseYaml } from 'yaml';
 import { parse } from '../../../src/cli/command.ts';
 import { scheduler } from '../../../src/cli/scheduler.ts';
+import { excessesOf } from '../../../src/placement/overbooked.ts';
 import { MIB } from '../../../src/request/quantity.ts';
+import { EVICTED } from '../../../src/scheduler/evictor.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
 import { clusterOf, shapeOf, uuid } from '../scheduler/cluster.ts';
@@ -14,7 +16,11 @@ import { clusterOf, shapeOf, uuid } from '../scheduler/cluster.ts';
 const page = readPage('docs/scheduler.md');
 
 test('the metrics of the page are those that are served, with their labels', async (t) => {
-  const state = { epoch: () => 1, nodes: () => 0, grantedPods: () => 0, underWay: () => 0, unreadable: () => 0 };
+  const none = () => 0;
+  const state = {
+    ...{ epoch: () => 1, nodes: none, grantedPods: none, underWay: none },
+    ...{ overbookedCards: none, unreadable: none },
+  };
   const metrics = createMetrics(state);
   // A histogram has no labels before its first value.
   metrics.observe('filter', 'ok', 1);
@@ -35,6 +41,17 @@ test('the sentence of the page is the one that a pod is told', (t) => {
   const said = decider.filter(shapeOf(decider, 2048), ['gpu-2']).failed['gpu-2'] ?? '';
   const [shown = ''] = blocks(section(page, '## What a Pending pod is told'), '');
   t.true(shown.replace(/GPU-[0-9a-f-]+/, uuid(0)).includes(said), said);
+});
+
+test('the sentence of the page on an overbooked card is the one that is told', (t) => {
+  const [shown = ''] = blocks(section(page, '## What was double-booked is placed again'), '');
+  const card = { gpuUuid: uuid(0), index: 0, model: 'x', usableBytes: 16_384 * MIB, healthy: true };
+  const need = new Map([[uuid(0), { memoryBytes: 9216 * MIB, coresPercent: 0, tenants: 1 }]]);
+  const holder = { podUid: 'p', need, epoch: 0, createdMs: 0, state: 'waits' as const };
+  const [said] = excessesOf('gpu-2', { mostTenantsPerCard: 5, cards: [card] }, [holder, holder]);
+  const [because, ...what] = shown.trim().split('; ');
+  t.is(because?.replace(/GPU-[0-9a-f-]+/, uuid(0)), said?.text);
+  t.deepEqual(what, [EVICTED]);
 });
 
 test('the configuration of the page asks for the same as that of the chart, and its command line is one', (t) => {

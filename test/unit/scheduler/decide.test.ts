@@ -1,4 +1,5 @@
 // What the extender answers: from the ledger as it stands, in sentences that stay few however many nodes there are.
+import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/request/quantity.ts';
@@ -155,6 +156,10 @@ test('the binding carries node and grant together, for exactly this pod, and is 
   t.deepEqual(readBoundPod({ metadata: { uid: 'u', annotations }, spec: { nodeName: 'a', containers: [] } }), {
     kind: 'booking',
     booking: booked('u', 'a', 0, 600),
+    facts: {
+      ...{ namespace: '', name: '', resourceVersion: '', epoch: 7, createdMs: 0 },
+      ...{ state: 'waits', hasController: false },
+    },
   });
 });
 
@@ -186,4 +191,36 @@ test('pods that are not bound, done, or without a grant take nothing; a grant th
       closes: { gpuUuids: [uuid(1), uuid(5)], because: 'the grant of pod team/x on it cannot be read' },
     },
   });
+});
+
+test('a bound pod is known by whether anything of it has started, whether it is going, and whether it would be made again', (t) => {
+  const { decider } = clusterOf({ a: 1000 });
+  const placed = decider.on(shapeOf(decider, 600), 'a');
+  if (!placed.ok) return t.fail();
+  const request = { podName: 'p', podNamespace: 'n', podUid: 'u', node: 'a' };
+  const { annotations } = bindingOf(request, 7, placed.containers).metadata ?? {};
+  const created = '2026-11-21T10:00:00Z';
+  const facts = (metadata: object, status: object) => {
+    const own = { uid: 'u', namespace: 'n', name: 'p', resourceVersion: '5', creationTimestamp: created, ...metadata };
+    const pod = { metadata: { annotations, ...own }, spec: { nodeName: 'a', containers: [] }, status };
+    const read = readBoundPod(pod as unknown as V1Pod);
+    return read.kind === 'booking' ? read.facts : t.fail();
+  };
+  const owner = (controller?: boolean) => ({ ownerReferences: [{ kind: 'x', name: 'x', uid: 'x', controller }] });
+  const leaves = { deletionTimestamp: created };
+  const waiting = { state: { waiting: {} } };
+  t.deepEqual(facts(owner(true), {}), {
+    ...{ namespace: 'n', name: 'p', resourceVersion: '5', epoch: 7, createdMs: Date.parse(created) },
+    ...{ state: 'waits', hasController: true },
+  });
+  t.like(facts(owner(false), {}), { hasController: false });
+  const cases: [status: object, metadata: object, state: 'waits' | 'leaves' | 'started'][] = [
+    [{ phase: 'Pending', containerStatuses: [waiting] }, {}, 'waits'],
+    [{ phase: 'Pending', containerStatuses: [waiting] }, leaves, 'leaves'],
+    [{ phase: 'Pending', initContainerStatuses: [{ state: { running: {} } }] }, {}, 'started'],
+    [{ phase: 'Pending', initContainerStatuses: [{ state: { terminated: {} } }] }, leaves, 'started'],
+    [{ phase: 'Pending', containerStatuses: [{ ...waiting, lastState: { terminated: {} } }] }, {}, 'started'],
+    [{ phase: 'Running' }, {}, 'started'],
+  ];
+  for (const [status, metadata, state] of cases) t.is(facts(metadata, status)?.state, state, JSON.stringify(status));
 });
