@@ -1,0 +1,95 @@
+// The page on the way of a pod: its manifest, annotations and sentences are those of the code, its commands are there.
+import test from 'ava';
+import { parse as parseYaml } from 'yaml';
+import { describe } from '../../../src/agent/enforcement/record.ts';
+import { unreadable } from '../../../src/agent/grants/plain.ts';
+import { type RefereeCard, rule } from '../../../src/agent/grants/referee.ts';
+import { inspect } from '../../../src/cli/inspect.ts';
+import { why } from '../../../src/cli/why.ts';
+import { parsePodGrant } from '../../../src/placement/pod-grant.ts';
+import { GRANT_ANNOTATION, OWN_RESOURCES, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../../../src/request/names.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { blocks, quoted, readPage, rowsWith, section } from '../../support/pages.ts';
+import { grantOf } from '../agent/node.ts';
+import { answerOf, creation } from '../webhook/reviews.ts';
+
+const page = readPage('docs/pod.md');
+const prose = page.replace(/^```[\s\S]*?^```/gm, '');
+const [manifest = ''] = blocks(page, 'yaml');
+const [request = '', grant = ''] = blocks(page, 'json').map((text) => text.trim());
+const annotations = { [REQUEST_ANNOTATION]: request, [GRANT_ANNOTATION]: grant };
+const uuid = /GPU-[0-9a-f-]{36}/.exec(grant)?.[0] ?? '';
+const card: RefereeCard = {
+  gpuUuid: uuid,
+  usableBytes: 22_600 * MIB,
+  healthy: true,
+  granted: { memoryBytes: 0, coresPercent: 0, tenants: 0 },
+};
+
+test('the webhook writes the record that is shown, and the agent takes it with the grant that is shown', (t) => {
+  const { outcome, pod } = answerOf(creation(parseYaml(manifest)));
+  t.is(outcome, 'patched');
+  const patched = pod as { metadata: { annotations: Record<string, string> }; spec: { schedulerName: string } };
+  t.is(patched.metadata.annotations[REQUEST_ANNOTATION], request);
+  for (const key of [...Object.keys(patched.metadata.annotations), patched.spec.schedulerName])
+    t.true(page.includes(key), key);
+  t.deepEqual(rule(annotations, [card]), { ok: true, grant: parsePodGrant(grant) } as ReturnType<typeof rule>);
+  for (const key of [...OWN_RESOURCES, GRANT_ANNOTATION, `${UUIDS_PREFIX}main`])
+    t.true(quoted(prose).includes(key), key);
+  t.true(page.includes(`nvidia.com/gpu=${uuid}`));
+});
+
+/** What the agent says of pods like that of the page when something is wrong with them. */
+function refusals(): readonly string[] {
+  const other = (change: object): typeof annotations => ({ ...annotations, ...change });
+  const granted = (from: string, to: string) => other({ [GRANT_ANNOTATION]: grant.replace(from, to) });
+  const full = { memoryBytes: 22_000 * MIB, coresPercent: 0, tenants: 1 };
+  const cases: readonly (readonly [object, RefereeCard | undefined])[] = [
+    [other({ [REQUEST_ANNOTATION]: undefined }), card],
+    [other({ [REQUEST_ANNOTATION]: '{}' }), card],
+    [other({ [GRANT_ANNOTATION]: undefined }), card],
+    [other({ [GRANT_ANNOTATION]: '{}' }), card],
+    [granted('"main"', '"other"'), card],
+    [granted('"limitBytes":2147483648', '"limitBytes":1'), card],
+    [annotations, undefined],
+    [annotations, { ...card, healthy: false }],
+    [annotations, { ...card, granted: full }],
+    [annotations, { ...card, granted: { memoryBytes: 0, coresPercent: 80, tenants: 1 } }],
+  ];
+  const ruled = cases.map(([of, on]) => rule(of, on === undefined ? [] : [on]));
+  return ruled.map((ruling) => (ruling.ok ? 'nothing' : ruling.why));
+}
+
+test('what the agent says of a volume that it does not give is on the page', (t) => {
+  const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
+  t.true(rows.length > 15);
+  const told = rows.flatMap(({ sentence }) => quoted(sentence));
+  const said = [...refusals(), unreadable(undefined, false)?.refused ?? ''];
+  for (const sentence of said)
+    t.true(
+      told.some((part) => sentence.includes(part)),
+      sentence,
+    );
+});
+
+test('the sentence of the stop is the one that is said', (t) => {
+  const [shown = ''] = blocks(section(page, '## 9. What goes over is stopped'), 'text');
+  const worst = { gpuUuid: uuid, usedBytes: 3000 * MIB, limitBytes: 2048 * MIB, bypassBytes: 2900 * MIB };
+  const verdict = { severity: 'hard', reason: 'bypass', overBytes: 952 * MIB, worst } as Parameters<typeof describe>[2];
+  const of = { ...grantOf('g', 2048), namespace: 'team', pod: 'trainer', container: 'main' };
+  t.is(describe(of, 'kill', verdict), shown.trim());
+});
+
+test('the first pod of the front page is one that the webhook makes one with a share', (t) => {
+  const [first = ''] = blocks(readPage('README.md'), 'yaml');
+  t.like(answerOf(creation(parseYaml(first))), { outcome: 'patched', denial: undefined });
+});
+
+test('commands and metrics of the page are there', (t) => {
+  const commands = [...page.matchAll(/kubectl cotenant (\w+)/g)].map(([, name = '']) => name);
+  t.deepEqual([...new Set(commands)].toSorted(), [inspect.name, why.name]);
+  const described = readPage('docs/metrics.md');
+  const metrics = [...page.matchAll(/`(cotenant_\w+)`/g)].map(([, name = '']) => name);
+  t.true(metrics.length > 2);
+  for (const name of metrics) t.true(described.includes(`\`${name}\``), name);
+});
