@@ -40,6 +40,8 @@ export type Pod = {
   readonly spec: { readonly nodeName?: string; readonly schedulerName?: string };
   readonly status?: {
     readonly phase?: string;
+    readonly reason?: string;
+    readonly message?: string;
     readonly startTime?: string;
     readonly podIP?: string;
     readonly conditions?: readonly { readonly type: string; readonly status: string; readonly message?: string }[];

@@ -1,0 +1,239 @@
+// One part of ours after the other is away for a while, not only killed: who starts meanwhile, who waits and what it is told,
+// who goes on as if nothing were, and that all of it goes on by itself when the part is back.
+import type { ExecutionContext } from 'ava';
+import { bindingOf } from '../../src/scheduler/binder.ts';
+import { eventually } from '../support/node.ts';
+import type { Bed } from './bed/bed.ts';
+import { NODE_NAME } from './bed/node.ts';
+import { NAMESPACE } from './bed/product.ts';
+import { untilOffered } from './bed/whole.ts';
+import { signalContainer } from './support/containers.ts';
+import {
+  attach,
+  bind,
+  clientOf,
+  containerOf,
+  eventsOf,
+  getPod,
+  MIB,
+  namespaceOf,
+  ONE_SHARE,
+  outputOf,
+  type Pod,
+  podOf,
+  podPath,
+  shellOf,
+  untilGone,
+  untilPod,
+  untilRunning,
+} from './support/pods.ts';
+import { type Component, podsOf } from './support/release.ts';
+import { testsOnWhole } from './support/shared.ts';
+
+const onCluster = testsOnWhole(['l4', 'a10']);
+const TEAM = { namespace: 'team' };
+const EACH_MIB = 2048;
+/** The kubelet tries a volume again after up to two minutes. */
+const PATIENCE_MS = 150_000;
+
+const slice = (name: string, mib = EACH_MIB): object =>
+  podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], { namespace: TEAM.namespace });
+const plain = (name: string): object => podOf(name, [shellOf('exec sleep 600')], { namespace: TEAM.namespace });
+
+const create = (bed: Bed, pod: object) => bed.api.ask('POST', `/api/v1/namespaces/${TEAM.namespace}/pods`, pod);
+async function must(bed: Bed, ...pods: readonly object[]): Promise<void> {
+  for (const pod of pods) {
+    const { status, body } = await create(bed, pod);
+    if (status !== 201) throw new Error(`a pod is refused with ${status}: ${JSON.stringify(body)}`);
+  }
+}
+const remove = (bed: Bed, name: string) => bed.api.ask('DELETE', podPath(name, TEAM.namespace));
+
+const untilNone = (bed: Bed, component: Component) =>
+  eventually(
+    async () => {
+      const path = `/api/v1/namespaces/${NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=${component}`;
+      return (await bed.api.get<{ items: Pod[] }>(path))?.items.length === 0 ? true : undefined;
+    },
+    `no ${component} is left`,
+    60_000,
+  );
+const untilReady = (bed: Bed, component: Component) =>
+  eventually(
+    async () => {
+      const pods = await podsOf(bed, component);
+      const ready = pods.filter(({ status }) =>
+        status?.conditions?.some((condition) => condition.type === 'Ready' && condition.status === 'True'),
+      );
+      return pods.length > 0 && ready.length === pods.length ? true : undefined;
+    },
+    `${component} is ready`,
+    60_000,
+  );
+
+async function patch(bed: Bed, path: string, body: object): Promise<void> {
+  const { status, body: said } = await bed.api.ask('PATCH', `/apis/apps/v1/namespaces/${NAMESPACE}/${path}`, body);
+  if (status !== 200) throw new Error(`${path}: ${status} ${JSON.stringify(said)}`);
+}
+
+const scale = (bed: Bed, component: 'webhook' | 'scheduler', replicas: number) =>
+  patch(bed, `deployments/cotenant-${component}`, { spec: { replicas } });
+
+/** The agent's DaemonSet wants a label that no node has. */
+const keepAgentAway = (bed: Bed, away: boolean) =>
+  patch(bed, 'daemonsets/cotenant-agent', {
+    spec: { template: { spec: { nodeSelector: { 'example.com/nowhere': away ? 'true' : null } } } },
+  });
+
+async function allocatable(bed: Bed): Promise<Readonly<Record<string, string>>> {
+  const path = `/api/v1/nodes/${NODE_NAME}`;
+  return (await bed.api.get<{ status: { allocatable: Record<string, string> } }>(path))?.status.allocatable ?? {};
+}
+
+const event = (bed: Bed, name: string, wanted: RegExp) =>
+  eventually(
+    async () => (await eventsOf(bed, name, TEAM.namespace)).find(({ message }) => wanted.test(message)),
+    `an event of ${name} says ${wanted}`,
+    PATIENCE_MS,
+  );
+
+/** From inside: it has its card and its slice of it, and no more. */
+async function isLimited(t: ExecutionContext, bed: Bed, name: string, mib = EACH_MIB): Promise<void> {
+  const pod = await getPod(bed, name, TEAM.namespace);
+  await eventually(() => (pod && outputOf(bed, pod).length >= 2) || undefined, `${name} has done its first commands`);
+  const talk = attach(bed, name, TEAM.namespace);
+  t.deepEqual([(await talk.ask('info'))[0], (await talk.ask('info'))[2]], [0, mib * MIB], name);
+  t.is((await talk.ask(`alloc ${(mib + 256) * MIB}`))[0], 2, `${name}: out of memory beyond its slice`);
+  await talk.leave();
+}
+
+onCluster('without the webhook plain pods start, and pods with a share are refused', async (t, { bed }) => {
+  bed.apply(namespaceOf(TEAM.namespace));
+  await must(bed, slice('steady'), slice('leaves'));
+  const steady = await untilRunning(bed, 'steady', TEAM);
+  await untilRunning(bed, 'leaves', TEAM);
+  await isLimited(t, bed, 'steady');
+
+  await scale(bed, 'webhook', 0);
+  await untilNone(bed, 'webhook');
+  await must(bed, plain('plain'));
+  const { status, body } = await create(bed, slice('refused'));
+  t.is(status, 500);
+  const { message } = body as { message: string };
+  t.log(`a pod with a share is told: ${message}`);
+  t.regex(
+    message,
+    /failed calling webhook "inject\.cotenant\.io".*(?:no endpoints available|connection refused|no route)/,
+  );
+  t.is(await getPod(bed, 'refused', TEAM.namespace), undefined);
+  await untilRunning(bed, 'plain', TEAM);
+  // What is there goes on: its status is written, and it can end.
+  await remove(bed, 'leaves');
+  await untilGone(bed, 'leaves', TEAM);
+  signalContainer(bed, steady, 'main', 'SIGKILL');
+  await untilPod(
+    bed,
+    'steady',
+    'is written to have started again',
+    (pod) =>
+      (containerOf(pod)?.restartCount ?? 0) > (containerOf(steady)?.restartCount ?? 0) &&
+      containerOf(pod)?.state.running !== undefined,
+    TEAM,
+  );
+
+  await scale(bed, 'webhook', 1);
+  const accepted = async () => ((await create(bed, slice('refused'))).status === 201 ? true : undefined);
+  await eventually(accepted, 'a pod with a share is taken again', 60_000);
+  await untilRunning(bed, 'refused', TEAM);
+  await isLimited(t, bed, 'refused');
+  await isLimited(t, bed, 'steady');
+});
+
+onCluster('without the extender plain pods are placed, and pods with a share wait for it', async (t, { bed }) => {
+  await scale(bed, 'scheduler', 0);
+  await untilNone(bed, 'scheduler');
+  await must(bed, slice('waits'), plain('plain-2'));
+  await untilRunning(bed, 'plain-2', TEAM);
+  const waiting = await getPod(bed, 'waits', TEAM.namespace);
+  t.is(waiting?.status?.phase, 'Pending');
+  t.is(waiting?.spec.nodeName, undefined, 'nobody else places it');
+  t.is(waiting?.spec.schedulerName, 'cotenant-scheduler');
+  await scale(bed, 'scheduler', 1);
+  await untilRunning(bed, 'waits', TEAM);
+  await isLimited(t, bed, 'waits');
+});
+
+onCluster(
+  'of two pods that are bound beyond a card the second waits for the first to go',
+  async (t, { bed, uuids }) => {
+    const [gpuUuid = ''] = uuids;
+    const half = 12_288;
+    await scale(bed, 'scheduler', 0);
+    await untilNone(bed, 'scheduler');
+    // As two leaders would that do not know of each other.
+    const bindByHand = async (name: string) => {
+      await must(bed, slice(name, half));
+      const podUid = (await getPod(bed, name, TEAM.namespace))?.metadata.uid ?? '';
+      const asked = { podName: name, podNamespace: TEAM.namespace, podUid, node: NODE_NAME };
+      const card = { gpuUuid, memoryBytes: half * MIB, limitBytes: half * MIB, coresPercent: 0 };
+      const container = { name: 'main', kind: 'app', memoryIsolation: 'on', cards: [card] } as const;
+      const { status, body } = await bind(
+        bed,
+        name,
+        TEAM.namespace,
+        bindingOf(asked, 1, [container]).metadata?.annotations,
+      );
+      if (status !== 201) throw new Error(JSON.stringify(body));
+    };
+    await bindByHand('first');
+    await untilRunning(bed, 'first', TEAM);
+    await bindByHand('second');
+    const { message } = await event(bed, 'second', /would be overbooked/);
+    t.log(`the second pod is told: ${message}`);
+    t.regex(
+      message,
+      new RegExp(
+        `${gpuUuid} would be overbooked: ${half} MiB of cotenant\\.io/gpu-memory were granted, \\d+ MiB are left`,
+      ),
+    );
+    const waiting = await getPod(bed, 'second', TEAM.namespace);
+    t.is(waiting?.status?.phase, 'Pending');
+    t.is(waiting?.status?.containerStatuses?.[0]?.state.waiting?.reason, 'ContainerCreating');
+    await remove(bed, 'first');
+    await untilRunning(bed, 'second', { ...TEAM, ms: PATIENCE_MS });
+    await isLimited(t, bed, 'second', half);
+    await scale(bed, 'scheduler', 1);
+    await remove(bed, 'second');
+  },
+);
+
+onCluster('without the agent pods with a share wait, and those that end wait for it', async (t, { bed }) => {
+  const before = containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID;
+  await keepAgentAway(bed, true);
+  await untilNone(bed, 'agent');
+  const slots = async () => (await allocatable(bed))['cotenant.io/gpu'];
+  await eventually(async () => (await slots()) === '0' || undefined, 'the node offers no slots', 60_000);
+  await must(bed, slice('late'), plain('plain-3'));
+  await untilRunning(bed, 'plain-3', TEAM);
+  const told = await event(bed, 'late', /1 Insufficient cotenant\.io\/gpu\b/);
+  t.log(`a new pod is told: ${told.reason}: ${told.message}`);
+  await remove(bed, 'waits');
+  const ending = await untilPod(
+    bed,
+    'waits',
+    'has no container left',
+    (pod) => containerOf(pod)?.state.terminated !== undefined,
+    TEAM,
+  );
+  t.truthy(ending.metadata.deletionTimestamp);
+  await isLimited(t, bed, 'steady');
+  t.is((await getPod(bed, 'waits', TEAM.namespace))?.metadata.uid, ending.metadata.uid, 'it cannot end yet');
+  await keepAgentAway(bed, false);
+  await untilReady(bed, 'agent');
+  await untilOffered(bed);
+  await untilRunning(bed, 'late', { ...TEAM, ms: PATIENCE_MS });
+  await untilGone(bed, 'waits', { ...TEAM, ms: PATIENCE_MS });
+  await isLimited(t, bed, 'late');
+  await isLimited(t, bed, 'steady');
+  t.is(containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID, before, 'it was not touched');
+});
