@@ -131,6 +131,7 @@ testWithHelm(
     t.deepEqual(roles.sort(), [
       'cotenant-agent',
       'cotenant-scheduler',
+      'cotenant-scheduler',
       'cotenant-uninstall-check',
       'cotenant-webhook',
       'cotenant-webhook',

@@ -72,6 +72,17 @@ test('what the agent says of a volume that it does not give is on the page', (t)
     );
 });
 
+test('what the page lets the agent say, and the reasons of Events, are in the code', (t) => {
+  const agent = ['agent/csi/publisher', 'agent/grants/plain', 'agent/grants/referee', 'agent/node', 'request/mounts'];
+  const source = agent.map((name) => readPage(`src/${name}.ts`)).join('\n');
+  const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
+  for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
+  const reasons = new Set(quoted(prose).filter((word) => /^GPU[A-Z][a-z]/.test(word)));
+  t.is(reasons.size, 3);
+  const writers = ['src/cli/agent.ts', 'src/scheduler/evictor.ts'].map(readPage).join('\n');
+  for (const reason of reasons) t.true(writers.includes(`'${reason}'`), reason);
+});
+
 test('the sentence of the stop is the one that is said', (t) => {
   const [shown = ''] = blocks(section(page, '## 9. What goes over is stopped'), 'text');
   const worst = { gpuUuid: uuid, usedBytes: 3000 * MIB, limitBytes: 2048 * MIB, bypassBytes: 2900 * MIB };
