@@ -81,6 +81,11 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     });
     log('nodes and bound pods are known');
   });
+  /** Calls that come through a Service must reach the one that leads, so only that one is ready. */
+  const notLeading = () => {
+    const state = leadership.state();
+    return state.leads ? undefined : state.because;
+  };
   const parts: ServerParts = { decider, binder, metrics, unready: () => missing, log };
   const extender = await listen(createExtender(parts), options.host, options.port, options.tls);
   let health: Listening | undefined;
@@ -91,7 +96,9 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     await health?.close();
   };
   try {
-    if (options.healthPort !== undefined) health = await listen(createHealth(parts), undefined, options.healthPort);
+    const unready = () => missing ?? (options.leaseHolder === 'self' ? notLeading() : undefined);
+    const probes = createHealth({ ...parts, unready });
+    if (options.healthPort !== undefined) health = await listen(probes, undefined, options.healthPort);
   } catch (error) {
     await close();
     throw error;

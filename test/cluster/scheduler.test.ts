@@ -1,8 +1,10 @@
 // kube-scheduler and the extender on a real API server, deployed from the chart: what is bound, with which grant, and what a pod
 // that fits nowhere is told. The nodes with cards are objects without a kubelet: a binding is all that is looked at here.
-import { readdirSync, readFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
+import { parse } from 'yaml';
 import { needOf } from '../../src/placement/need.ts';
 import { formatNodeCards } from '../../src/placement/node-cards.ts';
 import { formatPodGrant, type PodGrant, parsePodGrant } from '../../src/placement/pod-grant.ts';
@@ -15,6 +17,7 @@ import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
+import { blocks, readPage } from '../support/pages.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 import {
   addCotenantImage,
@@ -210,6 +213,75 @@ async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<void> {
   await clear(bed, full, other);
 }
 
+/** A certificate of an authority, or the authority itself; files beside one another. */
+function certify(folder: string, name: string, host: string, authority?: string): void {
+  const openssl = (...args: readonly string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
+  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-keyout', `${name}.key`];
+  const by = authority === undefined ? [] : ['-CA', `${authority}.crt`, '-CAkey', `${authority}.key`];
+  const names = authority === undefined ? [] : ['-addext', `subjectAltName=DNS:${host}`];
+  openssl('req', '-x509', ...key, ...by, '-subj', `/CN=${name}`, ...names, '-out', `${name}.crt`);
+}
+
+async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath: string, bin: string): Promise<void> {
+  const folder = join(bed.folder, 'extender');
+  const at = (name: string) => join(folder, name);
+  mkdirSync(folder);
+  const host = `cotenant-extender.${NAMESPACE}.svc`;
+  certify(folder, 'authority', host);
+  for (const name of ['server', 'client']) certify(folder, name, host, 'authority');
+  const secret = (name: string, data: Readonly<Record<string, string>>) => ({
+    apiVersion: 'v1',
+    kind: 'Secret',
+    metadata: { name, namespace: NAMESPACE },
+    stringData: Object.fromEntries(Object.entries(data).map(([key, file]) => [key, readFileSync(at(file), 'utf8')])),
+  });
+  bed.apply(
+    secret('extender-server', { 'tls.crt': 'server.crt', 'tls.key': 'server.key' }),
+    secret('extender-callers', { 'ca.crt': 'authority.crt' }),
+  );
+  const service = { enabled: true, serverSecretName: 'extender-server', clientCaSecretName: 'extender-callers' };
+  installChart(bed, helmPath, { agent: OFF, csi: OFF, webhook: OFF, scheduler: { enabled: true, service } });
+
+  const { subsets = [] } = (await bed.api.get<Endpoints>(
+    `/api/v1/namespaces/${NAMESPACE}/endpoints/cotenant-extender`,
+  )) ?? { subsets: [] };
+  const addresses = subsets.flatMap((subset) => subset.addresses ?? []);
+  t.is(addresses.length, 1);
+  const [text = ''] = blocks(readPage('docs/scheduler.md'), 'yaml');
+  const { extenders } = parse(text);
+  t.is(extenders[0].tlsConfig.serverName, host);
+  const files = { certFile: at('client.crt'), keyFile: at('client.key'), caFile: at('authority.crt') };
+  const configuration = {
+    apiVersion: 'kubescheduler.config.k8s.io/v1',
+    kind: 'KubeSchedulerConfiguration',
+    clientConnection: { kubeconfig: join(bed.folder, 'kubeconfig') },
+    leaderElection: { leaderElect: false },
+    // Nobody translates addresses of Services on this node.
+    extenders: [
+      { ...extenders[0], urlPrefix: `https://${addresses[0]?.ip}:9840`, tlsConfig: { serverName: host, ...files } },
+    ],
+  };
+  writeFileSync(at('configuration.json'), JSON.stringify(configuration));
+  await bed.namespaces.stop('scheduler', 'SIGTERM');
+  bed.namespaces.start('scheduler', [join(bin, 'kube-scheduler'), '--config', at('configuration.json')]);
+
+  const node = await addNode(bed, 7, 1);
+  const own = (name: string, gib: number) => {
+    const pod = podOf(name, { main: memory(gib) }) as { spec: object };
+    return { ...pod, spec: { ...pod.spec, schedulerName: 'default-scheduler' } };
+  };
+  await add(bed, own('with-default', 10));
+  const pod = await bound(bed, 'with-default');
+  t.is(pod.spec.nodeName, node);
+  t.is(grantOf(pod).containers[0]?.cards[0]?.gpuUuid, uuid(7, 0));
+  await add(bed, own('too-large', 7));
+  await pending(
+    bed,
+    'too-large',
+    new RegExp(`node gpu-7: ${uuid(7, 0)} has 6144 MiB of cotenant\\.io/gpu-memory left`),
+  );
+}
+
 /** Nobody is there who would end them: they are taken away. */
 async function clear(bed: Bed, ...nodes: readonly string[]): Promise<void> {
   const pods = await podsOf(bed);
@@ -240,6 +312,7 @@ async function watchVersions(
   return { versions, watched: watch() };
 }
 
+type Endpoints = { readonly subsets?: readonly { readonly addresses?: readonly { readonly ip: string }[] }[] };
 type Lease = { readonly spec?: { readonly holderIdentity?: string; readonly leaseTransitions?: number } };
 
 async function leaderOf(bed: Bed): Promise<{ pod: string; epoch: number }> {
@@ -454,12 +527,24 @@ testUnless(reason)(
         `the one at ${health} leads: ${leads}`,
         WAIT_MS,
       );
+    const readyz = (health: number) =>
+      bed.namespaces.run(['wget', '-q', '--content-on-error', '-O', '-', `http://127.0.0.1:${health}/readyz`]).out;
     start('keeper-one', 9941);
     t.is(await epochAt(9941, 1), 0);
     start('keeper-two', 9942);
     await epochAt(9942, 0);
+    // A Service must not lead to one that does not bind.
+    const probed = (said: RegExp) => eventually(() => said.test(readyz(9942)) || undefined, `it says ${said}`, WAIT_MS);
+    await probed(/holds the Lease default\/own/);
     await bed.namespaces.stop('keeper-one', 'SIGTERM');
     t.is(await epochAt(9942, 1), 1);
+    await probed(/^ok$/m);
+    await bed.namespaces.stop('keeper-two', 'SIGTERM');
     step('a Lease of its own');
+
+    // The cluster's own scheduler, configured as the page says, asks the extender alone behind its Service.
+    await clear(bed, 'gpu-4');
+    await checkOwnScheduler(t, bed, path, ground.bin);
+    step("the cluster's own scheduler");
   },
 );

@@ -19,6 +19,7 @@ change of its command line is a change of one file.
 {{- define "cotenant.agent.name" -}}{{ include "cotenant.fullname" . }}-agent{{- end -}}
 {{- define "cotenant.webhook.name" -}}{{ include "cotenant.fullname" . }}-webhook{{- end -}}
 {{- define "cotenant.scheduler.name" -}}{{ include "cotenant.fullname" . }}-scheduler{{- end -}}
+{{- define "cotenant.extender.name" -}}{{ include "cotenant.fullname" . }}-extender{{- end -}}
 {{/* The schedulerName of pods, which the webhook writes. */}}
 {{- define "cotenant.scheduler.profile" -}}
 {{- ((.Values.webhook).configuration).schedulerName | default "cotenant-scheduler" -}}
@@ -118,7 +119,15 @@ seccompProfile:
 {{- define "cotenant.scheduler.args" -}}
 - scheduler
 - --lease={{ .Release.Namespace }}/{{ include "cotenant.scheduler.name" . }}
+{{- if (.Values.scheduler.service).enabled }}
+- --lease-holder=self
+- --host=0.0.0.0
+- --cert=/etc/cotenant/extender/server/tls.crt
+- --key=/etc/cotenant/extender/server/tls.key
+- --client-ca=/etc/cotenant/extender/client/ca.crt
+{{- else }}
 - --host=127.0.0.1
+{{- end }}
 - --port={{ .Values.scheduler.port }}
 - --health-port={{ .Values.scheduler.healthPort }}
 - --placement={{ .Values.scheduler.placement }}

@@ -6,7 +6,8 @@ import { scheduler } from '../../../src/cli/scheduler.ts';
 import { BEST_SCORE } from '../../../src/placement/rank.ts';
 import { OWN_RESOURCES } from '../../../src/request/names.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/configuration.ts';
-import { find, type Json, list, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
+import { find, type Json, list, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
+import { unknownFields } from './fields.ts';
 
 const NAME = 'cotenant-scheduler';
 
@@ -115,4 +116,56 @@ testWithHelm('another configuration is another pod', (t) => {
     );
   t.is(sum({}), sum({ replicas: 3 }));
   t.not(sum({}), sum({ weight: 3 }));
+});
+
+const ALONE = {
+  scheduler: { service: { enabled: true, serverSecretName: 'own', clientCaSecretName: 'callers' } },
+};
+
+testWithHelm("for the cluster's own scheduler there is the extender alone, behind a Service, with mutual TLS", (t) => {
+  const objects = objectsOf(t, ALONE);
+  t.deepEqual(objects.flatMap(unknownFields), []);
+  const { spec } = find(objects, 'Deployment', NAME);
+  t.like(spec, { replicas: 1, strategy: { type: 'Recreate' } });
+  const pod = spec?.template?.spec;
+  const [extender, ...others] = list(pod?.containers);
+  t.deepEqual(others, []);
+  const [command, ...args] = list(extender?.args).map(String);
+  t.is(command, scheduler.name);
+  const parsed = parse(scheduler, args);
+  if (parsed === 'help') return t.fail();
+  t.like(parsed.values, { lease: `${NAMESPACE}/${NAME}`, 'lease-holder': 'self', host: '0.0.0.0' });
+  // Each file lies in what is mounted, from the Secret that was named.
+  const secretOf = (option: string) => {
+    const path = String(parsed.values[option]);
+    const mount = list(extender?.volumeMounts).find(({ mountPath }) => path.startsWith(`${mountPath}/`));
+    const volume = list(pod?.volumes).find(({ name }) => String(name) === String(mount?.name));
+    return `${volume?.secret?.secretName} ${path.split('/').at(-1)}`;
+  };
+  t.deepEqual(['cert', 'key', 'client-ca'].map(secretOf), ['own tls.crt', 'own tls.key', 'callers ca.crt']);
+  const called = find(objects, 'Service', 'cotenant-extender').spec;
+  t.is(called?.publishNotReadyAddresses, undefined, 'only the pod that leads is ready');
+  const [port] = list(called?.ports);
+  t.is(String(port?.port), String(parsed.values.port));
+  t.true(list(extender?.ports).some(({ name }) => String(name) === String(port?.targetPort)));
+  const kinds = objects.map(({ kind, metadata }) => `${kind}/${metadata?.name}`);
+  t.deepEqual(
+    kinds.filter(
+      (name) =>
+        /(ConfigMap|PodDisruptionBudget|-kube-scheduler|-volume-scheduler)/.test(name) && /scheduler/.test(name),
+    ),
+    [],
+  );
+  t.deepEqual(
+    list(find(objects, 'ClusterRole', NAME).rules).map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
+    ['pods/eviction: create', 'nodes: list,watch', 'pods: get,list,watch', 'pods/binding,events: create'],
+  );
+});
+
+testWithHelm('the Secrets of the Service must be named', (t) => {
+  for (const missing of ['serverSecretName', 'clientCaSecretName']) {
+    const { ok, text } = render({ scheduler: { service: { ...ALONE.scheduler.service, [missing]: '' } } });
+    t.false(ok);
+    t.true(text.includes(`scheduler.service.${missing}`), text);
+  }
 });

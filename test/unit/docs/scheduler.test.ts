@@ -64,7 +64,7 @@ test('the configuration of the page asks for the same as that of the chart, and 
   for (const { name, ignoredByScheduler = false } of own.managedResources) {
     t.true(chart.includes(`- name: ${name}\n        ignoredByScheduler: ${ignoredByScheduler}\n`), name);
   }
-  const [shell = ''] = blocks(page, 'sh');
+  const [, shell = ''] = blocks(page, 'sh');
   const words = shell.replaceAll('\\\n', ' ').trim().split(/\s+/);
   t.deepEqual(words.slice(0, 2), ['cotenant', scheduler.name]);
   const parsed = parse(scheduler, words.slice(2));
