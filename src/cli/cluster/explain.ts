@@ -196,7 +196,7 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   const said = failed?.message ?? scheduled?.message;
   if (said !== undefined) {
     const at = (failed && timeOfEvent(failed)) ?? scheduled?.lastTransitionTime;
-    return [cause(at, `The scheduler ${scheduler} finds no place: ${sentence(said)}`)];
+    return [cause(at, `The scheduler ${scheduler} finds no place: ${sentence(said)}`), ...noSlots(said)];
   }
   const since = age(pod.metadata.creationTimestamp, nowMs);
   const silent = { text: `The scheduler ${scheduler} has said nothing about it in ${since}: is it running?` };
@@ -205,6 +205,12 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   const names = schedulers?.map(({ metadata }) => metadata.name).join(', ');
   return [silent, { text: `No pod of Cotenant's own scheduler is ready (${names || 'there is none'}).` }];
 }
+
+/** The kubelet takes the slots back when the agent goes, and kube-scheduler knows no more than their number. */
+const noSlots = (said: string): Cause[] =>
+  /Insufficient cotenant\.io\/gpu\b(?!-)/.test(said)
+    ? [{ text: 'A node without cotenant.io/gpu shares no GPU, takes no more tenants, or its agent is away.' }]
+    : [];
 
 // --- it waits for its node
 

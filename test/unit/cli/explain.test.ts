@@ -177,6 +177,21 @@ const CASES: readonly (readonly [name: string, of: PodFacts, lines: readonly str
     ],
   ],
   [
+    'the same while the agents of its nodes are away',
+    facts('pending-unschedulable', {
+      events: saying(
+        recorded('pending-unschedulable').events,
+        '0/1 nodes are available: 1 Insufficient cotenant.io/gpu.',
+      ),
+    }),
+    [
+      'team/def is pending for 4 min: no node was chosen for it yet.',
+      '  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 Insufficient cotenant.io/gpu.',
+      '  A node without cotenant.io/gpu shares no GPU, takes no more tenants, or its agent is away.',
+      '  main asks for 900000 MiB and 25 % of the compute of one card.',
+    ],
+  ],
+  [
     'a pod at which no scheduler has looked, and whose scheduler is not there',
     facts('pending-silent', { schedulers: [] }),
     [
