@@ -1,5 +1,5 @@
 // Pods of the tests: how they are written, waited for, read and talked to. Owns their shape and nothing of what is expected.
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { eventually } from '../../support/node.ts';
@@ -203,15 +203,26 @@ export async function eventsOf(bed: Bed, name: string, namespace = 'default'): P
 export function outputOf(bed: Bed, { metadata }: Pod, container = 'main'): readonly string[] {
   const { namespace, name, uid } = metadata;
   const folder = join(bed.folder, 'host', '_var_log_pods', `${namespace}_${name}_${uid}`, container);
-  if (!existsSync(folder)) return [];
-  const files = readdirSync(folder).toSorted((a, b) => Number.parseInt(a, 10) - Number.parseInt(b, 10));
+  const files = unlessGone(() => readdirSync(folder), []).toSorted(
+    (a, b) => Number.parseInt(a, 10) - Number.parseInt(b, 10),
+  );
   // A line of the runtime's: time, stream, F for a whole line, text.
   return files.flatMap((file) =>
-    readFileSync(join(folder, file), 'utf8')
+    unlessGone(() => readFileSync(join(folder, file), 'utf8'), '')
       .split('\n')
       .filter((line) => line !== '')
       .map((line) => line.split(' ').slice(3).join(' ')),
   );
+}
+
+/** Logs of a pod that ends go while they are looked at. */
+function unlessGone<T>(read: () => T, gone: T): T {
+  try {
+    return read();
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return gone;
+    throw error;
+  }
 }
 
 /** What a client answered to its commands so far, the driver's result first. */
