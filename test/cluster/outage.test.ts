@@ -123,7 +123,7 @@ onCluster('without the webhook plain pods start, and pods with a share are refus
   t.log(`a pod with a share is told: ${message}`);
   t.regex(
     message,
-    /failed calling webhook "inject\.cotenant\.io".*(?:no endpoints available|connection refused|no route)/,
+    /failed calling webhook "(?:inject|validate)\.cotenant\.io".*(?:no endpoints available|connection refused|no route)/,
   );
   t.is(await getPod(bed, 'refused', TEAM.namespace), undefined);
   await untilRunning(bed, 'plain', TEAM);
