@@ -32,6 +32,8 @@ export type AgentConfiguration = {
     readonly kubeletRoot: string;
     /** Serves pods: their volumes, slots and amounts of this node. */
     readonly pods: boolean;
+    /** Who tells the cluster how many tenants the node takes: the Node's status, or the kubelet by a device plugin. */
+    readonly slots: 'status' | 'device-plugin';
     /** Where the runtime takes plugins; empty: devices reach containers by another way. */
     readonly nriSocket: string;
     /** Kind of the CDI devices that are given to containers, each named by a card's UUID. */
@@ -58,6 +60,7 @@ export const DEFAULTS: AgentConfiguration = {
     nodeName: '',
     kubeletRoot: '/var/lib/kubelet',
     pods: false,
+    slots: 'status',
     nriSocket: '/var/run/nri/nri.sock',
     cdiKind: 'nvidia.com/gpu',
   },
@@ -113,6 +116,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'kubernetes.nodeName': [anyText, "the node's name"],
   'kubernetes.kubeletRoot': [text, 'the folder of the kubelet'],
   'kubernetes.pods': [flag, 'true or false'],
+  'kubernetes.slots': [oneOf('status', 'device-plugin'), 'status or device-plugin'],
   'kubernetes.nriSocket': [anyText, 'a socket, or nothing'],
   'kubernetes.cdiKind': [text, 'vendor/class'],
 };

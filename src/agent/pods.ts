@@ -17,7 +17,7 @@ import { startNri } from './nri/plugin.ts';
 export type Cluster = {
   readonly pods: PodSource;
   /** Keeps the Node object as `cards` has it; `changed` says that it may have another answer. */
-  advertise(cards: () => NodeCards | undefined): { changed(): void; close(): Promise<void> };
+  advertise(cards: () => NodeCards | undefined, withSlots: boolean): { changed(): void; close(): Promise<void> };
   problemOf(error: unknown): string;
 };
 
@@ -66,20 +66,24 @@ export async function startPodServices(
     publisher: createPublisher({ node, nodeName, pods: cluster.pods, problemOf: cluster.problemOf, onProblem }),
     onProblem,
   });
-  const plugin = startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem });
-  const advertising = cluster.advertise(node.cards);
+  // A plugin's devices go with it: pods that are bound just then fail at the kubelet. Amounts in the status stay, and pods wait.
+  const plugin =
+    kubernetes.slots === 'device-plugin'
+      ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
+      : undefined;
+  const advertising = cluster.advertise(node.cards, plugin === undefined);
   let told = '';
   return {
     changed() {
       const now = JSON.stringify(node.cards());
       if (now === told) return;
       told = now;
-      plugin.changed();
+      plugin?.changed();
       advertising.changed();
     },
     async close() {
       nri?.close();
-      await Promise.all([csi.close(), plugin.close(), advertising.close()]);
+      await Promise.all([csi.close(), plugin?.close(), advertising.close()]);
     },
   };
 }

@@ -107,7 +107,7 @@ async function kubeHooks(
       },
       cluster: {
         pods,
-        advertise: (cards) => startAdvertising({ config, nodeName, cards, onProblem: log }),
+        advertise: (cards, withSlots) => startAdvertising({ config, nodeName, cards, withSlots, onProblem: log }),
         problemOf,
       },
     },

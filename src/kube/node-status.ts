@@ -10,7 +10,7 @@ import {
   type V1Node,
 } from '@kubernetes/client-node';
 import { formatNodeCards, type NodeCards } from '../placement/node-cards.ts';
-import { CARDS_ANNOTATION, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
+import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { parseQuantity, wholeUnits } from '../request/quantity.ts';
 import { problemOf } from './problem.ts';
 
@@ -19,6 +19,8 @@ export type AdvertisingOptions = {
   readonly nodeName: string;
   /** undefined: not known yet, and the Node is left as it is. */
   readonly cards: () => NodeCards | undefined;
+  /** Also how many tenants the node takes. */
+  readonly withSlots: boolean;
   readonly onProblem: (text: string) => void;
   /** From one write to the next, however often somebody else undoes it. */
   readonly leastBetweenWritesMs?: number;
@@ -40,12 +42,13 @@ const SHORTEST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 60_000;
 const RETRY_WATCH_MS = 5000;
 
-/** What the Node is to show, as the patch that makes it so. */
-export function patchOf(offered: NodeCards): NodePatch {
+/** What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. */
+export function patchOf(offered: NodeCards, withSlots: boolean): NodePatch {
   const healthy = offered.cards.filter((card) => card.healthy);
   const amounts = {
     [GPU_MEMORY]: String(healthy.reduce((sum, card) => sum + card.usableBytes, 0)),
     [GPU_CORES]: String(100 * healthy.length),
+    ...(withSlots && { [GPU]: String(offered.mostTenantsPerCard * healthy.length) }),
   };
   return {
     metadata: { annotations: { [CARDS_ANNOTATION]: formatNodeCards(offered) } },
@@ -70,7 +73,7 @@ function amountOf(text: string | undefined): bigint | undefined {
 }
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {
-  const { config, nodeName, cards, onProblem, leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
+  const { config, nodeName, cards, withSlots, onProblem, leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
   const api = config.makeApiClient(CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
   const path = `/api/v1/nodes?fieldSelector=${encodeURIComponent(fieldSelector)}`;
@@ -86,7 +89,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     if (writing || closing || next) return;
     const offered = cards();
     if (!seen || !offered) return;
-    const patch = patchOf(offered);
+    const patch = patchOf(offered, withSlots);
     if (shows(seen, patch)) return;
     writing = true;
     let waitMs = leastBetweenWritesMs;

@@ -60,12 +60,7 @@ type Load = {
   readonly next: number;
   /** Whatever was told to pods that waited. */
   readonly sentences: ReadonlySet<string>;
-  /**
-   * Name -> why, of pods that the kubelet did not take: it asks the device plugin at once or never, so pods that were bound
-   * just before the agent went are over, and not started. Their controller, here the load, puts others in their place.
-   */
-  readonly refused: ReadonlyMap<string, string>;
-  /** Neither told what they see, nor refused. */
+  /** Never told what they see. */
   leftBehind(): readonly string[];
   /** No more pods come; resolves when each that came has told what it sees and is gone. */
   drain(): Promise<void>;
@@ -109,7 +104,6 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
   const wrong = new Set<string>();
   const created = new Set<string>();
   const seen = new Set<string>();
-  const refused = new Map<string, string>();
   const sentences = new Set<string>();
   let next = 0;
   let [creating, going] = [true, true];
@@ -131,11 +125,8 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
       const sight = sightOf(bed, pod);
       if (sight === 'its slice') seen.add(metadata.name);
       else if (sight !== undefined) wrong.add(`${metadata.name} sees or gets more than its slice: ${sight}`);
-      if (status?.phase === 'Failed' && metadata.deletionTimestamp === undefined) {
-        refused.set(metadata.name, `${status.reason}: ${status.message}`);
-        if (status.reason !== 'UnexpectedAdmissionError' || containerOf(pod)?.containerID !== undefined)
-          wrong.add(`${metadata.name} has failed: ${status.reason}: ${status.message}`);
-      }
+      if (status?.phase === 'Failed' && metadata.deletionTimestamp === undefined)
+        wrong.add(`${metadata.name} has failed: ${status.reason}: ${status.message}`);
       for (const { type, status: is, message } of status?.conditions ?? [])
         if (type === 'PodScheduled' && is === 'False' && message !== undefined) sentences.add(message);
     }
@@ -146,7 +137,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
     const own = pods.filter(ofLoad);
     const live = own.filter(({ metadata }) => metadata.deletionTimestamp === undefined);
     if (creating && live.length < AT_A_TIME) return create();
-    const [done] = live.filter(({ metadata }) => seen.has(metadata.name) || refused.has(metadata.name));
+    const [done] = live.filter(({ metadata }) => seen.has(metadata.name));
     if (done) await bed.api.ask('DELETE', `/api/v1/namespaces/${LOAD}/pods/${done.metadata.name}`);
   };
   const run = async (): Promise<void> => {
@@ -170,8 +161,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
       return next;
     },
     sentences,
-    refused,
-    leftBehind: () => [...created].filter((name) => !seen.has(name) && !refused.has(name)),
+    leftBehind: () => [...created].filter((name) => !seen.has(name)),
     async drain() {
       creating = false;
       const gone = async () => ((await everyPod(bed)).some(ofLoad) ? undefined : true);
@@ -309,8 +299,6 @@ onCluster(
     await again.leave();
     await denials(4);
 
-    for (const reason of new Set(load.refused.values()))
-      t.log(`${load.refused.size} refused by the kubelet: ${reason}`);
     const said = [...load.sentences];
     for (const sentence of said) t.log(`a Pending pod was told: ${sentence}`);
     t.true(

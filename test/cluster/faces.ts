@@ -48,7 +48,7 @@ if (import.meta.main) {
   let cards: NodeCards | undefined;
   let grants: Order['grants'] = {};
   const plugin = startDevicePlugin({ slots: () => slots, onProblem });
-  const advertising = startAdvertising({ config, nodeName, cards: () => cards, onProblem });
+  const advertising = startAdvertising({ config, nodeName, cards: () => cards, withSlots: false, onProblem });
   const nri = startNri({
     cardsOf: (podUid, container) => grants?.[`${podUid}/${container}`],
     onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),

@@ -85,11 +85,6 @@ const keepAgentAway = (bed: Bed, away: boolean) =>
     spec: { template: { spec: { nodeSelector: { 'example.com/nowhere': away ? 'true' : null } } } },
   });
 
-async function allocatable(bed: Bed): Promise<Readonly<Record<string, string>>> {
-  const path = `/api/v1/nodes/${NODE_NAME}`;
-  return (await bed.api.get<{ status: { allocatable: Record<string, string> } }>(path))?.status.allocatable ?? {};
-}
-
 const event = (bed: Bed, name: string, wanted: RegExp) =>
   eventually(
     async () => (await eventsOf(bed, name, TEAM.namespace)).find(({ message }) => wanted.test(message)),
@@ -211,11 +206,13 @@ onCluster('without the agent pods with a share wait, and those that end wait for
   const before = containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID;
   await keepAgentAway(bed, true);
   await untilNone(bed, 'agent');
-  const slots = async () => (await allocatable(bed))['cotenant.io/gpu'];
-  await eventually(async () => (await slots()) === '0' || undefined, 'the node offers no slots', 60_000);
   await must(bed, slice('late'), plain('plain-3'));
   await untilRunning(bed, 'plain-3', TEAM);
-  const told = await event(bed, 'late', /1 Insufficient cotenant\.io\/gpu\b/);
+  const told = await event(
+    bed,
+    'late',
+    /cotenant\.io.*(?:connect: connection refused|no such file or directory|not found in the list of registered CSI drivers)/,
+  );
   t.log(`a new pod is told: ${told.reason}: ${told.message}`);
   await remove(bed, 'waits');
   const ending = await untilPod(

@@ -79,6 +79,7 @@ seccompProfile:
 - --set=kubernetes.nodeName=$(NODE_NAME)
 {{- if (.Values.csi).enabled }}
 - --set=kubernetes.pods=true
+- --set=kubernetes.slots={{ .Values.csi.slots | default "status" }}
 - --set=kubernetes.kubeletRoot={{ .Values.kubelet.root }}
 - --set=kubernetes.nriSocket={{ if (.Values.nri).enabled }}{{ .Values.nri.socket }}{{ end }}
 {{- with (.Values.nri).cdiKind }}

@@ -98,6 +98,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
+    withSlots: false,
     cards: () => {
       asked += 1;
       return cards;
@@ -114,7 +115,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
   await patches(api, 1);
   t.is(api.patches[0]?.path, '/api/v1/nodes/node-a/status');
   t.is(api.patches[0]?.type, 'application/merge-patch+json');
-  t.deepEqual(api.patches[0]?.body, patchOf(cards));
+  t.deepEqual(api.patches[0]?.body, patchOf(cards, false));
   t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
 
   // What the server tells of the time before is no news; neither are questions when nothing changed.
@@ -125,7 +126,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
     advertising.changed();
   }
   // Somebody takes the memory away, and it comes back.
-  const { metadata, status } = patchOf(cards);
+  const { metadata, status } = patchOf(cards, false);
   api.set({
     metadata,
     status: { ...status, capacity: { 'cotenant.io/gpu-memory': '0', 'cotenant.io/gpu-cores': '100' } },
@@ -149,6 +150,7 @@ test('a write that is refused is told with the reason, and made again', async (t
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
+    withSlots: false,
     cards: () => cardsOf(100),
     onProblem: (text) => problems.push(text),
   });

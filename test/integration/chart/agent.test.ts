@@ -85,8 +85,8 @@ testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubele
     '/data/kubelet/plugins/cotenant.io',
     '/data/kubelet/plugins_registry',
     '/data/kubelet/pods Bidirectional',
-    '/data/kubelet/device-plugins',
   ]);
+  t.true(mounts({ csi: { enabled: true, slots: 'device-plugin' } }).includes('/var/lib/kubelet/device-plugins'));
   const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
   t.like(driver.spec, {
     attachRequired: false,

@@ -12,11 +12,17 @@ const CARDS: NodeCards = {
     healthy: index < 2,
   })),
 };
-const patch = patchOf(CARDS);
+const patch = patchOf(CARDS, true);
 
 test('amounts are those of the healthy cards, and the annotation names all', (t) => {
   const amounts = { 'cotenant.io/gpu-memory': String(45_201 * 2 ** 20), 'cotenant.io/gpu-cores': '200' };
-  t.deepEqual(patch.status, { capacity: amounts, allocatable: amounts });
+  const withSlots = { ...amounts, 'cotenant.io/gpu': '100' };
+  t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
+  t.deepEqual(
+    patchOf(CARDS, false).status,
+    { capacity: amounts, allocatable: amounts },
+    'a device plugin counts slots',
+  );
   t.deepEqual(parseNodeCards(patch.metadata.annotations['cotenant.io/cards'] ?? ''), CARDS);
 });
 
