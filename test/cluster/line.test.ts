@@ -302,6 +302,16 @@ onCluster(
   },
 );
 
+onCluster('a cheat that is not to be started again has failed, with the reason', async (t, { bed }) => {
+  const settings = { ...TEAM, spec: { restartPolicy: 'Never' } };
+  bed.apply(podOf('once', [cheatOf(ONE_SHARE.own(1024), ['init', 'context 0', `alloc ${4096 * MIB}`])], settings));
+  const failed = await untilPod(bed, 'once', 'has failed', ({ status }) => status?.phase === 'Failed', TEAM);
+  t.regex(containerOf(failed)?.state.terminated?.message ?? '', /past the interposer; it is stopped$/);
+  t.is(containerOf(failed)?.restartCount, 0);
+  bed.kubectl('-n', 'team', 'delete', 'pod', 'once', '--wait=false');
+  await untilGone(bed, 'once', TEAM);
+});
+
 onCluster('a container that starts anew finds its slice empty at once', async (t, { bed }) => {
   const commands = ['init', 'context 0', `alloc ${1536 * MIB}`];
   bed.apply(podOf('again', [clientOf(ONE_SHARE.own(2048), commands)], TEAM));
@@ -518,6 +528,8 @@ onCluster('pods and namespaces that are deleted in any state leave nothing behin
     () => leftovers(bed),
   );
   t.deepEqual(left, []);
-  t.is(seriesOf((await agentPage(bed)) ?? '', 'cotenant_device_memory_allocated_bytes', { gpu: '0' }), 0);
+  const allocated = async () =>
+    seriesOf((await agentPage(bed)) ?? '', 'cotenant_device_memory_allocated_bytes', { gpu: '0' }) === 0 || undefined;
+  t.true(await eventually(allocated, 'nothing is granted by the next sample', 10_000));
   t.truthy(await podOfRelease(bed, 'agent'));
 });

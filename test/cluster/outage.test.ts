@@ -234,3 +234,36 @@ onCluster('without the agent pods with a share wait, and those that end wait for
   await isLimited(t, bed, 'steady');
   t.is(containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID, before, 'it was not touched');
 });
+
+onCluster('a node that starts anew gives each pod its volume before a container of it runs', async (t, { bed }) => {
+  await must(bed, slice('reboots'));
+  await untilRunning(bed, 'reboots', TEAM);
+  await isLimited(t, bed, 'reboots');
+  await bed.stop('kubelet');
+  const tasks = bed.ctr('tasks', 'ls', '-q').out.split('\n').filter(Boolean);
+  t.true(tasks.length > 3, `${tasks.length} containers`);
+  for (const id of tasks) bed.ctr('tasks', 'kill', '-s', 'SIGKILL', '-a', id);
+  await bed.stop('containerd');
+  // Volumes lie in memory.
+  const mounts = () =>
+    bed.namespaces
+      .run(['cat', '/proc/mounts'])
+      .out.split('\n')
+      .flatMap((line) => /^\S+ (\/var\/lib\/kubelet\/pods\/\S+csi\/cotenant\S*)/.exec(line)?.[1] ?? []);
+  t.true(mounts().length > 0);
+  for (const path of mounts().toReversed()) bed.namespaces.run(['umount', '-l', path]);
+  t.deepEqual(mounts(), []);
+  await bed.start('containerd');
+  await bed.start('kubelet');
+  const again = await untilPod(
+    bed,
+    'reboots',
+    'runs again',
+    (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.state.running !== undefined,
+    { ...TEAM, ms: PATIENCE_MS },
+  );
+  t.log(`started ${containerOf(again)?.restartCount} times more`);
+  await isLimited(t, bed, 'reboots');
+  await remove(bed, 'reboots');
+  await untilGone(bed, 'reboots', { ...TEAM, ms: PATIENCE_MS });
+});
