@@ -312,6 +312,26 @@ onCluster('a cheat that is not to be started again has failed, with the reason',
   await untilGone(bed, 'once', TEAM);
 });
 
+onCluster(
+  "a whole card is one pod's alone: no slice is put beside it, and it is put beside none",
+  async (t, { bed, uuids }) => {
+    bed.apply(podOf('whole', [clientOf({ 'cotenant.io/gpu': 1 }, ['init', 'context 0'])], TEAM));
+    const whole = await untilRunning(bed, 'whole', TEAM);
+    const [all] = cardsOf(t, whole);
+    t.true((all?.limitBytes ?? 0) > 22_000 * MIB, `${all?.limitBytes} bytes: all that the card leaves to programs`);
+    bed.apply(podOf('slice', [clientOf(ONE_SHARE.own(512), ['init'])], TEAM));
+    const slice = await untilRunning(bed, 'slice', TEAM);
+    t.deepEqual([all?.gpuUuid, cardsOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
+    bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
+    const told = ({ status }: Pod) =>
+      status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;
+    const second = await untilPod(bed, 'second', 'is told why it waits', (pod) => told(pod) !== undefined, TEAM);
+    t.regex(told(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'whole', 'slice', 'second', '--wait=false');
+    await Promise.all(['whole', 'slice', 'second'].map((name) => untilGone(bed, name, TEAM)));
+  },
+);
+
 onCluster('a container that starts anew finds its slice empty at once', async (t, { bed }) => {
   const commands = ['init', 'context 0', `alloc ${1536 * MIB}`];
   bed.apply(podOf('again', [clientOf(ONE_SHARE.own(2048), commands)], TEAM));

@@ -235,6 +235,31 @@ onCluster('without the agent pods with a share wait, and those that end wait for
   t.is(containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID, before, 'it was not touched');
 });
 
+onCluster(
+  'without the CSIDriver object pods with a share wait, and start when it is there again',
+  async (t, { bed }) => {
+    const path = '/apis/storage.k8s.io/v1/csidrivers';
+    const driver = await bed.api.get<{ metadata: object; spec: object }>(`${path}/cotenant.io`);
+    t.truthy(driver);
+    t.is((await bed.api.ask('DELETE', `${path}/cotenant.io`)).status, 200);
+    await must(bed, slice('driverless'));
+    const told = await event(bed, 'driverless', /CSIDriver/);
+    t.log(`a new pod is told: ${told.message}`);
+    await isLimited(t, bed, 'steady');
+    const again = {
+      apiVersion: 'storage.k8s.io/v1',
+      kind: 'CSIDriver',
+      metadata: { name: 'cotenant.io' },
+      spec: driver?.spec,
+    };
+    t.is((await bed.api.ask('POST', path, again)).status, 201);
+    await untilRunning(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
+    await isLimited(t, bed, 'driverless');
+    await remove(bed, 'driverless');
+    await untilGone(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
+  },
+);
+
 onCluster('a node that starts anew gives each pod its volume before a container of it runs', async (t, { bed }) => {
   await must(bed, slice('reboots'));
   await untilRunning(bed, 'reboots', TEAM);
