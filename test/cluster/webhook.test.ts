@@ -383,8 +383,10 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
     extra.every((name) => /^(job.batch|pod)\/cotenant-uninstall-check/.test(name)),
     `nothing but the Job is left of the attempt: ${extra}`,
   );
+  // Pods of replicas that were replaced before this end in their own time; what makes pods stays.
+  const left = ours();
   t.deepEqual(
-    installed.filter((name) => !ours().includes(name)),
+    installed.filter((name) => !name.startsWith('pod/') && !left.includes(name)),
     [],
     'nothing was uninstalled',
   );
