@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
 import type { View } from '../../src/agent/view.ts';
@@ -11,6 +12,7 @@ import { ask } from '../../src/cli/agent-client.ts';
 import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
 const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
+const LAST_WORDS_MS = 2000;
 
 export type RunningAgent = {
   readonly url: string;
@@ -126,13 +128,17 @@ export function runTenant(
     stdio: ['pipe', 'pipe', 'pipe'],
   });
   const output: string[] = [];
-  createInterface({ input: child.stderr }).on('line', (line) => output.push(line));
+  const errors = createInterface({ input: child.stderr }).on('line', (line) => output.push(line));
+  const told = once(errors, 'close');
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   child.stdin.on('error', () => {});
-  const ended = (once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>).then(([code, signal]) => ({
-    code,
-    signal,
-  }));
+  const ended = (once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>).then(
+    async ([code, signal]) => {
+      // Its last words are read after its end; a daemon that it left behind may keep the pipe open.
+      await Promise.race([told, delay(LAST_WORDS_MS, undefined, { ref: false })]);
+      return { code, signal };
+    },
+  );
   t.teardown(async () => {
     child.kill('SIGTERM');
     const timer = setTimeout(() => child.kill('SIGKILL'), 5000);
