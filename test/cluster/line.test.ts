@@ -187,6 +187,9 @@ onCluster(
     t.true(refused > 20, `${refused} refusals`);
     const [, left = 0] = await modest.ask('info');
     t.true(left < 512 * MIB, `${left} bytes left after 3.5 GiB of 4`);
+    // What inspect shows is the last sample's.
+    for (const name of ['greedy', 'modest'])
+      await seriesWhen(bed, 'cotenant_container_memory_used_bytes', name, (bytes) => bytes > 3072 * MIB);
     const table = cotenant(bed, 'inspect');
     t.regex(table, new RegExp(`0 +${card} `), 'the card');
     for (const name of ['greedy', 'modest'])
