@@ -132,7 +132,7 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
     rmSync(image, { recursive: true });
     if (code !== 0) throw new Error(`${name} could not be imported: ${err.trim()}`);
   };
-  const parts = bedParts(folder, namespaces, kubectl, ctr);
+  const parts = bedParts(folder, namespaces, kubectl, node.socket);
 
   namespaces.script(node.prepare);
   namespaces.start('containerd', node.containerd, path);

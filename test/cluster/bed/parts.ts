@@ -1,6 +1,7 @@
 // The bed's own programs one by one: stopped, started again, frozen, each known to be ready before anybody goes on. Owns what
 // "ready" means for each; how they are started first is bed.ts.
 import { setTimeout as delay } from 'node:timers/promises';
+import { Client, credentials } from '@grpc/grpc-js';
 import { NETWORK } from './control-plane.ts';
 import { lastWords, type Namespaces, type Ran } from './namespaces.ts';
 import { NODE_NAME } from './node.ts';
@@ -23,19 +24,21 @@ export type Parts = {
 
 const READY_MS = 120_000;
 const LOOK_EVERY_MS = 200;
+const ANSWER_MS = 2000;
 const PORTS = { controllers: 10257, scheduler: 10259, kubelet: 10250 };
 
 export function bedParts(
   folder: string,
   namespaces: Namespaces,
   kubectl: (...args: readonly string[]) => Ran,
-  ctr: (...args: readonly string[]) => Ran,
+  containerdSocket: string,
 ): Parts {
   const answers = (server: string, path: string) => kubectl('--server', server, 'get', '--raw', path).code === 0;
   const ofNode = (kind: string, path: string, ...more: readonly string[]) =>
     kubectl('get', kind, NODE_NAME, ...more, '-o', `jsonpath=${path}`).out;
-  const ready: Record<Part, (sinceMs: number) => boolean> = {
-    containerd: () => ctr('version').code === 0,
+  const ready: Record<Part, (sinceMs: number) => boolean | Promise<boolean>> = {
+    // What the kubelet asks first, and ends over without an answer; containerd answers others before it.
+    containerd: () => answersRuntimeVersion(containerdSocket),
     // Nobody but the API server can tell.
     etcd: () => kubectl('get', '--raw', '/readyz/etcd').code === 0,
     apiserver: () => kubectl('get', '--raw', '/readyz').code === 0,
@@ -49,7 +52,7 @@ export function bedParts(
   };
   const untilReady: Parts['untilReady'] = async (part, sinceMs = 0) => {
     const deadline = Date.now() + READY_MS;
-    while (!ready[part](sinceMs)) {
+    while (!(await ready[part](sinceMs))) {
       if (Date.now() > deadline)
         throw new Error(`${part} was not ready within ${READY_MS / 1000} s\n${lastWords(folder, part)}`);
       await delay(LOOK_EVERY_MS);
@@ -72,4 +75,17 @@ export function bedParts(
     resume: (part) => namespaces.signal(part, 'SIGCONT'),
     untilReady,
   };
+}
+
+/** Whether the runtime service of a container runtime answers on a socket. */
+function answersRuntimeVersion(socket: string): Promise<boolean> {
+  const client = new Client(`unix:${socket}`, credentials.createInsecure());
+  const raw = (bytes: Buffer) => bytes;
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  const deadline = { deadline: Date.now() + ANSWER_MS };
+  client.makeUnaryRequest('/runtime.v1.RuntimeService/Version', raw, raw, Buffer.alloc(0), deadline, (error) => {
+    client.close();
+    resolve(error === null);
+  });
+  return promise;
 }
