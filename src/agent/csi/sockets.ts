@@ -3,6 +3,7 @@
 import { chmodSync, type FSWatcher, lstatSync, mkdirSync, rmSync, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
+import { inTurn } from '../in-turn.ts';
 
 export type Endpoint = {
   readonly path: string;
@@ -57,15 +58,12 @@ export async function keepListening(
 ): Promise<{ close(): Promise<void> }> {
   const listeners: (Listener | undefined)[] = endpoints.map(() => undefined);
   let watchers: FSWatcher[] = [];
-  let closing = false;
-  let asked = false;
-  let looking: Promise<void> | undefined;
   let told = '';
 
   const follow = () => {
     for (const watcher of watchers) watcher.close();
     watchers = endpoints.map(({ path }) => {
-      const watcher = watch(dirname(path), { persistent: false }, look);
+      const watcher = watch(dirname(path), { persistent: false }, looking.ask);
       watcher.on('error', () => watcher.close());
       return watcher;
     });
@@ -94,27 +92,14 @@ export async function keepListening(
     }
   };
 
-  function look(): void {
-    asked = true;
-    if (closing || looking) return;
-    looking = (async () => {
-      while (asked && !closing) {
-        asked = false;
-        await lookOnce();
-      }
-    })().finally(() => {
-      looking = undefined;
-    });
-  }
-
+  const looking = inTurn(lookOnce);
   await makeMissing();
-  const timer = setInterval(look, LOOK_MS).unref();
+  const timer = setInterval(looking.ask, LOOK_MS).unref();
   return {
     async close() {
-      closing = true;
       clearInterval(timer);
+      await looking.close();
       for (const watcher of watchers) watcher.close();
-      await looking;
       // The last one is what the kubelet looks for.
       await Promise.all(listeners.toReversed().map((listener) => listener?.close()));
     },

@@ -6,6 +6,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Client, credentials, Server, ServerCredentials, type ServiceError } from '@grpc/grpc-js';
 import { GPU } from '../../request/names.ts';
+import { inTurn } from '../in-turn.ts';
 import { createService, DEVICE_PLUGIN, devicesOf, REGISTRATION, type Slots, type Watcher } from './service.ts';
 
 export type DevicePluginOptions = {
@@ -53,8 +54,6 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   let registered: { readonly kubelet: string; readonly atMs: number } | undefined;
   let following: { readonly watcher: FSWatcher; readonly folder: string } | undefined;
   let lookAgain: NodeJS.Timeout | undefined;
-  let looking: Promise<void> | undefined;
-  let asked = false;
   let closing = false;
   let cancelRegistration = () => {};
   let retryMs = SHORTEST_RETRY_MS;
@@ -76,7 +75,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   const onWatcher = (watcher: Watcher) => {
     watchers.set(watcher, '');
     const gone = () => {
-      if (watchers.delete(watcher)) look();
+      if (watchers.delete(watcher)) looking.ask();
     };
     watcher.on('cancelled', gone);
     watcher.on('close', gone);
@@ -137,7 +136,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
     following = undefined;
     if (current === undefined || closing) return;
     const watcher = watch(folder, (_event, name) => {
-      if (name === KUBELET_SOCKET || name === SOCKET) look();
+      if (name === KUBELET_SOCKET || name === SOCKET) looking.ask();
     });
     watcher.on('error', () => watcher.close());
     following = { watcher, folder: current };
@@ -168,23 +167,11 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
       nextMs = retryMs;
       retryMs = Math.min(2 * retryMs, LOOK_MS);
     }
-    if (!closing) lookAgain = setTimeout(look, nextMs);
+    if (!closing) lookAgain = setTimeout(looking.ask, nextMs);
   };
 
-  function look(): void {
-    asked = true;
-    if (closing || looking) return;
-    looking = (async () => {
-      while (asked && !closing) {
-        asked = false;
-        await lookOnce();
-      }
-    })().finally(() => {
-      looking = undefined;
-    });
-  }
-
-  look();
+  const looking = inTurn(lookOnce);
+  looking.ask();
   return {
     changed() {
       for (const watcher of watchers.keys()) tell(watcher);
@@ -194,7 +181,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
       clearTimeout(lookAgain);
       cancelRegistration();
       following?.watcher.close();
-      await looking;
+      await looking.close();
       stopServing();
     },
   };
