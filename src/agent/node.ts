@@ -1,7 +1,7 @@
 // The node half: what happens at each sample, in order: read the ledgers, attribute, compare, publish, act, teach the pages.
 // Owns the state that lives from sample to sample; every decision is made by the pure rooms it calls.
 import { statSync } from 'node:fs';
-import type { NodeCards } from '../placement/node-cards.ts';
+import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { insideView } from './attribution/inside.ts';
@@ -33,8 +33,6 @@ export type PodAsk = {
   readonly annotations: unknown;
   /** What is wrong with how it mounts its volume, given the containers with a share. */
   readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
-  /** Pods on this node that have ended by the API server's word; what they had is free, though their volumes may still be there. */
-  readonly hasEnded: (podUid: string) => boolean;
 };
 
 export type Node = {
@@ -55,7 +53,7 @@ export type Node = {
   /** Container ids; fed by the runtime's events. */
   readonly containers: ContainerBook;
   /** What the scheduler may choose from; undefined until the driver has been read. */
-  cards(): NodeCards | undefined;
+  cards(): CardsReading | undefined;
   grantFiles(id: string): LiveGrant | undefined;
   /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
   actionsOn(who: string): readonly ActionRecord[];
@@ -326,13 +324,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       return live;
     },
 
-    publish({ podUid, namespace, pod, target, annotations, wrongMounts, hasEnded }) {
+    publish({ podUid, namespace, pod, target, annotations, wrongMounts }) {
       const refusal = unreadable(state, isStale());
       if (refusal) return refusal;
+      // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
       const others = registry
         .list()
         .map(({ grant }) => grant)
-        .filter((grant) => podUidOf(grant) !== podUid && !(isOfPod(grant.owner) && hasEnded(grant.owner.podUid)));
+        .filter((grant) => podUidOf(grant) !== podUid);
       const ruling = rule(annotations, refereeCards(state as NodeState, others));
       if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
       const { grant } = ruling;
@@ -384,6 +383,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           usableBytes: usableBytes(card),
           healthy: card.healthy && !isStale(),
         })),
+        complete: state.sample.problem === undefined && state.devices.length > 0,
+        heldGpuUuids: registry
+          .list()
+          .flatMap(({ grant }) => (isOfPod(grant.owner) ? grant.cards.map(({ gpuUuid }) => gpuUuid) : [])),
       },
 
     release: takeDown,

@@ -2,7 +2,7 @@
 // Owns their start, what each is told of the node half, and their end; none of them may take the others down.
 
 import { join } from 'node:path';
-import type { NodeCards } from '../placement/node-cards.ts';
+import type { CardsReading } from '../placement/node-cards.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { startCsi } from './csi/driver.ts';
 import { createPublisher, type PodSource } from './csi/publisher.ts';
@@ -17,7 +17,7 @@ import { startNri } from './nri/plugin.ts';
 export type Cluster = {
   readonly pods: PodSource;
   /** Keeps the Node object as `cards` has it; `changed` says that it may have another answer. */
-  advertise(cards: () => NodeCards | undefined, withSlots: boolean): { changed(): void; close(): Promise<void> };
+  advertise(cards: () => CardsReading | undefined, withSlots: boolean): { changed(): void; close(): Promise<void> };
   problemOf(error: unknown): string;
 };
 

@@ -1,24 +1,24 @@
 // What a node offers in our names, kept right on its own Node: the annotation with its cards, and the amounts of memory and
 // compute in its status. One write carries both. The kubelet sets amounts that are not its own to zero whenever it registers,
 // so what counts is what the Node shows, not what was written.
+import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import {
-  CoreV1Api,
-  type KubeConfig,
-  makeInformer,
-  PatchStrategy,
-  setHeaderOptions,
-  type V1Node,
-} from '@kubernetes/client-node';
-import { formatNodeCards, type NodeCards } from '../placement/node-cards.ts';
+  type CardsReading,
+  formatNodeCards,
+  type NodeCards,
+  parseNodeCards,
+  withMissing,
+} from '../placement/node-cards.ts';
 import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { parseQuantity, wholeUnits } from '../request/quantity.ts';
+import { follow } from './follow.ts';
 import { problemOf } from './problem.ts';
 
 export type AdvertisingOptions = {
   readonly config: KubeConfig;
   readonly nodeName: string;
   /** undefined: not known yet, and the Node is left as it is. */
-  readonly cards: () => NodeCards | undefined;
+  readonly cards: () => CardsReading | undefined;
   /** Also how many tenants the node takes. */
   readonly withSlots: boolean;
   readonly onProblem: (text: string) => void;
@@ -40,15 +40,17 @@ export type NodePatch = {
 const LEAST_BETWEEN_WRITES_MS = 1000;
 const SHORTEST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 60_000;
-const RETRY_WATCH_MS = 5000;
 
-/** What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. */
+/**
+ * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. Cards that are not
+ * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each card.
+ */
 export function patchOf(offered: NodeCards, withSlots: boolean): NodePatch {
-  const healthy = offered.cards.filter((card) => card.healthy);
+  const { cards } = offered;
   const amounts = {
-    [GPU_MEMORY]: String(healthy.reduce((sum, card) => sum + card.usableBytes, 0)),
-    [GPU_CORES]: String(100 * healthy.length),
-    ...(withSlots && { [GPU]: String(offered.mostTenantsPerCard * healthy.length) }),
+    [GPU_MEMORY]: String(cards.reduce((sum, card) => sum + card.usableBytes, 0)),
+    [GPU_CORES]: String(100 * cards.length),
+    ...(withSlots && { [GPU]: String(offered.mostTenantsPerCard * cards.length) }),
   };
   return {
     metadata: { annotations: { [CARDS_ANNOTATION]: formatNodeCards(offered) } },
@@ -76,20 +78,17 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   const { config, nodeName, cards, withSlots, onProblem, leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
   const api = config.makeApiClient(CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
-  const path = `/api/v1/nodes?fieldSelector=${encodeURIComponent(fieldSelector)}`;
-  const informer = makeInformer(config, path, () => api.listNode({ fieldSelector }));
   let seen: V1Node | undefined;
   let next: NodeJS.Timeout | undefined;
-  let restart: NodeJS.Timeout | undefined;
   let writing = false;
   let closing = false;
   let retryMs = SHORTEST_RETRY_MS;
 
   const settle = async () => {
     if (writing || closing || next) return;
-    const offered = cards();
-    if (!seen || !offered) return;
-    const patch = patchOf(offered, withSlots);
+    const reading = cards();
+    if (!seen || !reading) return;
+    const patch = patchOf(withMissing(reading, shownCards(seen)), withSlots);
     if (shows(seen, patch)) return;
     writing = true;
     let waitMs = leastBetweenWritesMs;
@@ -121,31 +120,35 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     see(node);
     void settle();
   };
-  informer.on('add', onNode);
-  informer.on('update', onNode);
-  informer.on('delete', () => {
+  const gone = () => {
     seen = undefined;
-  });
-  const again = (error: unknown) => {
-    if (closing) return;
-    onProblem(`node ${nodeName} cannot be followed, and is asked for again: ${problemOf(error)}`);
-    clearTimeout(restart);
-    restart = setTimeout(start, RETRY_WATCH_MS);
   };
-  const start = () => void informer.start().catch(again);
-  // Lists that fail come here, too.
-  informer.on('error', again);
-  start();
+  const following = follow<V1Node>(config, {
+    path: '/api/v1/nodes',
+    query: { fieldSelector },
+    list: () => api.listNode({ fieldSelector }),
+    onList([node]) {
+      if (node) onNode(node);
+      else gone();
+    },
+    onChange: onNode,
+    onGone: gone,
+    onProblem: (text) => onProblem(`node ${nodeName} cannot be followed, and is asked for again: ${text}`),
+  });
 
   return {
     changed: () => void settle(),
     async close() {
       closing = true;
       clearTimeout(next);
-      clearTimeout(restart);
-      await informer.stop();
+      await following.close();
     },
   };
+}
+
+function shownCards({ metadata }: V1Node): NodeCards | undefined {
+  const shown = parseNodeCards(metadata?.annotations?.[CARDS_ANNOTATION] ?? '');
+  return 'wrong' in shown ? undefined : shown;
 }
 
 /** By the versions of one object, which the server counts up. */

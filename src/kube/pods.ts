@@ -1,9 +1,9 @@
-// The pods of one node, by a watch that the API server limits to it: names of their containers, the pods themselves, and whether
-// they are over. One list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves
-// nothing about a pod that has just been bound.
+// The pods of one node, by a watch that the API server limits to it: names of their containers, and the pods themselves. One
+// list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves nothing about a pod that
+// has just been bound.
 import { setTimeout as delay } from 'node:timers/promises';
-import { ApiException, CoreV1Api, type KubeConfig, makeInformer, type V1Pod } from '@kubernetes/client-node';
-import { problemOf } from './problem.ts';
+import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import { follow } from './follow.ts';
 
 export type ContainerName = {
   readonly namespace: string;
@@ -17,17 +17,12 @@ export type NodePods = {
   cached(podUid: string): V1Pod | undefined;
   /** Asks the API server. Undefined: there is no such pod. Throws where there is no answer within 3 s. */
   read(namespace: string, pod: string): Promise<V1Pod | undefined>;
-  /** True once it was told that the pod has ended or is gone; that it has not been told of proves nothing. */
-  hasEnded(podUid: string): boolean;
   /** Resolves when the first list is in. */
   readonly ready: Promise<void>;
   close(): Promise<void>;
 };
 
-const RETRY_MS = 5000;
 const READ_MS = 3000;
-/** Deleted pods that are remembered: more than a node holds. */
-const MOST_GONE = 1000;
 
 /** Every container of a pod that has an id, init and debug containers included. */
 export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
@@ -56,15 +51,6 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
-  const gone = new Set<string>();
-  const { promise: ready, resolve: listed } = Promise.withResolvers<void>();
-  const list = async () => {
-    const found = await api.listPodForAllNamespaces({ fieldSelector });
-    setImmediate(listed); // the informer hands them out first
-    return found;
-  };
-  const path = `/api/v1/pods?fieldSelector=${encodeURIComponent(fieldSelector)}`;
-  const informer = makeInformer(config, path, list);
   const forget = (pod: V1Pod) => {
     const uid = pod.metadata?.uid ?? '';
     const before = byPod.get(uid);
@@ -76,25 +62,20 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
     for (const [id, name] of containersOfPod(pod)) byContainer.set(id, name);
     byPod.set(pod.metadata?.uid ?? '', pod);
   };
-  informer.on('add', learn);
-  informer.on('update', learn);
-  informer.on('delete', (pod) => {
-    forget(pod);
-    gone.add(pod.metadata?.uid ?? '');
-    const [oldest] = gone;
-    if (gone.size > MOST_GONE && oldest !== undefined) gone.delete(oldest);
+  const following = follow<V1Pod>(config, {
+    path: '/api/v1/pods',
+    query: { fieldSelector },
+    list: (limit, from) =>
+      api.listPodForAllNamespaces({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
+    onList(items) {
+      byPod.clear();
+      byContainer.clear();
+      for (const pod of items) learn(pod);
+    },
+    onChange: learn,
+    onGone: forget,
+    onProblem: (text) => onProblem(`the pods of this node cannot be followed, and are asked for again: ${text}`),
   });
-  let closing = false;
-  let retry: NodeJS.Timeout | undefined;
-  const again = (error: unknown) => {
-    if (closing) return;
-    onProblem(`the pods of this node cannot be followed, and are asked for again: ${problemOf(error)}`);
-    retry = setTimeout(start, RETRY_MS);
-  };
-  const start = () => void informer.start().catch(again);
-  // Lists that fail come here, too.
-  informer.on('error', again);
-  start();
   return {
     of: (containerId) => byContainer.get(containerId),
     cached: (podUid) => byPod.get(podUid),
@@ -115,15 +96,7 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
         asking.catch(() => {});
       }
     },
-    hasEnded(podUid) {
-      const phase = byPod.get(podUid)?.status?.phase;
-      return phase === 'Succeeded' || phase === 'Failed' || gone.has(podUid);
-    },
-    ready,
-    async close() {
-      closing = true;
-      clearTimeout(retry);
-      await informer.stop();
-    },
+    ready: following.ready,
+    close: following.close,
   };
 }

@@ -1,6 +1,6 @@
 // The annotation `cotenant.io/cards` of a Node: its cards as its agent sees them, for the extender to choose from and for
 // people to look at. Owns the text form.
-import { field, isWithin } from '../request/json.ts';
+import { decodeAll, field, isWithin, parseVersioned } from '../request/json.ts';
 import { MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
 import { GPU_UUID } from './pod-grant.ts';
 
@@ -18,6 +18,14 @@ export type NodeCards = {
   /** Containers with a share that one card takes. */
   readonly mostTenantsPerCard: number;
   readonly cards: readonly NodeCard[];
+};
+
+/** What the agent of a node knows of its cards now. */
+export type CardsReading = NodeCards & {
+  /** False: the driver could not be asked, and there may be more cards. */
+  readonly complete: boolean;
+  /** Cards on which pods hold grants. */
+  readonly heldGpuUuids: readonly string[];
 };
 
 const VERSION = 1;
@@ -39,22 +47,31 @@ export function formatNodeCards({ mostTenantsPerCard, cards }: NodeCards): strin
 
 /** The cards, or what is wrong with the text. Keys that a later version adds are passed over. */
 export function parseNodeCards(text: string): NodeCards | { readonly wrong: string } {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return { wrong: 'it is not JSON' };
-  }
-  if (field(value, 'version') !== VERSION) return { wrong: `it is not of version ${VERSION}` };
-  const [mostTenantsPerCard, given] = [field(value, 'mostTenantsPerCard'), field(value, 'cards')];
+  const parsed = parseVersioned(text, VERSION);
+  if ('wrong' in parsed) return parsed;
+  const [mostTenantsPerCard, given] = [field(parsed.value, 'mostTenantsPerCard'), field(parsed.value, 'cards')];
   if (!isWithin(mostTenantsPerCard, 1, 1000)) return { wrong: 'mostTenantsPerCard is not a count' };
   if (!Array.isArray(given) || given.length > MOST_CARDS) return { wrong: 'cards is not a list of cards' };
-  const cards = given.map(decodeCard);
-  const bad = cards.findIndex((card) => card === undefined);
-  if (bad >= 0) return { wrong: `cards[${bad}] is not a card` };
-  const good = cards.filter((card) => card !== undefined);
-  if (new Set(good.map(({ gpuUuid }) => gpuUuid)).size < good.length) return { wrong: 'it names a card twice' };
-  return { mostTenantsPerCard, cards: good };
+  const cards = decodeAll(given, decodeCard);
+  if ('badIndex' in cards) return { wrong: `cards[${cards.badIndex}] is not a card` };
+  if (new Set(cards.map(({ gpuUuid }) => gpuUuid)).size < cards.length) return { wrong: 'it names a card twice' };
+  return { mostTenantsPerCard, cards };
+}
+
+/**
+ * What a Node is to tell when it told `shown` before: the cards that were read, a lost one with the memory that it had, and as
+ * not healthy those that are missing while pods hold grants on them, or while nobody can say what is there. A kubelet that
+ * starts anew ends pods that run when the node offers less than they ask for.
+ */
+export function withMissing(reading: CardsReading, shown: NodeCards | undefined): NodeCards {
+  const { mostTenantsPerCard, cards, complete, heldGpuUuids } = reading;
+  const before = new Map(shown?.cards.map((card) => [card.gpuUuid, card]));
+  const read = cards.map((card) =>
+    card.usableBytes > 0 ? card : { ...card, usableBytes: before.get(card.gpuUuid)?.usableBytes ?? 0 },
+  );
+  for (const { gpuUuid } of cards) before.delete(gpuUuid);
+  const missing = [...before.values()].filter(({ gpuUuid }) => !complete || heldGpuUuids.includes(gpuUuid));
+  return { mostTenantsPerCard, cards: [...read, ...missing.map((card) => ({ ...card, healthy: false }))] };
 }
 
 function decodeCard(value: unknown): NodeCard | undefined {

@@ -1,6 +1,6 @@
 // The annotation `cotenant.io/grant`: what a pod got, as one JSON value that the scheduler's Binding writes and that the
 // node's agent, the extender after a restart and the CLI read. Owns the text form; one value has one text.
-import { field, isWithin } from '../request/json.ts';
+import { decodeAll, field, isWithin, parseVersioned } from '../request/json.ts';
 import { isContainerName } from '../request/names.ts';
 import { type ContainerKind, type MemoryIsolation, MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
 import type { CardGrant } from './place.ts';
@@ -49,22 +49,17 @@ export function formatPodGrant({ epoch, containers }: PodGrant): string {
 
 /** The grant, or what is wrong with the text; everything that `formatPodGrant` does not write is wrong. */
 export function parsePodGrant(text: string): PodGrant | { readonly wrong: string } {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return { wrong: 'it is not JSON' };
-  }
-  if (field(value, 'version') !== VERSION) return { wrong: `it is not of version ${VERSION}` };
-  const [epoch, given] = [field(value, 'epoch'), field(value, 'containers')];
+  const parsed = parseVersioned(text, VERSION);
+  if ('wrong' in parsed) return parsed;
+  const [epoch, given] = [field(parsed.value, 'epoch'), field(parsed.value, 'containers')];
   if (!isWithin(epoch, 0, Number.MAX_SAFE_INTEGER)) return { wrong: 'its epoch is not a count' };
   if (!Array.isArray(given) || given.length === 0) return { wrong: 'it names no container' };
-  const containers = given.map(decodeContainer);
-  const bad = containers.findIndex((container) => container === undefined);
-  if (bad >= 0) return { wrong: `containers[${bad}] is not a container with its cards` };
-  const grant: PodGrant = { epoch, containers: containers.filter((container) => container !== undefined) };
-  if (new Set(grant.containers.map(({ name }) => name)).size < grant.containers.length)
+  const containers = decodeAll(given, decodeContainer);
+  if ('badIndex' in containers)
+    return { wrong: `containers[${containers.badIndex}] is not a container with its cards` };
+  if (new Set(containers.map(({ name }) => name)).size < containers.length)
     return { wrong: 'it names a container twice' };
+  const grant: PodGrant = { epoch, containers };
   return formatPodGrant(grant) === text ? grant : { wrong: 'it has keys that are not known, or another order' };
 }
 
@@ -75,8 +70,8 @@ function decodeContainer(value: unknown): ContainerGrant | undefined {
   if (kind !== 'init' && kind !== 'sidecar' && kind !== 'app') return undefined;
   if (memoryIsolation !== 'on' && memoryIsolation !== 'off') return undefined;
   if (!Array.isArray(given) || given.length === 0 || given.length > MOST_CARDS) return undefined;
-  const cards = given.flatMap((card) => decodeCard(card) ?? []);
-  if (cards.length < given.length) return undefined;
+  const cards = decodeAll(given, decodeCard);
+  if ('badIndex' in cards) return undefined;
   if (new Set(cards.map(({ gpuUuid }) => gpuUuid)).size < cards.length) return undefined;
   return { name, kind, memoryIsolation, cards };
 }

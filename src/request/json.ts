@@ -32,6 +32,34 @@ export function isWithin(value: unknown, least: number, most: number): value is 
   return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
 }
 
+/** The value in a JSON text whose own key `version` is this one, or what is wrong with the text. */
+export function parseVersioned(
+  text: string,
+  version: number,
+): { readonly value: unknown } | { readonly wrong: string } {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    return { wrong: 'it is not JSON' };
+  }
+  return field(value, 'version') === version ? { value } : { wrong: `it is not of version ${version}` };
+}
+
+/** Every entry decoded, or the place of the first that is none. */
+export function decodeAll<T>(
+  given: readonly unknown[],
+  decode: (entry: unknown) => T | undefined,
+): readonly T[] | { readonly badIndex: number } {
+  const decoded: T[] = [];
+  for (const [badIndex, entry] of given.entries()) {
+    const item = decode(entry);
+    if (item === undefined) return { badIndex };
+    decoded.push(item);
+  }
+  return decoded;
+}
+
 export function textAt(value: unknown, key: string): string | undefined {
   const found = field(value, key);
   return typeof found === 'string' ? found : undefined;

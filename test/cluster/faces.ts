@@ -7,7 +7,7 @@ import { startDevicePlugin } from '../../src/agent/device-plugin/plugin.ts';
 import type { Slots } from '../../src/agent/device-plugin/service.ts';
 import { type NriContainer, startNri } from '../../src/agent/nri/plugin.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
-import type { NodeCards } from '../../src/placement/node-cards.ts';
+import type { CardsReading, NodeCards } from '../../src/placement/node-cards.ts';
 
 /** One line to the program. */
 export type Order = {
@@ -45,7 +45,7 @@ if (import.meta.main) {
   const config = new KubeConfig();
   config.loadFromFile(kubeconfig);
   let slots: Slots = { healthy: 0, unhealthy: 0 };
-  let cards: NodeCards | undefined;
+  let cards: CardsReading | undefined;
   let grants: Order['grants'] = {};
   const plugin = startDevicePlugin({ slots: () => slots, onProblem });
   const advertising = startAdvertising({ config, nodeName, cards: () => cards, withSlots: false, onProblem });
@@ -64,7 +64,7 @@ if (import.meta.main) {
   for await (const line of createInterface({ input: process.stdin })) {
     const order = JSON.parse(line) as Order;
     slots = order.slots ?? slots;
-    cards = order.cards ?? cards;
+    cards = order.cards ? { ...order.cards, complete: true, heldGpuUuids: [] } : cards;
     grants = order.grants ?? grants;
     plugin.changed();
     advertising.changed();

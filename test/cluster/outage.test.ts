@@ -1,8 +1,12 @@
 // One part of ours after the other is away for a while, not only killed: who starts meanwhile, who waits and what it is told,
 // who goes on as if nothing were, and that all of it goes on by itself when the part is back.
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
+import { parseNodeCards } from '../../src/placement/node-cards.ts';
+import { CARDS_ANNOTATION } from '../../src/request/names.ts';
 import { bindingOf } from '../../src/scheduler/binder.ts';
-import { eventually } from '../support/node.ts';
+import { BUILD, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { NAMESPACE } from './bed/product.ts';
@@ -291,4 +295,37 @@ onCluster('a node that starts anew gives each pod its volume before a container 
   await isLimited(t, bed, 'reboots');
   await remove(bed, 'reboots');
   await untilGone(bed, 'reboots', { ...TEAM, ms: PATIENCE_MS });
+});
+
+onCluster('cards that are lost take no pod that runs along, also where the kubelet starts anew', async (t, { bed }) => {
+  await must(bed, slice('survivor'));
+  const before = containerOf(await untilRunning(bed, 'survivor', TEAM))?.containerID;
+  const simulator = (command: string, card: string) =>
+    execFileSync(join(BUILD, 'cotenant-simulator'), [command, '--dir', join(bed.folder, 'gpu'), card]);
+  const node = async () =>
+    (await bed.api.get<{ metadata: { annotations: Record<string, string> }; status: { allocatable: object } }>(
+      `/api/v1/nodes/${NODE_NAME}`,
+    )) ?? t.fail();
+  const offered = (await node()).status.allocatable;
+  for (const card of ['0', '1']) simulator('lose', card);
+  const healthy = async (wanted: boolean) => {
+    const cards = parseNodeCards((await node()).metadata.annotations[CARDS_ANNOTATION] ?? '');
+    return 'cards' in cards && cards.cards.length === 2 && cards.cards.every((card) => card.healthy === wanted);
+  };
+  await eventually(async () => (await healthy(false)) || undefined, 'the Node tells that its cards are lost');
+  t.deepEqual((await node()).status.allocatable, offered);
+  await must(bed, slice('later'));
+  await bed.restart('kubelet');
+  // What runs is admitted before what is new.
+  await must(bed, plain('after'));
+  await untilRunning(bed, 'after', TEAM);
+  const survivor = await getPod(bed, 'survivor', TEAM.namespace);
+  t.is(survivor?.status?.phase, 'Running');
+  t.is(containerOf(survivor)?.containerID, before);
+  const later = await getPod(bed, 'later', TEAM.namespace);
+  t.is(later?.spec?.nodeName, undefined, 'no grant goes to a lost card');
+  for (const card of ['0', '1']) simulator('find', card);
+  await eventually(async () => (await healthy(true)) || undefined, 'the Node tells that its cards are back');
+  await untilRunning(bed, 'later', { ...TEAM, ms: PATIENCE_MS });
+  await isLimited(t, bed, 'later');
 });

@@ -15,8 +15,6 @@ export type PodSource = {
   cached(podUid: string): KubePod | undefined;
   /** Asks the API server; undefined: there is no such pod. Throws where it does not answer. */
   read(namespace: string, pod: string): Promise<KubePod | undefined>;
-  /** True once the API server has told that the pod is over or gone. */
-  hasEnded(podUid: string): boolean;
 };
 
 export type PublisherOptions = {
@@ -54,7 +52,6 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
       target,
       annotations: found.metadata?.annotations,
       wrongMounts: (shares) => wrongMounts(found, shares),
-      hasEnded: pods.hasEnded,
     });
     if ('refused' in given) throw new VolumeRefused(given.refused, { later: given.later ?? false });
   };

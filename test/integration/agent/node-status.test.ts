@@ -5,10 +5,12 @@ import type { AddressInfo } from 'node:net';
 import { KubeConfig, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { type NodePatch, patchOf, startAdvertising } from '../../../src/kube/node-status.ts';
-import type { NodeCards } from '../../../src/placement/node-cards.ts';
+import type { CardsReading } from '../../../src/placement/node-cards.ts';
 import { eventually } from '../../support/node.ts';
 
-const cardsOf = (mib: number): NodeCards => ({
+const cardsOf = (mib: number): CardsReading => ({
+  complete: true,
+  heldGpuUuids: [],
   mostTenantsPerCard: 50,
   cards: [
     {
@@ -93,7 +95,7 @@ const patches = (api: { patches: readonly unknown[] }, count: number) =>
 test('amounts are written in one go when the Node shows others, and not at all when it shows them', async (t) => {
   const api = await startApi(t);
   const problems: string[] = [];
-  let cards: NodeCards | undefined;
+  let cards: CardsReading | undefined;
   let asked = 0;
   const advertising = startAdvertising({
     config: api.config,
@@ -141,6 +143,32 @@ test('amounts are written in one go when the Node shows others, and not at all w
   );
   t.is(api.node().status?.allocatable?.['cotenant.io/gpu-memory'], String(200 * 2 ** 20));
   t.deepEqual(problems, []);
+});
+
+test('a card that vanishes under pods is told as not healthy, and its amounts stay', async (t) => {
+  const api = await startApi(t);
+  const [held] = cardsOf(100).cards.map(({ gpuUuid }) => gpuUuid);
+  let reading = { ...cardsOf(100), heldGpuUuids: [held ?? ''] };
+  const advertising = startAdvertising({
+    config: api.config,
+    nodeName: 'node-a',
+    withSlots: true,
+    cards: () => reading,
+    onProblem: t.log,
+    leastBetweenWritesMs: 0,
+  });
+  t.teardown(() => advertising.close());
+  await patches(api, 1);
+  reading = { ...reading, cards: [] };
+  advertising.changed();
+  await patches(api, 2);
+  const { metadata, status } = api.node();
+  t.deepEqual(status?.allocatable, patchOf(cardsOf(100), true).status.allocatable);
+  t.regex(metadata?.annotations?.['cotenant.io/cards'] ?? '', /"healthy":false/);
+  reading = { ...reading, heldGpuUuids: [] };
+  advertising.changed();
+  await patches(api, 3);
+  t.is(api.node().status?.allocatable?.['cotenant.io/gpu-memory'], '0');
 });
 
 test('a write that is refused is told with the reason, and made again', async (t) => {

@@ -14,9 +14,9 @@ const CARDS: NodeCards = {
 };
 const patch = patchOf(CARDS, true);
 
-test('amounts are those of the healthy cards, and the annotation names all', (t) => {
-  const amounts = { 'cotenant.io/gpu-memory': String(45_201 * 2 ** 20), 'cotenant.io/gpu-cores': '200' };
-  const withSlots = { ...amounts, 'cotenant.io/gpu': '100' };
+test('amounts are those of all cards, for an unhealthy one may have pods, and the annotation tells which those are', (t) => {
+  const amounts = { 'cotenant.io/gpu-memory': String(60_141 * 2 ** 20), 'cotenant.io/gpu-cores': '300' };
+  const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
   t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
   t.deepEqual(
     patchOf(CARDS, false).status,
@@ -37,7 +37,7 @@ const nodeOf = ({ metadata, status }: NodePatch) => ({
 test('a Node shows what it should, however the server writes the amounts', (t) => {
   const node = nodeOf(patch);
   t.true(shows(node, patch));
-  for (const text of ['45201Mi', `${45_201 * 1024}Ki`, '47396683776.0'])
+  for (const text of ['60141Mi', `${60_141 * 1024}Ki`, '63062409216.0'])
     t.true(
       shows(
         { ...node, status: { ...node.status, capacity: { ...node.status.capacity, 'cotenant.io/gpu-memory': text } } },
@@ -54,7 +54,7 @@ test('a Node that lacks anything of it, or shows another value, does not', (t) =
   t.false(shows({ ...node, metadata: { annotations: { 'cotenant.io/cards': 'x' } } }, patch));
   for (const kind of ['capacity', 'allocatable'] as const) {
     for (const name of Object.keys(patch.status[kind])) {
-      for (const wrong of ['0', '45202Mi', '45201.5Mi', 'nonsense', '']) {
+      for (const wrong of ['0', '60142Mi', '60141.5Mi', 'nonsense', '']) {
         const amounts = { ...node.status[kind], [name]: wrong };
         t.false(shows({ ...node, status: { ...node.status, [kind]: amounts } }, patch), `${kind} ${name} ${wrong}`);
       }

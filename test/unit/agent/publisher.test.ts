@@ -32,7 +32,6 @@ function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRAN
     pods: {
       cached: () => undefined,
       read: () => Promise.reject(new Error('nobody is to be asked')),
-      hasEnded: () => false,
       ...source,
     },
     problemOf: (error) => (error as Error).message,

@@ -2,7 +2,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { needOf } from '../../../src/placement/need.ts';
-import { formatNodeCards, type NodeCards, parseNodeCards } from '../../../src/placement/node-cards.ts';
+import { formatNodeCards, type NodeCards, parseNodeCards, withMissing } from '../../../src/placement/node-cards.ts';
 import { type ContainerGrant, formatPodGrant, type PodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
@@ -86,4 +86,37 @@ test('a pod needs the larger of its biggest init container and all its container
   t.deepEqual(need.get(uuid(1)), { memoryBytes: 550, coresPercent: 55, tenants: 3 });
   t.deepEqual(need.get(uuid(2)), { memoryBytes: 400, coresPercent: 40, tenants: 1 });
   t.is(need.size, 2);
+});
+
+const cardOf = (digit: number, healthy = true) => ({
+  gpuUuid: `GPU-00000000-0000-4000-8000-00000000000${digit}`,
+  index: digit,
+  model: 'NVIDIA L4',
+  usableBytes: 1000 + digit,
+  healthy,
+});
+const known: NodeCards = { mostTenantsPerCard: 10, cards: [cardOf(0), cardOf(1), cardOf(2)] };
+
+test('a card that is missing stays, not healthy, while pods hold grants on it, and then no longer', (t) => {
+  const reading = {
+    mostTenantsPerCard: 20,
+    cards: [cardOf(1)],
+    complete: true,
+    heldGpuUuids: [cardOf(1), cardOf(2)].map((one) => one.gpuUuid),
+  };
+  t.deepEqual(withMissing(reading, known), { mostTenantsPerCard: 20, cards: [cardOf(1), cardOf(2, false)] });
+  t.deepEqual(withMissing({ ...reading, heldGpuUuids: [] }, known), { mostTenantsPerCard: 20, cards: [cardOf(1)] });
+  t.deepEqual(withMissing(reading, undefined), { mostTenantsPerCard: 20, cards: [cardOf(1)] });
+});
+
+test('while the driver cannot be asked all cards stay, and none is healthy', (t) => {
+  const reading = { mostTenantsPerCard: 10, cards: [], complete: false, heldGpuUuids: [] };
+  t.deepEqual(withMissing(reading, known).cards, [cardOf(0, false), cardOf(1, false), cardOf(2, false)]);
+});
+
+test('a lost card, which no longer tells its memory, keeps the amount that it had', (t) => {
+  const lost = { ...cardOf(1, false), usableBytes: 0 };
+  const reading = { mostTenantsPerCard: 10, cards: [cardOf(0), lost], complete: true, heldGpuUuids: [] };
+  t.deepEqual(withMissing(reading, known).cards, [cardOf(0), cardOf(1, false)]);
+  t.deepEqual(withMissing(reading, undefined).cards, [cardOf(0), lost]);
 });
