@@ -1,0 +1,281 @@
+// What is stopped, refused or harmless: a cheat, ways beside the webhook and the scheduler, and what is done from inside a pod.
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { GRANT_ANNOTATION } from '../../../src/request/names.ts';
+import { seriesOf } from '../../support/agent.ts';
+import { eventually } from '../../support/node.ts';
+import { NODE_NAME } from '../bed/node.ts';
+import { addClientImage } from '../bed/product.ts';
+import {
+  attach,
+  cheatOf,
+  clientOf,
+  containerOf,
+  eventsOf,
+  getPod,
+  MIB,
+  ONE_SHARE,
+  outputOf,
+  podOf,
+  RESTRICTED,
+  shellOf,
+  untilGone,
+  untilPod,
+  untilRunning,
+} from '../support/pods.ts';
+import { agentPage, podsOf } from '../support/release.ts';
+import { cotenant, type OnCluster, TEAM } from './common.ts';
+
+/** How the client ends that cannot load the driver. */
+const NO_DRIVER = 3;
+
+export function cheats(onCluster: OnCluster): void {
+  onCluster(
+    'a cheat is stopped as a container, told why, and started again; its neighbour never notices',
+    async (t, { bed, uuids }) => {
+      const [card = ''] = uuids;
+      const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': card } };
+      bed.apply(
+        podOf('neighbour', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
+      );
+      await untilRunning(bed, 'neighbour', TEAM);
+      const commands = ['init', 'context 0', `alloc ${4096 * MIB}`];
+      bed.apply(podOf('cheat', [cheatOf(ONE_SHARE.own(1024), commands)], settings));
+      const stopped = await untilPod(
+        bed,
+        'cheat',
+        'was stopped and started again',
+        (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.lastState.terminated !== undefined,
+        TEAM,
+      );
+      const { terminated } = containerOf(stopped)?.lastState ?? {};
+      t.is(terminated?.exitCode, 137);
+      const sentence = new RegExp(
+        `team/cheat/main .*: \\d+ MiB of 1024 MiB on ${card}, \\d+ MiB of it past the interposer`,
+      );
+      t.regex(terminated?.message ?? '', sentence);
+      const ran =
+        Date.parse((terminated as { finishedAt?: string }).finishedAt ?? '') -
+        Date.parse((terminated as { startedAt?: string }).startedAt ?? '');
+      t.true(ran <= 5000, `${ran} ms from its start to its end`);
+      const events = await eventually(async () => {
+        const told = (await eventsOf(bed, 'cheat', 'team')).filter(({ reason }) => reason === 'GPUMemoryQuotaExceeded');
+        return told.some(({ message }) => message.endsWith('it is stopped')) ? told : undefined;
+      }, 'the Event');
+      t.true(
+        events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),
+        JSON.stringify(events),
+      );
+      const kills = { ...TEAM, pod: 'cheat', reason: 'bypass', action: 'kill', result: 'released' };
+      const count = await eventually(async () => {
+        const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', kills);
+        return found !== undefined && found > 0 ? found : undefined;
+      }, 'the counter');
+      t.true(count >= 1);
+      t.regex(cotenant(bed, 'why', 'team/cheat'), sentence);
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'cheat', '--wait=false');
+      const neighbour = await getPod(bed, 'neighbour', 'team');
+      t.is(containerOf(neighbour)?.restartCount, 0);
+      const talk = attach(bed, 'neighbour', 'team');
+      await talk.must(`alloc ${512 * MIB}`);
+      await talk.leave();
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbour', '--wait=false');
+      await Promise.all(['cheat', 'neighbour'].map((name) => untilGone(bed, name, TEAM)));
+    },
+  );
+
+  onCluster('a cheat that is not to be started again has failed, with the reason', async (t, { bed }) => {
+    const settings = { ...TEAM, spec: { restartPolicy: 'Never' } };
+    bed.apply(podOf('once', [cheatOf(ONE_SHARE.own(1024), ['init', 'context 0', `alloc ${4096 * MIB}`])], settings));
+    const failed = await untilPod(bed, 'once', 'has failed', ({ status }) => status?.phase === 'Failed', TEAM);
+    t.regex(containerOf(failed)?.state.terminated?.message ?? '', /past the interposer; it is stopped$/);
+    t.is(containerOf(failed)?.restartCount, 0);
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'once', '--wait=false');
+    await untilGone(bed, 'once', TEAM);
+  });
+
+  onCluster(
+    'an image that says NVIDIA_VISIBLE_DEVICES=all opens no card, and where it does it is reported',
+    async (t, { bed }) => {
+      const image = 'local.test/all-cards:1';
+      addClientImage(bed, image, { NVIDIA_VISIBLE_DEVICES: 'all', NVIDIA_DRIVER_CAPABILITIES: 'all' });
+      const main = (more: object = {}) =>
+        clientOf({}, ['init', 'count', 'context 0', `alloc ${256 * MIB}`], { image, ...more });
+      bed.apply(podOf('plain', [main()], TEAM));
+      // Beside a container with a share: the webhook closes the others, whatever their image says.
+      const share = clientOf(ONE_SHARE.own(1024), ['init'], { name: 'share' });
+      bed.apply(podOf('beside', [share, main()], TEAM));
+      // NVIDIA's runtime, which a node set up as documented does not have as its default.
+      bed.apply(podOf('asked', [main()], { ...TEAM, spec: { runtimeClassName: 'nvidia' } }));
+      for (const name of ['plain', 'beside']) {
+        const pod = await untilPod(
+          bed,
+          name,
+          'has ended for want of a driver',
+          (one) => (containerOf(one)?.lastState.terminated ?? containerOf(one)?.state.terminated) !== undefined,
+          TEAM,
+        );
+        t.regex(outputOf(bed, pod).join('\n'), /^client: libcuda.so.1: cannot open shared object file/, name);
+      }
+      const labels = { namespace: 'team', pod: 'asked', container: 'main' };
+      const bytes = await eventually(
+        async () => seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels),
+        'what was opened without a grant is reported',
+        30_000,
+      );
+      t.true(bytes >= 256 * MIB, String(bytes));
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'plain', 'beside', 'asked', '--wait=false');
+      await Promise.all(['plain', 'beside', 'asked'].map((name) => untilGone(bed, name, TEAM)));
+    },
+  );
+
+  onCluster('what comes beside the way is refused or harmless', async (t, { bed, uuids }) => {
+    const [card = ''] = uuids;
+    const create = (pod: object) => bed.kubectlWith(JSON.stringify(pod), 'create', '-f', '-');
+    const limits = ONE_SHARE.own(1024);
+    const refusedAs = (what: string, pod: object, why: RegExp) => {
+      const { code, err } = create(pod);
+      t.not(code, 0, what);
+      t.regex(err, why, what);
+    };
+    const forged = JSON.stringify({
+      version: 1,
+      epoch: 1,
+      containers: [
+        {
+          name: 'main',
+          kind: 'app',
+          memoryIsolation: 'off',
+          cards: [{ gpuUuid: card, memoryBytes: 2 ** 34, limitBytes: 2 ** 34, coresPercent: 0 }],
+        },
+      ],
+    });
+    refusedAs(
+      'a forged grant',
+      podOf('forged', [clientOf(limits)], { ...TEAM, annotations: { [GRANT_ANNOTATION]: forged } }),
+      /cotenant\.io\/grant/,
+    );
+    refusedAs(
+      'a node of its own choice',
+      podOf('pinned', [clientOf(limits)], { ...TEAM, spec: { nodeName: NODE_NAME } }),
+      /nodeName/,
+    );
+    refusedAs(
+      'another scheduler',
+      podOf('other', [clientOf(limits)], { ...TEAM, spec: { schedulerName: 'mine' } }),
+      /schedulerName/,
+    );
+    const volume = { name: 'cotenant', csi: { driver: 'cotenant.io' } };
+    refusedAs(
+      'the volume without a share',
+      podOf('sneaky', [shellOf('sleep 600', { securityContext: RESTRICTED })], {
+        ...TEAM,
+        spec: { volumes: [volume] },
+      }),
+      /volume/,
+    );
+    refusedAs(
+      'a privileged container with a share',
+      podOf('strong', [clientOf(limits, [], { securityContext: { privileged: true } })], { namespace: 'default' }),
+      /privileged/,
+    );
+
+    // Bound by somebody who grants nothing: it waits, is told why, and nothing of it starts.
+    bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=0');
+    const noScheduler = async () => ((await podsOf(bed, 'scheduler')).length === 0 ? true : undefined);
+    await eventually(noScheduler, 'nobody schedules', 60_000);
+    bed.apply(podOf('stray', [clientOf(limits)], TEAM), podOf('stolen', [clientOf(limits)], TEAM));
+    const binding = {
+      apiVersion: 'v1',
+      kind: 'Binding',
+      metadata: { name: 'stolen', namespace: 'team' },
+      target: { apiVersion: 'v1', kind: 'Node', name: NODE_NAME },
+    };
+    const bound = await bed.api.ask('POST', '/api/v1/namespaces/team/pods/stolen/binding', binding);
+    t.is(bound.status, 201, JSON.stringify(bound.body));
+    const why = await eventually(
+      async () => (await eventsOf(bed, 'stolen', 'team')).find(({ reason }) => reason === 'FailedMount')?.message,
+      'its events say why',
+      60_000,
+    );
+    t.regex(
+      why,
+      /cotenant: the pod has no GPU grant \(annotation cotenant\.io\/grant\): it was not bound by a scheduler that grants/,
+    );
+    t.regex(cotenant(bed, 'why', 'team/stolen'), /has no GPU grant/);
+    t.regex(cotenant(bed, 'why', 'team/stray'), /The scheduler cotenant-scheduler has said nothing about it/);
+    t.is(containerOf(await getPod(bed, 'stolen', 'team'))?.state.running, undefined);
+    bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=1');
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'stray', 'stolen', '--wait=false');
+    await Promise.all(['stray', 'stolen'].map((name) => untilGone(bed, name, TEAM)));
+
+    // A static pod goes past admission and scheduler. With the volume the kubelet itself refuses it; without, it finds no card.
+    const manifests = join(bed.folder, 'manifests');
+    const env = [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }];
+    const write = (name: string, spec: object) =>
+      writeFileSync(
+        join(manifests, `${name}.json`),
+        JSON.stringify(podOf(name, [clientOf(limits, ['init'], { env })], { namespace: 'default', spec })),
+      );
+    write('static', {});
+    write('static-volume', { volumes: [volume] });
+    const mirror = await untilPod(
+      bed,
+      `static-${NODE_NAME}`,
+      'has ended for want of a driver',
+      (pod) => (containerOf(pod)?.lastState.terminated ?? containerOf(pod)?.state.terminated) !== undefined,
+    );
+    const ended = containerOf(mirror)?.lastState.terminated ?? containerOf(mirror)?.state.terminated;
+    t.is(ended?.exitCode, NO_DRIVER);
+    t.regex(readFileSync(join(bed.folder, 'kubelet.log'), 'utf8'), /static pods may not reference csidrivers/);
+    t.is(await getPod(bed, `static-volume-${NODE_NAME}`), undefined);
+    for (const name of readdirSync(manifests)) rmSync(join(manifests, name));
+  });
+
+  onCluster(
+    'a debug container gets no card, and files of the volume cannot be changed from inside',
+    async (t, { bed }) => {
+      const root = { securityContext: { runAsUser: 0 } };
+      bed.apply(podOf('inside', [clientOf(ONE_SHARE.own(1024), ['init', 'context 0'], root)]));
+      const pod = await untilRunning(bed, 'inside');
+      const inside = (script: string) => bed.kubectl('exec', 'inside', '--', 'sh', '-c', script);
+      for (const script of [
+        'echo x > /run/cotenant/limits',
+        'echo x > /etc/ld.so.preload',
+        'echo x >> /run/cotenant/libcotenant.so',
+        'rm -f /run/cotenant/limits',
+        'mv /run/cotenant/libcotenant.so /tmp',
+        'mount -o remount,rw /run/cotenant',
+        'umount -l /run/cotenant',
+        'umount -l /etc/ld.so.preload',
+      ]) {
+        const { code, err } = inside(script);
+        t.not(code, 0, script);
+        t.regex(err, /read-only|permission|denied|not permitted|busy|must be superuser/i, script);
+      }
+      // The ledger is the tenant's to write, so whoever falsifies it can take too much, and is stopped for it.
+      t.is(inside('dd if=/dev/zero of=/run/cotenant/ledger bs=4096 count=32 conv=notrunc 2>/dev/null').code, 0);
+      const talk = attach(bed, 'inside');
+      await talk.ask(`alloc ${1000 * MIB}`).catch(() => {}); // it may end before it can answer
+      const stopped = await untilPod(bed, 'inside', 'was stopped', (one) => (containerOf(one)?.restartCount ?? 0) > 0);
+      t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', /past the interposer; it is stopped$/);
+      await talk.leave();
+      const debug = bed.kubectl(
+        'debug',
+        'inside',
+        '--image=local.test/client:1',
+        '--image-pull-policy=Never',
+        '--container=debug',
+        '--env=NVIDIA_VISIBLE_DEVICES=all',
+        '--',
+        'sleep',
+        '600',
+      );
+      t.not(debug.code, 0, 'a debug container that names cards');
+      t.regex(debug.err + debug.out, /NVIDIA_VISIBLE_DEVICES/);
+      t.truthy(pod);
+      bed.kubectl('delete', 'pod', 'inside', '--wait=false');
+      await untilGone(bed, 'inside');
+    },
+  );
+}

@@ -1,0 +1,45 @@
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { type PodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
+import { GRANT_ANNOTATION } from '../../../src/request/names.ts';
+import { seriesOf } from '../../support/agent.ts';
+import { eventually } from '../../support/node.ts';
+import type { Bed } from '../bed/bed.ts';
+import type { Pod } from '../support/pods.ts';
+import { agentPage } from '../support/release.ts';
+import type { testsOnWhole } from '../support/shared.ts';
+
+const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
+export const TEAM = { namespace: 'team' };
+export const OUT_OF_MEMORY = 2;
+
+export type OnCluster = ReturnType<typeof testsOnWhole>;
+
+function grantOf(t: ExecutionContext, pod: Pod): PodGrant {
+  const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
+  if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
+  t.true(grant.containers.length > 0);
+  return grant;
+}
+
+export const cardsOf = (t: ExecutionContext, pod: Pod, container = 'main') =>
+  grantOf(t, pod).containers.find(({ name }) => name === container)?.cards ?? [];
+
+/** The value of a series of a container, once it is there and `good`. */
+export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: number) => boolean) =>
+  eventually(
+    async () => {
+      const value = seriesOf((await agentPage(bed)) ?? '', name, { ...TEAM, pod, container: 'main' });
+      return value !== undefined && good(value) ? value : undefined;
+    },
+    `${name} of ${pod}`,
+    30_000,
+  );
+
+/** What the program says on the cluster, as an administrator. */
+export const cotenant = (bed: Bed, ...args: readonly string[]): string => {
+  const env = { KUBECONFIG: join(bed.folder, 'kubeconfig') };
+  const { code, out, err } = bed.namespaces.run([process.execPath, MAIN, ...args, '--cluster'], { env });
+  if (code !== 0) throw new Error(`cotenant ${args.join(' ')}: ${err.trim()}`);
+  return out;
+};

@@ -1,0 +1,235 @@
+import { seriesOf } from '../../support/agent.ts';
+import { eventually } from '../../support/node.ts';
+import { NVML_IMAGE } from '../bed/product.ts';
+import { signalContainer } from '../support/containers.ts';
+import {
+  type Amounts,
+  answersOf,
+  attach,
+  clientOf,
+  containerOf,
+  getPod,
+  MIB,
+  namespaceOf,
+  ONE_SHARE,
+  outputOf,
+  type Pod,
+  podOf,
+  RESTRICTED,
+  untilGone,
+  untilPod,
+  untilRunning,
+} from '../support/pods.ts';
+import { agentPage } from '../support/release.ts';
+import { cardsOf, cotenant, type OnCluster, OUT_OF_MEMORY, seriesWhen, TEAM } from './common.ts';
+
+const nvmlOf = (limits: Amounts): object => ({
+  name: 'main',
+  image: NVML_IMAGE,
+  imagePullPolicy: 'Never',
+  args: ['600'],
+  resources: { limits },
+  securityContext: RESTRICTED,
+});
+
+export function slices(onCluster: OnCluster): void {
+  onCluster(
+    'the same share, asked for in three dialects, is the same inside, in a namespace that is restricted',
+    async (t, whole) => {
+      const { bed } = whole;
+      bed.apply(namespaceOf('team', 'restricted'));
+      const asked: readonly (readonly [string, Amounts])[] = [
+        ['own', ONE_SHARE.own(2048)],
+        ['ack', ONE_SHARE.ack(2048)],
+        ['metagpu', ONE_SHARE.metagpu(9)],
+      ];
+      bed.apply(...asked.map(([name, limits]) => podOf(`${name}-nvml`, [nvmlOf(limits)], TEAM)));
+      bed.apply(...asked.map(([name, limits]) => podOf(name, [clientOf(limits, ['init', 'context 0', 'info'])], TEAM)));
+      for (const [name] of asked) {
+        const seen = await untilPod(
+          bed,
+          `${name}-nvml`,
+          'has told what NVML shows',
+          (pod) => outputOf(bed, pod).length > 0,
+          TEAM,
+        );
+        const cards = JSON.parse(outputOf(bed, seen)[0] ?? '') as {
+          uuid: string;
+          totalBytes: number;
+          usedBytes: number;
+        }[];
+        const [granted] = cardsOf(t, seen);
+        t.deepEqual(
+          cards.map(({ uuid, totalBytes }) => ({ uuid, totalBytes })),
+          [{ uuid: granted?.gpuUuid, totalBytes: granted?.limitBytes }],
+          `${name}: one card, as large as its share`,
+        );
+        const ratio = (granted?.limitBytes ?? 0) / (2048 * MIB);
+        t.true(ratio > 0.99 && ratio < 1.01, `${name}: ${ratio} of 2 GiB`);
+
+        const client = await untilRunning(bed, name, TEAM);
+        const [slice] = cardsOf(t, client);
+        const limit = slice?.limitBytes ?? 0;
+        const talk = attach(bed, name, 'team');
+        const [result, free = 0, total] = await talk.ask('info');
+        t.deepEqual([result, total], [0, limit], `${name}: the driver's own question is answered with the slice`);
+        t.is((await talk.ask(`alloc ${limit}`))[0], OUT_OF_MEMORY, 'nothing larger than the slice');
+        await talk.must(`alloc ${free - 64 * MIB}`);
+        t.is((await talk.ask(`alloc ${128 * MIB}`))[0], OUT_OF_MEMORY, 'nor more than is left of it');
+        await talk.leave();
+        t.is(await seriesWhen(bed, 'cotenant_container_memory_limit_bytes', name, () => true), limit);
+        const used = await seriesWhen(
+          bed,
+          'cotenant_container_memory_used_bytes',
+          name,
+          (bytes) => bytes > free - 64 * MIB,
+        );
+        t.true(used <= limit, `${name}: ${used} of ${limit}`);
+        t.is(await seriesWhen(bed, 'cotenant_container_bypass_memory_bytes', name, () => true), 0);
+      }
+      const page = (await agentPage(bed)) ?? '';
+      const own = await getPod(bed, 'own', 'team');
+      t.is(
+        seriesOf(page, 'cotenant_container_info', {
+          ...TEAM,
+          pod: 'own',
+          pod_uid: own?.metadata.uid ?? '',
+          fence: 'interposer',
+        }),
+        1,
+      );
+      for (const [name] of asked) bed.kubectl('-n', 'team', 'delete', 'pod', name, `${name}-nvml`, '--wait=false');
+      for (const [name] of asked) await untilGone(bed, name, TEAM);
+    },
+  );
+
+  onCluster(
+    'on one card one pod fills its slice and is refused, and the other one gets all of its own',
+    async (t, { bed, uuids }) => {
+      const [card = ''] = uuids;
+      const annotations = { 'cotenant.io/gpu-uuid': card };
+      const limits = ONE_SHARE.own(4096);
+      const begin = ['init', 'context 0'];
+      bed.apply(podOf('greedy', [clientOf(limits, begin)], { ...TEAM, annotations }));
+      bed.apply(podOf('modest', [clientOf(limits, begin)], { ...TEAM, annotations }));
+      for (const name of ['greedy', 'modest']) {
+        const pod = await untilRunning(bed, name, TEAM);
+        t.is(cardsOf(t, pod)[0]?.gpuUuid, card);
+      }
+      const [greedy, modest] = [attach(bed, 'greedy', 'team'), attach(bed, 'modest', 'team')];
+      let refused = 0;
+      for (let turn = 0; turn < 40; turn += 1) {
+        const [result] = await greedy.ask(`alloc ${256 * MIB}`);
+        if (result !== 0) {
+          t.is(result, OUT_OF_MEMORY);
+          refused += 1;
+        }
+        // The other one takes in between, up to the last of what is its own.
+        if (turn < 14) await modest.must(`alloc ${256 * MIB}`);
+      }
+      t.true(refused > 20, `${refused} refusals`);
+      const [, left = 0] = await modest.ask('info');
+      t.true(left < 512 * MIB, `${left} bytes left after 3.5 GiB of 4`);
+      // What inspect shows is the last sample's.
+      for (const name of ['greedy', 'modest'])
+        await seriesWhen(bed, 'cotenant_container_memory_used_bytes', name, (bytes) => bytes > 3072 * MIB);
+      const table = cotenant(bed, 'inspect');
+      t.regex(table, new RegExp(`0 +${card} `), 'the card');
+      for (const name of ['greedy', 'modest'])
+        t.regex(table, new RegExp(`team/${name}/main +running +4096 +\\d{4} .* interposer`), name);
+      await Promise.all([greedy.leave(), modest.leave()]);
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'greedy', 'modest', '--wait=false');
+      await Promise.all(['greedy', 'modest'].map((name) => untilGone(bed, name, TEAM)));
+    },
+  );
+
+  onCluster(
+    'a pod on two cards with other neighbours on each: one card filled to the byte leaves the other slice whole',
+    async (t, { bed, uuids }) => {
+      const [first = '', second = ''] = uuids;
+      const neighbour = (name: string, card: string, mib: number) =>
+        podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {
+          ...TEAM,
+          annotations: { 'cotenant.io/gpu-uuid': card },
+        });
+      bed.apply(neighbour('left', first, 3072), neighbour('right', second, 6144));
+      bed.apply(
+        podOf(
+          'both',
+          [clientOf({ 'cotenant.io/gpu': 2, 'cotenant.io/gpu-memory': '8Gi' }, ['init', 'count', 'context 0'])],
+          TEAM,
+        ),
+      );
+      const both = await untilRunning(bed, 'both', TEAM);
+      await Promise.all(['left', 'right'].map((name) => untilRunning(bed, name, TEAM)));
+      const cards = cardsOf(t, both);
+      t.deepEqual(cards.map(({ gpuUuid }) => gpuUuid).toSorted(), [...uuids].toSorted());
+      t.deepEqual(
+        cards.map(({ limitBytes }) => limitBytes),
+        [4096 * MIB, 4096 * MIB],
+      );
+      await eventually(() => (answersOf(bed, both).length >= 3 ? true : undefined), 'both has begun', 10_000);
+      t.deepEqual(answersOf(bed, both)[1], [0, 2], 'it sees two cards');
+      const talk = attach(bed, 'both', 'team');
+      const fill = async (): Promise<number> => {
+        let sum = 0;
+        for (let size = 1024 * MIB; size >= 2 * MIB; ) {
+          const [result] = await talk.ask(`alloc ${size}`);
+          if (result === 0) sum += size;
+          else size /= 2;
+        }
+        return sum;
+      };
+      await fill();
+      const [, leftHere = 1] = await talk.ask('info');
+      t.true(leftHere < 2 * MIB, `${leftHere} bytes left on its first card`);
+      await talk.must('context 1');
+      const [, free, total] = await talk.ask('info');
+      t.is(total, 4096 * MIB);
+      t.true((free ?? 0) > 3072 * MIB, `${free} bytes of the second slice are free`);
+      await talk.must(`alloc ${3072 * MIB}`);
+      await talk.leave();
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'both', 'left', 'right', '--wait=false');
+      await Promise.all(['both', 'left', 'right'].map((name) => untilGone(bed, name, TEAM)));
+    },
+  );
+
+  onCluster(
+    "a whole card is one pod's alone: no slice is put beside it, and it is put beside none",
+    async (t, { bed, uuids }) => {
+      bed.apply(podOf('whole', [clientOf({ 'cotenant.io/gpu': 1 }, ['init', 'context 0'])], TEAM));
+      const whole = await untilRunning(bed, 'whole', TEAM);
+      const [all] = cardsOf(t, whole);
+      t.true((all?.limitBytes ?? 0) > 22_000 * MIB, `${all?.limitBytes} bytes: all that the card leaves to programs`);
+      bed.apply(podOf('slice', [clientOf(ONE_SHARE.own(512), ['init'])], TEAM));
+      const slice = await untilRunning(bed, 'slice', TEAM);
+      t.deepEqual([all?.gpuUuid, cardsOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
+      bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
+      const told = ({ status }: Pod) =>
+        status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;
+      const second = await untilPod(bed, 'second', 'is told why it waits', (pod) => told(pod) !== undefined, TEAM);
+      t.regex(told(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'whole', 'slice', 'second', '--wait=false');
+      await Promise.all(['whole', 'slice', 'second'].map((name) => untilGone(bed, name, TEAM)));
+    },
+  );
+
+  onCluster('a container that starts anew finds its slice empty at once', async (t, { bed }) => {
+    const commands = ['init', 'context 0', `alloc ${1536 * MIB}`];
+    bed.apply(podOf('again', [clientOf(ONE_SHARE.own(2048), commands)], TEAM));
+    await untilRunning(bed, 'again', TEAM);
+    const first = await untilPod(bed, 'again', 'has taken its memory', (pod) => answersOf(bed, pod).length >= 3, TEAM);
+    t.is(answersOf(bed, first)[2]?.[0], 0);
+    signalContainer(bed, first, 'main', 'SIGKILL');
+    const second = await untilPod(
+      bed,
+      'again',
+      'has taken it again',
+      (pod) => answersOf(bed, pod).length >= 6 && containerOf(pod)?.restartCount === 1,
+      TEAM,
+    );
+    t.is(answersOf(bed, second)[5]?.[0], 0, 'what the first one held is not held against the second');
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'again', '--wait=false');
+    await untilGone(bed, 'again', TEAM);
+  });
+}
