@@ -1,6 +1,6 @@
 /* Facts about the binary interface of NVIDIA's management library NVML (LP64), in our own words: sizes, offsets and
- * values. Sources and history of each layout: the process entry has had 16, 24 and (535.43 to 535.86 only) 32 bytes
- * under one symbol name, so whoever reads it must find out the stride. No behaviour here. */
+ * values. Sources and history of each layout: the process entry of the newest list has had 24 and (530, and 535.43 to
+ * 535.86) 32 bytes under one symbol name, so whoever reads it must find out the stride. No behaviour here. */
 #pragma once
 
 #include <assert.h>
@@ -88,6 +88,28 @@ struct nvml_abi_accounting_v1 {
     uint32_t running;
     uint32_t reserved[5];
 };
+struct nvml_abi_accounting_v2 {
+    uint32_t pid; /* asked for */
+    uint32_t running, gpu_percent, memory_percent;
+    uint64_t max_bytes;
+    uint32_t samples, pad;
+    uint64_t sum_gpu, sum_memory, time_ms, start_us;
+};
+struct nvml_abi_sample {
+    uint64_t timestamp_us;
+    uint64_t value; /* of the type that the call names */
+};
+/* Types of samples. */
+enum {
+    NVML_ABI_SAMPLES_POWER = 0,
+    NVML_ABI_SAMPLES_GPU = 1,
+    NVML_ABI_SAMPLES_MEMORY = 2,
+    NVML_ABI_SAMPLES_ENCODER = 3,
+    NVML_ABI_SAMPLES_DECODER = 4,
+    NVML_ABI_SAMPLES_JPEG = 8,
+    NVML_ABI_SAMPLES_OFA = 9,
+};
+#define NVML_ABI_VALUE_UNSIGNED 1
 struct nvml_abi_pci_v3 {
     char legacy_id[16];
     uint32_t domain, bus, device, device_id, subsystem_id;
@@ -108,5 +130,7 @@ static_assert(sizeof(struct nvml_abi_process_utilization) == 32, "process utiliz
 static_assert(sizeof(struct nvml_abi_processes_utilization_entry) == 40, "processes utilization entry");
 static_assert(sizeof(struct nvml_abi_processes_utilization) == 24, "processes utilization");
 static_assert(sizeof(struct nvml_abi_accounting_v1) == 56, "accounting v1");
+static_assert(sizeof(struct nvml_abi_accounting_v2) == 64, "accounting v2");
+static_assert(sizeof(struct nvml_abi_sample) == 16, "sample");
 static_assert(sizeof(struct nvml_abi_pci_v3) == 68, "pci v3");
 static_assert(sizeof(struct nvml_abi_event_data) == 32, "event data");

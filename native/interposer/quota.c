@@ -6,46 +6,16 @@
  * since; and freed memory as long as the card may still hold it. */
 #include <time.h>
 
+#include "../format/counted.h"
 #include "cot.h"
 
 #define SPIN_TRIES 16
-#define REAP_EVERY 16           /* tries between looks for the dead */
-#define WAIT_NS 2000000000ull   /* the longest that others' announcements keep a request waiting */
-#define SANE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
-
-static uint64_t sane(uint64_t bytes) {
-    return bytes < SANE_BYTES ? bytes : SANE_BYTES;
-}
-
-/* Distinguishes every state of a row from the one that the agent measured. */
-static uint64_t signature(const struct cot_slot_card *row) {
-    uint64_t held = __atomic_load_n(&row->held, __ATOMIC_RELAXED),
-             freed = __atomic_load_n(&row->freed, __ATOMIC_RELAXED);
-    uint64_t changes = __atomic_load_n(&row->changes, __ATOMIC_RELAXED);
-    return cot_row_signature(held, freed, changes);
-}
+#define REAP_EVERY 16         /* tries between looks for the dead */
+#define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
 
 struct sums {
     uint64_t held, pending;
 };
-
-/* `held` of a row as the agent's last measurement corrects it. */
-static uint64_t corrected(uint32_t slot, uint32_t card, const struct cot_slot_card *row, uint64_t pending,
-                          uint64_t held, bool late) {
-    struct cot_page_feedback seen = cot_page_now()->feedback[slot * cot_card_count() + card];
-    uint64_t stamp = __atomic_load_n(&cot_slot_at(slot)->stamp, __ATOMIC_ACQUIRE);
-    bool valid = seen.stamp == stamp && stamp != 0 && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
-    if (valid && seen.residual_bytes > 0) held += sane((uint64_t)seen.residual_bytes);
-    if (valid && seen.residual_bytes < 0 && pending == 0 && seen.signature == signature(row)) {
-        uint64_t less = sane((uint64_t)-seen.residual_bytes);
-        held -= less < held ? less : held;
-    }
-    if (late) {
-        uint64_t freed = __atomic_load_n(&row->freed, __ATOMIC_SEQ_CST), released = valid ? seen.released_bytes : 0;
-        if (freed > released) held += sane(freed - released);
-    }
-    return held;
-}
 
 /* Each process of the container adds a row to it, those that ended and were not yet found dead included: about a dozen
  * instructions while the agent has measured nothing. */
@@ -58,10 +28,11 @@ static struct sums sum(uint32_t card, bool late) {
         const struct cot_slot_card *row = (const struct cot_slot_card *)at;
         /* In the order in which bytes move (pending, then held, then freed), so that a move in between is met twice
          * rather than missed. */
-        uint64_t pending = sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
-        uint64_t held = sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
-        if (measured) held = corrected(slot, card, row, pending, held, late);
-        else if (late) held += sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
+        uint64_t pending = cot_sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
+        uint64_t held = cot_sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
+        const struct cot_page_feedback *feedback = &cot_page_now()->feedback[slot * cot_card_count() + card];
+        if (measured) held = cot_counted(feedback, cot_slot_at(slot), row, pending, held, late);
+        else if (late) held += cot_sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
         sums.held += held;
         sums.pending += pending;
     }

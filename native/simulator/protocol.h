@@ -36,6 +36,7 @@ enum sim_op {
     SIM_UTILISATION,    /* card, arg[0] last seen us; reply arg[0] newest us; payload sim_process_utilisation[] */
     SIM_CARD_STATE,     /* card; payload sim_card_state */
     SIM_ACCOUNTING,     /* card, arg[0] pid; payload sim_accounting */
+    SIM_RING,           /* card, arg[0] last seen us; payload sim_ring_sample[], oldest first */
     /* control role */
     SIM_BOOKS = 64,   /* payload: JSON text of all books */
     SIM_WATCH,        /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
@@ -83,6 +84,11 @@ struct sim_process_utilisation {
     uint32_t memory_percent;
     uint32_t pad;
     uint64_t timestamp_us;
+};
+
+struct sim_ring_sample {
+    uint64_t timestamp_us;
+    uint64_t percent;
 };
 
 struct sim_card_state {

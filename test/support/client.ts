@@ -25,13 +25,16 @@ export type ClientOptions = {
   readonly env?: Record<string, string>;
   readonly preload?: string;
   readonly library?: string;
+  /** A command that runs another one. */
+  readonly within?: readonly string[];
 };
 
 export function startClient(t: ExecutionContext, node: SimulatedNode, options: ClientOptions = {}): Client {
   const variables = { PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib, ...options.env };
   const env = environment(variables, options.preload);
-  const args = options.library ? [options.library] : [];
-  const child = spawn(join(BUILD, 'tests/client'), args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+  const library = options.library ? [options.library] : [];
+  const [file = '', ...args] = [...(options.within ?? []), join(BUILD, 'tests/client'), ...library];
+  const child = spawn(file, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   child.stdin.on('error', () => {}); // it may have ended
   const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>;

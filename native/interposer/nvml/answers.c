@@ -1,18 +1,8 @@
-/* NVML inside a container: the slice as the card, and the container's own processes. All else is the driver's. */
-#include <string.h>
+/* NVML inside a container: the slice as the card, and the cards that were granted. Processes and what they do are in
+ * processes.c and utilisation.c; all else is the driver's. */
+#include "answers.h"
 
-#include "../generated/nvml_verbs.h"
-#include "../shim.h"
-#include "view.h"
-
-#define REAL(symbol, types) ((nvml_abi_return(*) types)shim_real(COT_AT_##symbol))
-#define CALL_REAL(symbol, types, ...)                                 \
-    ({                                                                \
-        nvml_abi_return(*real_) types = REAL(symbol, types);          \
-        real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing(); \
-    })
-
-static bool card_of(nvml_abi_device device, uint32_t *card) {
+bool nvml_card_of(nvml_abi_device device, uint32_t *card) {
     char uuid[NVML_ABI_UUID_BYTES];
     nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = NULL;
     int index = shim_find("nvmlDeviceGetUUID");
@@ -27,7 +17,7 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_
         CALL_REAL(nvmlDeviceGetMemoryInfo, (nvml_abi_device, struct nvml_abi_memory_v1 *), device, out);
     uint32_t card;
     struct view_card now;
-    if (result != NVML_ABI_SUCCESS || !out || !card_of(device, &card)) return result;
+    if (result != NVML_ABI_SUCCESS || !out || !nvml_card_of(device, &card)) return result;
     view_card_now(card, &now);
     if (now.isolate)
         *out = (struct nvml_abi_memory_v1){
@@ -41,7 +31,7 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
         CALL_REAL(nvmlDeviceGetMemoryInfo_v2, (nvml_abi_device, struct nvml_abi_memory_v2 *), device, out);
     uint32_t card;
     struct view_card now;
-    if (result != NVML_ABI_SUCCESS || !out || !card_of(device, &card)) return result;
+    if (result != NVML_ABI_SUCCESS || !out || !nvml_card_of(device, &card)) return result;
     view_card_now(card, &now);
     if (!now.isolate) return result;
     out->total = now.memory_bytes;
@@ -49,100 +39,6 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
     out->used = now.held_bytes;
     out->free = now.memory_bytes - now.held_bytes;
     return result;
-}
-
-/* ---- processes ---- */
-
-#define MOST_ENTRIES 1024
-#define FILLING 0xaa
-
-/* How long the driver's entries are cannot be told from the symbol's name: between 535.43 and 535.86 _v3 wrote 32
- * bytes. Asked once, with a buffer of a known filling: entries end where the filling begins. */
-static size_t entry_size(size_t nominal, const unsigned char *buffer, size_t size, unsigned count) {
-    size_t end = size;
-    while (end > 0 && buffer[end - 1] == FILLING) end--;
-    if (count > 0 && nominal == 24 && end > (size_t)count * 24 && end <= (size_t)count * 32) return 32;
-    return nominal;
-}
-
-/* Asks the driver for its whole list and hands on the container's part, in the same layout. */
-static nvml_abi_return list(void *address, nvml_abi_device device, unsigned *count, void *out, size_t nominal) {
-    static _Thread_local unsigned char buffer[MOST_ENTRIES * 32];
-    nvml_abi_return (*real)(nvml_abi_device, unsigned *, void *) =
-        (nvml_abi_return (*)(nvml_abi_device, unsigned *, void *))address;
-    if (!real) return (nvml_abi_return)shim_missing();
-    if (!count || !view_ready()) return real(device, count, out);
-    unsigned have = MOST_ENTRIES, room = *count, kept = 0;
-    memset(buffer, FILLING, sizeof buffer);
-    nvml_abi_return result = real(device, &have, buffer);
-    if (result != NVML_ABI_SUCCESS) return result;
-    size_t size = entry_size(nominal, buffer, sizeof buffer, have);
-    for (unsigned i = 0; i < have; i++) {
-        uint32_t pid;
-        memcpy(&pid, buffer + i * size, sizeof pid);
-        if (!view_has_pid(pid)) continue;
-        memmove(buffer + kept * size, buffer + i * size, size);
-        kept++;
-    }
-    *count = kept;
-    if (kept > room) return NVML_ABI_INSUFFICIENT_SIZE;
-    if (kept && out) memcpy(out, buffer, kept * size);
-    return kept && !out ? NVML_ABI_INVALID_ARGUMENT : NVML_ABI_SUCCESS;
-}
-
-#define LIST(symbol, nominal)                                                          \
-    nvml_abi_return cot_##symbol(nvml_abi_device device, unsigned *count, void *out) { \
-        return list(shim_real(COT_AT_##symbol), device, count, out, nominal);          \
-    }
-LIST(nvmlDeviceGetComputeRunningProcesses, 16)
-LIST(nvmlDeviceGetComputeRunningProcesses_v2, 24)
-LIST(nvmlDeviceGetComputeRunningProcesses_v3, 24)
-LIST(nvmlDeviceGetGraphicsRunningProcesses, 16)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 24)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 24)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses, 16)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, 24)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 24)
-
-nvml_abi_return cot_nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device,
-                                                          struct nvml_abi_process_detail_list *out) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetRunningProcessDetailList,
-                                       (nvml_abi_device, struct nvml_abi_process_detail_list *), device, out);
-    if (result != NVML_ABI_SUCCESS || !out || !out->entries || !view_ready()) return result;
-    unsigned kept = 0;
-    for (unsigned i = 0; i < out->count; i++) {
-        if (view_has_pid(out->entries[i].pid)) out->entries[kept++] = out->entries[i];
-    }
-    out->count = kept;
-    return result;
-}
-
-nvml_abi_return cot_nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out,
-                                                    unsigned *count, unsigned long long last_seen) {
-    nvml_abi_return result =
-        CALL_REAL(nvmlDeviceGetProcessUtilization,
-                  (nvml_abi_device, struct nvml_abi_process_utilization *, unsigned *, unsigned long long), device, out,
-                  count, last_seen);
-    if (result != NVML_ABI_SUCCESS || !out || !count || !view_ready()) return result;
-    unsigned kept = 0;
-    for (unsigned i = 0; i < *count; i++) {
-        if (view_has_pid(out[i].pid)) out[kept++] = out[i];
-    }
-    *count = kept;
-    return kept ? NVML_ABI_SUCCESS : NVML_ABI_NOT_FOUND;
-}
-
-nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device,
-                                                          struct nvml_abi_processes_utilization *out) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetProcessesUtilizationInfo,
-                                       (nvml_abi_device, struct nvml_abi_processes_utilization *), device, out);
-    if (result != NVML_ABI_SUCCESS || !out || !out->entries || !view_ready()) return result;
-    unsigned kept = 0;
-    for (unsigned i = 0; i < out->count; i++) {
-        if (view_has_pid(out->entries[i].pid)) out->entries[kept++] = out->entries[i];
-    }
-    out->count = kept;
-    return kept ? NVML_ABI_SUCCESS : NVML_ABI_NOT_FOUND;
 }
 
 /* ---- cards ---- */
@@ -158,7 +54,7 @@ static unsigned granted(nvml_abi_device *handles) {
     for (unsigned i = 0; i < all && found < COT_MAX_CARDS; i++) {
         uint32_t card;
         nvml_abi_device device;
-        if (by_index(i, &device) == NVML_ABI_SUCCESS && card_of(device, &card)) handles[found++] = device;
+        if (by_index(i, &device) == NVML_ABI_SUCCESS && nvml_card_of(device, &card)) handles[found++] = device;
     }
     return found;
 }

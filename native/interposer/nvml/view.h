@@ -8,9 +8,15 @@
 #include "../../abi/nvml.h"
 #include "../../format/ledger.h"
 
+#define VIEW_NO_CARD UINT32_MAX
+
 struct view_card {
     uint64_t memory_bytes, held_bytes;
     bool isolate;
+};
+struct view_process {
+    uint32_t pid; /* as the caller counts pids */
+    uint64_t bytes;
 };
 
 /* False: there is no readable grant beside this object, and nothing may be told about the card's memory. */
@@ -20,5 +26,9 @@ bool view_uuid_of(uint32_t card, char *text); /* "GPU-..." of a granted card, 41
 /* The card of the grant with this identifier; false: not granted. */
 bool view_find(const char *uuid, uint32_t *card);
 void view_card_now(uint32_t card, struct view_card *out);
-/* Is this one of the container's own processes, as the caller counts pids? */
-bool view_has_pid(uint32_t pid);
+
+/* The most entries that view_processes writes. */
+uint32_t view_most_processes(void);
+/* The container's living processes that this one can see, each once, with what they count for on `card`
+ * (VIEW_NO_CARD: with 0); their number. */
+uint32_t view_processes(uint32_t card, struct view_process *out);

@@ -98,9 +98,26 @@ static void card_state(struct node *node, uint32_t index, struct sim_reply *repl
     reply->payload_bytes = sizeof state;
 }
 
-static void accounting(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
-    struct client *client = find_pid(node, (pid_t)request->arg[0]);
-    if (!client) {
+/* The whole ring, whoever ran: power and utilisation of the card. */
+static void list_samples(const struct card *card, const struct sim_request *request, struct sim_reply *reply,
+                         char *payload) {
+    struct sim_ring_sample *rows = (struct sim_ring_sample *)payload;
+    size_t count = 0;
+    for (size_t i = 0; i < SIM_SAMPLES; i++) {
+        struct sample sample = card->samples[(card->sample_next + i) % SIM_SAMPLES];
+        if (sample.at_us == 0 || sample.at_us <= request->arg[0]) continue;
+        rows[count++] = (struct sim_ring_sample){.timestamp_us = sample.at_us, .percent = sample.percent};
+    }
+    reply->payload_bytes = (uint32_t)(count * sizeof *rows);
+}
+
+/* Only the living are remembered, and pids are the caller's. */
+static void accounting(struct node *node, struct client *caller, const struct sim_request *request,
+                       struct sim_reply *reply, char *payload) {
+    struct client *client = node->clients;
+    while (client && (client->role != SIM_ROLE_CUDA || pid_seen_by(caller, client) != request->arg[0]))
+        client = client->next;
+    if (!client || request->arg[0] == 0) {
         reply->result = NVML_ABI_NOT_FOUND;
         return;
     }
@@ -134,7 +151,8 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_PROCESSES: list_processes(node, caller, request, reply, payload); return;
     case SIM_UTILISATION: list_utilisation(node, caller, request, reply, payload); return;
     case SIM_CARD_STATE: card_state(node, request->card, reply, payload); return;
-    case SIM_ACCOUNTING: accounting(node, request, reply, payload); return;
+    case SIM_ACCOUNTING: accounting(node, caller, request, reply, payload); return;
+    case SIM_RING: list_samples(card, request, reply, payload); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }

@@ -5,12 +5,12 @@
 
 #include "nvml.h"
 
-/* Drivers 535.43 to 535.86 wrote 32-byte entries through the _v3 symbol, all others 24-byte ones. */
+/* Drivers 530 and 535.43 to 535.86 wrote 32-byte entries through the _v3 symbol, all others 24-byte ones. */
 static bool long_v3_entries(void) {
     int major = atoi(nvml_facts->driver_version);
     const char *dot = strchr(nvml_facts->driver_version, '.');
     int minor = dot ? atoi(dot + 1) : 0;
-    return major == 535 && minor >= 43 && minor <= 86;
+    return major == 530 || (major == 535 && minor >= 43 && minor <= 86);
 }
 
 /* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: too small an array is an error that says
@@ -116,25 +116,5 @@ NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct
                                                                         .sm = rows[i].sm_percent,
                                                                         .memory = rows[i].memory_percent};
     }
-    return NVML_ABI_SUCCESS;
-}
-
-NVML_EXPORT nvmlDeviceGetAccountingMode(nvml_abi_device device, int *mode) {
-    NVML_ENTER_CARD("nvmlDeviceGetAccountingMode", device, card);
-    if (!mode) return NVML_ABI_INVALID_ARGUMENT;
-    *mode = 1;
-    return NVML_ABI_SUCCESS;
-}
-NVML_EXPORT nvmlDeviceGetAccountingStats(nvml_abi_device device, unsigned pid, struct nvml_abi_accounting_v1 *out) {
-    NVML_ENTER_CARD("nvmlDeviceGetAccountingStats", device, card);
-    struct sim_accounting stats;
-    struct sim_reply reply;
-    if (!out) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = nvml_ask(SIM_ACCOUNTING, card, pid, &reply, &stats, sizeof stats);
-    if (result != NVML_ABI_SUCCESS) return result;
-    *out = (struct nvml_abi_accounting_v1){.gpu_percent = stats.sm_percent,
-                                           .max_bytes = stats.max_bytes,
-                                           .start_us = stats.start_us,
-                                           .running = stats.running};
     return NVML_ABI_SUCCESS;
 }

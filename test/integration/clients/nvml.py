@@ -5,6 +5,22 @@ import pynvml
 
 pynvml.nvmlInit()
 card = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def rows(name, *arguments):
+    """What a call lists; the name of its error where it has nothing to list."""
+    try:
+        return getattr(pynvml, name)(card, *arguments)
+    except pynvml.NVMLError as error:
+        return str(error)
+
+
+def pids(found):
+    return [entry.pid for entry in found] if isinstance(found, list) else found
+
+
+accounted = pynvml.nvmlDeviceGetAccountingPids(card)
+samples = rows("nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
 memory = pynvml.nvmlDeviceGetMemoryInfo(card)
 second = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
 answer = {
@@ -18,6 +34,12 @@ answer = {
         [entry.pid, entry.usedGpuMemory] for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(card)
     ],
     "temperature": pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU),
+    "second_form": pids(rows("nvmlDeviceGetComputeRunningProcesses_v2")),
+    "detail": pids(rows("nvmlDeviceGetRunningProcessDetailList", pynvml.nvmlProcessDetailList_v1, 0)),
+    "busy": pids(rows("nvmlDeviceGetProcessUtilization", 0)),
+    "busy_second": pids(rows("nvmlDeviceGetProcessesUtilizationInfo", 0)),
+    "accounted": [[pid, pynvml.nvmlDeviceGetAccountingStats(card, pid).maxMemoryUsage] for pid in accounted],
+    "samples": samples if isinstance(samples, str) else "some",
     "utilization": pynvml.nvmlDeviceGetUtilizationRates(card).gpu,
 }
 pynvml.nvmlShutdown()

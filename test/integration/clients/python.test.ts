@@ -113,6 +113,13 @@ type Card = {
   memory: [number, number, number];
   second: [number, number, number, number];
   processes: [number, number][];
+  second_form: number[];
+  /** Here and below: the text of the error where there is nothing to list. */
+  detail: number[] | string;
+  busy: number[] | string;
+  busy_second: number[] | string;
+  accounted: [number, number][];
+  samples: string;
 };
 
 real('nvidia-ml-py shows the card outside a grant and the slice inside', async (t, bin) => {
@@ -141,7 +148,18 @@ real('nvidia-ml-py shows the card outside a grant and the slice inside', async (
   t.is(slice.memory[0], SLICE);
   t.is(slice.second[0], SLICE);
   t.deepEqual(slice.processes, [], "another tenant's process is not its business");
+  t.deepEqual([card.accounted, slice.accounted], [[[holder.pid, held]], []]);
+  t.deepEqual([card.samples, slice.samples], ['some', 'Not Supported']);
 });
+
+type Stat = {
+  gpus: {
+    name: string;
+    'memory.total': number;
+    'memory.used': number;
+    processes: { pid: number; gpu_memory_usage: number }[];
+  }[];
+};
 
 real('gpustat prints the cards, and in a grant the slice with its own process only', async (t, bin) => {
   const node = await startNode(t, '--card', 'l4', '--card', 'l4');
@@ -151,14 +169,6 @@ real('gpustat prints the cards, and in a grant the slice with its own process on
   await other.must(`alloc ${1000 * MIB}`);
   const outside = await complete(node, [join(bin, 'python'), join(bin, 'gpustat'), '--json']);
   t.is(outside.code, 0, outside.out);
-  type Stat = {
-    gpus: {
-      name: string;
-      'memory.total': number;
-      'memory.used': number;
-      processes: { pid: number; gpu_memory_usage: number }[];
-    }[];
-  };
   const cards = (JSON.parse(outside.out) as Stat).gpus;
   t.is(cards.length, 2);
   t.deepEqual(
@@ -194,10 +204,19 @@ real('nvitop prints the cards, and in a grant the slice', async (t, bin) => {
 });
 
 real("inside a grant a second program sees the first one's use, as in a container", async (t, bin) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--card', 'h100');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
+  const stranger = await readyClient(t, node);
   const client = join(BUILD, 'tests/client');
-  const look = `read -r go; ${join(bin, 'python')} ${script('nvml.py')} >&4`;
+  const python = join(bin, 'python');
+  const tools = [
+    `${python} ${script('nvml.py')}`,
+    `${python} ${join(bin, 'gpustat')} --json | tr -d '\\n'; echo`,
+    `${python} ${join(bin, 'nvitop')} --once | grep -c "$first "`,
+    `${python} ${join(bin, 'nvitop')} --once | grep -c "${stranger.pid} "`,
+  ];
+  const look = `read -r go; { ${tools.join('; ')}; } >&4`;
+  const work = `printf 'init\\ncontext 0\\nalloc ${500 * MIB}\\nspin 20000 500\\n'`;
   const tenant = runTenant(
     t,
     node,
@@ -206,18 +225,30 @@ real("inside a grant a second program sees the first one's use, as in a containe
     [
       '/bin/sh',
       '-c',
-      `exec 4>&1; mkfifo "$0"; ${client} <"$0" >/dev/null & exec 3>"$0"; rm "$0"; printf 'init\\ncontext 0\\nalloc ${500 * MIB}\\n' >&3; ${look}; exec 3>&-; wait`,
+      `exec 4>&1; mkfifo "$0"; ${client} <"$0" >/dev/null & first=$!; exec 3>"$0"; rm "$0"; ${work} >&3; ${look}; kill -9 $first`,
       join(node.folder, 'fifo'),
     ],
   );
-  const bytes = await eventually(() => {
-    const held = node.books().clients.find((entry) => entry.command === 'client')?.cards[0]?.bytes ?? 0;
-    return held > 500 * MIB ? held : undefined;
-  }, 'the first one holds memory');
+  void stranger.ask('spin 20000 500').catch(() => {}); // it is killed at it
+  const first = await eventually(() => {
+    const found = node.books().clients.find((entry) => entry.command === 'client' && entry.pid !== stranger.pid);
+    const card = found?.cards[0];
+    return found && card && card.bytes > 500 * MIB && card.smNs > 1e9
+      ? { pid: found.pid, bytes: card.bytes }
+      : undefined;
+  }, 'the first one holds memory and is busy');
   tenant.write('go');
   const slice = JSON.parse(await tenant.line()) as Card;
-  t.is(slice.memory[1], bytes);
-  t.is(slice.processes.length, 1);
-  t.is(slice.processes[0]?.[1], bytes);
-  t.is((await tenant.ended).code, 0);
+  t.is(slice.memory[1], first.bytes);
+  t.deepEqual(slice.processes, [[first.pid, first.bytes]]);
+  for (const pids of [slice.second_form, slice.detail, slice.busy, slice.busy_second]) t.deepEqual(pids, [first.pid]);
+  t.deepEqual(slice.accounted, [[first.pid, first.bytes]]);
+  t.is(slice.samples, 'Not Supported');
+  const [stat] = (JSON.parse(await tenant.line()) as Stat).gpus;
+  t.deepEqual(
+    stat?.processes.map((entry) => [entry.pid, entry.gpu_memory_usage]),
+    [[first.pid, Math.floor(first.bytes / MIB)]],
+  );
+  t.is(await tenant.line(), '1', 'nvitop lists it');
+  t.is(await tenant.line(), '0', 'and nobody else');
 });

@@ -1,0 +1,27 @@
+/* What the answers share: the real entry point of a name, and the grant's card behind a handle. */
+#pragma once
+
+#include "../generated/nvml_verbs.h"
+#include "../shim.h"
+#include "view.h"
+
+#define REAL(symbol, types) ((nvml_abi_return(*) types)shim_real(COT_AT_##symbol))
+#define CALL_REAL(symbol, types, ...)                                 \
+    ({                                                                \
+        nvml_abi_return(*real_) types = REAL(symbol, types);          \
+        real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing(); \
+    })
+
+/* False: not a granted card, or there is no grant that could be read. */
+bool nvml_card_of(nvml_abi_device device, uint32_t *card);
+
+/* The container's processes, as one call of NVML needs them; `card` as of view_processes. */
+struct nvml_own {
+    struct view_process *list;
+    uint32_t count;
+};
+/* False: there is no memory for it. Must be followed by nvml_own_end. */
+bool nvml_own_begin(struct nvml_own *own, uint32_t card);
+void nvml_own_end(struct nvml_own *own);
+/* NULL: a pid of somebody else. */
+const struct view_process *nvml_own_find(const struct nvml_own *own, uint32_t pid);
