@@ -1,4 +1,5 @@
-// Turns the committed facts (*.facts) and the verb tables (interposer/*verbs.txt) into C tables and assembly.
+// Turns the committed facts (*.facts) and the verb tables (interposer/*verbs.txt) into C tables, assembly and
+// docs/entry-points.md.
 // `--check` writes nothing and fails when a generated file is not what the tables say. Which verb an entry point gets
 // is decided in verbs.txt alone; this file only refuses a table with gaps.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -17,6 +18,7 @@ const SOURCES = {
   cudaVerbs: join(native, 'interposer/verbs.txt'),
   nvmlFacts: join(native, 'abi/nvml.facts'),
   nvmlVerbs: join(native, 'interposer/nvml-verbs.txt'),
+  newerFacts: join(native, 'simulator/newer-driver.facts'),
 };
 export type Sources = Record<keyof typeof SOURCES, string>;
 
@@ -143,6 +145,47 @@ ${joined.map((_, index) => `LAZY_ENTRY ${index}`).join('\n')}
 `;
 }
 
+export const versionText = (version: number) => `${Math.floor(version / 1000)}.${(version % 1000) / 10}`;
+
+/** The page for readers: what every entry point's verb is, why, and which symbols it has. */
+function entryPointsPage(facts: Facts, joined: { symbol: string; row: VerbRow }[]): string {
+  const since = new Map(facts.rows.map((row) => [row.symbol, versionText(row.version)]));
+  const groups = new Map<VerbRow, Map<string, string[]>>();
+  for (const { symbol, row } of joined) {
+    const bases = groups.get(row) ?? new Map<string, string[]>();
+    const base = facts.baseOf.get(symbol) ?? symbol;
+    bases.set(base, [...(bases.get(base) ?? []), symbol]);
+    groups.set(row, bases);
+  }
+  const symbolText = (symbol: string) => `\`${symbol}\` ${since.get(symbol) ?? '–'}`;
+  const sections = VERBS.map((verb) => {
+    const own = [...groups].filter(([row]) => row.verb === verb);
+    const rows = own.flatMap(([row, bases]) => [
+      `### ${verb}: ${row.group}`,
+      '',
+      `${row.reason}.`,
+      '',
+      '| entry point | symbols, and the CUDA version that each came with |',
+      '|---|---|',
+      ...[...bases].map(([base, symbols]) => `| \`${base}\` | ${symbols.map(symbolText).join(', ')} |`),
+      '',
+    ]);
+    const count = own.reduce((sum, [, bases]) => sum + [...bases.values()].flat().length, 0);
+    return [`## ${verb} (${count} symbols)`, '', ...rows].join('\n');
+  });
+  return `<!-- ${NOTICE} Not to be edited: npm run generate. -->
+# Entry points of the CUDA driver
+
+Every symbol that NVIDIA's driver exports as of CUDA 13.0 (${facts.symbols.length}), and what [the interposer](interposer.md) does with it. The verbs are
+decided in [verbs.txt](../native/interposer/verbs.txt), the symbols and versions are facts of [cuda-driver.facts](../native/abi/cuda-driver.facts). All
+symbols of an entry point are treated alike: \`_v2\` and later are newer forms, \`_ptsz\` and \`_ptds\` those of the per-thread default
+stream. A dash stands where no header of CUDA declares the symbol. A test walks this table on drivers of CUDA 11.8, 12.4, 12.8,
+13.0 and a newer one that nobody knows, by every way to look an entry point up: where the verb is not \`pass\` the answer is ours,
+where it is the driver's own, and what the driver lacks is absent.
+
+${sections.join('\n')}`;
+}
+
 /** Path -> content of every generated file. */
 export function generate(sources: Sources): Map<string, string> {
   const cuda = parseFacts(sources.cudaFacts);
@@ -154,6 +197,7 @@ export function generate(sources: Sources): Map<string, string> {
     [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines(cudaVerbs)],
     [join(native, 'interposer/generated/nvml_verbs.h'), verbHeader('NVML', nvmlVerbs)],
     [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines(nvmlVerbs)],
+    [join(native, '../docs/entry-points.md'), entryPointsPage(cuda, cudaVerbs)],
   ]);
 }
 
@@ -164,6 +208,7 @@ export function readSources(): Sources {
     cudaVerbs: read(SOURCES.cudaVerbs),
     nvmlFacts: read(SOURCES.nvmlFacts),
     nvmlVerbs: read(SOURCES.nvmlVerbs),
+    newerFacts: read(SOURCES.newerFacts),
   };
 }
 

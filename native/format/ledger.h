@@ -24,7 +24,8 @@ struct cot_ledger_header {
     uint32_t version;
     uint32_t card_count, slot_count;
     uint32_t slots_used; /* no slot at or above this index was ever taken; readers bound it by slot_count */
-    uint64_t reserved[5];
+    uint64_t unknown;    /* entry points that an interposer does not know, looked up by the container's processes */
+    uint64_t reserved[4];
 };
 
 struct cot_slot {

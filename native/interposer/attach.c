@@ -212,6 +212,18 @@ static abi_result map_devices(void) {
     return ABI_SUCCESS;
 }
 
+static _Atomic uint64_t unknown_before; /* looked up before there was a ledger */
+
+static void add_unknown(uint64_t count) {
+    struct cot_ledger_header *header = (struct cot_ledger_header *)at.ledger;
+    if (count > 0) __atomic_fetch_add(&header->unknown, count, __ATOMIC_RELAXED);
+}
+
+void cot_note_unknown(void) {
+    if (cot_attached()) add_unknown(1);
+    else atomic_fetch_add_explicit(&unknown_before, 1, memory_order_relaxed);
+}
+
 static void leave(void) {
     if (at.ledger) munmap(at.ledger, cot_ledger_bytes(at.slot_count, at.card_count));
     if (at.page) munmap((void *)at.page, cot_page_bytes(at.slot_count, at.card_count));
@@ -244,6 +256,7 @@ static abi_result join(void) {
     at.alive = page;
     shim_gate = &at.page->header.gate;
     atomic_store_explicit(&attached, 1, memory_order_release);
+    add_unknown(atomic_exchange_explicit(&unknown_before, 0, memory_order_relaxed));
     return ABI_SUCCESS;
 }
 

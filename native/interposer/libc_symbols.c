@@ -66,21 +66,18 @@ SHIM_EARLY static bool is_libc(const char *path) {
            begins(name, "libc.musl") || begins(name, "ld-musl");
 }
 
-/* Adds what one loaded object defines. */
-SHIM_EARLY static void look_into(const struct link_map *map, struct found *found) {
+SHIM_EARLY void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
     const uint32_t *table = NULL;
-    for (const ElfW(Dyn) *entry = map->l_ld; entry && entry->d_tag != DT_NULL; entry++) {
+    for (const ElfW(Dyn) *entry = dynamic; entry && entry->d_tag != DT_NULL; entry++) {
         ElfW(Addr) pointer = entry->d_un.d_ptr;
-        if (pointer < map->l_addr) pointer += map->l_addr; /* some loaders leave these unrelocated */
+        if (pointer < base) pointer += base; /* some loaders leave these unrelocated */
         if (entry->d_tag == DT_SYMTAB) symbols = (const void *)pointer;
         if (entry->d_tag == DT_STRTAB) strings = (const void *)pointer;
         if (entry->d_tag == DT_GNU_HASH) table = (const void *)pointer;
     }
-    if (!symbols || !strings || !table) return;
-    if (!found->dlsym) found->dlsym = table_lookup(map->l_addr, symbols, strings, table, "dlsym");
-    if (!found->dlvsym) found->dlvsym = table_lookup(map->l_addr, symbols, strings, table, "dlvsym");
+    return symbols && strings && table ? table_lookup(base, symbols, strings, table, name) : NULL;
 }
 
 /* Looks where this object itself was loaded: a copy in a namespace of its own has a libc of its own. Racing first
@@ -95,7 +92,9 @@ SHIM_EARLY static struct found found_symbols(void) {
     if (!dladdr1((const void *)&known_dlsym, &info, (void **)&map, RTLD_DL_LINKMAP)) return found;
     while (map && map->l_prev) map = map->l_prev;
     for (; map && !(found.dlsym && found.dlvsym); map = map->l_next) {
-        if (is_libc(map->l_name)) look_into(map, &found);
+        if (!is_libc(map->l_name)) continue;
+        if (!found.dlsym) found.dlsym = shim_symbol_in(map->l_addr, map->l_ld, "dlsym");
+        if (!found.dlvsym) found.dlvsym = shim_symbol_in(map->l_addr, map->l_ld, "dlvsym");
     }
     atomic_store_explicit(&known_dlvsym, found.dlvsym, memory_order_release);
     atomic_store_explicit(&known_dlsym, found.dlsym, memory_order_release);

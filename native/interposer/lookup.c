@@ -32,7 +32,10 @@ struct route {
 };
 SHIM_EARLY __attribute__((used)) struct route cot_route_dlsym(void *handle, const char *name, const void *caller) {
     struct route route = {NULL, NULL};
-    bool decided = is_cuda_name(name)          ? shim_look_up(handle, name, caller, &route.answer)
+    bool relative = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+    /* Of our own object every name is asked: the driver has more than those that begin like its entry points. */
+    bool cuda = is_cuda_name(name) || (!relative && handle == shim_own_handle());
+    bool decided = cuda                        ? shim_look_up(handle, name, caller, &route.answer)
                    : !strncmp(name, "nvml", 4) ? nvml_look_up(handle, name, caller, &route.answer)
                                                : false;
     if (!decided) route.go_on = libc_dlsym_address();
@@ -108,12 +111,26 @@ static abi_result ask(bool second, const char *base, void **address, int version
                   : ((gpa_v1)real)(base, address, version, flags);
 }
 
+/* What the driver has at most, or 0: asked beyond it, an older driver answers its newest variant, which is not the one
+ * that came later. */
+static int driver_version(void) {
+    static _Atomic int known;
+    int version = atomic_load_explicit(&known, memory_order_relaxed);
+    if (version == 0 && CALL_DRIVER("cuDriverGetVersion", (int *), &version) == ABI_SUCCESS)
+        atomic_store_explicit(&known, version, memory_order_relaxed);
+    return version;
+}
+
 /* "Ask twice": the driver's answer is recognised by asking it again at a version whose variant this build knows. Only
  * if both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant
  * passes. */
 static void *recognise(bool second, const char *base, void *address, int version, uint64_t flags) {
-    int first = first_row(base);
-    if (first < 0) return address;
+    int first = first_row(base), newest = driver_version();
+    if (first < 0) {
+        shim_unknown();
+        return address;
+    }
+    if (newest > 0 && version > newest) version = newest;
     bool per_thread = flags & ABI_GPA_PER_THREAD_STREAM;
     int best = -1;
     for (int i = first; i < ABI_CUDA_VERSION_ROW_COUNT && !strcmp(ROWS[i].base, base); i++) {
@@ -129,8 +146,10 @@ static void *recognise(bool second, const char *base, void *address, int version
     if (!entry->wrapper && !entry->gated) return address;
     if (address == entry->trampoline) return address;
     void *again = NULL;
-    if (ask(second, base, &again, ROWS[best].version, flags, NULL) != ABI_SUCCESS || again != address) return address;
-    return entry->trampoline;
+    if (ask(second, base, &again, ROWS[best].version, flags, NULL) == ABI_SUCCESS && again == address)
+        return entry->trampoline;
+    shim_unknown();
+    return address;
 }
 
 abi_result cot_cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {

@@ -28,7 +28,7 @@ static const char *const VENDOR_FOLDERS[] = {
 
 static struct stat own_file;
 static _Atomic(void *) known; /* the handle; (void *)-1: looked for in vain */
-static _Atomic uintptr_t code_first, code_last;
+static _Atomic uintptr_t code_first, code_last, library_base;
 
 static bool own_path(char *path, size_t size) {
     Dl_info info;
@@ -45,13 +45,23 @@ bool shim_own_folder(char *path, size_t size) {
 }
 
 static int remember_code(struct dl_phdr_info *info, size_t size, void *data) {
+    uintptr_t first = UINTPTR_MAX, last = 0;
     if (info->dlpi_addr != *(ElfW(Addr) *)data) return 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type != PT_LOAD || !(info->dlpi_phdr[i].p_flags & PF_X)) continue;
-        atomic_store(&code_first, info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-        atomic_store(&code_last, info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz);
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        uintptr_t start = info->dlpi_addr + part->p_vaddr, end = start + part->p_memsz;
+        if (start < first) first = start;
+        if (end > last) last = end;
     }
+    atomic_store(&library_base, info->dlpi_addr);
+    atomic_store(&code_first, first);
+    atomic_store(&code_last, last);
     return 1;
+}
+
+bool shim_is_real_object(ElfW(Addr) base) {
+    return base && base == atomic_load_explicit(&library_base, memory_order_relaxed);
 }
 
 bool shim_is_real_code(const void *address) {

@@ -39,48 +39,99 @@ void *shim_resolve(uint64_t index) {
     return address;
 }
 
-/* The loaded object of an address, as dlopen's handles name it. */
-static void *handle_of(const void *address) {
-    Dl_info info;
-    struct link_map *map = NULL;
-    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
-}
-
-static void *own_handle(void) {
+SHIM_EARLY void *shim_own_handle(void) {
     static _Atomic(void *) handle;
     void *known = atomic_load_explicit(&handle, memory_order_acquire);
-    if (!known) {
-        known = handle_of(&shim_entry_count);
+    Dl_info info;
+    if (!known && dladdr1((const void *)&shim_entry_count, &info, &known, RTLD_DL_LINKMAP))
         atomic_store_explicit(&handle, known, memory_order_release);
-    }
     return known;
 }
 
-/* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the driver's own look-ups are the
- * driver's; the pseudo handles mean something relative to the caller, so what is not ours goes to libc untouched. */
+/* Who answers RTLD_NEXT, in the order in which objects were loaded from the caller's on. */
+struct succession {
+    const void *caller;
+    const char *name;
+    bool past_caller;
+    enum { NOBODY, LIBRARY, SOMEBODY_ELSE } next; /* LIBRARY: we, or what we stand in for */
+};
+
+static bool holds(const struct dl_phdr_info *object, const void *address) {
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && (uintptr_t)address - object->dlpi_addr - part->p_vaddr < part->p_memsz)
+            return true;
+    }
+    return false;
+}
+
+static int succeed(struct dl_phdr_info *object, size_t size, void *data) {
+    struct succession *order = data;
+    if (!order->past_caller) {
+        order->past_caller = holds(object, order->caller);
+        return 0;
+    }
+    if (holds(object, &shim_entry_count) || shim_is_real_object(object->dlpi_addr)) {
+        order->next = LIBRARY;
+        return 1;
+    }
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type == PT_DYNAMIC &&
+            shim_symbol_in(object->dlpi_addr, (const void *)(object->dlpi_addr + part->p_vaddr), order->name))
+            order->next = SOMEBODY_ELSE;
+    }
+    return order->next != NOBODY;
+}
+
+/* Would RTLD_NEXT, seen from the caller, find the library that we stand in for? */
+static bool library_is_next(const char *name, const void *caller) {
+    struct succession order = {.caller = caller, .name = name};
+    dl_iterate_phdr(succeed, &order);
+    return order.next == LIBRARY;
+}
+
+/* A name that this build does not know: our object stands in for the library, so it must not seem to be missing. */
+static bool look_up_unknown(void *handle, const char *name, const void *caller, void **answer) {
+    if (handle == RTLD_NEXT && !library_is_next(name, caller)) return false;
+    if (handle != RTLD_NEXT && handle != shim_own_handle()) {
+        *answer = libc_dlsym(handle, name);
+        if (*answer && shim_is_real_code(*answer)) shim_unknown();
+        if (*answer || handle != RTLD_DEFAULT) return true;
+    }
+    void *library = shim_real_library();
+    if (!library || shim_is_real_code(caller)) return false;
+    *answer = libc_dlsym(library, name);
+    if (*answer) shim_unknown();
+    return true;
+}
+
+/* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the library's own look-ups are its
+ * own; the pseudo handles mean something relative to the caller, so what is not the library's goes to libc untouched.
+ */
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer) {
-    bool relative = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     if (shim_is_real_code(caller)) return false;
     int index = shim_find(name);
-    if (index < 0) {
-        /* A name that only a newer library has: our object stands in for it, so it must not seem to be missing. */
-        if (relative || handle != own_handle()) return false;
-        void *library = shim_real_library();
-        *answer = library ? libc_dlsym(library, name) : NULL;
-        return true;
-    }
+    if (index < 0) return look_up_unknown(handle, name, caller, answer);
     const struct shim_entry *entry = &shim_entries[index];
-    void *real = shim_real((uint32_t)index), *found = real;
-    if (!relative) found = libc_dlsym(handle, name);
-    if (!real || !found) {
-        /* "No such symbol" where the real library says so; asking it sets dlerror. A program that has opened our object
-         * by the library's name, where there is none, gets entry points that say that there is no device. */
-        void *library = shim_real_library();
-        if (library) *answer = libc_dlsym(library, name);
-        else *answer = relative ? NULL : found;
+    void *real = shim_real((uint32_t)index), *library = shim_real_library();
+    if (shim_is_real_code(caller)) return false; /* its constructors ask while it is being loaded */
+    if (library && !real) {
+        *answer = libc_dlsym(library, name); /* nothing; asking sets dlerror */
         return true;
     }
-    if (found != real && found != entry->trampoline) *answer = found; /* somebody else's function of that name */
+    if (handle == RTLD_NEXT) {
+        if (!library_is_next(name, caller)) return false;
+        *answer = !library ? NULL : entry->wrapper || entry->gated ? entry->trampoline : real;
+        return true;
+    }
+    void *found = libc_dlsym(handle, name);
+    if (!found && handle == RTLD_DEFAULT) return false; /* the caller's own scope may have it */
+    /* A program that has opened our object by the library's name, where there is none, gets entry points that say that
+     * there is no device; one that only asks whether the library is loaded is told that it is not. */
+    if (found == entry->trampoline && !library) *answer = handle == RTLD_DEFAULT ? NULL : found;
+    else if (found != real && found != entry->trampoline)
+        *answer = found; /* somebody else's of that name, or nothing */
     else *answer = entry->wrapper || entry->gated ? entry->trampoline : real;
     return true;
 }

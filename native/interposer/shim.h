@@ -5,6 +5,7 @@
  * lock on paths that resolve a name. */
 #pragma once
 
+#include <link.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,12 +37,22 @@ int shim_find(const char *name);
 void *shim_real(uint32_t index);
 /* The real library's handle, or NULL. Looked for once; a failure is remembered. */
 void *shim_real_library(void);
-/* True for an address inside the real library's own objects. */
+/* True for an address inside the real library's code. */
 bool shim_is_real_code(const void *address);
+/* True for the real library, once it is known. */
+bool shim_is_real_object(ElfW(Addr) base);
 
 void *libc_dlsym(void *handle, const char *name);
 void *libc_dlvsym(void *handle, const char *name, const char *version);
 void *libc_dlsym_address(void);
+
+/* What one loaded object itself defines by that name, or NULL. */
+void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
+/* This object as dlopen's handles name it. */
+void *shim_own_handle(void);
+
+/* Given by each object: an entry point that this build does not know was handed out. */
+void shim_unknown(void);
 
 /* dlsym, dlvsym and their kin for one library's names: true when *answer is decided here, false: ask libc. */
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer);

@@ -37,6 +37,10 @@ int shim_missing(void) {
     return shim_real_library() ? ABI_ERROR_NOT_FOUND : ABI_ERROR_NO_DEVICE;
 }
 
+void shim_unknown(void) {
+    cot_note_unknown();
+}
+
 abi_result cot_cuInit(unsigned flags) {
     abi_result result = CALL_REAL(cuInit, (unsigned), flags);
     return result == ABI_SUCCESS ? cot_attach() : result;

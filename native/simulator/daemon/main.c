@@ -22,6 +22,7 @@
 #include "node.h"
 
 #define MAX_EVENTS 8192
+#define DEFAULT_CUDA 13000u
 
 uint64_t node_now_ns(void) {
     struct timespec now;
@@ -46,7 +47,7 @@ static int usage(FILE *to, int code) {
           "                      MODEL: h200 h100 a100 l40s l4 a10 t4 v100; default: two l4\n"
           "  --kernel-us N       how long a kernel runs that does not say so itself (default 100)\n"
           "  --slice-us N        time slice between processes (default 2000)\n"
-          "  --cuda N            CUDA version as 1000 x major + 10 x minor (default 13000)\n"
+          "  --cuda N            CUDA version: 11080 12040 12080 13000 14000 (default 13000); 14000 is not NVIDIA's\n"
           "  --driver TEXT       driver version (default 580.95.05)\n"
           "  --perturb SEED      hide granules, residuals and late releases from formulas\n"
           "books                 print who holds what, as JSON\n"
@@ -55,6 +56,20 @@ static int usage(FILE *to, int code) {
           "list-cost US          make every NVML process list take that long\n",
           to);
     return code;
+}
+
+/* The versions that a simulated driver's library was built of. */
+static bool cuda_option(const char *text, uint64_t *value) {
+    static const uint64_t BUILT[] = {11080, 12040, 12080, DEFAULT_CUDA, 14000};
+    for (size_t i = 0; i < sizeof BUILT / sizeof *BUILT; i++) {
+        char word[8];
+        snprintf(word, sizeof word, "%u", (unsigned)BUILT[i]);
+        if (strcmp(text, word) != 0) continue;
+        *value = BUILT[i];
+        return true;
+    }
+    fprintf(stderr, "cotenant-simulator: --cuda %s: want one of 11080 12040 12080 13000 14000\n", text);
+    return false;
 }
 
 static bool number_option(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *value) {
@@ -103,8 +118,10 @@ static bool make_folder(struct node *node) {
         fprintf(stderr, "cotenant-simulator: %s: %s\n", path, strerror(errno));
         return false;
     }
-    if (!link_library(node->dir, "libcuda.so.1", "libcuda.so.1") ||
-        !link_library(node->dir, "libcuda.so", "libcuda.so.1") ||
+    char driver[64] = "libcuda.so.1";
+    if (node->facts->cuda_version != DEFAULT_CUDA)
+        snprintf(driver, sizeof driver, "%u/libcuda.so.1", node->facts->cuda_version);
+    if (!link_library(node->dir, "libcuda.so.1", driver) || !link_library(node->dir, "libcuda.so", driver) ||
         !link_library(node->dir, "libnvidia-ml.so.1", "libnvidia-ml.so.1") ||
         !link_library(node->dir, "libnvidia-ml.so", "libnvidia-ml.so.1")) {
         return false;
@@ -193,7 +210,7 @@ static void serve(struct node *node, int signal_fd) {
 }
 
 static int serve_main(struct node *node, int argc, char **argv) {
-    uint64_t kernel_us = 100, slice_us = 2000, cuda = 13000;
+    uint64_t kernel_us = 100, slice_us = 2000, cuda = DEFAULT_CUDA;
     const char *driver = "580.95.05";
     if (!share_facts(node)) return perror("cotenant-simulator: shared memory"), 1;
     for (int i = 2; i < argc; i++) {
@@ -207,7 +224,7 @@ static int serve_main(struct node *node, int argc, char **argv) {
         else if (!strcmp(name, "--card")) good = card_add(node, value);
         else if (!strcmp(name, "--kernel-us")) good = number_option(name, value, 1, 60000000, &kernel_us);
         else if (!strcmp(name, "--slice-us")) good = number_option(name, value, 10, 1000000, &slice_us);
-        else if (!strcmp(name, "--cuda")) good = number_option(name, value, 11000, 99990, &cuda);
+        else if (!strcmp(name, "--cuda")) good = cuda_option(value, &cuda);
         else if (!strcmp(name, "--perturb")) good = number_option(name, value, 1, UINT64_MAX, &node->perturb);
         else if (!strcmp(name, "--driver")) driver = value;
         else {

@@ -13,8 +13,7 @@ SIM_EXPORT abi_result cuInit(unsigned flags) {
 SIM_EXPORT abi_result cuDriverGetVersion(int *version) {
     SIM_ENTER("cuDriverGetVersion");
     if (!version) return ABI_ERROR_INVALID_VALUE;
-    /* Answers without cuInit, as the real one does; the node's own version is known only afterwards. */
-    *version = sim.facts ? (int)sim.facts->cuda_version : 13000;
+    *version = sim_library_cuda;
     return ABI_SUCCESS;
 }
 

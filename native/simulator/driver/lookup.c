@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../../abi/generated/cuda_symbols.h"
-#include "sim.h"
+#include "newer.h"
 
 #define DECLARE(index, symbol) extern abi_result symbol(void);
 ABI_CUDA_SYMBOLS(DECLARE)
@@ -17,16 +17,20 @@ static const struct {
 #define ROW(base, version, per_thread, symbol) {base, version, per_thread, (void *)symbol},
     ABI_CUDA_VERSION_ROWS(ROW)
 #undef ROW
+        {"cuLaunchKernel", 14000, 0, (void *)cuLaunchKernel_v2},
+    {"cuLaunchKernel", 14000, 1, (void *)cuLaunchKernel_v2_ptsz},
+    {"cuMemAlloc", 14000, 0, (void *)cuMemAlloc_v3},
+    {"cuTensorHeapCreate", 14000, 0, (void *)cuTensorHeapCreate},
+    {"cuTensorHeapDestroy", 14000, 0, (void *)cuTensorHeapDestroy},
 };
-_Static_assert(sizeof ROWS / sizeof *ROWS == ABI_CUDA_VERSION_ROW_COUNT, "every row of the facts");
 
 static abi_result look_up(const char *base, void **function, int version, uint64_t flags, int *status) {
     if (!base || !function || flags & ~(uint64_t)(ABI_GPA_LEGACY_STREAM | ABI_GPA_PER_THREAD_STREAM))
         return ABI_ERROR_INVALID_VALUE;
     *function = NULL;
-    int known = sim.facts ? (int)sim.facts->cuda_version : 13000, best = -1, exists = 0;
-    for (int i = 0; i < ABI_CUDA_VERSION_ROW_COUNT; i++) {
-        if (strcmp(ROWS[i].base, base) != 0 || ROWS[i].version > known) continue;
+    int best = -1, exists = 0;
+    for (int i = 0; i < (int)(sizeof ROWS / sizeof *ROWS); i++) {
+        if (strcmp(ROWS[i].base, base) != 0 || ROWS[i].version > sim_library_cuda) continue;
         exists = 1;
         if (ROWS[i].version > version || (ROWS[i].per_thread && !(flags & ABI_GPA_PER_THREAD_STREAM))) continue;
         /* Newest first; of two that are equally new the per-thread form, which only comes up when asked for. */

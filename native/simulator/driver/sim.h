@@ -112,6 +112,7 @@ struct sim_state {
     uint64_t next_id;
 };
 extern struct sim_state sim;
+extern const int sim_library_cuda;         /* 1000 x major + 10 x minor */
 extern const volatile uint32_t *sim_alive; /* points at 1; at 0 in a forked child */
 
 /* connect.c */

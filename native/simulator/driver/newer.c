@@ -1,0 +1,31 @@
+/* What a driver newer than every build of ours has more: a new variant of a known allocation and of a known launch, and
+ * names that nobody knows. Exported by the library of CUDA 14.0 alone; newer-driver.facts lists them. */
+#include "newer.h"
+
+extern abi_result cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
+extern abi_result cuMemFree_v2(abi_devptr pointer);
+
+SIM_EXPORT abi_result cuMemAlloc_v3(abi_devptr *pointer, uint64_t flags, size_t bytes) {
+    SIM_ENTER("cuMemAlloc_v3");
+    return flags ? ABI_ERROR_INVALID_VALUE : cuMemAlloc_v2(pointer, bytes);
+}
+
+SIM_EXPORT abi_result cuTensorHeapCreate(abi_devptr *heap, size_t bytes) {
+    SIM_ENTER("cuTensorHeapCreate");
+    return cuMemAlloc_v2(heap, bytes);
+}
+
+SIM_EXPORT abi_result cuTensorHeapDestroy(abi_devptr heap) {
+    SIM_ENTER("cuTensorHeapDestroy");
+    return cuMemFree_v2(heap);
+}
+
+SIM_EXPORT abi_result cuLaunchKernel_v2(void) {
+    SIM_ENTER("cuLaunchKernel_v2");
+    return ABI_ERROR_NOT_SUPPORTED;
+}
+
+SIM_EXPORT abi_result cuLaunchKernel_v2_ptsz(void) {
+    SIM_ENTER("cuLaunchKernel_v2_ptsz");
+    return ABI_ERROR_NOT_SUPPORTED;
+}
