@@ -17,6 +17,11 @@ typedef struct abi_module_opaque *abi_module;
 typedef struct abi_function_opaque *abi_function;
 typedef struct abi_library_opaque *abi_library;
 typedef struct abi_pool_opaque *abi_pool;
+typedef struct abi_graph_opaque *abi_graph;
+typedef struct abi_graph_node_opaque *abi_graph_node;
+typedef struct abi_graph_exec_opaque *abi_graph_exec;
+typedef struct abi_green_context_opaque *abi_green_context;
+typedef struct abi_resource_desc_opaque *abi_resource_desc;
 
 enum {
     ABI_SUCCESS = 0,
@@ -33,6 +38,7 @@ enum {
     ABI_ERROR_INVALID_PTX = 218,
     ABI_ERROR_FILE_NOT_FOUND = 301,
     ABI_ERROR_INVALID_HANDLE = 400,
+    ABI_ERROR_ILLEGAL_STATE = 401,
     ABI_ERROR_NOT_FOUND = 500,
     ABI_ERROR_NOT_READY = 600,
     ABI_ERROR_ILLEGAL_ADDRESS = 700,
@@ -44,6 +50,12 @@ enum {
     ABI_ERROR_LAUNCH_FAILED = 719,
     ABI_ERROR_NOT_PERMITTED = 800,
     ABI_ERROR_NOT_SUPPORTED = 801,
+    ABI_ERROR_CAPTURE_UNSUPPORTED = 900,
+    ABI_ERROR_CAPTURE_INVALIDATED = 901,
+    ABI_ERROR_CAPTURE_UNMATCHED = 903,
+    ABI_ERROR_CAPTURED_EVENT = 907,
+    ABI_ERROR_INVALID_RESOURCE_TYPE = 914,
+    ABI_ERROR_INVALID_RESOURCE_CONFIGURATION = 915,
     ABI_ERROR_UNKNOWN = 999,
 };
 
@@ -115,6 +127,75 @@ enum {
     ABI_POOL_USED_HIGH = 8,
 };
 
+/* ---- graphs ---- */
+enum {
+    ABI_NODE_KERNEL = 0,
+    ABI_NODE_MEMCPY = 1,
+    ABI_NODE_MEMSET = 2,
+    ABI_NODE_GRAPH = 4,
+    ABI_NODE_EMPTY = 5,
+    ABI_NODE_MEM_ALLOC = 10,
+    ABI_NODE_MEM_FREE = 11,
+};
+/* CUDA_MEM_ALLOC_NODE_PARAMS in both layouts, 120 bytes; the driver fills the address in */
+typedef struct {
+    abi_pool_props pool;
+    const abi_access_desc *access;
+    size_t access_count;
+    size_t bytes;
+    abi_devptr pointer;
+} abi_alloc_node;
+/* CUDA_KERNEL_NODE_PARAMS, second and third layout, 72 bytes; the first one ends before `kernel` */
+typedef struct {
+    abi_function function;
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    void **parameters, **extra;
+    void *kernel;
+    abi_context context;
+} abi_kernel_node;
+/* CUDA_MEMSET_NODE_PARAMS, 40 bytes */
+typedef struct {
+    abi_devptr to;
+    size_t pitch;
+    unsigned value, element;
+    size_t width, height;
+} abi_memset_node;
+enum { ABI_CHILD_CLONE = 0, ABI_CHILD_MOVE = 1 };
+typedef struct {
+    abi_graph graph;
+    int ownership; /* ABI_CHILD_*: moved into the node, or copied */
+} abi_child_node;
+/* CUgraphNodeParams, 256 bytes */
+typedef struct {
+    int type; /* ABI_NODE_* */
+    int reserved[3];
+    union {
+        long long bytes[29];
+        abi_alloc_node alloc;
+        abi_devptr free;
+        abi_kernel_node kernel;
+        abi_memset_node memset;
+        abi_child_node child;
+    };
+    long long reserved_end;
+} abi_node_params;
+enum { ABI_INSTANTIATE_AUTO_FREE = 1, ABI_INSTANTIATE_UPLOAD = 2 };
+/* CUDA_GRAPH_INSTANTIATE_PARAMS, 32 bytes */
+typedef struct {
+    uint64_t flags;
+    abi_stream upload_stream;
+    abi_graph_node error_node;
+    int result;
+} abi_instantiate_params;
+/* cuDeviceGetGraphMemAttribute, 8 bytes each; the high ones can be set to 0 */
+enum {
+    ABI_GRAPH_MEMORY_USED = 0,
+    ABI_GRAPH_MEMORY_USED_HIGH = 1,
+    ABI_GRAPH_MEMORY_RESERVED = 2,
+    ABI_GRAPH_MEMORY_RESERVED_HIGH = 3,
+};
+enum { ABI_CAPTURE_GLOBAL = 0, ABI_CAPTURE_THREAD_LOCAL = 1, ABI_CAPTURE_RELAXED = 2 };
+
 /* CUlaunchConfig, 56 bytes */
 typedef struct {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
@@ -172,3 +253,8 @@ _Static_assert(sizeof(abi_vmm_prop) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(abi_pool_props) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(abi_launch_config) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(abi_memcpy_2d) == 128, "CUDA_MEMCPY2D");
+_Static_assert(sizeof(abi_alloc_node) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
+_Static_assert(sizeof(abi_kernel_node) == 72, "CUDA_KERNEL_NODE_PARAMS");
+_Static_assert(sizeof(abi_memset_node) == 40, "CUDA_MEMSET_NODE_PARAMS");
+_Static_assert(sizeof(abi_node_params) == 256, "CUgraphNodeParams");
+_Static_assert(sizeof(abi_instantiate_params) == 32, "CUDA_GRAPH_INSTANTIATE_PARAMS");

@@ -46,7 +46,10 @@ static void forget(struct known_context *entry) {
     cot_blocks_drop_context(old.handle);
     bool last = true;
     for (int i = 0; i < MOST_CONTEXTS; i++) last = last && !(contexts[i].handle && contexts[i].card == old.card);
-    if (last) cot_pools_forget(old.card);
+    if (last) {
+        cot_pools_forget(old.card);
+        cot_graphs_forget(old.card);
+    }
     if (!old.charged) return;
     __atomic_fetch_sub(&cot_own(old.card)->context, old.charged, __ATOMIC_RELAXED);
     cot_release(old.card, old.charged);

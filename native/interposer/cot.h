@@ -23,14 +23,18 @@
         abi_result(*real_) types = (abi_result(*) types)shim_real(COT_AT_##symbol); \
         real_ ? real_(__VA_ARGS__) : (abi_result)shim_missing();                    \
     })
-/* The same for an entry point that has no wrapper. */
-#define CALL_DRIVER(name, types, ...)                                                                   \
+/* The address of an entry point that has no wrapper, looked for once; NULL. */
+#define DRIVER(name)                                                                                    \
     ({                                                                                                  \
         static _Atomic(void *) address_;                                                                \
         void *known_ = atomic_load_explicit(&address_, memory_order_relaxed);                           \
         if (!known_) atomic_store_explicit(&address_, known_ = cot_driver(name), memory_order_relaxed); \
-        abi_result(*real_) types = (abi_result(*) types)known_;                                         \
-        real_ ? real_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;                                   \
+        known_;                                                                                         \
+    })
+#define CALL_DRIVER(name, types, ...)                                 \
+    ({                                                                \
+        abi_result(*call_) types = (abi_result(*) types)DRIVER(name); \
+        call_ ? call_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND; \
     })
 void *cot_driver(const char *name);
 
@@ -122,3 +126,8 @@ abi_result cot_current(uint32_t *card, void **context);
 /* ---- pools.c ---- */
 void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
 void cot_pools_forget(uint32_t card);
+bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, not run */
+
+/* ---- graphs.c ---- */
+void cot_graphs_trim(uint32_t card); /* lets go what graphs have reserved and do not use, and un-charges it */
+void cot_graphs_forget(uint32_t card);

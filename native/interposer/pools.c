@@ -67,7 +67,7 @@ void cot_pools_forget(uint32_t card) {
     pthread_mutex_unlock(&pools_lock);
 }
 
-static bool is_capturing(abi_stream stream) {
+bool cot_is_capturing(abi_stream stream) {
     int status = ABI_CAPTURE_NONE;
     return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
            status == ABI_CAPTURE_ACTIVE;
@@ -111,7 +111,7 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
     /* Recorded, not run: the graph's memory is the graph's. */
-    if (!pointer || bytes == 0 || is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
+    if (!pointer || bytes == 0 || cot_is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
     result = device_of(stream, &device);
     if (result == ABI_SUCCESS) result = cot_current(&card, &context);
     if (result != ABI_SUCCESS) return call(real, from_pool, pointer, bytes, pool, stream);

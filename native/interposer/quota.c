@@ -69,8 +69,8 @@ static void back_off(unsigned tries) {
 
 /* The rare half of cot_reserve: the request did not fit as the counts stood. It is un-announced on entry.
  *
- * What can be had back is got back first: kept by our own pools, charged to or announced by the dead. What others only
- * announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. */
+ * What can be had back is got back first: kept by our own pools and graphs, charged to or announced by the dead. What
+ * others only announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. */
 static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *own) {
     uint64_t deadline = 0;
     bool trimmed = false;
@@ -84,6 +84,7 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *ow
             if (!trimmed) {
                 trimmed = true;
                 cot_pools_trim(card);
+                cot_graphs_trim(card);
                 continue;
             }
             /* Memory that leaves late comes back without anybody's doing; wait for the agent to see it go. */

@@ -9,6 +9,7 @@
 
 #define MOST_ENTRIES 1024
 static _Atomic(void *) addresses[MOST_ENTRIES];
+static _Atomic(void *) diversions[MOST_ENTRIES];
 
 int shim_find(const char *name) {
     int low = 0, high = (int)shim_entry_count - 1;
@@ -35,8 +36,17 @@ void *shim_resolve(uint64_t index) {
     void *address = entry->wrapper; /* wrappers know what to say without a real library */
     if (!address) address = shim_real((uint32_t)index);
     if (!address) address = (void *)shim_missing;
-    __atomic_store_n(&shim_target[index], address, __ATOMIC_RELEASE);
+    __atomic_store_n(&shim_target[index], address, __ATOMIC_SEQ_CST);
+    void *diverted = atomic_load(&diversions[index]); /* perhaps while it was resolved */
+    if (diverted) __atomic_store_n(&shim_target[index], address = diverted, __ATOMIC_SEQ_CST);
     return address;
+}
+
+void shim_divert(const char *name, void *function) {
+    int index = shim_find(name);
+    if (index < 0) return;
+    atomic_store(&diversions[index], function);
+    __atomic_store_n(&shim_target[index], function, __ATOMIC_SEQ_CST);
 }
 
 SHIM_EARLY void *shim_own_handle(void) {

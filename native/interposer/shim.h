@@ -37,6 +37,8 @@ int shim_find(const char *name);
 void *shim_real(uint32_t index);
 /* The real library's handle, or NULL. Looked for once; a failure is remembered. */
 void *shim_real_library(void);
+/* Lets a name that has no wrapper jump to `function` from now on, instead of to the real entry point. */
+void shim_divert(const char *name, void *function);
 /* True for an address inside the real library's code. */
 bool shim_is_real_code(const void *address);
 /* True for the real library, once it is known. */

@@ -53,6 +53,8 @@ enum {
     SIM_KIND_VMM,
     SIM_KIND_MANAGED,
     SIM_KIND_CODE,
+    SIM_KIND_GRAPH,  /* reserved for the memory nodes of graphs */
+    SIM_KIND_LIMITS, /* heap, stack and printf buffer of a context, beyond what it begins with */
     SIM_KIND_COUNT
 };
 enum { SIM_STATE_TEMPERATURE, SIM_STATE_POWER_MW, SIM_STATE_LOST };

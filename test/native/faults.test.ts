@@ -1,25 +1,12 @@
 // What the driver refuses after the reservation: the account in the ledger's file is what it was, to the byte.
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../support/client.ts';
-import { type GrantFiles, MIB, makeGrant } from '../support/grant.ts';
+import { MIB, makeGrant } from '../support/grant.ts';
+import { account, charged } from '../support/ledger-row.ts';
 import { startNode } from '../support/node.ts';
 
 const CONTEXT = 104 * MIB;
 const ROUNDS = 20;
-
-type Account = { held: bigint; pending: bigint; freed: bigint; context: bigint; managed: bigint; pool: bigint };
-
-/** The first slot's row of the only card: 64 bytes of header, 64 of totals, 64 of slot, then the row. */
-function account(grant: GrantFiles): Account {
-  const bytes = readFileSync(join(grant.folder, 'ledger'));
-  const word = (index: number) => bytes.readBigUInt64LE(192 + index * 8);
-  return { held: word(0), pending: word(1), freed: word(2), context: word(3), managed: word(4), pool: word(5) };
-}
-
-/** What is charged, beside what ever was freed. */
-const charged = ({ freed: _, ...rest }: Account) => rest;
 
 // Form, entry point that fails, the driver's error, and the commands that give the form's memory back.
 const FORMS: [string, string, number, (answer: number[]) => string[]][] = [

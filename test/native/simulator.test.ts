@@ -23,7 +23,7 @@ test('calls before cuInit and entry points that are not simulated answer as a dr
   await client.must('init');
   t.deepEqual(await client.ask('alloc 512'), [201, 0], 'no context');
   await client.must('context 0');
-  t.deepEqual(await client.ask('call cuGraphCreate'), [801, 0]);
+  t.deepEqual(await client.ask('call cuGraphClone'), [801, 0]);
   t.deepEqual(await client.ask('call cuGetExportTable'), [801, 0]);
 });
 

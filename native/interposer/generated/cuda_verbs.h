@@ -77,7 +77,7 @@
     X(71, cuDeviceGetDefaultMemPool, PASS, 13) \
     X(72, cuDeviceGetDevResource, PASS, 12) \
     X(73, cuDeviceGetExecAffinitySupport, PASS, 12) \
-    X(74, cuDeviceGetGraphMemAttribute, PASS, 14) \
+    X(74, cuDeviceGetGraphMemAttribute, PASS, 13) \
     X(75, cuDeviceGetHostAtomicCapabilities, PASS, 12) \
     X(76, cuDeviceGetLuid, PASS, 12) \
     X(77, cuDeviceGetMemPool, PASS, 13) \
@@ -90,7 +90,7 @@
     X(84, cuDeviceGetTexture1DLinearMaxWidth, PASS, 12) \
     X(85, cuDeviceGetUuid, PASS, 12) \
     X(86, cuDeviceGetUuid_v2, PASS, 12) \
-    X(87, cuDeviceGraphMemTrim, PASS, 14) \
+    X(87, cuDeviceGraphMemTrim, RELEASE, 14) \
     X(88, cuDevicePrimaryCtxGetState, PASS, 7) \
     X(89, cuDevicePrimaryCtxRelease, RELEASE, 6) \
     X(90, cuDevicePrimaryCtxRelease_v2, RELEASE, 6) \
@@ -100,7 +100,7 @@
     X(94, cuDevicePrimaryCtxSetFlags, PASS, 7) \
     X(95, cuDevicePrimaryCtxSetFlags_v2, PASS, 7) \
     X(96, cuDeviceRegisterAsyncNotification, PASS, 12) \
-    X(97, cuDeviceSetGraphMemAttribute, PASS, 14) \
+    X(97, cuDeviceSetGraphMemAttribute, PASS, 13) \
     X(98, cuDeviceSetMemPool, PASS, 13) \
     X(99, cuDeviceTotalMem, VIRTUALISE, 15) \
     X(100, cuDeviceTotalMem_v2, VIRTUALISE, 15) \
@@ -176,12 +176,12 @@
     X(170, cuGraphAddHostNode, PASS, 20) \
     X(171, cuGraphAddKernelNode, PASS, 20) \
     X(172, cuGraphAddKernelNode_v2, PASS, 20) \
-    X(173, cuGraphAddMemAllocNode, PASS, 14) \
-    X(174, cuGraphAddMemFreeNode, PASS, 14) \
+    X(173, cuGraphAddMemAllocNode, PASS, 20) \
+    X(174, cuGraphAddMemFreeNode, PASS, 20) \
     X(175, cuGraphAddMemcpyNode, PASS, 20) \
     X(176, cuGraphAddMemsetNode, PASS, 20) \
-    X(177, cuGraphAddNode, PASS, 14) \
-    X(178, cuGraphAddNode_v2, PASS, 14) \
+    X(177, cuGraphAddNode, PASS, 20) \
+    X(178, cuGraphAddNode_v2, PASS, 20) \
     X(179, cuGraphBatchMemOpNodeGetParams, PASS, 20) \
     X(180, cuGraphBatchMemOpNodeSetParams, PASS, 20) \
     X(181, cuGraphChildGraphNodeGetGraph, PASS, 20) \
@@ -197,7 +197,7 @@
     X(191, cuGraphEventWaitNodeSetEvent, PASS, 20) \
     X(192, cuGraphExecBatchMemOpNodeSetParams, PASS, 20) \
     X(193, cuGraphExecChildGraphNodeSetParams, PASS, 20) \
-    X(194, cuGraphExecDestroy, PASS, 14) \
+    X(194, cuGraphExecDestroy, RELEASE, 14) \
     X(195, cuGraphExecEventRecordNodeSetEvent, PASS, 20) \
     X(196, cuGraphExecEventWaitNodeSetEvent, PASS, 20) \
     X(197, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 20) \
@@ -208,9 +208,9 @@
     X(202, cuGraphExecKernelNodeSetParams_v2, PASS, 20) \
     X(203, cuGraphExecMemcpyNodeSetParams, PASS, 20) \
     X(204, cuGraphExecMemsetNodeSetParams, PASS, 20) \
-    X(205, cuGraphExecNodeSetParams, PASS, 14) \
-    X(206, cuGraphExecUpdate, PASS, 14) \
-    X(207, cuGraphExecUpdate_v2, PASS, 14) \
+    X(205, cuGraphExecNodeSetParams, PASS, 20) \
+    X(206, cuGraphExecUpdate, PASS, 20) \
+    X(207, cuGraphExecUpdate_v2, PASS, 20) \
     X(208, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 20) \
     X(209, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 20) \
     X(210, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 20) \
@@ -221,11 +221,11 @@
     X(215, cuGraphGetRootNodes, PASS, 20) \
     X(216, cuGraphHostNodeGetParams, PASS, 20) \
     X(217, cuGraphHostNodeSetParams, PASS, 20) \
-    X(218, cuGraphInstantiate, PASS, 14) \
-    X(219, cuGraphInstantiateWithFlags, PASS, 14) \
-    X(220, cuGraphInstantiateWithParams, PASS, 14) \
-    X(221, cuGraphInstantiateWithParams_ptsz, PASS, 14) \
-    X(222, cuGraphInstantiate_v2, PASS, 14) \
+    X(218, cuGraphInstantiate, RESERVE, 21) \
+    X(219, cuGraphInstantiateWithFlags, RESERVE, 21) \
+    X(220, cuGraphInstantiateWithParams, RESERVE, 21) \
+    X(221, cuGraphInstantiateWithParams_ptsz, RESERVE, 21) \
+    X(222, cuGraphInstantiate_v2, RESERVE, 21) \
     X(223, cuGraphKernelNodeCopyAttributes, PASS, 20) \
     X(224, cuGraphKernelNodeGetAttribute, PASS, 20) \
     X(225, cuGraphKernelNodeGetParams, PASS, 20) \
@@ -233,8 +233,8 @@
     X(227, cuGraphKernelNodeSetAttribute, PASS, 20) \
     X(228, cuGraphKernelNodeSetParams, PASS, 20) \
     X(229, cuGraphKernelNodeSetParams_v2, PASS, 20) \
-    X(230, cuGraphLaunch, GATE, 21) \
-    X(231, cuGraphLaunch_ptsz, GATE, 21) \
+    X(230, cuGraphLaunch, GATE, 22) \
+    X(231, cuGraphLaunch_ptsz, GATE, 22) \
     X(232, cuGraphMemAllocNodeGetParams, PASS, 20) \
     X(233, cuGraphMemFreeNodeGetParams, PASS, 20) \
     X(234, cuGraphMemcpyNodeGetParams, PASS, 20) \
@@ -254,8 +254,8 @@
     X(248, cuGraphRemoveDependencies, PASS, 20) \
     X(249, cuGraphRemoveDependencies_v2, PASS, 20) \
     X(250, cuGraphRetainUserObject, PASS, 20) \
-    X(251, cuGraphUpload, PASS, 14) \
-    X(252, cuGraphUpload_ptsz, PASS, 14) \
+    X(251, cuGraphUpload, RESERVE, 21) \
+    X(252, cuGraphUpload_ptsz, RESERVE, 21) \
     X(253, cuGraphicsEGLRegisterImage, PASS, 16) \
     X(254, cuGraphicsGLRegisterBuffer, PASS, 16) \
     X(255, cuGraphicsGLRegisterImage, PASS, 16) \
@@ -278,17 +278,17 @@
     X(272, cuGreenCtxGetDevResource, PASS, 7) \
     X(273, cuGreenCtxGetId, PASS, 7) \
     X(274, cuGreenCtxRecordEvent, PASS, 9) \
-    X(275, cuGreenCtxStreamCreate, PASS, 22) \
+    X(275, cuGreenCtxStreamCreate, PASS, 23) \
     X(276, cuGreenCtxWaitEvent, PASS, 9) \
     X(277, cuImportExternalMemory, PASS, 11) \
     X(278, cuImportExternalSemaphore, PASS, 9) \
-    X(279, cuInit, TRACK, 23) \
-    X(280, cuIpcCloseMemHandle, PASS, 24) \
-    X(281, cuIpcGetEventHandle, PASS, 24) \
-    X(282, cuIpcGetMemHandle, PASS, 24) \
-    X(283, cuIpcOpenEventHandle, PASS, 24) \
-    X(284, cuIpcOpenMemHandle, PASS, 24) \
-    X(285, cuIpcOpenMemHandle_v2, PASS, 24) \
+    X(279, cuInit, TRACK, 24) \
+    X(280, cuIpcCloseMemHandle, PASS, 25) \
+    X(281, cuIpcGetEventHandle, PASS, 25) \
+    X(282, cuIpcGetMemHandle, PASS, 25) \
+    X(283, cuIpcOpenEventHandle, PASS, 25) \
+    X(284, cuIpcOpenMemHandle, PASS, 25) \
+    X(285, cuIpcOpenMemHandle_v2, PASS, 25) \
     X(286, cuKernelGetAttribute, PASS, 17) \
     X(287, cuKernelGetFunction, PASS, 2) \
     X(288, cuKernelGetLibrary, PASS, 17) \
@@ -296,18 +296,18 @@
     X(290, cuKernelGetParamInfo, PASS, 17) \
     X(291, cuKernelSetAttribute, PASS, 17) \
     X(292, cuKernelSetCacheConfig, PASS, 17) \
-    X(293, cuLaunch, GATE, 21) \
-    X(294, cuLaunchCooperativeKernel, GATE, 21) \
-    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 21) \
-    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 21) \
-    X(297, cuLaunchGrid, GATE, 21) \
-    X(298, cuLaunchGridAsync, GATE, 21) \
+    X(293, cuLaunch, GATE, 22) \
+    X(294, cuLaunchCooperativeKernel, GATE, 22) \
+    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 22) \
+    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 22) \
+    X(297, cuLaunchGrid, GATE, 22) \
+    X(298, cuLaunchGridAsync, GATE, 22) \
     X(299, cuLaunchHostFunc, PASS, 9) \
     X(300, cuLaunchHostFunc_ptsz, PASS, 9) \
-    X(301, cuLaunchKernel, GATE, 21) \
-    X(302, cuLaunchKernelEx, GATE, 21) \
-    X(303, cuLaunchKernelEx_ptsz, GATE, 21) \
-    X(304, cuLaunchKernel_ptsz, GATE, 21) \
+    X(301, cuLaunchKernel, GATE, 22) \
+    X(302, cuLaunchKernelEx, GATE, 22) \
+    X(303, cuLaunchKernelEx_ptsz, GATE, 22) \
+    X(304, cuLaunchKernel_ptsz, GATE, 22) \
     X(305, cuLibraryEnumerateKernels, PASS, 17) \
     X(306, cuLibraryGetGlobal, PASS, 17) \
     X(307, cuLibraryGetKernel, PASS, 17) \
@@ -331,188 +331,188 @@
     X(325, cuLogsDumpToMemory, PASS, 4) \
     X(326, cuLogsRegisterCallback, PASS, 4) \
     X(327, cuLogsUnregisterCallback, PASS, 4) \
-    X(328, cuMemAddressFree, PASS, 25) \
-    X(329, cuMemAddressReserve, PASS, 25) \
-    X(330, cuMemAdvise, PASS, 26) \
-    X(331, cuMemAdvise_v2, PASS, 26) \
-    X(332, cuMemAlloc, RESERVE, 27) \
-    X(333, cuMemAllocAsync, RESERVE, 28) \
-    X(334, cuMemAllocAsync_ptsz, RESERVE, 28) \
-    X(335, cuMemAllocFromPoolAsync, RESERVE, 28) \
-    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 28) \
-    X(337, cuMemAllocHost, PASS, 29) \
-    X(338, cuMemAllocHost_v2, PASS, 29) \
-    X(339, cuMemAllocManaged, RESERVE, 30) \
-    X(340, cuMemAllocPitch, RESERVE, 27) \
-    X(341, cuMemAllocPitch_v2, RESERVE, 27) \
-    X(342, cuMemAlloc_v2, RESERVE, 27) \
-    X(343, cuMemBatchDecompressAsync, PASS, 31) \
-    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 31) \
-    X(345, cuMemCreate, RESERVE, 32) \
-    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 26) \
-    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 26) \
-    X(348, cuMemDiscardBatchAsync, PASS, 26) \
-    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 26) \
-    X(350, cuMemExportToShareableHandle, PASS, 25) \
-    X(351, cuMemFree, RELEASE, 33) \
-    X(352, cuMemFreeAsync, RELEASE, 34) \
-    X(353, cuMemFreeAsync_ptsz, RELEASE, 34) \
-    X(354, cuMemFreeHost, PASS, 29) \
-    X(355, cuMemFree_v2, RELEASE, 33) \
-    X(356, cuMemGetAccess, PASS, 25) \
+    X(328, cuMemAddressFree, PASS, 26) \
+    X(329, cuMemAddressReserve, PASS, 26) \
+    X(330, cuMemAdvise, PASS, 27) \
+    X(331, cuMemAdvise_v2, PASS, 27) \
+    X(332, cuMemAlloc, RESERVE, 28) \
+    X(333, cuMemAllocAsync, RESERVE, 29) \
+    X(334, cuMemAllocAsync_ptsz, RESERVE, 29) \
+    X(335, cuMemAllocFromPoolAsync, RESERVE, 29) \
+    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 29) \
+    X(337, cuMemAllocHost, PASS, 30) \
+    X(338, cuMemAllocHost_v2, PASS, 30) \
+    X(339, cuMemAllocManaged, RESERVE, 31) \
+    X(340, cuMemAllocPitch, RESERVE, 28) \
+    X(341, cuMemAllocPitch_v2, RESERVE, 28) \
+    X(342, cuMemAlloc_v2, RESERVE, 28) \
+    X(343, cuMemBatchDecompressAsync, PASS, 32) \
+    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 32) \
+    X(345, cuMemCreate, RESERVE, 33) \
+    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 27) \
+    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 27) \
+    X(348, cuMemDiscardBatchAsync, PASS, 27) \
+    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 27) \
+    X(350, cuMemExportToShareableHandle, PASS, 26) \
+    X(351, cuMemFree, RELEASE, 34) \
+    X(352, cuMemFreeAsync, RELEASE, 35) \
+    X(353, cuMemFreeAsync_ptsz, RELEASE, 35) \
+    X(354, cuMemFreeHost, PASS, 30) \
+    X(355, cuMemFree_v2, RELEASE, 34) \
+    X(356, cuMemGetAccess, PASS, 26) \
     X(357, cuMemGetAddressRange, PASS, 1) \
     X(358, cuMemGetAddressRange_v2, PASS, 1) \
-    X(359, cuMemGetAllocationGranularity, PASS, 25) \
-    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 25) \
+    X(359, cuMemGetAllocationGranularity, PASS, 26) \
+    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 26) \
     X(361, cuMemGetDefaultMemPool, PASS, 13) \
-    X(362, cuMemGetHandleForAddressRange, PASS, 25) \
+    X(362, cuMemGetHandleForAddressRange, PASS, 26) \
     X(363, cuMemGetInfo, VIRTUALISE, 15) \
     X(364, cuMemGetInfo_v2, VIRTUALISE, 15) \
     X(365, cuMemGetMemPool, PASS, 13) \
-    X(366, cuMemHostAlloc, PASS, 29) \
-    X(367, cuMemHostAlloc_v2, PASS, 29) \
-    X(368, cuMemHostGetDevicePointer, PASS, 29) \
-    X(369, cuMemHostGetDevicePointer_v2, PASS, 29) \
-    X(370, cuMemHostGetFlags, PASS, 29) \
-    X(371, cuMemHostRegister, PASS, 29) \
-    X(372, cuMemHostRegister_v2, PASS, 29) \
-    X(373, cuMemHostUnregister, PASS, 29) \
-    X(374, cuMemImportFromShareableHandle, TRACK, 35) \
-    X(375, cuMemMap, TRACK, 36) \
+    X(366, cuMemHostAlloc, PASS, 30) \
+    X(367, cuMemHostAlloc_v2, PASS, 30) \
+    X(368, cuMemHostGetDevicePointer, PASS, 30) \
+    X(369, cuMemHostGetDevicePointer_v2, PASS, 30) \
+    X(370, cuMemHostGetFlags, PASS, 30) \
+    X(371, cuMemHostRegister, PASS, 30) \
+    X(372, cuMemHostRegister_v2, PASS, 30) \
+    X(373, cuMemHostUnregister, PASS, 30) \
+    X(374, cuMemImportFromShareableHandle, TRACK, 36) \
+    X(375, cuMemMap, TRACK, 37) \
     X(376, cuMemMapArrayAsync, PASS, 0) \
     X(377, cuMemMapArrayAsync_ptsz, PASS, 0) \
     X(378, cuMemPeerGetDevicePointer, PASS, 11) \
     X(379, cuMemPeerRegister, PASS, 11) \
     X(380, cuMemPeerUnregister, PASS, 11) \
-    X(381, cuMemPoolCreate, TRACK, 37) \
-    X(382, cuMemPoolDestroy, RELEASE, 38) \
-    X(383, cuMemPoolExportPointer, PASS, 39) \
-    X(384, cuMemPoolExportToShareableHandle, PASS, 39) \
+    X(381, cuMemPoolCreate, TRACK, 38) \
+    X(382, cuMemPoolDestroy, RELEASE, 39) \
+    X(383, cuMemPoolExportPointer, PASS, 40) \
+    X(384, cuMemPoolExportToShareableHandle, PASS, 40) \
     X(385, cuMemPoolGetAccess, PASS, 13) \
     X(386, cuMemPoolGetAttribute, PASS, 13) \
-    X(387, cuMemPoolImportFromShareableHandle, PASS, 39) \
-    X(388, cuMemPoolImportPointer, PASS, 39) \
+    X(387, cuMemPoolImportFromShareableHandle, PASS, 40) \
+    X(388, cuMemPoolImportPointer, PASS, 40) \
     X(389, cuMemPoolSetAccess, PASS, 13) \
     X(390, cuMemPoolSetAttribute, PASS, 13) \
-    X(391, cuMemPoolTrimTo, RELEASE, 38) \
-    X(392, cuMemPrefetchAsync, PASS, 26) \
-    X(393, cuMemPrefetchAsync_ptsz, PASS, 26) \
-    X(394, cuMemPrefetchAsync_v2, PASS, 26) \
-    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 26) \
-    X(396, cuMemPrefetchBatchAsync, PASS, 26) \
-    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 26) \
-    X(398, cuMemRangeGetAttribute, PASS, 26) \
-    X(399, cuMemRangeGetAttributes, PASS, 26) \
-    X(400, cuMemRelease, RELEASE, 40) \
-    X(401, cuMemRetainAllocationHandle, TRACK, 36) \
-    X(402, cuMemSetAccess, PASS, 25) \
+    X(391, cuMemPoolTrimTo, RELEASE, 39) \
+    X(392, cuMemPrefetchAsync, PASS, 27) \
+    X(393, cuMemPrefetchAsync_ptsz, PASS, 27) \
+    X(394, cuMemPrefetchAsync_v2, PASS, 27) \
+    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 27) \
+    X(396, cuMemPrefetchBatchAsync, PASS, 27) \
+    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 27) \
+    X(398, cuMemRangeGetAttribute, PASS, 27) \
+    X(399, cuMemRangeGetAttributes, PASS, 27) \
+    X(400, cuMemRelease, RELEASE, 41) \
+    X(401, cuMemRetainAllocationHandle, TRACK, 37) \
+    X(402, cuMemSetAccess, PASS, 26) \
     X(403, cuMemSetMemPool, PASS, 13) \
-    X(404, cuMemUnmap, RELEASE, 40) \
-    X(405, cuMemcpy, PASS, 31) \
-    X(406, cuMemcpy2D, PASS, 31) \
-    X(407, cuMemcpy2DAsync, PASS, 31) \
-    X(408, cuMemcpy2DAsync_v2, PASS, 31) \
-    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 31) \
-    X(410, cuMemcpy2DUnaligned, PASS, 31) \
-    X(411, cuMemcpy2DUnaligned_v2, PASS, 31) \
-    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 31) \
-    X(413, cuMemcpy2D_v2, PASS, 31) \
-    X(414, cuMemcpy2D_v2_ptds, PASS, 31) \
-    X(415, cuMemcpy3D, PASS, 31) \
-    X(416, cuMemcpy3DAsync, PASS, 31) \
-    X(417, cuMemcpy3DAsync_v2, PASS, 31) \
-    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 31) \
-    X(419, cuMemcpy3DBatchAsync, PASS, 31) \
-    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 31) \
-    X(421, cuMemcpy3DBatchAsync_v2, PASS, 31) \
-    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 31) \
-    X(423, cuMemcpy3DPeer, PASS, 31) \
-    X(424, cuMemcpy3DPeerAsync, PASS, 31) \
-    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 31) \
-    X(426, cuMemcpy3DPeer_ptds, PASS, 31) \
-    X(427, cuMemcpy3D_v2, PASS, 31) \
-    X(428, cuMemcpy3D_v2_ptds, PASS, 31) \
-    X(429, cuMemcpyAsync, PASS, 31) \
-    X(430, cuMemcpyAsync_ptsz, PASS, 31) \
-    X(431, cuMemcpyAtoA, PASS, 31) \
-    X(432, cuMemcpyAtoA_v2, PASS, 31) \
-    X(433, cuMemcpyAtoA_v2_ptds, PASS, 31) \
-    X(434, cuMemcpyAtoD, PASS, 31) \
-    X(435, cuMemcpyAtoD_v2, PASS, 31) \
-    X(436, cuMemcpyAtoD_v2_ptds, PASS, 31) \
-    X(437, cuMemcpyAtoH, PASS, 31) \
-    X(438, cuMemcpyAtoHAsync, PASS, 31) \
-    X(439, cuMemcpyAtoHAsync_v2, PASS, 31) \
-    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 31) \
-    X(441, cuMemcpyAtoH_v2, PASS, 31) \
-    X(442, cuMemcpyAtoH_v2_ptds, PASS, 31) \
-    X(443, cuMemcpyBatchAsync, PASS, 31) \
-    X(444, cuMemcpyBatchAsync_ptsz, PASS, 31) \
-    X(445, cuMemcpyBatchAsync_v2, PASS, 31) \
-    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 31) \
-    X(447, cuMemcpyDtoA, PASS, 31) \
-    X(448, cuMemcpyDtoA_v2, PASS, 31) \
-    X(449, cuMemcpyDtoA_v2_ptds, PASS, 31) \
-    X(450, cuMemcpyDtoD, PASS, 31) \
-    X(451, cuMemcpyDtoDAsync, PASS, 31) \
-    X(452, cuMemcpyDtoDAsync_v2, PASS, 31) \
-    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 31) \
-    X(454, cuMemcpyDtoD_v2, PASS, 31) \
-    X(455, cuMemcpyDtoD_v2_ptds, PASS, 31) \
-    X(456, cuMemcpyDtoH, PASS, 31) \
-    X(457, cuMemcpyDtoHAsync, PASS, 31) \
-    X(458, cuMemcpyDtoHAsync_v2, PASS, 31) \
-    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 31) \
-    X(460, cuMemcpyDtoH_v2, PASS, 31) \
-    X(461, cuMemcpyDtoH_v2_ptds, PASS, 31) \
-    X(462, cuMemcpyHtoA, PASS, 31) \
-    X(463, cuMemcpyHtoAAsync, PASS, 31) \
-    X(464, cuMemcpyHtoAAsync_v2, PASS, 31) \
-    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 31) \
-    X(466, cuMemcpyHtoA_v2, PASS, 31) \
-    X(467, cuMemcpyHtoA_v2_ptds, PASS, 31) \
-    X(468, cuMemcpyHtoD, PASS, 31) \
-    X(469, cuMemcpyHtoDAsync, PASS, 31) \
-    X(470, cuMemcpyHtoDAsync_v2, PASS, 31) \
-    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 31) \
-    X(472, cuMemcpyHtoD_v2, PASS, 31) \
-    X(473, cuMemcpyHtoD_v2_ptds, PASS, 31) \
-    X(474, cuMemcpyPeer, PASS, 31) \
-    X(475, cuMemcpyPeerAsync, PASS, 31) \
-    X(476, cuMemcpyPeerAsync_ptsz, PASS, 31) \
-    X(477, cuMemcpyPeer_ptds, PASS, 31) \
-    X(478, cuMemcpy_ptds, PASS, 31) \
-    X(479, cuMemcpy_v2, PASS, 31) \
-    X(480, cuMemsetD16, PASS, 31) \
-    X(481, cuMemsetD16Async, PASS, 31) \
-    X(482, cuMemsetD16Async_ptsz, PASS, 31) \
-    X(483, cuMemsetD16_v2, PASS, 31) \
-    X(484, cuMemsetD16_v2_ptds, PASS, 31) \
-    X(485, cuMemsetD2D16, PASS, 31) \
-    X(486, cuMemsetD2D16Async, PASS, 31) \
-    X(487, cuMemsetD2D16Async_ptsz, PASS, 31) \
-    X(488, cuMemsetD2D16_v2, PASS, 31) \
-    X(489, cuMemsetD2D16_v2_ptds, PASS, 31) \
-    X(490, cuMemsetD2D32, PASS, 31) \
-    X(491, cuMemsetD2D32Async, PASS, 31) \
-    X(492, cuMemsetD2D32Async_ptsz, PASS, 31) \
-    X(493, cuMemsetD2D32_v2, PASS, 31) \
-    X(494, cuMemsetD2D32_v2_ptds, PASS, 31) \
-    X(495, cuMemsetD2D8, PASS, 31) \
-    X(496, cuMemsetD2D8Async, PASS, 31) \
-    X(497, cuMemsetD2D8Async_ptsz, PASS, 31) \
-    X(498, cuMemsetD2D8_v2, PASS, 31) \
-    X(499, cuMemsetD2D8_v2_ptds, PASS, 31) \
-    X(500, cuMemsetD32, PASS, 31) \
-    X(501, cuMemsetD32Async, PASS, 31) \
-    X(502, cuMemsetD32Async_ptsz, PASS, 31) \
-    X(503, cuMemsetD32_v2, PASS, 31) \
-    X(504, cuMemsetD32_v2_ptds, PASS, 31) \
-    X(505, cuMemsetD8, PASS, 31) \
-    X(506, cuMemsetD8Async, PASS, 31) \
-    X(507, cuMemsetD8Async_ptsz, PASS, 31) \
-    X(508, cuMemsetD8_v2, PASS, 31) \
-    X(509, cuMemsetD8_v2_ptds, PASS, 31) \
+    X(404, cuMemUnmap, RELEASE, 41) \
+    X(405, cuMemcpy, PASS, 32) \
+    X(406, cuMemcpy2D, PASS, 32) \
+    X(407, cuMemcpy2DAsync, PASS, 32) \
+    X(408, cuMemcpy2DAsync_v2, PASS, 32) \
+    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 32) \
+    X(410, cuMemcpy2DUnaligned, PASS, 32) \
+    X(411, cuMemcpy2DUnaligned_v2, PASS, 32) \
+    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 32) \
+    X(413, cuMemcpy2D_v2, PASS, 32) \
+    X(414, cuMemcpy2D_v2_ptds, PASS, 32) \
+    X(415, cuMemcpy3D, PASS, 32) \
+    X(416, cuMemcpy3DAsync, PASS, 32) \
+    X(417, cuMemcpy3DAsync_v2, PASS, 32) \
+    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 32) \
+    X(419, cuMemcpy3DBatchAsync, PASS, 32) \
+    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 32) \
+    X(421, cuMemcpy3DBatchAsync_v2, PASS, 32) \
+    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 32) \
+    X(423, cuMemcpy3DPeer, PASS, 32) \
+    X(424, cuMemcpy3DPeerAsync, PASS, 32) \
+    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 32) \
+    X(426, cuMemcpy3DPeer_ptds, PASS, 32) \
+    X(427, cuMemcpy3D_v2, PASS, 32) \
+    X(428, cuMemcpy3D_v2_ptds, PASS, 32) \
+    X(429, cuMemcpyAsync, PASS, 32) \
+    X(430, cuMemcpyAsync_ptsz, PASS, 32) \
+    X(431, cuMemcpyAtoA, PASS, 32) \
+    X(432, cuMemcpyAtoA_v2, PASS, 32) \
+    X(433, cuMemcpyAtoA_v2_ptds, PASS, 32) \
+    X(434, cuMemcpyAtoD, PASS, 32) \
+    X(435, cuMemcpyAtoD_v2, PASS, 32) \
+    X(436, cuMemcpyAtoD_v2_ptds, PASS, 32) \
+    X(437, cuMemcpyAtoH, PASS, 32) \
+    X(438, cuMemcpyAtoHAsync, PASS, 32) \
+    X(439, cuMemcpyAtoHAsync_v2, PASS, 32) \
+    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 32) \
+    X(441, cuMemcpyAtoH_v2, PASS, 32) \
+    X(442, cuMemcpyAtoH_v2_ptds, PASS, 32) \
+    X(443, cuMemcpyBatchAsync, PASS, 32) \
+    X(444, cuMemcpyBatchAsync_ptsz, PASS, 32) \
+    X(445, cuMemcpyBatchAsync_v2, PASS, 32) \
+    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 32) \
+    X(447, cuMemcpyDtoA, PASS, 32) \
+    X(448, cuMemcpyDtoA_v2, PASS, 32) \
+    X(449, cuMemcpyDtoA_v2_ptds, PASS, 32) \
+    X(450, cuMemcpyDtoD, PASS, 32) \
+    X(451, cuMemcpyDtoDAsync, PASS, 32) \
+    X(452, cuMemcpyDtoDAsync_v2, PASS, 32) \
+    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 32) \
+    X(454, cuMemcpyDtoD_v2, PASS, 32) \
+    X(455, cuMemcpyDtoD_v2_ptds, PASS, 32) \
+    X(456, cuMemcpyDtoH, PASS, 32) \
+    X(457, cuMemcpyDtoHAsync, PASS, 32) \
+    X(458, cuMemcpyDtoHAsync_v2, PASS, 32) \
+    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 32) \
+    X(460, cuMemcpyDtoH_v2, PASS, 32) \
+    X(461, cuMemcpyDtoH_v2_ptds, PASS, 32) \
+    X(462, cuMemcpyHtoA, PASS, 32) \
+    X(463, cuMemcpyHtoAAsync, PASS, 32) \
+    X(464, cuMemcpyHtoAAsync_v2, PASS, 32) \
+    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 32) \
+    X(466, cuMemcpyHtoA_v2, PASS, 32) \
+    X(467, cuMemcpyHtoA_v2_ptds, PASS, 32) \
+    X(468, cuMemcpyHtoD, PASS, 32) \
+    X(469, cuMemcpyHtoDAsync, PASS, 32) \
+    X(470, cuMemcpyHtoDAsync_v2, PASS, 32) \
+    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 32) \
+    X(472, cuMemcpyHtoD_v2, PASS, 32) \
+    X(473, cuMemcpyHtoD_v2_ptds, PASS, 32) \
+    X(474, cuMemcpyPeer, PASS, 32) \
+    X(475, cuMemcpyPeerAsync, PASS, 32) \
+    X(476, cuMemcpyPeerAsync_ptsz, PASS, 32) \
+    X(477, cuMemcpyPeer_ptds, PASS, 32) \
+    X(478, cuMemcpy_ptds, PASS, 32) \
+    X(479, cuMemcpy_v2, PASS, 32) \
+    X(480, cuMemsetD16, PASS, 32) \
+    X(481, cuMemsetD16Async, PASS, 32) \
+    X(482, cuMemsetD16Async_ptsz, PASS, 32) \
+    X(483, cuMemsetD16_v2, PASS, 32) \
+    X(484, cuMemsetD16_v2_ptds, PASS, 32) \
+    X(485, cuMemsetD2D16, PASS, 32) \
+    X(486, cuMemsetD2D16Async, PASS, 32) \
+    X(487, cuMemsetD2D16Async_ptsz, PASS, 32) \
+    X(488, cuMemsetD2D16_v2, PASS, 32) \
+    X(489, cuMemsetD2D16_v2_ptds, PASS, 32) \
+    X(490, cuMemsetD2D32, PASS, 32) \
+    X(491, cuMemsetD2D32Async, PASS, 32) \
+    X(492, cuMemsetD2D32Async_ptsz, PASS, 32) \
+    X(493, cuMemsetD2D32_v2, PASS, 32) \
+    X(494, cuMemsetD2D32_v2_ptds, PASS, 32) \
+    X(495, cuMemsetD2D8, PASS, 32) \
+    X(496, cuMemsetD2D8Async, PASS, 32) \
+    X(497, cuMemsetD2D8Async_ptsz, PASS, 32) \
+    X(498, cuMemsetD2D8_v2, PASS, 32) \
+    X(499, cuMemsetD2D8_v2_ptds, PASS, 32) \
+    X(500, cuMemsetD32, PASS, 32) \
+    X(501, cuMemsetD32Async, PASS, 32) \
+    X(502, cuMemsetD32Async_ptsz, PASS, 32) \
+    X(503, cuMemsetD32_v2, PASS, 32) \
+    X(504, cuMemsetD32_v2_ptds, PASS, 32) \
+    X(505, cuMemsetD8, PASS, 32) \
+    X(506, cuMemsetD8Async, PASS, 32) \
+    X(507, cuMemsetD8Async_ptsz, PASS, 32) \
+    X(508, cuMemsetD8_v2, PASS, 32) \
+    X(509, cuMemsetD8_v2_ptds, PASS, 32) \
     X(510, cuMipmappedArrayCreate, PASS, 0) \
     X(511, cuMipmappedArrayDestroy, PASS, 0) \
     X(512, cuMipmappedArrayGetLevel, PASS, 1) \
@@ -531,15 +531,15 @@
     X(525, cuModuleLoadDataEx, PASS, 2) \
     X(526, cuModuleLoadFatBinary, PASS, 2) \
     X(527, cuModuleUnload, PASS, 2) \
-    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 41) \
-    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 41) \
-    X(530, cuMulticastAddDevice, PASS, 42) \
-    X(531, cuMulticastBindAddr, PASS, 42) \
-    X(532, cuMulticastBindMem, PASS, 42) \
-    X(533, cuMulticastCreate, PASS, 42) \
-    X(534, cuMulticastGetGranularity, PASS, 42) \
-    X(535, cuMulticastUnbind, PASS, 42) \
-    X(536, cuNNSetAllocator, PASS, 41) \
+    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 42) \
+    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 42) \
+    X(530, cuMulticastAddDevice, PASS, 43) \
+    X(531, cuMulticastBindAddr, PASS, 43) \
+    X(532, cuMulticastBindMem, PASS, 43) \
+    X(533, cuMulticastCreate, PASS, 43) \
+    X(534, cuMulticastGetGranularity, PASS, 43) \
+    X(535, cuMulticastUnbind, PASS, 43) \
+    X(536, cuNNSetAllocator, PASS, 42) \
     X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 17) \
     X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 17) \
     X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 17) \
@@ -565,62 +565,62 @@
     X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 9) \
     X(560, cuStreamAddCallback, PASS, 9) \
     X(561, cuStreamAddCallback_ptsz, PASS, 9) \
-    X(562, cuStreamAttachMemAsync, PASS, 26) \
-    X(563, cuStreamAttachMemAsync_ptsz, PASS, 26) \
+    X(562, cuStreamAttachMemAsync, PASS, 27) \
+    X(563, cuStreamAttachMemAsync_ptsz, PASS, 27) \
     X(564, cuStreamBatchMemOp, PASS, 9) \
     X(565, cuStreamBatchMemOp_ptsz, PASS, 9) \
     X(566, cuStreamBatchMemOp_v2, PASS, 9) \
     X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 9) \
-    X(568, cuStreamBeginCapture, PASS, 43) \
-    X(569, cuStreamBeginCaptureToGraph, PASS, 43) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 43) \
-    X(571, cuStreamBeginCapture_ptsz, PASS, 43) \
-    X(572, cuStreamBeginCapture_v2, PASS, 43) \
-    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 43) \
-    X(574, cuStreamCopyAttributes, PASS, 22) \
-    X(575, cuStreamCopyAttributes_ptsz, PASS, 22) \
-    X(576, cuStreamCreate, PASS, 22) \
-    X(577, cuStreamCreateForCaptureToCig, PASS, 22) \
-    X(578, cuStreamCreateWithPriority, PASS, 22) \
-    X(579, cuStreamDestroy, PASS, 22) \
-    X(580, cuStreamDestroy_v2, PASS, 22) \
-    X(581, cuStreamEndCapture, PASS, 43) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 43) \
-    X(583, cuStreamGetAttribute, PASS, 22) \
-    X(584, cuStreamGetAttribute_ptsz, PASS, 22) \
-    X(585, cuStreamGetCaptureInfo, PASS, 43) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 43) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 43) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 43) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 43) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 43) \
-    X(591, cuStreamGetCtx, PASS, 22) \
-    X(592, cuStreamGetCtx_ptsz, PASS, 22) \
-    X(593, cuStreamGetCtx_v2, PASS, 22) \
-    X(594, cuStreamGetCtx_v2_ptsz, PASS, 22) \
-    X(595, cuStreamGetDevice, PASS, 22) \
-    X(596, cuStreamGetDevice_ptsz, PASS, 22) \
-    X(597, cuStreamGetFlags, PASS, 22) \
-    X(598, cuStreamGetFlags_ptsz, PASS, 22) \
-    X(599, cuStreamGetGreenCtx, PASS, 22) \
-    X(600, cuStreamGetId, PASS, 22) \
-    X(601, cuStreamGetId_ptsz, PASS, 22) \
-    X(602, cuStreamGetPriority, PASS, 22) \
-    X(603, cuStreamGetPriority_ptsz, PASS, 22) \
-    X(604, cuStreamIsCapturing, PASS, 43) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 43) \
+    X(568, cuStreamBeginCapture, PASS, 44) \
+    X(569, cuStreamBeginCaptureToGraph, PASS, 44) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 44) \
+    X(571, cuStreamBeginCapture_ptsz, PASS, 44) \
+    X(572, cuStreamBeginCapture_v2, PASS, 44) \
+    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 44) \
+    X(574, cuStreamCopyAttributes, PASS, 23) \
+    X(575, cuStreamCopyAttributes_ptsz, PASS, 23) \
+    X(576, cuStreamCreate, PASS, 23) \
+    X(577, cuStreamCreateForCaptureToCig, PASS, 23) \
+    X(578, cuStreamCreateWithPriority, PASS, 23) \
+    X(579, cuStreamDestroy, PASS, 23) \
+    X(580, cuStreamDestroy_v2, PASS, 23) \
+    X(581, cuStreamEndCapture, PASS, 44) \
+    X(582, cuStreamEndCapture_ptsz, PASS, 44) \
+    X(583, cuStreamGetAttribute, PASS, 23) \
+    X(584, cuStreamGetAttribute_ptsz, PASS, 23) \
+    X(585, cuStreamGetCaptureInfo, PASS, 44) \
+    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 44) \
+    X(587, cuStreamGetCaptureInfo_v2, PASS, 44) \
+    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 44) \
+    X(589, cuStreamGetCaptureInfo_v3, PASS, 44) \
+    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 44) \
+    X(591, cuStreamGetCtx, PASS, 23) \
+    X(592, cuStreamGetCtx_ptsz, PASS, 23) \
+    X(593, cuStreamGetCtx_v2, PASS, 23) \
+    X(594, cuStreamGetCtx_v2_ptsz, PASS, 23) \
+    X(595, cuStreamGetDevice, PASS, 23) \
+    X(596, cuStreamGetDevice_ptsz, PASS, 23) \
+    X(597, cuStreamGetFlags, PASS, 23) \
+    X(598, cuStreamGetFlags_ptsz, PASS, 23) \
+    X(599, cuStreamGetGreenCtx, PASS, 23) \
+    X(600, cuStreamGetId, PASS, 23) \
+    X(601, cuStreamGetId_ptsz, PASS, 23) \
+    X(602, cuStreamGetPriority, PASS, 23) \
+    X(603, cuStreamGetPriority_ptsz, PASS, 23) \
+    X(604, cuStreamIsCapturing, PASS, 44) \
+    X(605, cuStreamIsCapturing_ptsz, PASS, 44) \
     X(606, cuStreamQuery, PASS, 9) \
     X(607, cuStreamQuery_ptsz, PASS, 9) \
-    X(608, cuStreamSetAttribute, PASS, 22) \
-    X(609, cuStreamSetAttribute_ptsz, PASS, 22) \
-    X(610, cuStreamSetFlags, PASS, 22) \
-    X(611, cuStreamSetFlags_ptsz, PASS, 22) \
+    X(608, cuStreamSetAttribute, PASS, 23) \
+    X(609, cuStreamSetAttribute_ptsz, PASS, 23) \
+    X(610, cuStreamSetFlags, PASS, 23) \
+    X(611, cuStreamSetFlags_ptsz, PASS, 23) \
     X(612, cuStreamSynchronize, PASS, 9) \
     X(613, cuStreamSynchronize_ptsz, PASS, 9) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 43) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 43) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 43) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 43) \
+    X(614, cuStreamUpdateCaptureDependencies, PASS, 44) \
+    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 44) \
+    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 44) \
+    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 44) \
     X(618, cuStreamWaitEvent, PASS, 9) \
     X(619, cuStreamWaitEvent_ptsz, PASS, 9) \
     X(620, cuStreamWaitValue32, PASS, 9) \
@@ -639,56 +639,56 @@
     X(633, cuStreamWriteValue64_ptsz, PASS, 9) \
     X(634, cuStreamWriteValue64_v2, PASS, 9) \
     X(635, cuStreamWriteValue64_v2_ptsz, PASS, 9) \
-    X(636, cuSurfObjectCreate, PASS, 44) \
-    X(637, cuSurfObjectDestroy, PASS, 44) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 44) \
-    X(639, cuSurfRefCreate, PASS, 44) \
-    X(640, cuSurfRefDestroy, PASS, 44) \
-    X(641, cuSurfRefGetArray, PASS, 44) \
-    X(642, cuSurfRefGetFormat, PASS, 44) \
-    X(643, cuSurfRefSetArray, PASS, 44) \
-    X(644, cuSurfRefSetFormat, PASS, 44) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 44) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 44) \
-    X(647, cuTensorMapEncodeTiled, PASS, 44) \
-    X(648, cuTensorMapReplaceAddress, PASS, 44) \
-    X(649, cuTexObjectCreate, PASS, 44) \
-    X(650, cuTexObjectDestroy, PASS, 44) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 44) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 44) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 44) \
-    X(654, cuTexRefCreate, PASS, 44) \
-    X(655, cuTexRefDestroy, PASS, 44) \
-    X(656, cuTexRefGetAddress, PASS, 44) \
-    X(657, cuTexRefGetAddressMode, PASS, 44) \
-    X(658, cuTexRefGetAddress_v2, PASS, 44) \
-    X(659, cuTexRefGetArray, PASS, 44) \
-    X(660, cuTexRefGetBorderColor, PASS, 44) \
-    X(661, cuTexRefGetFilterMode, PASS, 44) \
-    X(662, cuTexRefGetFlags, PASS, 44) \
-    X(663, cuTexRefGetFormat, PASS, 44) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 44) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 44) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 44) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 44) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 44) \
-    X(669, cuTexRefSetAddress, PASS, 44) \
-    X(670, cuTexRefSetAddress2D, PASS, 44) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 44) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 44) \
-    X(673, cuTexRefSetAddressMode, PASS, 44) \
-    X(674, cuTexRefSetAddress_v2, PASS, 44) \
-    X(675, cuTexRefSetArray, PASS, 44) \
-    X(676, cuTexRefSetBorderColor, PASS, 44) \
-    X(677, cuTexRefSetFilterMode, PASS, 44) \
-    X(678, cuTexRefSetFlags, PASS, 44) \
-    X(679, cuTexRefSetFormat, PASS, 44) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 44) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 44) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 44) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 44) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 44) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 43) \
+    X(636, cuSurfObjectCreate, PASS, 45) \
+    X(637, cuSurfObjectDestroy, PASS, 45) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 45) \
+    X(639, cuSurfRefCreate, PASS, 45) \
+    X(640, cuSurfRefDestroy, PASS, 45) \
+    X(641, cuSurfRefGetArray, PASS, 45) \
+    X(642, cuSurfRefGetFormat, PASS, 45) \
+    X(643, cuSurfRefSetArray, PASS, 45) \
+    X(644, cuSurfRefSetFormat, PASS, 45) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 45) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 45) \
+    X(647, cuTensorMapEncodeTiled, PASS, 45) \
+    X(648, cuTensorMapReplaceAddress, PASS, 45) \
+    X(649, cuTexObjectCreate, PASS, 45) \
+    X(650, cuTexObjectDestroy, PASS, 45) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 45) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 45) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 45) \
+    X(654, cuTexRefCreate, PASS, 45) \
+    X(655, cuTexRefDestroy, PASS, 45) \
+    X(656, cuTexRefGetAddress, PASS, 45) \
+    X(657, cuTexRefGetAddressMode, PASS, 45) \
+    X(658, cuTexRefGetAddress_v2, PASS, 45) \
+    X(659, cuTexRefGetArray, PASS, 45) \
+    X(660, cuTexRefGetBorderColor, PASS, 45) \
+    X(661, cuTexRefGetFilterMode, PASS, 45) \
+    X(662, cuTexRefGetFlags, PASS, 45) \
+    X(663, cuTexRefGetFormat, PASS, 45) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 45) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 45) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 45) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 45) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 45) \
+    X(669, cuTexRefSetAddress, PASS, 45) \
+    X(670, cuTexRefSetAddress2D, PASS, 45) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 45) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 45) \
+    X(673, cuTexRefSetAddressMode, PASS, 45) \
+    X(674, cuTexRefSetAddress_v2, PASS, 45) \
+    X(675, cuTexRefSetArray, PASS, 45) \
+    X(676, cuTexRefSetBorderColor, PASS, 45) \
+    X(677, cuTexRefSetFilterMode, PASS, 45) \
+    X(678, cuTexRefSetFlags, PASS, 45) \
+    X(679, cuTexRefSetFormat, PASS, 45) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 45) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 45) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 45) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 45) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 45) \
+    X(685, cuThreadExchangeStreamCaptureMode, PASS, 44) \
     X(686, cuUserObjectCreate, PASS, 20) \
     X(687, cuUserObjectRelease, PASS, 20) \
     X(688, cuUserObjectRetain, PASS, 20) \
@@ -707,6 +707,7 @@
     X(29, cuCtxDestroy) \
     X(30, cuCtxDestroy_v2) \
     X(31, cuCtxDetach) \
+    X(87, cuDeviceGraphMemTrim) \
     X(89, cuDevicePrimaryCtxRelease) \
     X(90, cuDevicePrimaryCtxRelease_v2) \
     X(91, cuDevicePrimaryCtxReset) \
@@ -716,6 +717,14 @@
     X(100, cuDeviceTotalMem_v2) \
     X(159, cuGetProcAddress) \
     X(160, cuGetProcAddress_v2) \
+    X(194, cuGraphExecDestroy) \
+    X(218, cuGraphInstantiate) \
+    X(219, cuGraphInstantiateWithFlags) \
+    X(220, cuGraphInstantiateWithParams) \
+    X(221, cuGraphInstantiateWithParams_ptsz) \
+    X(222, cuGraphInstantiate_v2) \
+    X(251, cuGraphUpload) \
+    X(252, cuGraphUpload_ptsz) \
     X(279, cuInit) \
     X(332, cuMemAlloc) \
     X(333, cuMemAllocAsync) \
@@ -756,37 +765,38 @@
     X(11, "pass", "uncounted-external", "not counted here yet: imported graphics or foreign memory; the agent charges it as residual") \
     X(12, "pass", "device-facts", "facts about the card; its SM count and identity stay true, for tuned libraries rely on them") \
     X(13, "pass", "pool-facts", "changes or reads how a pool behaves; its bytes are read back at every charge") \
-    X(14, "pass", "uncounted-graphs", "not counted here yet: executable graphs and their memory nodes; the agent charges them as residual") \
+    X(14, "release", "graphs", "what graphs have reserved may shrink") \
     X(15, "virtualise", "memory", "total is the grant, free is what the container may still take") \
     X(16, "pass", "graphics", "graphics interoperability: that memory belongs to the graphics side; the agent counts its processes") \
     X(17, "pass", "code-facts", "reads or tunes code that is loaded already") \
     X(18, "pass", "tables", "the driver proves itself to its runtime through the addresses in these tables, so they stay untouched") \
     X(19, "resolve", "look-up", "the answer is wrapped if, and only if, it is a variant that this table knows") \
-    X(20, "pass", "graph-editing", "describes work without running it") \
-    X(21, "gate", "launch", "starts kernels") \
-    X(22, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
-    X(23, "track", "start", "the first call of any client: maps the limits page and the ledger") \
-    X(24, "pass", "ipc", "the exporting process pays") \
-    X(25, "pass", "virtual-addresses", "address space and access rights are not memory") \
-    X(26, "pass", "residency", "moves or hints at memory that is charged in full already") \
-    X(27, "reserve", "linear", "device memory by bytes; pages of the driver's granule") \
-    X(28, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
-    X(29, "pass", "host-memory", "page-locked host memory is not device memory") \
-    X(30, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
-    X(31, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
-    X(32, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
-    X(33, "release", "linear", "the driver's free succeeds first, then the charge goes") \
-    X(34, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
-    X(35, "track", "import", "memory that another process owns: the owner pays") \
-    X(36, "track", "vmm", "one more reference to physical memory that is charged already") \
-    X(37, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
-    X(38, "release", "pools", "the pool's reserved bytes shrink") \
-    X(39, "pass", "pool-sharing", "the exporting process pays") \
-    X(40, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
-    X(41, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
-    X(42, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(43, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
-    X(44, "pass", "textures", "views of memory that is charged already")
+    X(20, "pass", "graph-editing", "describes work without running it; what its memory nodes need is read from a graph when it is instantiated") \
+    X(21, "reserve", "graphs", "what the memory nodes of a graph need must fit; the charge is what the driver says graphs have reserved") \
+    X(22, "gate", "launch", "starts kernels") \
+    X(23, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
+    X(24, "track", "start", "the first call of any client: maps the limits page and the ledger") \
+    X(25, "pass", "ipc", "the exporting process pays") \
+    X(26, "pass", "virtual-addresses", "address space and access rights are not memory") \
+    X(27, "pass", "residency", "moves or hints at memory that is charged in full already") \
+    X(28, "reserve", "linear", "device memory by bytes; pages of the driver's granule") \
+    X(29, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
+    X(30, "pass", "host-memory", "page-locked host memory is not device memory") \
+    X(31, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
+    X(32, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
+    X(33, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
+    X(34, "release", "linear", "the driver's free succeeds first, then the charge goes") \
+    X(35, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
+    X(36, "track", "import", "memory that another process owns: the owner pays") \
+    X(37, "track", "vmm", "one more reference to physical memory that is charged already") \
+    X(38, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
+    X(39, "release", "pools", "the pool's reserved bytes shrink") \
+    X(40, "pass", "pool-sharing", "the exporting process pays") \
+    X(41, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(42, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
+    X(43, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(44, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
+    X(45, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real one. */
 enum {
     COT_AT_cuCtxAttach = 24,
@@ -797,6 +807,7 @@ enum {
     COT_AT_cuCtxDestroy = 29,
     COT_AT_cuCtxDestroy_v2 = 30,
     COT_AT_cuCtxDetach = 31,
+    COT_AT_cuDeviceGraphMemTrim = 87,
     COT_AT_cuDevicePrimaryCtxRelease = 89,
     COT_AT_cuDevicePrimaryCtxRelease_v2 = 90,
     COT_AT_cuDevicePrimaryCtxReset = 91,
@@ -806,6 +817,14 @@ enum {
     COT_AT_cuDeviceTotalMem_v2 = 100,
     COT_AT_cuGetProcAddress = 159,
     COT_AT_cuGetProcAddress_v2 = 160,
+    COT_AT_cuGraphExecDestroy = 194,
+    COT_AT_cuGraphInstantiate = 218,
+    COT_AT_cuGraphInstantiateWithFlags = 219,
+    COT_AT_cuGraphInstantiateWithParams = 220,
+    COT_AT_cuGraphInstantiateWithParams_ptsz = 221,
+    COT_AT_cuGraphInstantiate_v2 = 222,
+    COT_AT_cuGraphUpload = 251,
+    COT_AT_cuGraphUpload_ptsz = 252,
     COT_AT_cuInit = 279,
     COT_AT_cuMemAlloc = 332,
     COT_AT_cuMemAllocAsync = 333,

@@ -93,6 +93,7 @@ static void context_end(struct sim_context *context) {
     }
     if (!last) return;
     sim_pools_drop(context->device);
+    sim_graph_memory_forget(context->device);
     if (sim.channel[context->card]) atomic_store(&sim.channel[context->card]->error, 0);
 }
 

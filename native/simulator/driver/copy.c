@@ -16,7 +16,7 @@ static int both_usable(abi_devptr to, abi_devptr from, size_t bytes) {
     return result;
 }
 
-static int copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
+int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
     if (bytes == 0) return ABI_SUCCESS;
     int result = both_usable(to, from, bytes);
     if (result == ABI_SUCCESS) memmove((void *)to, (void *)from, bytes);
@@ -27,7 +27,7 @@ static int copy_after_all(abi_devptr to, abi_devptr from, size_t bytes) {
     struct sim_context *context;
     int result = sim_current(&context);
     if (result == ABI_SUCCESS) result = sim_wait_all(context);
-    return result == ABI_SUCCESS ? copy_now(to, from, bytes) : result;
+    return result == ABI_SUCCESS ? sim_copy_now(to, from, bytes) : result;
 }
 
 static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream handle) {
@@ -36,6 +36,8 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
     if (bytes == 0) return ABI_SUCCESS;
+    struct sim_step step = {.type = ABI_NODE_MEMCPY, .to = to, .from = from, .bytes = bytes};
+    if (sim_captured(stream, &step, &result)) return result;
     bool device;
     if ((result = sim_check_range(to, bytes, &device)) != ABI_SUCCESS) return result;
     if ((result = sim_check_range(from, bytes, &device)) != ABI_SUCCESS) return result;
@@ -115,24 +117,31 @@ SIM_EXPORT abi_result cuMemcpy2DAsync_v2_ptsz(const abi_memcpy_2d *copy, abi_str
     return cuMemcpy2DAsync_v2(copy, stream);
 }
 
+int sim_fill_now(const abi_memset_node *fill) {
+    int result = ABI_SUCCESS;
+    for (size_t row = 0; row < fill->height && result == ABI_SUCCESS && fill->width; row++) {
+        char *at = (char *)(fill->to + row * fill->pitch);
+        bool device;
+        result = sim_check_range((abi_devptr)at, fill->width * fill->element, &device);
+        if (result != ABI_SUCCESS) break;
+        if (fill->element == 1) memset(at, (int)fill->value, fill->width);
+        for (size_t i = 0; fill->element == 2 && i < fill->width; i++) ((uint16_t *)at)[i] = (uint16_t)fill->value;
+        for (size_t i = 0; fill->element == 4 && i < fill->width; i++) ((uint32_t *)at)[i] = fill->value;
+    }
+    return result;
+}
+
 /* Fills `rows` rows of `count` elements of `size` bytes. */
 static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size_t count, size_t rows,
                 abi_stream stream, bool wait) {
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (result == ABI_SUCCESS && wait) result = sim_wait_all(context);
     if (to % size || (count && rows > 1 && pitch < count * size)) return ABI_ERROR_INVALID_VALUE;
-    for (size_t row = 0; row < rows && result == ABI_SUCCESS && count; row++) {
-        char *at = (char *)(to + row * pitch);
-        bool device;
-        result = sim_check_range((abi_devptr)at, count * size, &device);
-        if (result != ABI_SUCCESS) break;
-        if (size == 1) memset(at, (int)value, count);
-        for (size_t i = 0; size == 2 && i < count; i++) ((uint16_t *)at)[i] = (uint16_t)value;
-        for (size_t i = 0; size == 4 && i < count; i++) ((uint32_t *)at)[i] = value;
-    }
-    return result;
+    struct sim_step step = {.type = ABI_NODE_MEMSET, .fill = {to, pitch, value, size, count, rows}};
+    if (result != ABI_SUCCESS || sim_captured(object, &step, &result)) return result;
+    if (wait) result = sim_wait_all(context);
+    return result == ABI_SUCCESS ? sim_fill_now(&step.fill) : result;
 }
 
 #define FILL(bits, type)                                                                                               \

@@ -156,6 +156,7 @@ static int linear_free(abi_devptr pointer) {
         return ABI_SUCCESS;
     }
     case SIM_CHUNK: return sim_chunk_free(region, pointer);
+    case SIM_GRAPH: return sim_graph_memory_free(region->graph_memory, pointer);
     default: return ABI_ERROR_INVALID_VALUE;
     }
 }
@@ -187,6 +188,7 @@ int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
             result = ABI_ERROR_INVALID_VALUE;
         if (region->kind == SIM_CHUNK && !sim_chunk_range(region, at, &start, &length))
             result = ABI_ERROR_INVALID_VALUE;
+        if (region->kind == SIM_GRAPH && !sim_graph_memory_live(region->graph_memory)) result = ABI_ERROR_INVALID_VALUE;
         if (region->kind == SIM_RESERVED) {
             uint64_t page = (at - start) / SIM_PAGE;
             if (!region->mapped[page]) result = ABI_ERROR_INVALID_VALUE;

@@ -207,7 +207,7 @@ static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS) return result;
+    if (result != ABI_SUCCESS || sim_captured_alloc(object, bytes, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_pool *pool =
         current_pool[context->device] ? current_pool[context->device] : sim_default_pool(context->device);
@@ -228,7 +228,8 @@ SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes,
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    return result == ABI_SUCCESS ? alloc_locked((struct sim_pool *)pool, bytes, pointer) : result;
+    if (result != ABI_SUCCESS || sim_captured_alloc(object, bytes, pointer, &result)) return result;
+    return alloc_locked((struct sim_pool *)pool, bytes, pointer);
 }
 SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
                                                    abi_stream stream) {
@@ -239,10 +240,12 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || pointer == 0) return result;
+    if (result != ABI_SUCCESS || pointer == 0 || sim_captured_free(object, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
-    result = region && region->kind == SIM_CHUNK ? sim_chunk_free(region, pointer) : ABI_ERROR_INVALID_VALUE;
+    result = region && region->kind == SIM_CHUNK   ? sim_chunk_free(region, pointer)
+             : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
+                                                   : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
 }

@@ -83,6 +83,7 @@ int sim_wait_stream(abi_stream handle) {
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
+    if (sim_capture_breaks(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
     return stream ? sim_wait(context, atomic_load(&stream->last)) : sim_wait_all(context);
 }
 
@@ -119,6 +120,7 @@ SIM_EXPORT abi_result cuStreamDestroy_v2(abi_stream handle) {
     struct sim_stream *stream = (struct sim_stream *)handle;
     if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD || stream->magic != SIM_STREAM_MAGIC)
         return ABI_ERROR_INVALID_HANDLE;
+    sim_capture_stream_gone(stream);
     stream->magic = 0; /* its queued work goes on, as the real one's does */
     free(stream);
     return ABI_SUCCESS;
@@ -141,6 +143,7 @@ SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
+    if (sim_capture_breaks(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
     struct sim_channel *channel = sim.channel[context->card];
     uint64_t last = stream ? atomic_load(&stream->last) : atomic_load(&channel->put);
     if (atomic_load_explicit(&channel->completed, memory_order_acquire) >= last) return ABI_SUCCESS;
@@ -158,7 +161,9 @@ SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsi
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    return event && ((struct sim_event *)event)->magic == SIM_EVENT_MAGIC ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
+    if (!event || ((struct sim_event *)event)->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    sim_capture_joins(stream, (struct sim_event *)event);
+    return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuStreamWaitEvent_ptsz(abi_stream handle, abi_event event, unsigned flags) {
     return cuStreamWaitEvent(handle, event, flags);
@@ -202,14 +207,6 @@ SIM_EXPORT abi_result cuStreamGetId(abi_stream handle, unsigned long long *id) {
     if (result == ABI_SUCCESS && id) *id = copy.id;
     return result;
 }
-SIM_EXPORT abi_result cuStreamIsCapturing(abi_stream handle, int *status) {
-    SIM_ENTER("cuStreamIsCapturing");
-    (void)handle;
-    if (!status) return ABI_ERROR_INVALID_VALUE;
-    *status = ABI_CAPTURE_NONE;
-    return ABI_SUCCESS;
-}
-
 /* ---- events ---- */
 
 static bool cell_take(uint32_t card, uint32_t *cell) {
@@ -276,6 +273,7 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     if (result != ABI_SUCCESS) return result;
     if (context->card != event->context->card) return ABI_ERROR_INVALID_HANDLE;
     if (event->item) sim_wait(context, event->item);
+    if (sim_captured_event(stream, event)) return ABI_SUCCESS;
     atomic_store_explicit(&sim.channel[context->card]->cells[event->cell], 0, memory_order_relaxed);
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);
@@ -301,6 +299,7 @@ SIM_EXPORT abi_result cuEventQuery(abi_event handle) {
     SIM_ENTER("cuEventQuery");
     struct sim_event *event;
     int result = event_of(handle, &event);
+    if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
     if (result != ABI_SUCCESS || event_done(event)) return result;
     ring_doorbell();
     return ABI_ERROR_NOT_READY;
@@ -309,6 +308,7 @@ SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
     SIM_ENTER("cuEventSynchronize");
     struct sim_event *event;
     int result = event_of(handle, &event);
+    if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
     if (result == ABI_SUCCESS) result = sim_wait(event->context, event->item);
     sim_pools_settle();
     return result;
@@ -349,6 +349,8 @@ static int launch(struct sim_function *function, uint64_t blocks, uint64_t threa
     if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
     if (blocks == 0 || threads == 0 || threads > 1024) return ABI_ERROR_INVALID_VALUE;
     struct sim_item item = {.kind = SIM_ITEM_KERNEL, .duration_ns = function->duration_ns, .error = function->error};
+    struct sim_step step = {.type = ABI_NODE_KERNEL, .item = item};
+    if (sim_captured(stream, &step, &result)) return result;
     return sim_submit(context, stream, &item, NULL);
 }
 

@@ -32,7 +32,7 @@ struct sim_context {
 };
 
 /* A run of pages of the address space. */
-enum sim_region_kind { SIM_FREE, SIM_LARGE, SIM_SMALLS, SIM_MANAGED, SIM_CHUNK, SIM_RESERVED };
+enum sim_region_kind { SIM_FREE, SIM_LARGE, SIM_SMALLS, SIM_MANAGED, SIM_CHUNK, SIM_RESERVED, SIM_GRAPH };
 struct sim_region {
     enum sim_region_kind kind;
     uint64_t page, pages; /* first page and number of pages in the arena */
@@ -51,6 +51,8 @@ struct sim_region {
     struct sim_region *next_chunk;
     /* SIM_RESERVED: the physical block behind each page, or NULL */
     struct sim_physical **mapped;
+    /* SIM_GRAPH */
+    struct sim_graph_memory *graph_memory;
 };
 
 struct sim_physical {
@@ -85,14 +87,27 @@ struct sim_stream {
     unsigned flags;
     int priority;
     uint64_t id;
-    _Atomic uint64_t last; /* number of the last item submitted through it */
+    _Atomic uint64_t last;    /* number of the last item submitted through it */
+    _Atomic uint64_t capture; /* id of the capture that it is part of; 0 = it runs what it is given */
 };
 struct sim_event {
     uint32_t magic;
     struct sim_context *context;
     unsigned flags;
     uint32_t cell;
-    uint64_t item; /* 0 = never recorded */
+    uint64_t item;    /* 0 = never recorded */
+    uint64_t capture; /* it was recorded into this one */
+};
+
+/* What one node of a graph does when its turn comes. */
+struct sim_step {
+    int type; /* ABI_NODE_* */
+    struct sim_item item;
+    abi_devptr to, from;
+    uint64_t bytes;
+    abi_memset_node fill;
+    struct sim_graph_memory *memory;
+    struct sim_graph *child;
 };
 
 struct sim_state {
@@ -148,6 +163,46 @@ bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_de
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
 void sim_pools_drop(int device); /* the card's last context is gone: pools keep nothing */
 void sim_pools_settle(void);     /* takes the lock: gives unused chunks back, as synchronising does */
+
+/* graph_memory.c: addresses of memory nodes, and what the card has reserved for them; all under sim.lock */
+int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out);
+void sim_graph_memory_keep(struct sim_graph_memory *memory);
+void sim_graph_memory_drop(struct sim_graph_memory *memory);
+abi_devptr sim_graph_memory_address(const struct sim_graph_memory *memory);
+uint64_t sim_graph_memory_bytes(const struct sim_graph_memory *memory);
+int sim_graph_memory_device(const struct sim_graph_memory *memory);
+/* An executable graph uses it from claim to leave; back puts bytes of the card behind it. */
+void sim_graph_memory_claim(struct sim_graph_memory *memory);
+void sim_graph_memory_leave(struct sim_graph_memory *memory);
+int sim_graph_memory_back(struct sim_graph_memory *memory);
+/* Allocated from begin to free, and busy until item `number` is done. */
+bool sim_graph_memory_live(const struct sim_graph_memory *memory);
+void sim_graph_memory_begin(struct sim_graph_memory *memory);
+void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number);
+int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer);
+void sim_graph_memory_forget(int device); /* the card's last context is gone */
+
+/* graph.c; all under sim.lock */
+struct sim_graph *sim_graph_new(void);
+void sim_graph_end(struct sim_graph *graph);
+int sim_graph_add(struct sim_graph *graph, const struct sim_step *step, abi_graph_node *out);
+abi_graph_node *sim_graph_last(struct sim_graph *graph);
+int sim_graph_alloc_step(int device, uint64_t bytes, struct sim_step *step);
+int sim_graph_free_step(abi_devptr pointer, struct sim_step *step);
+
+/* capture.c: true when the call is recorded (or refused) instead of run; *result is then its answer */
+bool sim_captured(struct sim_stream *stream, const struct sim_step *step, int *result);
+bool sim_captured_alloc(struct sim_stream *stream, uint64_t bytes, abi_devptr *pointer, int *result);
+bool sim_captured_free(struct sim_stream *stream, abi_devptr pointer, int *result);
+bool sim_captured_event(struct sim_stream *stream, struct sim_event *event);
+void sim_capture_joins(struct sim_stream *stream, const struct sim_event *event);
+/* A call that would wait for a stream that is being captured: refused, and the capture is void. */
+bool sim_capture_breaks(struct sim_stream *stream);
+void sim_capture_stream_gone(struct sim_stream *stream);
+
+/* copy.c: without waiting for what was submitted before */
+int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
+int sim_fill_now(const abi_memset_node *fill);
 
 /* vmm.c */
 void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);

@@ -85,6 +85,8 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
 }
 
+#include "client_graphs.h"
+
 /* The next command: those of the command line first. */
 static int next(char ***words, char *line, int size) {
     if (!**words) return fgets(line, size, stdin) != NULL;
@@ -277,7 +279,7 @@ int main(int argc, char **argv) {
             abort();
         } else if (!strcmp(word, "kill-self")) {
             kill(getpid(), SIGKILL);
-        } else {
+        } else if (!graph_command(word, a, b, c, &result, &value)) {
             fprintf(stderr, "client: no such command: %s\n", word);
             return 2;
         }

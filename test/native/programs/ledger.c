@@ -104,6 +104,7 @@ abi_result cot_current(uint32_t *card, void **context) {
     return ABI_SUCCESS;
 }
 void cot_pools_trim(uint32_t card) {}
+void cot_graphs_trim(uint32_t card) {}
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 abi_result cot_cuMemFree_v2(abi_devptr pointer);
