@@ -8,6 +8,7 @@ import type { Goal, Row } from '../row.ts';
 import { median, medianDifference } from '../statistics.ts';
 import { startCaller, takeTurns } from './caller.ts';
 import { instructionsPerCall, whyNoCallgrind } from './instructions.ts';
+import { measureStarts } from './starts.ts';
 
 const LAUNCH_NS: Goal = { most: 5 };
 const LAUNCH_INSTRUCTIONS: Goal = { most: 60 };
@@ -160,6 +161,7 @@ export const interposer: Bench = {
   what: 'what the interposer adds to a launch and to an allocation',
   async run(scope, options) {
     const rows = await countInstructions(scope, options);
+    rows.push(...measureStarts(scope, options));
     for (const subject of SUBJECTS) {
       options.note(`interposer: ${subject.name}`);
       rows.push(...(await measure(idleGround(), subject, options)));

@@ -4,8 +4,9 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { makeGrant } from '../../support/grant.ts';
-import { BUILD, startNode, type Teardown } from '../../support/node.ts';
+import { setTimeout as delay } from 'node:timers/promises';
+import { MIB, makeGrant } from '../../support/grant.ts';
+import { BUILD, type SimulatedNode, startNode, type Teardown } from '../../support/node.ts';
 import { type Bench, withTeardown } from '../bench.ts';
 import { environmentOf, idleGround, type Setting } from '../ground.ts';
 import type { Row } from '../row.ts';
@@ -13,9 +14,14 @@ import { maximum, median, quantile } from '../statistics.ts';
 
 const DIRECT = 'the same without the interposer';
 
-/** The program's lines, each a number. */
-async function storm(scope: Teardown, words: readonly string[], env: Record<string, string>): Promise<number[]> {
-  const child = spawn(join(BUILD, 'bench/storm'), words, { env, stdio: ['ignore', 'pipe', 'inherit'] });
+/** What a program of BUILD prints. */
+async function run(
+  scope: Teardown,
+  program: string,
+  words: readonly string[],
+  env: Record<string, string>,
+): Promise<string> {
+  const child = spawn(join(BUILD, program), words, { env, stdio: ['ignore', 'pipe', 'inherit'] });
   scope.teardown(() => {
     child.kill('SIGKILL');
   });
@@ -24,8 +30,13 @@ async function storm(scope: Teardown, words: readonly string[], env: Record<stri
     text += part.toString();
   });
   const [code] = await once(child, 'close');
-  if (code !== 0) throw new Error(`storm ${words.join(' ')} ended with ${code}`);
-  return text.trim().split('\n').map(Number);
+  if (code !== 0) throw new Error(`${program} ${words.join(' ')} ended with ${code}`);
+  return text;
+}
+
+/** The storm program's lines, each a number. */
+async function storm(scope: Teardown, words: readonly string[], env: Record<string, string>): Promise<number[]> {
+  return (await run(scope, 'bench/storm', words, env)).trim().split('\n').map(Number);
 }
 
 /** Samples of both sides, in turns; a fresh grant each time. */
@@ -45,6 +56,48 @@ async function bothSides(
   return found;
 }
 
+const [WORKERS, KILLS_PER_SECOND, MOST_BYTES] = [32, 75, 32 * MIB];
+/** The memory of the dead may take so long to come back. */
+const LEAK_AFTER_MS = 1000;
+
+type Killed = { readonly longestMs: number; readonly kills: number; readonly gotBytes: number };
+
+/** Processes that allocate and free while some of them are killed all the time; and what one that starts after all of them
+ * have ended can get. */
+async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, seconds: number): Promise<Killed> {
+  const env = environmentOf(setting);
+  const words = [WORKERS, seconds, KILLS_PER_SECOND, MOST_BYTES, 5].map(String);
+  const told = JSON.parse(await run(scope, 'tests/racer', words, env)) as Killed;
+  await delay(LEAK_AFTER_MS);
+  const { granuleBytes = 0, contextBytes = 0 } = node.books().cards[0] ?? {};
+  const fill = ['libcuda.so.1', 'init', 'context 0', `fill-all ${granuleBytes}`];
+  const [, , filled = ''] = (await run(scope, 'tests/client', fill, env)).split('\n');
+  return { ...told, gotBytes: contextBytes + Number(filled.split(' ')[1]) * granuleBytes };
+}
+
+async function killStorm(scope: Teardown, node: SimulatedNode, grant: Setting, quick: boolean): Promise<Row[]> {
+  const seconds = quick ? 4 : 14;
+  const direct = await killSome(scope, node, { lib: node.lib }, seconds);
+  const interposed = await killSome(scope, node, grant, seconds);
+  const kills = `${interposed.kills} of ${WORKERS} processes killed in ${seconds} s`;
+  return [
+    {
+      name: 'storm.kill.longest_stall_ms',
+      value: interposed.longestMs,
+      unit: 'ms',
+      reference: { value: direct.longestMs, what: `the longest cuMemAlloc, ${kills}; ${DIRECT}` },
+      goal: { most: 10, floor: true },
+    },
+    {
+      name: 'storm.kill.leaked_bytes',
+      value: node.usable(0) - interposed.gotBytes,
+      unit: 'bytes',
+      reference: { value: direct.gotBytes, what: `${kills}: what a process gets a second later, of the whole card` },
+      goal: { most: 0 },
+    },
+  ];
+}
+
 export const storms: Bench = {
   name: 'storm',
   what: 'processes that start all at once, and memory of killed ones',
@@ -60,7 +113,7 @@ export const storms: Bench = {
       ] as const) {
         const without = quantile(direct, share);
         rows.push({
-          name: `storm.start_${count}.${kind}_added_ms`,
+          name: `storm.start_${count}.added_${kind}_ms`,
           value: quantile(interposed, share) - without,
           unit: 'ms',
           reference: {
@@ -94,6 +147,8 @@ export const storms: Bench = {
         reference: { value: maximum(direct), what },
       },
     );
+    note('storm: processes are killed while others allocate');
+    rows.push(...(await killStorm(scope, node, grant(scope), quick)));
     return rows;
   },
 };

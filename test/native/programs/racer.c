@@ -1,7 +1,8 @@
 /* Many processes that allocate and free at random against one grant; optionally some are killed all the time.
  *   racer WORKERS SECONDS KILLS-PER-SECOND MAX-BYTES SEED [ATTEMPTS]
- * With ATTEMPTS it goes on until so many requests were made. Prints one JSON line: attempts, granted, refused, other failures, kills, longest call in ms, wrong bytes found. Each
- * worker writes its own pattern into what it gets and checks it before it frees. */
+ * With ATTEMPTS it goes on until so many requests were made. Prints one JSON line: attempts, granted, refused, other
+ * failures, kills, longest call in ms, wrong bytes found. Each worker writes its own pattern into what it gets and
+ * checks it before it frees. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>

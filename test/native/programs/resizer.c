@@ -1,9 +1,9 @@
 /* Workers that allocate and free at random while their grant shrinks and grows under them.
  *   resizer PAGE WORKERS ROUNDS CONTEXT-BYTES SMALL-BYTES LARGE-BYTES
- * SMALL and LARGE are what the grant leaves beside the contexts. This program rewrites the page's first card as the agent
- * does. After a shrink, once the requests that began before it are over, what all hold together may only fall until it
- * fits. Workers count a block after they have it and until they give it back, so the count is never too high. Prints one
- * JSON line; each worker writes its own pattern into what it gets and checks it before it frees. */
+ * SMALL and LARGE are what the grant leaves beside the contexts. This program rewrites the page's first card as the
+ * agent does. After a shrink, once the requests that began before it are over, what all hold together may only fall
+ * until it fits. Workers count a block after they have it and until they give it back, so the count is never too high.
+ * Prints one JSON line; each worker writes its own pattern into what it gets and checks it before it frees. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
