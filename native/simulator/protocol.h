@@ -31,6 +31,8 @@ enum sim_op {
     SIM_IMPORT,      /* fd of another process's block; reply arg[0] block id, arg[1] bytes, arg[2] card */
     SIM_MEMORY,      /* card; reply arg[0] used, arg[1] free (SIM_TAKE of `free` bytes would succeed) */
     SIM_RESIDUAL,    /* card, arg[0] bytes that the context grew by (code, local memory); as SIM_TAKE, freed with it */
+    SIM_SHARE,       /* arg[0] block id, fd: its contents lie in this file from now on, and others may open it */
+    SIM_OPEN,        /* arg[0] id of a block that another process shared; reply as SIM_IMPORT, and its fd */
     /* NVML role */
     SIM_PROCESSES = 32, /* card, arg[0] SIM_TYPE_* bit; payload sim_process[] as the caller may see them */
     SIM_UTILISATION,    /* card, arg[0] last seen us; reply arg[0] newest us; payload sim_process_utilisation[] */
@@ -55,6 +57,8 @@ enum {
     SIM_KIND_CODE,
     SIM_KIND_GRAPH,  /* reserved for the memory nodes of graphs */
     SIM_KIND_LIMITS, /* heap, stack and printf buffer of a context, beyond what it begins with */
+    SIM_KIND_ARRAY,
+    SIM_KIND_EXTERNAL,
     SIM_KIND_COUNT
 };
 enum { SIM_STATE_TEMPERATURE, SIM_STATE_POWER_MW, SIM_STATE_LOST };
@@ -130,6 +134,7 @@ struct sim_facts {
     char driver_version[32];
     uint64_t kernel_ns;       /* duration of a kernel that says nothing else */
     uint64_t code_free_bytes; /* code up to this size lies inside the context's own bytes */
+    uint64_t pitch_bytes;     /* rows of pitched memory are multiples of this */
     struct sim_card_facts cards[SIM_MAX_CARDS];
 };
 

@@ -1,7 +1,9 @@
 /* The books of a simulated node: who holds how many bytes of which card, and the most that each group ever held.
  * Takes from a card are refused when they do not fit; everything that a process held goes when it goes. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../../abi/cuda.h"
 #include "node.h"
@@ -50,6 +52,7 @@ static struct block *block_new(struct node *node) {
 static void block_end(struct node *node, struct block *block) {
     size_t index = (size_t)(block - node->blocks);
     block->id = 0;
+    if (block->shared_fd >= 0) close(block->shared_fd);
     if (index < node->block_free) node->block_free = index;
 }
 
@@ -75,8 +78,9 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
     uint64_t granule = node->facts->cards[card].granule_bytes;
     /* Managed memory moves in pieces of 64 KiB, whatever the granule of the rest. */
     if (kind == SIM_KIND_MANAGED) granule = 64u << 10;
-    if (bytes == 0 || bytes > UINT64_MAX - granule) return ABI_ERROR_INVALID_VALUE;
+    if (bytes == 0 || bytes > UINT64_MAX - 2 * granule) return ABI_ERROR_INVALID_VALUE;
     bytes = (bytes + granule - 1) / granule * granule;
+    if (kind == SIM_KIND_ARRAY && node->fat_arrays) bytes += granule;
     if (bytes > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))
         return ABI_ERROR_OUT_OF_MEMORY;
     struct block *block = block_new(node);
@@ -94,6 +98,7 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
         .bytes = bytes,
         .holders = holding,
         .payer = client,
+        .shared_fd = -1,
     };
     account(node, client, card, kind, (int64_t)bytes);
     *out = block;
@@ -120,6 +125,24 @@ int books_keep(struct client *client, struct block *block) {
     while (*last) last = &(*last)->next;
     *last = holding;
     return ABI_SUCCESS;
+}
+
+static bool holds(const struct client *client, const struct block *block) {
+    const struct holding *holding = block->holders;
+    while (holding && holding->client != client) holding = holding->next;
+    return holding != NULL;
+}
+
+int books_share(struct client *client, struct block *block, int fd) {
+    if (!holds(client, block) || fd < 0 || block->shared_fd >= 0) return ABI_ERROR_INVALID_VALUE;
+    block->shared_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return block->shared_fd >= 0 ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
+}
+
+int books_open(struct client *client, struct block *block) {
+    if (block->shared_fd < 0) return ABI_ERROR_INVALID_VALUE;
+    if (holds(client, block)) return ABI_ERROR_INVALID_CONTEXT; /* a process cannot open what it shared itself */
+    return books_keep(client, block);
 }
 
 static void leave_books(struct node *node, struct block *block) {

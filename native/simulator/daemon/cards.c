@@ -106,8 +106,9 @@ bool card_add(struct node *node, const char *text) {
     return true;
 }
 
-/* Whoever trusts formulas is wrong here: the granule is larger than the usual one, contexts cost more, code costs from
- * the first byte, and released memory leaves the books late. All of it can be found out by measuring. */
+/* Whoever trusts formulas is wrong here: the granule is larger than the usual one, contexts and arrays cost more, code
+ * costs from the first byte, rows of pitched memory are longer, and released memory leaves the books late. All of it
+ * can be found out by measuring. */
 void cards_perturb(struct node *node) {
     for (uint32_t i = 0; i < node->facts->card_count; i++) {
         struct sim_card_facts *facts = &node->facts->cards[i];
@@ -117,6 +118,8 @@ void cards_perturb(struct node *node) {
         node->cards[i].context_bytes = (node->cards[i].context_bytes + extra + granule - 1) / granule * granule;
     }
     node->facts->code_free_bytes = 0;
+    node->facts->pitch_bytes *= 4;
+    node->fat_arrays = true;
     node->late_ns = 50000000;
 }
 

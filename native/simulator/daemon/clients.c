@@ -231,6 +231,19 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         reply->arg[1] = block->bytes;
         reply->arg[2] = block->card;
         return;
+    case SIM_SHARE:
+        block = books_find(node, request->arg[0]);
+        reply->result = block ? books_share(client, block, passed_fd) : ABI_ERROR_INVALID_VALUE;
+        return;
+    case SIM_OPEN:
+        block = books_find(node, request->arg[0]);
+        reply->result = block ? books_open(client, block) : ABI_ERROR_INVALID_VALUE;
+        if (reply->result != ABI_SUCCESS) return;
+        reply->arg[0] = block->id;
+        reply->arg[1] = block->bytes;
+        reply->arg[2] = block->card;
+        fds[(*fd_count)++] = block->shared_fd;
+        return;
     case SIM_MEMORY:
         reply->arg[0] = atomic_load(&node->facts->cards[card].used_bytes);
         reply->arg[1] = card_usable(node, card) - reply->arg[0];

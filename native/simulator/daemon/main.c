@@ -247,6 +247,7 @@ static int serve_main(struct node *node, int argc, char **argv) {
     node->facts->cuda_version = (uint32_t)cuda;
     node->facts->kernel_ns = kernel_us * 1000;
     node->facts->code_free_bytes = 8u << 20;
+    node->facts->pitch_bytes = 512;
     snprintf(node->facts->driver_version, sizeof node->facts->driver_version, "%s", driver);
     node->slice_ns = slice_us * 1000;
     node->random = node->perturb ? node->perturb : 1;

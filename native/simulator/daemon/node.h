@@ -79,6 +79,7 @@ struct block {
     uint32_t card, kind;
     uint64_t bytes;
     uint64_t device, inode; /* of the memfd behind a SIM_KIND_VMM block */
+    int shared_fd;          /* the file of a block that was shared by its id; -1 = none */
     struct holding *holders;
     uint64_t linger_until_ns; /* given back, not yet gone from the books; 0 = live */
     struct client *payer;
@@ -106,6 +107,7 @@ struct node {
     uint64_t list_cost_us;
     uint64_t perturb; /* 0 = off, else the seed */
     uint64_t late_ns; /* the longest that released memory stays in the books */
+    bool fat_arrays;  /* an array takes one granule more than its layout */
     uint64_t random;
     bool stopping;
 };
@@ -121,6 +123,8 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
 struct block *books_find(struct node *node, uint64_t id);
 int books_keep(struct client *client, struct block *block);
 int books_give(struct node *node, struct client *client, struct block *block);
+int books_share(struct client *client, struct block *block, int fd); /* keeps a copy of fd */
+int books_open(struct client *client, struct block *block);
 int books_context(struct node *node, struct client *client, uint32_t card, struct block **out);
 struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode);
 void books_bury(struct node *node, struct client *client); /* the process is gone: all its references go */

@@ -87,15 +87,55 @@ SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, a
     return copy_on(to, from, bytes, stream);
 }
 
+/* One side of a copy of rows. */
+struct side {
+    abi_devptr at; /* the first byte */
+    size_t pitch;
+    bool array; /* checked already */
+};
+
+static int side_of(int type, const void *host, abi_devptr device, void *array, size_t pitch, size_t x, size_t y,
+                   size_t width, size_t height, struct side *side) {
+    *side = (struct side){type == ABI_MEMORY_HOST ? (abi_devptr)host : device, pitch, type == ABI_MEMORY_ARRAY};
+    if (side->array) {
+        char *rows;
+        size_t row_bytes, row_count;
+        if (!sim_array_rows(array, &rows, &side->pitch, &row_bytes, &row_count)) return ABI_ERROR_INVALID_HANDLE;
+        if (x > row_bytes || width > row_bytes - x || y > row_count || height > row_count - y)
+            return ABI_ERROR_INVALID_VALUE;
+        side->at = (abi_devptr)rows;
+    }
+    side->at += y * side->pitch + x;
+    return ABI_SUCCESS;
+}
+
+/* Rows of arrays were checked with the whole. */
+static int copy_row(abi_devptr to, bool to_array, abi_devptr from, bool from_array, size_t bytes) {
+    bool device;
+    int result = to_array ? ABI_SUCCESS : sim_check_range(to, bytes, &device);
+    if (result == ABI_SUCCESS && !from_array) result = sim_check_range(from, bytes, &device);
+    if (result == ABI_SUCCESS) memmove((void *)to, (void *)from, bytes);
+    return result;
+}
+
 static int copy_2d(const abi_memcpy_2d *copy, abi_stream stream, bool wait) {
-    if (!copy || copy->src_type == ABI_MEMORY_ARRAY || copy->dst_type == ABI_MEMORY_ARRAY)
-        return copy ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
-    abi_devptr from = copy->src_type == ABI_MEMORY_HOST ? (abi_devptr)copy->src_host : copy->src_device;
-    abi_devptr to = copy->dst_type == ABI_MEMORY_HOST ? (abi_devptr)copy->dst_host : copy->dst_device;
-    int result = wait ? sim_wait_stream(stream) : ABI_SUCCESS;
-    for (size_t row = 0; row < copy->height && result == ABI_SUCCESS; row++) {
-        result = copy_on(to + (copy->dst_y + row) * copy->dst_pitch + copy->dst_x,
-                         from + (copy->src_y + row) * copy->src_pitch + copy->src_x, copy->width_bytes, stream);
+    struct side to, from;
+    struct sim_context *context;
+    struct sim_stream *object;
+    if (!copy) return ABI_ERROR_INVALID_VALUE;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result == ABI_SUCCESS && wait) result = sim_wait_stream(stream);
+    if (result == ABI_SUCCESS)
+        result = side_of(copy->src_type, copy->src_host, copy->src_device, copy->src_array, copy->src_pitch,
+                         copy->src_x, copy->src_y, copy->width_bytes, copy->height, &from);
+    if (result == ABI_SUCCESS)
+        result = side_of(copy->dst_type, copy->dst_host, copy->dst_device, copy->dst_array, copy->dst_pitch,
+                         copy->dst_x, copy->dst_y, copy->width_bytes, copy->height, &to);
+    if (result == ABI_SUCCESS && (to.array || from.array) && sim_capture_breaks(object)) return ABI_ERROR_NOT_SUPPORTED;
+    for (size_t row = 0; row < copy->height && copy->width_bytes && result == ABI_SUCCESS; row++) {
+        abi_devptr into = to.at + row * to.pitch, out_of = from.at + row * from.pitch;
+        if (to.array || from.array) result = copy_row(into, to.array, out_of, from.array, copy->width_bytes);
+        else result = copy_on(into, out_of, copy->width_bytes, stream);
     }
     return result;
 }

@@ -157,6 +157,11 @@ static int linear_free(abi_devptr pointer) {
     }
     case SIM_CHUNK: return sim_chunk_free(region, pointer);
     case SIM_GRAPH: return sim_graph_memory_free(region->graph_memory, pointer);
+    case SIM_VIEW:
+        if (pointer != sim_region_address(region)) return ABI_ERROR_INVALID_VALUE;
+        sim_region_end(region);
+        return ABI_SUCCESS;
+    case SIM_OPENED: return region->pooled ? sim_close(region) : ABI_ERROR_INVALID_VALUE;
     default: return ABI_ERROR_INVALID_VALUE;
     }
 }
@@ -166,8 +171,12 @@ void sim_free_all_of(struct sim_context *context) {
     for (struct sim_region *region; (region = sim_region_next(&index));) {
         if (region->context != context) continue;
         if (region->kind == SIM_SMALLS) drop_small_block(region);
-        else if (region->kind == SIM_LARGE || region->kind == SIM_MANAGED) give_region(region);
+        else if (region->kind == SIM_LARGE || region->kind == SIM_MANAGED || region->kind == SIM_OPENED)
+            give_region(region);
+        else if (region->kind == SIM_VIEW) sim_region_end(region);
     }
+    sim_arrays_drop(context);
+    sim_externals_drop(context);
 }
 
 int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
@@ -232,8 +241,9 @@ SIM_EXPORT abi_result cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, siz
     SIM_ENTER("cuMemAllocPitch_v2");
     if (!pitch || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
         return ABI_ERROR_INVALID_VALUE;
-    if (width > SIZE_MAX - 511) return ABI_ERROR_OUT_OF_MEMORY;
-    size_t row = (width + 511) / 512 * 512;
+    size_t unit = sim.facts->pitch_bytes;
+    if (width > SIZE_MAX - unit) return ABI_ERROR_OUT_OF_MEMORY;
+    size_t row = (width + unit - 1) / unit * unit;
     if (row > SIZE_MAX / height) return ABI_ERROR_OUT_OF_MEMORY;
     abi_result result = alloc_in_current(row * height, pointer);
     if (result == ABI_SUCCESS) *pitch = row;

@@ -3,6 +3,8 @@
  * rounded up to the card's granule. Because work runs in submission order, a freed piece is free at once. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "sim.h"
 
@@ -19,6 +21,7 @@ struct sim_pool {
     uint32_t magic;
     int device;
     bool is_default;
+    bool exportable, imported; /* an imported one gives nothing: its owner's pointers are opened through it */
     uint64_t max_bytes, release_threshold;
     uint64_t reserved, reserved_high, used, used_high;
     struct sim_region *chunks;
@@ -99,6 +102,7 @@ static struct sim_segment *carve(struct sim_region *chunk, uint64_t bytes) {
 }
 
 static int pool_alloc(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer) {
+    if (pool->imported) return ABI_ERROR_INVALID_VALUE;
     if (bytes == 0) {
         *pointer = 0;
         return ABI_SUCCESS;
@@ -243,7 +247,8 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     if (result != ABI_SUCCESS || pointer == 0 || sim_captured_free(object, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
-    result = region && region->kind == SIM_CHUNK   ? sim_chunk_free(region, pointer)
+    result = region && region->kind == SIM_CHUNK                      ? sim_chunk_free(region, pointer)
+             : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
              : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
                                                    : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
@@ -256,12 +261,13 @@ SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream)
 SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     SIM_ENTER("cuMemPoolCreate");
     if (!out || !props || props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
-    if (props->location.type != ABI_LOCATION_DEVICE || props->handle_types != ABI_HANDLE_NONE)
+    if (props->location.type != ABI_LOCATION_DEVICE || (props->handle_types & ~ABI_HANDLE_POSIX_FD))
         return ABI_ERROR_NOT_SUPPORTED;
     if (props->location.id < 0 || props->location.id >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_pool *pool = pool_new(props->location.id);
     if (pool) pool->max_bytes = props->max_size;
+    if (pool) pool->exportable = props->handle_types & ABI_HANDLE_POSIX_FD;
     pthread_mutex_unlock(&sim.lock);
     if (!pool) return ABI_ERROR_OUT_OF_MEMORY;
     *out = (abi_pool)pool;
@@ -369,4 +375,76 @@ SIM_EXPORT abi_result cuDeviceSetMemPool(abi_device device, abi_pool handle) {
     if (fits) current_pool[device] = pool;
     pthread_mutex_unlock(&sim.lock);
     return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+/* ---- pools that other processes know: the file says of which card, the pointers say the rest ---- */
+
+struct pool_file {
+    uint64_t magic;
+    uint32_t card;
+};
+
+SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handle, int type, unsigned long long flags) {
+    SIM_ENTER("cuMemPoolExportToShareableHandle");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    bool known = is_pool(pool) && pool->exportable;
+    struct pool_file file = {POOL_MAGIC, known ? sim.card_of[pool->device] : 0};
+    pthread_mutex_unlock(&sim.lock);
+    if (!known) return ABI_ERROR_INVALID_VALUE;
+    int fd = memfd_create("simulated-pool", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, &file, sizeof file) != sizeof file) {
+        if (fd >= 0) close(fd);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    *(int *)out = fd;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *handle, int type,
+                                                         unsigned long long flags) {
+    SIM_ENTER("cuMemPoolImportFromShareableHandle");
+    struct pool_file file;
+    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
+    if (pread((int)(intptr_t)handle, &file, sizeof file, 0) != sizeof file || file.magic != POOL_MAGIC)
+        return ABI_ERROR_INVALID_VALUE;
+    int device = -1;
+    for (int i = 0; i < sim.device_count; i++) {
+        if (sim.card_of[i] == file.card) device = i;
+    }
+    if (device < 0) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_pool *pool = pool_new(device);
+    if (pool) pool->imported = true;
+    pthread_mutex_unlock(&sim.lock);
+    *out = (abi_pool)pool;
+    return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT abi_result cuMemPoolExportPointer(abi_pool_pointer *out, abi_devptr pointer) {
+    SIM_ENTER("cuMemPoolExportPointer");
+    struct sim_place place;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    bool fits = region && region->kind == SIM_CHUNK && region->pool->exportable;
+    int result = fits ? sim_share(pointer, &place) : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    if (result != ABI_SUCCESS) return result;
+    memset(out, 0, sizeof *out);
+    memcpy(out, &place, sizeof place);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemPoolImportPointer(abi_devptr *out, abi_pool handle, abi_pool_pointer *from) {
+    SIM_ENTER("cuMemPoolImportPointer");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    struct sim_place place;
+    if (!out || !from) return ABI_ERROR_INVALID_VALUE;
+    memcpy(&place, from, sizeof place);
+    pthread_mutex_lock(&sim.lock);
+    int result = is_pool(pool) && pool->imported ? sim_open(&place, true, out) : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
 }

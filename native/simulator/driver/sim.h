@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "../../abi/cuda.h"
+#include "../../abi/cuda_arrays.h"
 #include "../client/client.h"
 
 #define SIM_EXPORT __attribute__((visibility("default")))
@@ -32,7 +33,17 @@ struct sim_context {
 };
 
 /* A run of pages of the address space. */
-enum sim_region_kind { SIM_FREE, SIM_LARGE, SIM_SMALLS, SIM_MANAGED, SIM_CHUNK, SIM_RESERVED, SIM_GRAPH };
+enum sim_region_kind {
+    SIM_FREE,
+    SIM_LARGE,
+    SIM_SMALLS,
+    SIM_MANAGED,
+    SIM_CHUNK,
+    SIM_RESERVED,
+    SIM_GRAPH,
+    SIM_OPENED, /* another process's, opened by the handle that it gave */
+    SIM_VIEW,   /* of imported memory, which holds the block */
+};
 struct sim_region {
     enum sim_region_kind kind;
     uint64_t page, pages; /* first page and number of pages in the arena */
@@ -53,6 +64,9 @@ struct sim_region {
     struct sim_physical **mapped;
     /* SIM_GRAPH */
     struct sim_graph_memory *graph_memory;
+    bool shared;    /* its contents lie in a file that other processes can open */
+    unsigned opens; /* SIM_OPENED */
+    bool pooled;    /* SIM_OPENED: by a pool's pointer, which cuMemFree ends */
 };
 
 struct sim_physical {
@@ -206,6 +220,27 @@ int sim_fill_now(const abi_memset_node *fill);
 
 /* vmm.c */
 void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);
+struct sim_physical *sim_physical_of(abi_vmm_handle handle); /* NULL: no handle */
+void sim_physical_settle(struct sim_physical *physical);     /* ends it when nothing refers to it any more */
+
+/* arrays.c */
+void sim_arrays_drop(struct sim_context *context);
+/* A chain over memory that something else holds. */
+int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t room,
+                   abi_mipmapped *out);
+/* First byte and length of a row of an array without further levels and slices; false: no such array. */
+bool sim_array_rows(void *array, char **rows, size_t *pitch, size_t *width_bytes, size_t *height);
+
+/* external.c */
+void sim_externals_drop(struct sim_context *context);
+
+/* sharing.c */
+struct sim_place { /* what travels between processes: a block of the books and a place in it */
+    uint64_t magic, block, offset;
+};
+int sim_share(abi_devptr pointer, struct sim_place *place);
+int sim_open(const struct sim_place *place, bool pooled, abi_devptr *pointer);
+int sim_close(struct sim_region *region);
 
 /* queue.c */
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);

@@ -15,14 +15,14 @@ static uint64_t vmm_granule(uint32_t card) {
     return granule < SIM_PAGE ? SIM_PAGE : granule;
 }
 
-static struct sim_physical *physical_of(abi_vmm_handle handle) {
+struct sim_physical *sim_physical_of(abi_vmm_handle handle) {
     for (struct sim_physical *known = sim.physicals; known; known = known->next) {
         if ((abi_vmm_handle)(uintptr_t)known == handle && known->handles > 0) return known;
     }
     return NULL;
 }
 
-static void physical_settle(struct sim_physical *physical) {
+void sim_physical_settle(struct sim_physical *physical) {
     if (physical->handles > 0 || physical->maps > 0) return;
     for (struct sim_physical **place = &sim.physicals; *place; place = &(*place)->next) {
         if (*place == physical) {
@@ -122,10 +122,10 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
 SIM_EXPORT abi_result cuMemRelease(abi_vmm_handle handle) {
     SIM_ENTER("cuMemRelease");
     pthread_mutex_lock(&sim.lock);
-    struct sim_physical *physical = physical_of(handle);
+    struct sim_physical *physical = sim_physical_of(handle);
     if (physical) {
         physical->handles--;
-        physical_settle(physical);
+        sim_physical_settle(physical);
     }
     pthread_mutex_unlock(&sim.lock);
     return physical ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
@@ -146,7 +146,7 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
     int result = ABI_ERROR_INVALID_VALUE;
     uint64_t first;
     pthread_mutex_lock(&sim.lock);
-    struct sim_physical *physical = physical_of(handle);
+    struct sim_physical *physical = sim_physical_of(handle);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
     if (physical && region && !flags && offset % SIM_PAGE == 0 && offset <= physical->bytes &&
         bytes <= physical->bytes - offset) {
@@ -170,7 +170,7 @@ void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count) 
         struct sim_physical *physical = region->mapped[i];
         region->mapped[i] = NULL;
         physical->maps--;
-        physical_settle(physical);
+        sim_physical_settle(physical);
     }
 }
 
@@ -228,7 +228,7 @@ SIM_EXPORT abi_result cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *
 SIM_EXPORT abi_result cuMemGetAllocationPropertiesFromHandle(abi_vmm_prop *prop, abi_vmm_handle handle) {
     SIM_ENTER("cuMemGetAllocationPropertiesFromHandle");
     pthread_mutex_lock(&sim.lock);
-    struct sim_physical *physical = physical_of(handle);
+    struct sim_physical *physical = sim_physical_of(handle);
     if (physical && prop) *prop = physical->prop;
     pthread_mutex_unlock(&sim.lock);
     return physical && prop ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
@@ -241,7 +241,7 @@ SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle han
         return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    struct sim_physical *physical = physical_of(handle);
+    struct sim_physical *physical = sim_physical_of(handle);
     if (physical && (physical->prop.requested_handle_types & ABI_HANDLE_POSIX_FD)) {
         int fd = fcntl(physical->memfd, F_DUPFD_CLOEXEC, 0);
         if (fd >= 0) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../../../native/abi/cuda.h"
+#include "client_arrays.h"
 
 static void *driver;
 
@@ -275,6 +276,8 @@ int main(int argc, char **argv) {
             }
             if (read(answer[0], &result, sizeof result) != sizeof result) return 3;
             value = (uint64_t)child;
+        } else if (arrays_command(line)) {
+            continue;
         } else if (!strcmp(word, "abort")) {
             abort();
         } else if (!strcmp(word, "kill-self")) {

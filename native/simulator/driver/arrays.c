@@ -1,0 +1,412 @@
+/* Arrays and mipmapped arrays. The layout is this simulator's own: rows are padded to 64 bytes, and where an array has
+ * a height its rows to a multiple of 8; levels follow each other, and the whole has granules of its own. Sparse arrays
+ * and those of deferred mapping have no memory until memory by handle is mapped under them. Contents are ordinary host
+ * memory, of the first level and slice as far as copies go. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "sim.h"
+
+#define ROW_BYTES 64u
+#define ROW_COUNT 8u
+#define MOST_WIDTH 131072u
+#define MOST_SLICES 16384u
+#define ALIGNMENT 65536u
+
+struct mapping {
+    struct mapping *next;
+    abi_array_map entry; /* as it was mapped: the part, the handle */
+    struct sim_physical *physical;
+};
+
+struct sim_array {
+    struct sim_array *next;
+    struct sim_context *context;
+    abi_array3d_shape shape;
+    unsigned levels; /* 0: not a chain */
+    bool part;       /* a level of a chain: it cannot be destroyed by itself */
+    struct sim_array *whole;
+    unsigned level; /* of `whole` */
+    uint64_t bytes; /* of its layout */
+    uint64_t block; /* the daemon's id; 0 = no memory of its own */
+    char *contents;
+    struct mapping *mappings;
+};
+static struct sim_array *arrays;
+
+static bool has_memory(const struct sim_array *array) {
+    return !(array->shape.flags & (ABI_ARRAY_SPARSE | ABI_ARRAY_DEFERRED));
+}
+
+static size_t extent(size_t whole, unsigned level) {
+    return whole == 0 ? 0 : whole >> level ? whole >> level : 1;
+}
+
+static abi_array3d_shape level_shape(const abi_array3d_shape *shape, unsigned level) {
+    abi_array3d_shape at = *shape;
+    at.width = extent(shape->width, level);
+    at.height = extent(shape->height, level);
+    if (!(shape->flags & (ABI_ARRAY_LAYERED | ABI_ARRAY_CUBEMAP))) at.depth = extent(shape->depth, level);
+    return at;
+}
+
+static size_t row_bytes(const abi_array3d_shape *shape) {
+    abi_array_element element = abi_array_element_of(shape->format, shape->channels);
+    size_t blocks = (shape->width + element.side - 1) / element.side;
+    return (blocks * element.bits + 7) / 8;
+}
+
+static uint64_t pitch_of(const abi_array3d_shape *shape) {
+    return (row_bytes(shape) + ROW_BYTES - 1) / ROW_BYTES * ROW_BYTES;
+}
+
+static uint64_t layout_bytes(const abi_array3d_shape *shape, unsigned levels) {
+    unsigned side = abi_array_element_of(shape->format, shape->channels).side;
+    uint64_t sum = 0;
+    for (unsigned level = 0; level < levels; level++) {
+        abi_array3d_shape at = level_shape(shape, level);
+        uint64_t rows = at.height ? ((at.height + side - 1) / side + ROW_COUNT - 1) / ROW_COUNT * ROW_COUNT : 1;
+        sum += pitch_of(&at) * rows * (at.depth ? at.depth : 1);
+    }
+    return sum;
+}
+
+static bool is_valid(const abi_array3d_shape *shape) {
+    if (shape->width == 0 || shape->width > MOST_WIDTH || shape->height > MOST_WIDTH || shape->depth > MOST_SLICES)
+        return false;
+    if (shape->channels == 0 || shape->channels > 4 || abi_array_element_of(shape->format, shape->channels).bits == 0)
+        return false;
+    bool layered = shape->flags & ABI_ARRAY_LAYERED;
+    if (shape->flags & ABI_ARRAY_CUBEMAP)
+        return shape->width == shape->height && (layered ? shape->depth && shape->depth % 6 == 0 : shape->depth == 6);
+    return layered ? shape->depth > 0 : shape->depth == 0 || shape->height > 0;
+}
+
+static void add(struct sim_array *array) {
+    array->next = arrays;
+    arrays = array;
+}
+
+static struct sim_array **place_of(const void *handle) {
+    struct sim_array **place = &arrays;
+    while (*place && *place != handle) place = &(*place)->next;
+    return place;
+}
+static struct sim_array *find(const void *handle) {
+    return *place_of(handle);
+}
+
+/* Under sim.lock. `levels` 0: an array by itself. */
+static int array_new(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, bool takes,
+                     struct sim_array **out) {
+    if (!is_valid(shape)) return ABI_ERROR_INVALID_VALUE;
+    struct sim_array *array = calloc(1, sizeof *array);
+    if (!array) return ABI_ERROR_OUT_OF_MEMORY;
+    unsigned most = abi_array_most_levels(shape);
+    *array = (struct sim_array){.context = context, .shape = *shape, .levels = levels < most ? levels : most};
+    array->bytes = layout_bytes(shape, array->levels ? array->levels : 1);
+    int result = ABI_SUCCESS;
+    if (takes && has_memory(array)) {
+        result = sim_simple(SIM_TAKE, context->card, array->bytes, SIM_KIND_ARRAY, &array->block);
+        if (result == ABI_SUCCESS) {
+            void *map =
+                mmap(NULL, array->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (map != MAP_FAILED) array->contents = map;
+            else sim_simple(SIM_GIVE, context->card, array->block, 0, NULL);
+            if (map == MAP_FAILED) result = ABI_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (result != ABI_SUCCESS) {
+        free(array);
+        return result;
+    }
+    add(array);
+    *out = array;
+    return ABI_SUCCESS;
+}
+
+static void unmap(struct sim_array *array, struct mapping **place) {
+    struct mapping *mapping = *place;
+    *place = mapping->next;
+    mapping->physical->maps--;
+    sim_physical_settle(mapping->physical);
+    free(mapping);
+}
+
+/* Ends the array at *place, not its parts. */
+static void array_end(struct sim_array **place) {
+    struct sim_array *array = *place;
+    *place = array->next;
+    while (array->mappings) unmap(array, &array->mappings);
+    if (array->block) sim_simple(SIM_GIVE, array->context->card, array->block, 0, NULL);
+    if (array->contents && !array->part) munmap(array->contents, array->bytes);
+    free(array);
+}
+
+static void drop_parts(const struct sim_array *whole) {
+    for (struct sim_array **place = &arrays; *place;) {
+        if ((*place)->whole == whole) array_end(place);
+        else place = &(*place)->next;
+    }
+}
+
+void sim_arrays_drop(struct sim_context *context) {
+    for (struct sim_array **place = &arrays; *place;) {
+        if ((*place)->context == context) array_end(place);
+        else place = &(*place)->next;
+    }
+}
+
+static int create(void **out, const abi_array3d_shape *shape, unsigned levels) {
+    struct sim_context *context;
+    struct sim_array *array;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!out || !shape) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    result = array_new(context, shape, levels, true, &array);
+    pthread_mutex_unlock(&sim.lock);
+    if (result == ABI_SUCCESS) *out = array;
+    return result;
+}
+
+int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t room,
+                   abi_mipmapped *out) {
+    struct sim_array *array;
+    if (levels == 0) return ABI_ERROR_INVALID_VALUE;
+    int result = array_new(context, shape, levels, false, &array);
+    if (result != ABI_SUCCESS) return result;
+    if (array->bytes > room) {
+        array_end(&arrays);
+        return ABI_ERROR_INVALID_VALUE;
+    }
+    *out = (abi_mipmapped)array;
+    return ABI_SUCCESS;
+}
+
+bool sim_array_rows(void *handle, char **rows, size_t *pitch, size_t *width_bytes, size_t *height) {
+    pthread_mutex_lock(&sim.lock);
+    struct sim_array *array = find(handle);
+    bool usable = array && array->levels == 0 && array->contents;
+    if (usable) {
+        unsigned side = abi_array_element_of(array->shape.format, array->shape.channels).side;
+        *rows = array->contents;
+        *pitch = pitch_of(&array->shape);
+        *width_bytes = row_bytes(&array->shape);
+        *height = array->shape.height ? (array->shape.height + side - 1) / side : 1;
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return usable;
+}
+
+static abi_array3d_shape flat(size_t width, size_t height, int format, unsigned channels) {
+    return (abi_array3d_shape){width, height, 0, format, channels, 0};
+}
+
+SIM_EXPORT abi_result cuArrayCreate_v2(abi_array *out, const abi_array_shape *shape) {
+    SIM_ENTER("cuArrayCreate_v2");
+    if (!shape) return ABI_ERROR_INVALID_VALUE;
+    abi_array3d_shape whole = flat(shape->width, shape->height, shape->format, shape->channels);
+    return create((void **)out, &whole, 0);
+}
+SIM_EXPORT abi_result cuArrayCreate(abi_array *out, const abi_array_shape_v1 *shape) {
+    SIM_ENTER("cuArrayCreate");
+    if (!shape) return ABI_ERROR_INVALID_VALUE;
+    abi_array3d_shape whole = flat(shape->width, shape->height, shape->format, shape->channels);
+    return create((void **)out, &whole, 0);
+}
+SIM_EXPORT abi_result cuArray3DCreate_v2(abi_array *out, const abi_array3d_shape *shape) {
+    SIM_ENTER("cuArray3DCreate_v2");
+    return create((void **)out, shape, 0);
+}
+SIM_EXPORT abi_result cuArray3DCreate(abi_array *out, const abi_array3d_shape_v1 *shape) {
+    SIM_ENTER("cuArray3DCreate");
+    if (!shape) return ABI_ERROR_INVALID_VALUE;
+    abi_array3d_shape whole = {shape->width, shape->height, shape->depth, shape->format, shape->channels, shape->flags};
+    return create((void **)out, &whole, 0);
+}
+SIM_EXPORT abi_result cuMipmappedArrayCreate(abi_mipmapped *out, const abi_array3d_shape *shape, unsigned levels) {
+    SIM_ENTER("cuMipmappedArrayCreate");
+    return create((void **)out, shape, levels ? levels : 1);
+}
+
+static int destroy(void *handle, bool chain) {
+    pthread_mutex_lock(&sim.lock);
+    struct sim_array *array = *place_of(handle);
+    bool fits = array && !array->part && (array->levels > 0) == chain;
+    if (fits) {
+        drop_parts(array);
+        array_end(place_of(handle));
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
+}
+
+SIM_EXPORT abi_result cuArrayDestroy(abi_array array) {
+    SIM_ENTER("cuArrayDestroy");
+    return destroy(array, false);
+}
+SIM_EXPORT abi_result cuMipmappedArrayDestroy(abi_mipmapped array) {
+    SIM_ENTER("cuMipmappedArrayDestroy");
+    return destroy(array, true);
+}
+
+/* The same level is the same array each time. */
+SIM_EXPORT abi_result cuMipmappedArrayGetLevel(abi_array *out, abi_mipmapped handle, unsigned level) {
+    SIM_ENTER("cuMipmappedArrayGetLevel");
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    int result = ABI_SUCCESS;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_array *whole = find(handle), *part = arrays;
+    if (!whole || whole->levels == 0) result = ABI_ERROR_INVALID_HANDLE;
+    else if (level >= whole->levels) result = ABI_ERROR_INVALID_VALUE;
+    while (result == ABI_SUCCESS && part && !(part->whole == whole && part->level == level)) part = part->next;
+    if (result == ABI_SUCCESS && !part) {
+        part = calloc(1, sizeof *part);
+        if (part) {
+            *part = (struct sim_array){.context = whole->context,
+                                       .shape = level_shape(&whole->shape, level),
+                                       .part = true,
+                                       .whole = whole,
+                                       .level = level};
+            if (whole->contents) part->contents = whole->contents + layout_bytes(&whole->shape, level);
+            part->bytes = layout_bytes(&part->shape, 1);
+            add(part);
+        } else {
+            result = ABI_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    if (result == ABI_SUCCESS) *out = (abi_array)part;
+    return result;
+}
+
+static int describe(void *handle, abi_array3d_shape *shape) {
+    pthread_mutex_lock(&sim.lock);
+    struct sim_array *array = find(handle);
+    bool found = array && array->levels == 0;
+    if (found) *shape = array->shape;
+    pthread_mutex_unlock(&sim.lock);
+    return found ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
+}
+
+SIM_EXPORT abi_result cuArray3DGetDescriptor_v2(abi_array3d_shape *out, abi_array array) {
+    SIM_ENTER("cuArray3DGetDescriptor_v2");
+    return out ? describe(array, out) : ABI_ERROR_INVALID_VALUE;
+}
+SIM_EXPORT abi_result cuArray3DGetDescriptor(abi_array3d_shape_v1 *out, abi_array array) {
+    SIM_ENTER("cuArray3DGetDescriptor");
+    abi_array3d_shape shape;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    int result = describe(array, &shape);
+    if (result == ABI_SUCCESS)
+        *out = (abi_array3d_shape_v1){(unsigned)shape.width, (unsigned)shape.height, (unsigned)shape.depth,
+                                      shape.format,          shape.channels,         shape.flags};
+    return result;
+}
+SIM_EXPORT abi_result cuArrayGetDescriptor_v2(abi_array_shape *out, abi_array array) {
+    SIM_ENTER("cuArrayGetDescriptor_v2");
+    abi_array3d_shape shape;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    int result = describe(array, &shape);
+    if (result == ABI_SUCCESS) *out = (abi_array_shape){shape.width, shape.height, shape.format, shape.channels};
+    return result;
+}
+SIM_EXPORT abi_result cuArrayGetDescriptor(abi_array_shape_v1 *out, abi_array array) {
+    SIM_ENTER("cuArrayGetDescriptor");
+    abi_array3d_shape shape;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    int result = describe(array, &shape);
+    if (result == ABI_SUCCESS)
+        *out = (abi_array_shape_v1){(unsigned)shape.width, (unsigned)shape.height, shape.format, shape.channels};
+    return result;
+}
+
+/* Answered for arrays of deferred mapping alone, as the real driver does. */
+static int requirements(void *handle, bool chain, abi_array_requirements *out) {
+    int result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_array *array = find(handle);
+    if (!array) result = ABI_ERROR_INVALID_HANDLE;
+    if (array && out && (array->levels > 0) == chain && (array->shape.flags & ABI_ARRAY_DEFERRED)) {
+        *out = (abi_array_requirements){.size = (array->bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE,
+                                        .alignment = ALIGNMENT};
+        result = ABI_SUCCESS;
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+SIM_EXPORT abi_result cuArrayGetMemoryRequirements(abi_array_requirements *out, abi_array array, abi_device device) {
+    SIM_ENTER("cuArrayGetMemoryRequirements");
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    return requirements(array, false, out);
+}
+SIM_EXPORT abi_result cuMipmappedArrayGetMemoryRequirements(abi_array_requirements *out, abi_mipmapped array,
+                                                            abi_device device) {
+    SIM_ENTER("cuMipmappedArrayGetMemoryRequirements");
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    return requirements(array, true, out);
+}
+
+/* ---- memory by handle under arrays ---- */
+
+static bool same_part(const abi_array_map *a, const abi_array_map *b) {
+    if (a->part_type != b->part_type) return false;
+    if (a->part_type == ABI_TILES_MIP_TAIL)
+        return a->part.tail.layer == b->part.tail.layer && a->part.tail.offset == b->part.tail.offset &&
+               a->part.tail.size == b->part.tail.size;
+    return a->part.tiles.level == b->part.tiles.level && a->part.tiles.layer == b->part.tiles.layer &&
+           a->part.tiles.x == b->part.tiles.x && a->part.tiles.y == b->part.tiles.y &&
+           a->part.tiles.z == b->part.tiles.z && a->part.tiles.width == b->part.tiles.width &&
+           a->part.tiles.height == b->part.tiles.height && a->part.tiles.depth == b->part.tiles.depth;
+}
+
+/* Where the part is mapped, or the end of the list; under an array of deferred mapping there is one part. */
+static struct mapping **mapped_at(struct sim_array *array, const abi_array_map *entry) {
+    bool whole = array->shape.flags & ABI_ARRAY_DEFERRED;
+    struct mapping **place = &array->mappings;
+    while (*place && !whole && !same_part(&(*place)->entry, entry)) place = &(*place)->next;
+    return place;
+}
+
+/* Parts are compared as they were written, so a part is unmapped as it was mapped. */
+static int map_one(const abi_array_map *entry) {
+    struct sim_array *array = find(entry->resource);
+    if (!array || has_memory(array) || array->part || entry->flags) return ABI_ERROR_INVALID_VALUE;
+    if ((array->levels > 0) != (entry->resource_type == ABI_RESOURCE_MIPMAPPED)) return ABI_ERROR_INVALID_VALUE;
+    struct mapping **place = mapped_at(array, entry);
+    if (entry->operation == ABI_TILES_UNMAP) {
+        if (!*place) return ABI_ERROR_INVALID_VALUE;
+        unmap(array, place);
+        return ABI_SUCCESS;
+    }
+    struct sim_physical *physical = sim_physical_of(entry->handle);
+    if (entry->operation != ABI_TILES_MAP || *place || !physical || entry->offset >= physical->bytes)
+        return ABI_ERROR_INVALID_VALUE;
+    struct mapping *mapping = calloc(1, sizeof *mapping);
+    if (!mapping) return ABI_ERROR_OUT_OF_MEMORY;
+    *mapping = (struct mapping){.next = array->mappings, .entry = *entry, .physical = physical};
+    array->mappings = mapping;
+    physical->maps++;
+    return ABI_SUCCESS;
+}
+
+static int map_all(const abi_array_map *list, unsigned count, abi_stream stream) {
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result == ABI_SUCCESS && (!list || count == 0)) result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    for (unsigned i = 0; i < count && result == ABI_SUCCESS; i++) result = map_one(&list[i]);
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+SIM_EXPORT abi_result cuMemMapArrayAsync(abi_array_map *list, unsigned count, abi_stream stream) {
+    SIM_ENTER("cuMemMapArrayAsync");
+    return map_all(list, count, stream);
+}
+SIM_EXPORT abi_result cuMemMapArrayAsync_ptsz(abi_array_map *list, unsigned count, abi_stream stream) {
+    SIM_ENTER("cuMemMapArrayAsync_ptsz");
+    return map_all(list, count, stream);
+}
