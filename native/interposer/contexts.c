@@ -44,6 +44,7 @@ static void forget(struct known_context *entry) {
     atomic_fetch_add(&epoch, 1);
     if (old.card == COT_NO_CARD) return;
     cot_blocks_drop_context(old.handle);
+    cot_tiles_drop_context(old.handle);
     bool last = true;
     for (int i = 0; i < MOST_CONTEXTS; i++) last = last && !(contexts[i].handle && contexts[i].card == old.card);
     if (last) {

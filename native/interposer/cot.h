@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "../abi/cuda.h"
+#include "../abi/cuda_arrays.h"
 #include "../format/ledger.h"
 #include "../format/page.h"
 #include "generated/cuda_verbs.h"
@@ -87,7 +88,7 @@ bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 
 /* ---- blocks.c: what this process allocated ---- */
-enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM };
+enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL };
 struct cot_block {
     uint64_t key; /* pointer or handle */
     uint64_t bytes;
@@ -117,6 +118,28 @@ uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
 uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
 /* Is there room for `bytes` in one row, in a page that small allocations hold anyway? Slow: walks all of them. */
 bool cot_pages_have_gap(uint32_t card, uint64_t bytes, uint64_t granule);
+
+/* ---- claims.c: requests with granules of their own ---- */
+struct cot_claim {
+    uint32_t card;
+    void *context;
+    uint64_t bytes; /* whole granules; 0 costs nothing and is only remembered */
+};
+/* Room for `bytes` in the calling thread's context, or the error to answer. */
+abi_result cot_claim(uint64_t bytes, struct cot_claim *claim);
+/* What the driver answered: a block of this key and kind, or nothing. */
+void cot_claim_end(const struct cot_claim *claim, abi_result result, const void *key, uint32_t kind);
+/* The driver was asked to take back a block that is out of the table already: un-charges it, or puts it back. */
+void cot_claim_released(abi_result result, const struct cot_block *block);
+
+/* ---- handles.c: references to memory by handle ---- */
+bool cot_handle_hold(abi_vmm_handle handle); /* false: none that is known here */
+void cot_handle_drop(abi_vmm_handle handle);
+
+/* ---- tiles.c ---- */
+void cot_tiles_leave(void *array);           /* before the driver destroys an array */
+void cot_tiles_left(void *array, bool gone); /* after it */
+void cot_tiles_drop_context(void *context);
 
 /* ---- contexts.c ---- */
 /* Card of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_CARD for a card

@@ -68,14 +68,14 @@ static bool mapping_at(abi_devptr at, abi_vmm_handle *handle) {
     return found;
 }
 
-static void drop_reference(abi_vmm_handle handle) {
+void cot_handle_drop(abi_vmm_handle handle) {
     struct cot_block block;
     uint32_t left;
     if (cot_blocks_refer(handle, COT_VMM, -1, &block, &left) && left == 0 && block.bytes)
         cot_release(block.card, block.bytes);
 }
 
-static bool add_reference(abi_vmm_handle handle) {
+bool cot_handle_hold(abi_vmm_handle handle) {
     struct cot_block block;
     uint32_t left;
     return cot_blocks_refer(handle, COT_VMM, 1, &block, &left);
@@ -112,22 +112,22 @@ abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_p
 
 abi_result cot_cuMemRelease(abi_vmm_handle handle) {
     abi_result result = CALL_REAL(cuMemRelease, (abi_vmm_handle), handle);
-    if (result == ABI_SUCCESS && cot_attached()) drop_reference(handle);
+    if (result == ABI_SUCCESS && cot_attached()) cot_handle_drop(handle);
     return result;
 }
 
 abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_handle handle, unsigned long long flags) {
     /* Referenced before the driver maps it: a release on another thread must not let the charge go in between. */
-    bool counted = cot_attached() && add_reference(handle);
+    bool counted = cot_attached() && cot_handle_hold(handle);
     if (counted && !mapping_add(at, bytes, handle)) {
-        drop_reference(handle);
+        cot_handle_drop(handle);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes,
                                   offset, handle, flags);
     if (result != ABI_SUCCESS && counted) {
         mapping_undo(at, bytes, handle);
-        drop_reference(handle);
+        cot_handle_drop(handle);
     }
     return result;
 }
@@ -135,7 +135,7 @@ abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_hand
 abi_result cot_cuMemUnmap(abi_devptr at, size_t bytes) {
     abi_result result = CALL_REAL(cuMemUnmap, (abi_devptr, size_t), at, bytes);
     abi_vmm_handle handle;
-    while (result == ABI_SUCCESS && cot_attached() && mapping_take(at, bytes, &handle)) drop_reference(handle);
+    while (result == ABI_SUCCESS && cot_attached() && mapping_take(at, bytes, &handle)) cot_handle_drop(handle);
     return result;
 }
 
@@ -144,7 +144,7 @@ abi_result cot_cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *address
     abi_vmm_handle known;
     if (result != ABI_SUCCESS || !cot_attached()) return result;
     /* The driver may answer with another handle than the one that was mapped; both stand for one memory. */
-    if (!add_reference(*handle) && mapping_at((abi_devptr)(uintptr_t)address, &known) && known != *handle) {
+    if (!cot_handle_hold(*handle) && mapping_at((abi_devptr)(uintptr_t)address, &known) && known != *handle) {
         struct cot_block block = {.key = *handle, .bytes = 0, .kind = COT_VMM, .references = 1};
         cot_blocks_add(&block);
     }
@@ -156,6 +156,6 @@ abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_h
         CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), handle, os_handle, type);
     if (result != ABI_SUCCESS || !cot_attached()) return result;
     struct cot_block block = {.key = *handle, .bytes = 0, .kind = COT_VMM, .references = 1};
-    if (!add_reference(*handle)) cot_blocks_add(&block);
+    if (!cot_handle_hold(*handle)) cot_blocks_add(&block);
     return result;
 }

@@ -18,7 +18,17 @@ export function environment(variables: Readonly<Record<string, string>>, preload
   return { ...Object.fromEntries(inherited), ...variables, ...(objects === '' ? {} : { LD_PRELOAD: objects }) };
 }
 
-export type Kind = 'context' | 'linear' | 'pool' | 'vmm' | 'managed' | 'code' | 'graph' | 'limits' | 'array' | 'external';
+export type Kind =
+  | 'context'
+  | 'linear'
+  | 'pool'
+  | 'vmm'
+  | 'managed'
+  | 'code'
+  | 'graph'
+  | 'limits'
+  | 'array'
+  | 'external';
 export type ClientBooks = {
   pid: number;
   command: string;

@@ -3,702 +3,707 @@
 #pragma once
 #define COT_CUDA_COUNT 695
 #define COT_CUDA_ROWS(X) \
-    X(0, cuArray3DCreate, PASS, 0) \
-    X(1, cuArray3DCreate_v2, PASS, 0) \
+    X(0, cuArray3DCreate, RESERVE, 0) \
+    X(1, cuArray3DCreate_v2, RESERVE, 0) \
     X(2, cuArray3DGetDescriptor, PASS, 1) \
     X(3, cuArray3DGetDescriptor_v2, PASS, 1) \
-    X(4, cuArrayCreate, PASS, 0) \
-    X(5, cuArrayCreate_v2, PASS, 0) \
-    X(6, cuArrayDestroy, PASS, 0) \
+    X(4, cuArrayCreate, RESERVE, 0) \
+    X(5, cuArrayCreate_v2, RESERVE, 0) \
+    X(6, cuArrayDestroy, RELEASE, 2) \
     X(7, cuArrayGetDescriptor, PASS, 1) \
     X(8, cuArrayGetDescriptor_v2, PASS, 1) \
     X(9, cuArrayGetMemoryRequirements, PASS, 1) \
     X(10, cuArrayGetPlane, PASS, 1) \
     X(11, cuArrayGetSparseProperties, PASS, 1) \
-    X(12, cuBinaryFree, PASS, 2) \
-    X(13, cuCheckpointProcessCheckpoint, PASS, 3) \
-    X(14, cuCheckpointProcessGetRestoreThreadId, PASS, 3) \
-    X(15, cuCheckpointProcessGetState, PASS, 3) \
-    X(16, cuCheckpointProcessLock, PASS, 3) \
-    X(17, cuCheckpointProcessRestore, PASS, 3) \
-    X(18, cuCheckpointProcessUnlock, PASS, 3) \
-    X(19, cuCompilePtx, PASS, 2) \
-    X(20, cuCoredumpGetAttribute, PASS, 4) \
-    X(21, cuCoredumpGetAttributeGlobal, PASS, 4) \
-    X(22, cuCoredumpSetAttribute, PASS, 4) \
-    X(23, cuCoredumpSetAttributeGlobal, PASS, 4) \
-    X(24, cuCtxAttach, RESERVE, 5) \
-    X(25, cuCtxCreate, RESERVE, 5) \
-    X(26, cuCtxCreate_v2, RESERVE, 5) \
-    X(27, cuCtxCreate_v3, RESERVE, 5) \
-    X(28, cuCtxCreate_v4, RESERVE, 5) \
-    X(29, cuCtxDestroy, RELEASE, 6) \
-    X(30, cuCtxDestroy_v2, RELEASE, 6) \
-    X(31, cuCtxDetach, RELEASE, 6) \
-    X(32, cuCtxDisablePeerAccess, PASS, 7) \
-    X(33, cuCtxEnablePeerAccess, PASS, 7) \
-    X(34, cuCtxFromGreenCtx, PASS, 8) \
-    X(35, cuCtxGetApiVersion, PASS, 7) \
-    X(36, cuCtxGetCacheConfig, PASS, 7) \
-    X(37, cuCtxGetCurrent, PASS, 7) \
-    X(38, cuCtxGetDevResource, PASS, 7) \
-    X(39, cuCtxGetDevice, PASS, 7) \
-    X(40, cuCtxGetDevice_v2, PASS, 7) \
-    X(41, cuCtxGetExecAffinity, PASS, 7) \
-    X(42, cuCtxGetFlags, PASS, 7) \
-    X(43, cuCtxGetId, PASS, 7) \
-    X(44, cuCtxGetLimit, PASS, 7) \
-    X(45, cuCtxGetSharedMemConfig, PASS, 7) \
-    X(46, cuCtxGetStreamPriorityRange, PASS, 7) \
-    X(47, cuCtxPopCurrent, PASS, 7) \
-    X(48, cuCtxPopCurrent_v2, PASS, 7) \
-    X(49, cuCtxPushCurrent, PASS, 7) \
-    X(50, cuCtxPushCurrent_v2, PASS, 7) \
-    X(51, cuCtxRecordEvent, PASS, 9) \
-    X(52, cuCtxResetPersistingL2Cache, PASS, 7) \
-    X(53, cuCtxSetCacheConfig, PASS, 7) \
-    X(54, cuCtxSetCurrent, PASS, 7) \
-    X(55, cuCtxSetFlags, PASS, 7) \
-    X(56, cuCtxSetLimit, PASS, 10) \
-    X(57, cuCtxSetSharedMemConfig, PASS, 7) \
-    X(58, cuCtxSynchronize, PASS, 9) \
-    X(59, cuCtxSynchronize_v2, PASS, 9) \
-    X(60, cuCtxWaitEvent, PASS, 9) \
-    X(61, cuDestroyExternalMemory, PASS, 11) \
-    X(62, cuDestroyExternalSemaphore, PASS, 9) \
-    X(63, cuDevResourceGenerateDesc, PASS, 7) \
-    X(64, cuDevSmResourceSplitByCount, PASS, 7) \
-    X(65, cuDeviceCanAccessPeer, PASS, 12) \
-    X(66, cuDeviceComputeCapability, PASS, 12) \
-    X(67, cuDeviceGet, PASS, 12) \
-    X(68, cuDeviceGetAttribute, PASS, 12) \
-    X(69, cuDeviceGetByPCIBusId, PASS, 12) \
-    X(70, cuDeviceGetCount, PASS, 12) \
-    X(71, cuDeviceGetDefaultMemPool, PASS, 13) \
-    X(72, cuDeviceGetDevResource, PASS, 12) \
-    X(73, cuDeviceGetExecAffinitySupport, PASS, 12) \
-    X(74, cuDeviceGetGraphMemAttribute, PASS, 13) \
-    X(75, cuDeviceGetHostAtomicCapabilities, PASS, 12) \
-    X(76, cuDeviceGetLuid, PASS, 12) \
-    X(77, cuDeviceGetMemPool, PASS, 13) \
-    X(78, cuDeviceGetName, PASS, 12) \
-    X(79, cuDeviceGetNvSciSyncAttributes, PASS, 12) \
-    X(80, cuDeviceGetP2PAtomicCapabilities, PASS, 12) \
-    X(81, cuDeviceGetP2PAttribute, PASS, 12) \
-    X(82, cuDeviceGetPCIBusId, PASS, 12) \
-    X(83, cuDeviceGetProperties, PASS, 12) \
-    X(84, cuDeviceGetTexture1DLinearMaxWidth, PASS, 12) \
-    X(85, cuDeviceGetUuid, PASS, 12) \
-    X(86, cuDeviceGetUuid_v2, PASS, 12) \
-    X(87, cuDeviceGraphMemTrim, RELEASE, 14) \
-    X(88, cuDevicePrimaryCtxGetState, PASS, 7) \
-    X(89, cuDevicePrimaryCtxRelease, RELEASE, 6) \
-    X(90, cuDevicePrimaryCtxRelease_v2, RELEASE, 6) \
-    X(91, cuDevicePrimaryCtxReset, RELEASE, 6) \
-    X(92, cuDevicePrimaryCtxReset_v2, RELEASE, 6) \
-    X(93, cuDevicePrimaryCtxRetain, RESERVE, 5) \
-    X(94, cuDevicePrimaryCtxSetFlags, PASS, 7) \
-    X(95, cuDevicePrimaryCtxSetFlags_v2, PASS, 7) \
-    X(96, cuDeviceRegisterAsyncNotification, PASS, 12) \
-    X(97, cuDeviceSetGraphMemAttribute, PASS, 13) \
-    X(98, cuDeviceSetMemPool, PASS, 13) \
-    X(99, cuDeviceTotalMem, VIRTUALISE, 15) \
-    X(100, cuDeviceTotalMem_v2, VIRTUALISE, 15) \
-    X(101, cuDeviceUnregisterAsyncNotification, PASS, 12) \
-    X(102, cuDriverGetGpuCodeIsaVersion, PASS, 12) \
-    X(103, cuDriverGetVersion, PASS, 12) \
-    X(104, cuEGLStreamConsumerAcquireFrame, PASS, 16) \
-    X(105, cuEGLStreamConsumerConnect, PASS, 16) \
-    X(106, cuEGLStreamConsumerConnectWithFlags, PASS, 16) \
-    X(107, cuEGLStreamConsumerDisconnect, PASS, 16) \
-    X(108, cuEGLStreamConsumerReleaseFrame, PASS, 16) \
-    X(109, cuEGLStreamProducerConnect, PASS, 16) \
-    X(110, cuEGLStreamProducerDisconnect, PASS, 16) \
-    X(111, cuEGLStreamProducerPresentFrame, PASS, 16) \
-    X(112, cuEGLStreamProducerReturnFrame, PASS, 16) \
-    X(113, cuEventCreate, PASS, 9) \
-    X(114, cuEventCreateFromEGLSync, PASS, 9) \
-    X(115, cuEventCreateFromNVNSync, PASS, 9) \
-    X(116, cuEventDestroy, PASS, 9) \
-    X(117, cuEventDestroy_v2, PASS, 9) \
-    X(118, cuEventElapsedTime, PASS, 9) \
-    X(119, cuEventElapsedTime_v2, PASS, 9) \
-    X(120, cuEventQuery, PASS, 9) \
-    X(121, cuEventRecord, PASS, 9) \
-    X(122, cuEventRecordWithFlags, PASS, 9) \
-    X(123, cuEventRecordWithFlags_ptsz, PASS, 9) \
-    X(124, cuEventRecord_ptsz, PASS, 9) \
-    X(125, cuEventSynchronize, PASS, 9) \
-    X(126, cuExternalMemoryGetMappedBuffer, PASS, 11) \
-    X(127, cuExternalMemoryGetMappedMipmappedArray, PASS, 11) \
-    X(128, cuFlushGPUDirectRDMAWrites, PASS, 9) \
-    X(129, cuFuncGetAttribute, PASS, 17) \
-    X(130, cuFuncGetModule, PASS, 17) \
-    X(131, cuFuncGetName, PASS, 17) \
-    X(132, cuFuncGetParamInfo, PASS, 17) \
-    X(133, cuFuncIsLoaded, PASS, 17) \
-    X(134, cuFuncLoad, PASS, 2) \
-    X(135, cuFuncSetAttribute, PASS, 17) \
-    X(136, cuFuncSetBlockShape, PASS, 17) \
-    X(137, cuFuncSetCacheConfig, PASS, 17) \
-    X(138, cuFuncSetSharedMemConfig, PASS, 17) \
-    X(139, cuFuncSetSharedSize, PASS, 17) \
-    X(140, cuGLCtxCreate, PASS, 8) \
-    X(141, cuGLCtxCreate_v2, PASS, 8) \
-    X(142, cuGLGetDevices, PASS, 16) \
-    X(143, cuGLGetDevices_v2, PASS, 16) \
-    X(144, cuGLInit, PASS, 16) \
-    X(145, cuGLMapBufferObject, PASS, 16) \
-    X(146, cuGLMapBufferObjectAsync, PASS, 16) \
-    X(147, cuGLMapBufferObjectAsync_v2, PASS, 16) \
-    X(148, cuGLMapBufferObjectAsync_v2_ptsz, PASS, 16) \
-    X(149, cuGLMapBufferObject_v2, PASS, 16) \
-    X(150, cuGLMapBufferObject_v2_ptds, PASS, 16) \
-    X(151, cuGLRegisterBufferObject, PASS, 16) \
-    X(152, cuGLSetBufferObjectMapFlags, PASS, 16) \
-    X(153, cuGLUnmapBufferObject, PASS, 16) \
-    X(154, cuGLUnmapBufferObjectAsync, PASS, 16) \
-    X(155, cuGLUnregisterBufferObject, PASS, 16) \
-    X(156, cuGetErrorName, PASS, 4) \
-    X(157, cuGetErrorString, PASS, 4) \
-    X(158, cuGetExportTable, PASS, 18) \
-    X(159, cuGetProcAddress, RESOLVE, 19) \
-    X(160, cuGetProcAddress_v2, RESOLVE, 19) \
-    X(161, cuGraphAddBatchMemOpNode, PASS, 20) \
-    X(162, cuGraphAddChildGraphNode, PASS, 20) \
-    X(163, cuGraphAddDependencies, PASS, 20) \
-    X(164, cuGraphAddDependencies_v2, PASS, 20) \
-    X(165, cuGraphAddEmptyNode, PASS, 20) \
-    X(166, cuGraphAddEventRecordNode, PASS, 20) \
-    X(167, cuGraphAddEventWaitNode, PASS, 20) \
-    X(168, cuGraphAddExternalSemaphoresSignalNode, PASS, 20) \
-    X(169, cuGraphAddExternalSemaphoresWaitNode, PASS, 20) \
-    X(170, cuGraphAddHostNode, PASS, 20) \
-    X(171, cuGraphAddKernelNode, PASS, 20) \
-    X(172, cuGraphAddKernelNode_v2, PASS, 20) \
-    X(173, cuGraphAddMemAllocNode, PASS, 20) \
-    X(174, cuGraphAddMemFreeNode, PASS, 20) \
-    X(175, cuGraphAddMemcpyNode, PASS, 20) \
-    X(176, cuGraphAddMemsetNode, PASS, 20) \
-    X(177, cuGraphAddNode, PASS, 20) \
-    X(178, cuGraphAddNode_v2, PASS, 20) \
-    X(179, cuGraphBatchMemOpNodeGetParams, PASS, 20) \
-    X(180, cuGraphBatchMemOpNodeSetParams, PASS, 20) \
-    X(181, cuGraphChildGraphNodeGetGraph, PASS, 20) \
-    X(182, cuGraphClone, PASS, 20) \
-    X(183, cuGraphConditionalHandleCreate, PASS, 20) \
-    X(184, cuGraphCreate, PASS, 20) \
-    X(185, cuGraphDebugDotPrint, PASS, 20) \
-    X(186, cuGraphDestroy, PASS, 20) \
-    X(187, cuGraphDestroyNode, PASS, 20) \
-    X(188, cuGraphEventRecordNodeGetEvent, PASS, 20) \
-    X(189, cuGraphEventRecordNodeSetEvent, PASS, 20) \
-    X(190, cuGraphEventWaitNodeGetEvent, PASS, 20) \
-    X(191, cuGraphEventWaitNodeSetEvent, PASS, 20) \
-    X(192, cuGraphExecBatchMemOpNodeSetParams, PASS, 20) \
-    X(193, cuGraphExecChildGraphNodeSetParams, PASS, 20) \
-    X(194, cuGraphExecDestroy, RELEASE, 14) \
-    X(195, cuGraphExecEventRecordNodeSetEvent, PASS, 20) \
-    X(196, cuGraphExecEventWaitNodeSetEvent, PASS, 20) \
-    X(197, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 20) \
-    X(198, cuGraphExecExternalSemaphoresWaitNodeSetParams, PASS, 20) \
-    X(199, cuGraphExecGetFlags, PASS, 20) \
-    X(200, cuGraphExecHostNodeSetParams, PASS, 20) \
-    X(201, cuGraphExecKernelNodeSetParams, PASS, 20) \
-    X(202, cuGraphExecKernelNodeSetParams_v2, PASS, 20) \
-    X(203, cuGraphExecMemcpyNodeSetParams, PASS, 20) \
-    X(204, cuGraphExecMemsetNodeSetParams, PASS, 20) \
-    X(205, cuGraphExecNodeSetParams, PASS, 20) \
-    X(206, cuGraphExecUpdate, PASS, 20) \
-    X(207, cuGraphExecUpdate_v2, PASS, 20) \
-    X(208, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 20) \
-    X(209, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 20) \
-    X(210, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 20) \
-    X(211, cuGraphExternalSemaphoresWaitNodeSetParams, PASS, 20) \
-    X(212, cuGraphGetEdges, PASS, 20) \
-    X(213, cuGraphGetEdges_v2, PASS, 20) \
-    X(214, cuGraphGetNodes, PASS, 20) \
-    X(215, cuGraphGetRootNodes, PASS, 20) \
-    X(216, cuGraphHostNodeGetParams, PASS, 20) \
-    X(217, cuGraphHostNodeSetParams, PASS, 20) \
-    X(218, cuGraphInstantiate, RESERVE, 21) \
-    X(219, cuGraphInstantiateWithFlags, RESERVE, 21) \
-    X(220, cuGraphInstantiateWithParams, RESERVE, 21) \
-    X(221, cuGraphInstantiateWithParams_ptsz, RESERVE, 21) \
-    X(222, cuGraphInstantiate_v2, RESERVE, 21) \
-    X(223, cuGraphKernelNodeCopyAttributes, PASS, 20) \
-    X(224, cuGraphKernelNodeGetAttribute, PASS, 20) \
-    X(225, cuGraphKernelNodeGetParams, PASS, 20) \
-    X(226, cuGraphKernelNodeGetParams_v2, PASS, 20) \
-    X(227, cuGraphKernelNodeSetAttribute, PASS, 20) \
-    X(228, cuGraphKernelNodeSetParams, PASS, 20) \
-    X(229, cuGraphKernelNodeSetParams_v2, PASS, 20) \
-    X(230, cuGraphLaunch, GATE, 22) \
-    X(231, cuGraphLaunch_ptsz, GATE, 22) \
-    X(232, cuGraphMemAllocNodeGetParams, PASS, 20) \
-    X(233, cuGraphMemFreeNodeGetParams, PASS, 20) \
-    X(234, cuGraphMemcpyNodeGetParams, PASS, 20) \
-    X(235, cuGraphMemcpyNodeSetParams, PASS, 20) \
-    X(236, cuGraphMemsetNodeGetParams, PASS, 20) \
-    X(237, cuGraphMemsetNodeSetParams, PASS, 20) \
-    X(238, cuGraphNodeFindInClone, PASS, 20) \
-    X(239, cuGraphNodeGetDependencies, PASS, 20) \
-    X(240, cuGraphNodeGetDependencies_v2, PASS, 20) \
-    X(241, cuGraphNodeGetDependentNodes, PASS, 20) \
-    X(242, cuGraphNodeGetDependentNodes_v2, PASS, 20) \
-    X(243, cuGraphNodeGetEnabled, PASS, 20) \
-    X(244, cuGraphNodeGetType, PASS, 20) \
-    X(245, cuGraphNodeSetEnabled, PASS, 20) \
-    X(246, cuGraphNodeSetParams, PASS, 20) \
-    X(247, cuGraphReleaseUserObject, PASS, 20) \
-    X(248, cuGraphRemoveDependencies, PASS, 20) \
-    X(249, cuGraphRemoveDependencies_v2, PASS, 20) \
-    X(250, cuGraphRetainUserObject, PASS, 20) \
-    X(251, cuGraphUpload, RESERVE, 21) \
-    X(252, cuGraphUpload_ptsz, RESERVE, 21) \
-    X(253, cuGraphicsEGLRegisterImage, PASS, 16) \
-    X(254, cuGraphicsGLRegisterBuffer, PASS, 16) \
-    X(255, cuGraphicsGLRegisterImage, PASS, 16) \
-    X(256, cuGraphicsMapResources, PASS, 16) \
-    X(257, cuGraphicsMapResources_ptsz, PASS, 16) \
-    X(258, cuGraphicsResourceGetMappedEglFrame, PASS, 16) \
-    X(259, cuGraphicsResourceGetMappedMipmappedArray, PASS, 16) \
-    X(260, cuGraphicsResourceGetMappedPointer, PASS, 16) \
-    X(261, cuGraphicsResourceGetMappedPointer_v2, PASS, 16) \
-    X(262, cuGraphicsResourceSetMapFlags, PASS, 16) \
-    X(263, cuGraphicsResourceSetMapFlags_v2, PASS, 16) \
-    X(264, cuGraphicsSubResourceGetMappedArray, PASS, 16) \
-    X(265, cuGraphicsUnmapResources, PASS, 16) \
-    X(266, cuGraphicsUnmapResources_ptsz, PASS, 16) \
-    X(267, cuGraphicsUnregisterResource, PASS, 16) \
-    X(268, cuGraphicsVDPAURegisterOutputSurface, PASS, 16) \
-    X(269, cuGraphicsVDPAURegisterVideoSurface, PASS, 16) \
-    X(270, cuGreenCtxCreate, PASS, 8) \
-    X(271, cuGreenCtxDestroy, PASS, 8) \
-    X(272, cuGreenCtxGetDevResource, PASS, 7) \
-    X(273, cuGreenCtxGetId, PASS, 7) \
-    X(274, cuGreenCtxRecordEvent, PASS, 9) \
-    X(275, cuGreenCtxStreamCreate, PASS, 23) \
-    X(276, cuGreenCtxWaitEvent, PASS, 9) \
-    X(277, cuImportExternalMemory, PASS, 11) \
-    X(278, cuImportExternalSemaphore, PASS, 9) \
-    X(279, cuInit, TRACK, 24) \
-    X(280, cuIpcCloseMemHandle, PASS, 25) \
-    X(281, cuIpcGetEventHandle, PASS, 25) \
-    X(282, cuIpcGetMemHandle, PASS, 25) \
-    X(283, cuIpcOpenEventHandle, PASS, 25) \
-    X(284, cuIpcOpenMemHandle, PASS, 25) \
-    X(285, cuIpcOpenMemHandle_v2, PASS, 25) \
-    X(286, cuKernelGetAttribute, PASS, 17) \
-    X(287, cuKernelGetFunction, PASS, 2) \
-    X(288, cuKernelGetLibrary, PASS, 17) \
-    X(289, cuKernelGetName, PASS, 17) \
-    X(290, cuKernelGetParamInfo, PASS, 17) \
-    X(291, cuKernelSetAttribute, PASS, 17) \
-    X(292, cuKernelSetCacheConfig, PASS, 17) \
-    X(293, cuLaunch, GATE, 22) \
-    X(294, cuLaunchCooperativeKernel, GATE, 22) \
-    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 22) \
-    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 22) \
-    X(297, cuLaunchGrid, GATE, 22) \
-    X(298, cuLaunchGridAsync, GATE, 22) \
-    X(299, cuLaunchHostFunc, PASS, 9) \
-    X(300, cuLaunchHostFunc_ptsz, PASS, 9) \
-    X(301, cuLaunchKernel, GATE, 22) \
-    X(302, cuLaunchKernelEx, GATE, 22) \
-    X(303, cuLaunchKernelEx_ptsz, GATE, 22) \
-    X(304, cuLaunchKernel_ptsz, GATE, 22) \
-    X(305, cuLibraryEnumerateKernels, PASS, 17) \
-    X(306, cuLibraryGetGlobal, PASS, 17) \
-    X(307, cuLibraryGetKernel, PASS, 17) \
-    X(308, cuLibraryGetKernelCount, PASS, 17) \
-    X(309, cuLibraryGetManaged, PASS, 17) \
-    X(310, cuLibraryGetModule, PASS, 17) \
-    X(311, cuLibraryGetUnifiedFunction, PASS, 17) \
-    X(312, cuLibraryLoadData, PASS, 2) \
-    X(313, cuLibraryLoadFromFile, PASS, 2) \
-    X(314, cuLibraryUnload, PASS, 2) \
-    X(315, cuLinkAddData, PASS, 2) \
-    X(316, cuLinkAddData_v2, PASS, 2) \
-    X(317, cuLinkAddFile, PASS, 2) \
-    X(318, cuLinkAddFile_v2, PASS, 2) \
-    X(319, cuLinkComplete, PASS, 2) \
-    X(320, cuLinkCreate, PASS, 2) \
-    X(321, cuLinkCreate_v2, PASS, 2) \
-    X(322, cuLinkDestroy, PASS, 2) \
-    X(323, cuLogsCurrent, PASS, 4) \
-    X(324, cuLogsDumpToFile, PASS, 4) \
-    X(325, cuLogsDumpToMemory, PASS, 4) \
-    X(326, cuLogsRegisterCallback, PASS, 4) \
-    X(327, cuLogsUnregisterCallback, PASS, 4) \
-    X(328, cuMemAddressFree, PASS, 26) \
-    X(329, cuMemAddressReserve, PASS, 26) \
-    X(330, cuMemAdvise, PASS, 27) \
-    X(331, cuMemAdvise_v2, PASS, 27) \
-    X(332, cuMemAlloc, RESERVE, 28) \
-    X(333, cuMemAllocAsync, RESERVE, 29) \
-    X(334, cuMemAllocAsync_ptsz, RESERVE, 29) \
-    X(335, cuMemAllocFromPoolAsync, RESERVE, 29) \
-    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 29) \
-    X(337, cuMemAllocHost, PASS, 30) \
-    X(338, cuMemAllocHost_v2, PASS, 30) \
-    X(339, cuMemAllocManaged, RESERVE, 31) \
-    X(340, cuMemAllocPitch, RESERVE, 28) \
-    X(341, cuMemAllocPitch_v2, RESERVE, 28) \
-    X(342, cuMemAlloc_v2, RESERVE, 28) \
-    X(343, cuMemBatchDecompressAsync, PASS, 32) \
-    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 32) \
-    X(345, cuMemCreate, RESERVE, 33) \
-    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 27) \
-    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 27) \
-    X(348, cuMemDiscardBatchAsync, PASS, 27) \
-    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 27) \
-    X(350, cuMemExportToShareableHandle, PASS, 26) \
-    X(351, cuMemFree, RELEASE, 34) \
-    X(352, cuMemFreeAsync, RELEASE, 35) \
-    X(353, cuMemFreeAsync_ptsz, RELEASE, 35) \
-    X(354, cuMemFreeHost, PASS, 30) \
-    X(355, cuMemFree_v2, RELEASE, 34) \
-    X(356, cuMemGetAccess, PASS, 26) \
+    X(12, cuBinaryFree, PASS, 3) \
+    X(13, cuCheckpointProcessCheckpoint, PASS, 4) \
+    X(14, cuCheckpointProcessGetRestoreThreadId, PASS, 4) \
+    X(15, cuCheckpointProcessGetState, PASS, 4) \
+    X(16, cuCheckpointProcessLock, PASS, 4) \
+    X(17, cuCheckpointProcessRestore, PASS, 4) \
+    X(18, cuCheckpointProcessUnlock, PASS, 4) \
+    X(19, cuCompilePtx, PASS, 3) \
+    X(20, cuCoredumpGetAttribute, PASS, 5) \
+    X(21, cuCoredumpGetAttributeGlobal, PASS, 5) \
+    X(22, cuCoredumpSetAttribute, PASS, 5) \
+    X(23, cuCoredumpSetAttributeGlobal, PASS, 5) \
+    X(24, cuCtxAttach, RESERVE, 6) \
+    X(25, cuCtxCreate, RESERVE, 6) \
+    X(26, cuCtxCreate_v2, RESERVE, 6) \
+    X(27, cuCtxCreate_v3, RESERVE, 6) \
+    X(28, cuCtxCreate_v4, RESERVE, 6) \
+    X(29, cuCtxDestroy, RELEASE, 7) \
+    X(30, cuCtxDestroy_v2, RELEASE, 7) \
+    X(31, cuCtxDetach, RELEASE, 7) \
+    X(32, cuCtxDisablePeerAccess, PASS, 8) \
+    X(33, cuCtxEnablePeerAccess, PASS, 8) \
+    X(34, cuCtxFromGreenCtx, PASS, 9) \
+    X(35, cuCtxGetApiVersion, PASS, 8) \
+    X(36, cuCtxGetCacheConfig, PASS, 8) \
+    X(37, cuCtxGetCurrent, PASS, 8) \
+    X(38, cuCtxGetDevResource, PASS, 8) \
+    X(39, cuCtxGetDevice, PASS, 8) \
+    X(40, cuCtxGetDevice_v2, PASS, 8) \
+    X(41, cuCtxGetExecAffinity, PASS, 8) \
+    X(42, cuCtxGetFlags, PASS, 8) \
+    X(43, cuCtxGetId, PASS, 8) \
+    X(44, cuCtxGetLimit, PASS, 8) \
+    X(45, cuCtxGetSharedMemConfig, PASS, 8) \
+    X(46, cuCtxGetStreamPriorityRange, PASS, 8) \
+    X(47, cuCtxPopCurrent, PASS, 8) \
+    X(48, cuCtxPopCurrent_v2, PASS, 8) \
+    X(49, cuCtxPushCurrent, PASS, 8) \
+    X(50, cuCtxPushCurrent_v2, PASS, 8) \
+    X(51, cuCtxRecordEvent, PASS, 10) \
+    X(52, cuCtxResetPersistingL2Cache, PASS, 8) \
+    X(53, cuCtxSetCacheConfig, PASS, 8) \
+    X(54, cuCtxSetCurrent, PASS, 8) \
+    X(55, cuCtxSetFlags, PASS, 8) \
+    X(56, cuCtxSetLimit, PASS, 11) \
+    X(57, cuCtxSetSharedMemConfig, PASS, 8) \
+    X(58, cuCtxSynchronize, PASS, 10) \
+    X(59, cuCtxSynchronize_v2, PASS, 10) \
+    X(60, cuCtxWaitEvent, PASS, 10) \
+    X(61, cuDestroyExternalMemory, RELEASE, 12) \
+    X(62, cuDestroyExternalSemaphore, PASS, 10) \
+    X(63, cuDevResourceGenerateDesc, PASS, 8) \
+    X(64, cuDevSmResourceSplitByCount, PASS, 8) \
+    X(65, cuDeviceCanAccessPeer, PASS, 13) \
+    X(66, cuDeviceComputeCapability, PASS, 13) \
+    X(67, cuDeviceGet, PASS, 13) \
+    X(68, cuDeviceGetAttribute, PASS, 13) \
+    X(69, cuDeviceGetByPCIBusId, PASS, 13) \
+    X(70, cuDeviceGetCount, PASS, 13) \
+    X(71, cuDeviceGetDefaultMemPool, PASS, 14) \
+    X(72, cuDeviceGetDevResource, PASS, 13) \
+    X(73, cuDeviceGetExecAffinitySupport, PASS, 13) \
+    X(74, cuDeviceGetGraphMemAttribute, PASS, 14) \
+    X(75, cuDeviceGetHostAtomicCapabilities, PASS, 13) \
+    X(76, cuDeviceGetLuid, PASS, 13) \
+    X(77, cuDeviceGetMemPool, PASS, 14) \
+    X(78, cuDeviceGetName, PASS, 13) \
+    X(79, cuDeviceGetNvSciSyncAttributes, PASS, 13) \
+    X(80, cuDeviceGetP2PAtomicCapabilities, PASS, 13) \
+    X(81, cuDeviceGetP2PAttribute, PASS, 13) \
+    X(82, cuDeviceGetPCIBusId, PASS, 13) \
+    X(83, cuDeviceGetProperties, PASS, 13) \
+    X(84, cuDeviceGetTexture1DLinearMaxWidth, PASS, 13) \
+    X(85, cuDeviceGetUuid, PASS, 13) \
+    X(86, cuDeviceGetUuid_v2, PASS, 13) \
+    X(87, cuDeviceGraphMemTrim, RELEASE, 15) \
+    X(88, cuDevicePrimaryCtxGetState, PASS, 8) \
+    X(89, cuDevicePrimaryCtxRelease, RELEASE, 7) \
+    X(90, cuDevicePrimaryCtxRelease_v2, RELEASE, 7) \
+    X(91, cuDevicePrimaryCtxReset, RELEASE, 7) \
+    X(92, cuDevicePrimaryCtxReset_v2, RELEASE, 7) \
+    X(93, cuDevicePrimaryCtxRetain, RESERVE, 6) \
+    X(94, cuDevicePrimaryCtxSetFlags, PASS, 8) \
+    X(95, cuDevicePrimaryCtxSetFlags_v2, PASS, 8) \
+    X(96, cuDeviceRegisterAsyncNotification, PASS, 13) \
+    X(97, cuDeviceSetGraphMemAttribute, PASS, 14) \
+    X(98, cuDeviceSetMemPool, PASS, 14) \
+    X(99, cuDeviceTotalMem, VIRTUALISE, 16) \
+    X(100, cuDeviceTotalMem_v2, VIRTUALISE, 16) \
+    X(101, cuDeviceUnregisterAsyncNotification, PASS, 13) \
+    X(102, cuDriverGetGpuCodeIsaVersion, PASS, 13) \
+    X(103, cuDriverGetVersion, PASS, 13) \
+    X(104, cuEGLStreamConsumerAcquireFrame, PASS, 17) \
+    X(105, cuEGLStreamConsumerConnect, PASS, 17) \
+    X(106, cuEGLStreamConsumerConnectWithFlags, PASS, 17) \
+    X(107, cuEGLStreamConsumerDisconnect, PASS, 17) \
+    X(108, cuEGLStreamConsumerReleaseFrame, PASS, 17) \
+    X(109, cuEGLStreamProducerConnect, PASS, 17) \
+    X(110, cuEGLStreamProducerDisconnect, PASS, 17) \
+    X(111, cuEGLStreamProducerPresentFrame, PASS, 17) \
+    X(112, cuEGLStreamProducerReturnFrame, PASS, 17) \
+    X(113, cuEventCreate, PASS, 10) \
+    X(114, cuEventCreateFromEGLSync, PASS, 10) \
+    X(115, cuEventCreateFromNVNSync, PASS, 10) \
+    X(116, cuEventDestroy, PASS, 10) \
+    X(117, cuEventDestroy_v2, PASS, 10) \
+    X(118, cuEventElapsedTime, PASS, 10) \
+    X(119, cuEventElapsedTime_v2, PASS, 10) \
+    X(120, cuEventQuery, PASS, 10) \
+    X(121, cuEventRecord, PASS, 10) \
+    X(122, cuEventRecordWithFlags, PASS, 10) \
+    X(123, cuEventRecordWithFlags_ptsz, PASS, 10) \
+    X(124, cuEventRecord_ptsz, PASS, 10) \
+    X(125, cuEventSynchronize, PASS, 10) \
+    X(126, cuExternalMemoryGetMappedBuffer, PASS, 18) \
+    X(127, cuExternalMemoryGetMappedMipmappedArray, PASS, 18) \
+    X(128, cuFlushGPUDirectRDMAWrites, PASS, 10) \
+    X(129, cuFuncGetAttribute, PASS, 19) \
+    X(130, cuFuncGetModule, PASS, 19) \
+    X(131, cuFuncGetName, PASS, 19) \
+    X(132, cuFuncGetParamInfo, PASS, 19) \
+    X(133, cuFuncIsLoaded, PASS, 19) \
+    X(134, cuFuncLoad, PASS, 3) \
+    X(135, cuFuncSetAttribute, PASS, 19) \
+    X(136, cuFuncSetBlockShape, PASS, 19) \
+    X(137, cuFuncSetCacheConfig, PASS, 19) \
+    X(138, cuFuncSetSharedMemConfig, PASS, 19) \
+    X(139, cuFuncSetSharedSize, PASS, 19) \
+    X(140, cuGLCtxCreate, PASS, 9) \
+    X(141, cuGLCtxCreate_v2, PASS, 9) \
+    X(142, cuGLGetDevices, PASS, 17) \
+    X(143, cuGLGetDevices_v2, PASS, 17) \
+    X(144, cuGLInit, PASS, 17) \
+    X(145, cuGLMapBufferObject, PASS, 17) \
+    X(146, cuGLMapBufferObjectAsync, PASS, 17) \
+    X(147, cuGLMapBufferObjectAsync_v2, PASS, 17) \
+    X(148, cuGLMapBufferObjectAsync_v2_ptsz, PASS, 17) \
+    X(149, cuGLMapBufferObject_v2, PASS, 17) \
+    X(150, cuGLMapBufferObject_v2_ptds, PASS, 17) \
+    X(151, cuGLRegisterBufferObject, PASS, 17) \
+    X(152, cuGLSetBufferObjectMapFlags, PASS, 17) \
+    X(153, cuGLUnmapBufferObject, PASS, 17) \
+    X(154, cuGLUnmapBufferObjectAsync, PASS, 17) \
+    X(155, cuGLUnregisterBufferObject, PASS, 17) \
+    X(156, cuGetErrorName, PASS, 5) \
+    X(157, cuGetErrorString, PASS, 5) \
+    X(158, cuGetExportTable, PASS, 20) \
+    X(159, cuGetProcAddress, RESOLVE, 21) \
+    X(160, cuGetProcAddress_v2, RESOLVE, 21) \
+    X(161, cuGraphAddBatchMemOpNode, PASS, 22) \
+    X(162, cuGraphAddChildGraphNode, PASS, 22) \
+    X(163, cuGraphAddDependencies, PASS, 22) \
+    X(164, cuGraphAddDependencies_v2, PASS, 22) \
+    X(165, cuGraphAddEmptyNode, PASS, 22) \
+    X(166, cuGraphAddEventRecordNode, PASS, 22) \
+    X(167, cuGraphAddEventWaitNode, PASS, 22) \
+    X(168, cuGraphAddExternalSemaphoresSignalNode, PASS, 22) \
+    X(169, cuGraphAddExternalSemaphoresWaitNode, PASS, 22) \
+    X(170, cuGraphAddHostNode, PASS, 22) \
+    X(171, cuGraphAddKernelNode, PASS, 22) \
+    X(172, cuGraphAddKernelNode_v2, PASS, 22) \
+    X(173, cuGraphAddMemAllocNode, PASS, 22) \
+    X(174, cuGraphAddMemFreeNode, PASS, 22) \
+    X(175, cuGraphAddMemcpyNode, PASS, 22) \
+    X(176, cuGraphAddMemsetNode, PASS, 22) \
+    X(177, cuGraphAddNode, PASS, 22) \
+    X(178, cuGraphAddNode_v2, PASS, 22) \
+    X(179, cuGraphBatchMemOpNodeGetParams, PASS, 22) \
+    X(180, cuGraphBatchMemOpNodeSetParams, PASS, 22) \
+    X(181, cuGraphChildGraphNodeGetGraph, PASS, 22) \
+    X(182, cuGraphClone, PASS, 22) \
+    X(183, cuGraphConditionalHandleCreate, PASS, 22) \
+    X(184, cuGraphCreate, PASS, 22) \
+    X(185, cuGraphDebugDotPrint, PASS, 22) \
+    X(186, cuGraphDestroy, PASS, 22) \
+    X(187, cuGraphDestroyNode, PASS, 22) \
+    X(188, cuGraphEventRecordNodeGetEvent, PASS, 22) \
+    X(189, cuGraphEventRecordNodeSetEvent, PASS, 22) \
+    X(190, cuGraphEventWaitNodeGetEvent, PASS, 22) \
+    X(191, cuGraphEventWaitNodeSetEvent, PASS, 22) \
+    X(192, cuGraphExecBatchMemOpNodeSetParams, PASS, 22) \
+    X(193, cuGraphExecChildGraphNodeSetParams, PASS, 22) \
+    X(194, cuGraphExecDestroy, RELEASE, 15) \
+    X(195, cuGraphExecEventRecordNodeSetEvent, PASS, 22) \
+    X(196, cuGraphExecEventWaitNodeSetEvent, PASS, 22) \
+    X(197, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 22) \
+    X(198, cuGraphExecExternalSemaphoresWaitNodeSetParams, PASS, 22) \
+    X(199, cuGraphExecGetFlags, PASS, 22) \
+    X(200, cuGraphExecHostNodeSetParams, PASS, 22) \
+    X(201, cuGraphExecKernelNodeSetParams, PASS, 22) \
+    X(202, cuGraphExecKernelNodeSetParams_v2, PASS, 22) \
+    X(203, cuGraphExecMemcpyNodeSetParams, PASS, 22) \
+    X(204, cuGraphExecMemsetNodeSetParams, PASS, 22) \
+    X(205, cuGraphExecNodeSetParams, PASS, 22) \
+    X(206, cuGraphExecUpdate, PASS, 22) \
+    X(207, cuGraphExecUpdate_v2, PASS, 22) \
+    X(208, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 22) \
+    X(209, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 22) \
+    X(210, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 22) \
+    X(211, cuGraphExternalSemaphoresWaitNodeSetParams, PASS, 22) \
+    X(212, cuGraphGetEdges, PASS, 22) \
+    X(213, cuGraphGetEdges_v2, PASS, 22) \
+    X(214, cuGraphGetNodes, PASS, 22) \
+    X(215, cuGraphGetRootNodes, PASS, 22) \
+    X(216, cuGraphHostNodeGetParams, PASS, 22) \
+    X(217, cuGraphHostNodeSetParams, PASS, 22) \
+    X(218, cuGraphInstantiate, RESERVE, 23) \
+    X(219, cuGraphInstantiateWithFlags, RESERVE, 23) \
+    X(220, cuGraphInstantiateWithParams, RESERVE, 23) \
+    X(221, cuGraphInstantiateWithParams_ptsz, RESERVE, 23) \
+    X(222, cuGraphInstantiate_v2, RESERVE, 23) \
+    X(223, cuGraphKernelNodeCopyAttributes, PASS, 22) \
+    X(224, cuGraphKernelNodeGetAttribute, PASS, 22) \
+    X(225, cuGraphKernelNodeGetParams, PASS, 22) \
+    X(226, cuGraphKernelNodeGetParams_v2, PASS, 22) \
+    X(227, cuGraphKernelNodeSetAttribute, PASS, 22) \
+    X(228, cuGraphKernelNodeSetParams, PASS, 22) \
+    X(229, cuGraphKernelNodeSetParams_v2, PASS, 22) \
+    X(230, cuGraphLaunch, GATE, 24) \
+    X(231, cuGraphLaunch_ptsz, GATE, 24) \
+    X(232, cuGraphMemAllocNodeGetParams, PASS, 22) \
+    X(233, cuGraphMemFreeNodeGetParams, PASS, 22) \
+    X(234, cuGraphMemcpyNodeGetParams, PASS, 22) \
+    X(235, cuGraphMemcpyNodeSetParams, PASS, 22) \
+    X(236, cuGraphMemsetNodeGetParams, PASS, 22) \
+    X(237, cuGraphMemsetNodeSetParams, PASS, 22) \
+    X(238, cuGraphNodeFindInClone, PASS, 22) \
+    X(239, cuGraphNodeGetDependencies, PASS, 22) \
+    X(240, cuGraphNodeGetDependencies_v2, PASS, 22) \
+    X(241, cuGraphNodeGetDependentNodes, PASS, 22) \
+    X(242, cuGraphNodeGetDependentNodes_v2, PASS, 22) \
+    X(243, cuGraphNodeGetEnabled, PASS, 22) \
+    X(244, cuGraphNodeGetType, PASS, 22) \
+    X(245, cuGraphNodeSetEnabled, PASS, 22) \
+    X(246, cuGraphNodeSetParams, PASS, 22) \
+    X(247, cuGraphReleaseUserObject, PASS, 22) \
+    X(248, cuGraphRemoveDependencies, PASS, 22) \
+    X(249, cuGraphRemoveDependencies_v2, PASS, 22) \
+    X(250, cuGraphRetainUserObject, PASS, 22) \
+    X(251, cuGraphUpload, RESERVE, 23) \
+    X(252, cuGraphUpload_ptsz, RESERVE, 23) \
+    X(253, cuGraphicsEGLRegisterImage, PASS, 17) \
+    X(254, cuGraphicsGLRegisterBuffer, PASS, 17) \
+    X(255, cuGraphicsGLRegisterImage, PASS, 17) \
+    X(256, cuGraphicsMapResources, PASS, 17) \
+    X(257, cuGraphicsMapResources_ptsz, PASS, 17) \
+    X(258, cuGraphicsResourceGetMappedEglFrame, PASS, 17) \
+    X(259, cuGraphicsResourceGetMappedMipmappedArray, PASS, 17) \
+    X(260, cuGraphicsResourceGetMappedPointer, PASS, 17) \
+    X(261, cuGraphicsResourceGetMappedPointer_v2, PASS, 17) \
+    X(262, cuGraphicsResourceSetMapFlags, PASS, 17) \
+    X(263, cuGraphicsResourceSetMapFlags_v2, PASS, 17) \
+    X(264, cuGraphicsSubResourceGetMappedArray, PASS, 17) \
+    X(265, cuGraphicsUnmapResources, PASS, 17) \
+    X(266, cuGraphicsUnmapResources_ptsz, PASS, 17) \
+    X(267, cuGraphicsUnregisterResource, PASS, 17) \
+    X(268, cuGraphicsVDPAURegisterOutputSurface, PASS, 17) \
+    X(269, cuGraphicsVDPAURegisterVideoSurface, PASS, 17) \
+    X(270, cuGreenCtxCreate, PASS, 9) \
+    X(271, cuGreenCtxDestroy, PASS, 9) \
+    X(272, cuGreenCtxGetDevResource, PASS, 8) \
+    X(273, cuGreenCtxGetId, PASS, 8) \
+    X(274, cuGreenCtxRecordEvent, PASS, 10) \
+    X(275, cuGreenCtxStreamCreate, PASS, 25) \
+    X(276, cuGreenCtxWaitEvent, PASS, 10) \
+    X(277, cuImportExternalMemory, RESERVE, 26) \
+    X(278, cuImportExternalSemaphore, PASS, 10) \
+    X(279, cuInit, TRACK, 27) \
+    X(280, cuIpcCloseMemHandle, PASS, 28) \
+    X(281, cuIpcGetEventHandle, PASS, 28) \
+    X(282, cuIpcGetMemHandle, PASS, 28) \
+    X(283, cuIpcOpenEventHandle, PASS, 28) \
+    X(284, cuIpcOpenMemHandle, PASS, 28) \
+    X(285, cuIpcOpenMemHandle_v2, PASS, 28) \
+    X(286, cuKernelGetAttribute, PASS, 19) \
+    X(287, cuKernelGetFunction, PASS, 3) \
+    X(288, cuKernelGetLibrary, PASS, 19) \
+    X(289, cuKernelGetName, PASS, 19) \
+    X(290, cuKernelGetParamInfo, PASS, 19) \
+    X(291, cuKernelSetAttribute, PASS, 19) \
+    X(292, cuKernelSetCacheConfig, PASS, 19) \
+    X(293, cuLaunch, GATE, 24) \
+    X(294, cuLaunchCooperativeKernel, GATE, 24) \
+    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 24) \
+    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 24) \
+    X(297, cuLaunchGrid, GATE, 24) \
+    X(298, cuLaunchGridAsync, GATE, 24) \
+    X(299, cuLaunchHostFunc, PASS, 10) \
+    X(300, cuLaunchHostFunc_ptsz, PASS, 10) \
+    X(301, cuLaunchKernel, GATE, 24) \
+    X(302, cuLaunchKernelEx, GATE, 24) \
+    X(303, cuLaunchKernelEx_ptsz, GATE, 24) \
+    X(304, cuLaunchKernel_ptsz, GATE, 24) \
+    X(305, cuLibraryEnumerateKernels, PASS, 19) \
+    X(306, cuLibraryGetGlobal, PASS, 19) \
+    X(307, cuLibraryGetKernel, PASS, 19) \
+    X(308, cuLibraryGetKernelCount, PASS, 19) \
+    X(309, cuLibraryGetManaged, PASS, 19) \
+    X(310, cuLibraryGetModule, PASS, 19) \
+    X(311, cuLibraryGetUnifiedFunction, PASS, 19) \
+    X(312, cuLibraryLoadData, PASS, 3) \
+    X(313, cuLibraryLoadFromFile, PASS, 3) \
+    X(314, cuLibraryUnload, PASS, 3) \
+    X(315, cuLinkAddData, PASS, 3) \
+    X(316, cuLinkAddData_v2, PASS, 3) \
+    X(317, cuLinkAddFile, PASS, 3) \
+    X(318, cuLinkAddFile_v2, PASS, 3) \
+    X(319, cuLinkComplete, PASS, 3) \
+    X(320, cuLinkCreate, PASS, 3) \
+    X(321, cuLinkCreate_v2, PASS, 3) \
+    X(322, cuLinkDestroy, PASS, 3) \
+    X(323, cuLogsCurrent, PASS, 5) \
+    X(324, cuLogsDumpToFile, PASS, 5) \
+    X(325, cuLogsDumpToMemory, PASS, 5) \
+    X(326, cuLogsRegisterCallback, PASS, 5) \
+    X(327, cuLogsUnregisterCallback, PASS, 5) \
+    X(328, cuMemAddressFree, PASS, 29) \
+    X(329, cuMemAddressReserve, PASS, 29) \
+    X(330, cuMemAdvise, PASS, 30) \
+    X(331, cuMemAdvise_v2, PASS, 30) \
+    X(332, cuMemAlloc, RESERVE, 31) \
+    X(333, cuMemAllocAsync, RESERVE, 32) \
+    X(334, cuMemAllocAsync_ptsz, RESERVE, 32) \
+    X(335, cuMemAllocFromPoolAsync, RESERVE, 32) \
+    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 32) \
+    X(337, cuMemAllocHost, PASS, 33) \
+    X(338, cuMemAllocHost_v2, PASS, 33) \
+    X(339, cuMemAllocManaged, RESERVE, 34) \
+    X(340, cuMemAllocPitch, RESERVE, 31) \
+    X(341, cuMemAllocPitch_v2, RESERVE, 31) \
+    X(342, cuMemAlloc_v2, RESERVE, 31) \
+    X(343, cuMemBatchDecompressAsync, PASS, 35) \
+    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 35) \
+    X(345, cuMemCreate, RESERVE, 36) \
+    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 30) \
+    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 30) \
+    X(348, cuMemDiscardBatchAsync, PASS, 30) \
+    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 30) \
+    X(350, cuMemExportToShareableHandle, PASS, 29) \
+    X(351, cuMemFree, RELEASE, 37) \
+    X(352, cuMemFreeAsync, RELEASE, 38) \
+    X(353, cuMemFreeAsync_ptsz, RELEASE, 38) \
+    X(354, cuMemFreeHost, PASS, 33) \
+    X(355, cuMemFree_v2, RELEASE, 37) \
+    X(356, cuMemGetAccess, PASS, 29) \
     X(357, cuMemGetAddressRange, PASS, 1) \
     X(358, cuMemGetAddressRange_v2, PASS, 1) \
-    X(359, cuMemGetAllocationGranularity, PASS, 26) \
-    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 26) \
-    X(361, cuMemGetDefaultMemPool, PASS, 13) \
-    X(362, cuMemGetHandleForAddressRange, PASS, 26) \
-    X(363, cuMemGetInfo, VIRTUALISE, 15) \
-    X(364, cuMemGetInfo_v2, VIRTUALISE, 15) \
-    X(365, cuMemGetMemPool, PASS, 13) \
-    X(366, cuMemHostAlloc, PASS, 30) \
-    X(367, cuMemHostAlloc_v2, PASS, 30) \
-    X(368, cuMemHostGetDevicePointer, PASS, 30) \
-    X(369, cuMemHostGetDevicePointer_v2, PASS, 30) \
-    X(370, cuMemHostGetFlags, PASS, 30) \
-    X(371, cuMemHostRegister, PASS, 30) \
-    X(372, cuMemHostRegister_v2, PASS, 30) \
-    X(373, cuMemHostUnregister, PASS, 30) \
-    X(374, cuMemImportFromShareableHandle, TRACK, 36) \
-    X(375, cuMemMap, TRACK, 37) \
-    X(376, cuMemMapArrayAsync, PASS, 0) \
-    X(377, cuMemMapArrayAsync_ptsz, PASS, 0) \
-    X(378, cuMemPeerGetDevicePointer, PASS, 11) \
-    X(379, cuMemPeerRegister, PASS, 11) \
-    X(380, cuMemPeerUnregister, PASS, 11) \
-    X(381, cuMemPoolCreate, TRACK, 38) \
-    X(382, cuMemPoolDestroy, RELEASE, 39) \
-    X(383, cuMemPoolExportPointer, PASS, 40) \
-    X(384, cuMemPoolExportToShareableHandle, PASS, 40) \
-    X(385, cuMemPoolGetAccess, PASS, 13) \
-    X(386, cuMemPoolGetAttribute, PASS, 13) \
-    X(387, cuMemPoolImportFromShareableHandle, PASS, 40) \
-    X(388, cuMemPoolImportPointer, PASS, 40) \
-    X(389, cuMemPoolSetAccess, PASS, 13) \
-    X(390, cuMemPoolSetAttribute, PASS, 13) \
-    X(391, cuMemPoolTrimTo, RELEASE, 39) \
-    X(392, cuMemPrefetchAsync, PASS, 27) \
-    X(393, cuMemPrefetchAsync_ptsz, PASS, 27) \
-    X(394, cuMemPrefetchAsync_v2, PASS, 27) \
-    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 27) \
-    X(396, cuMemPrefetchBatchAsync, PASS, 27) \
-    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 27) \
-    X(398, cuMemRangeGetAttribute, PASS, 27) \
-    X(399, cuMemRangeGetAttributes, PASS, 27) \
-    X(400, cuMemRelease, RELEASE, 41) \
-    X(401, cuMemRetainAllocationHandle, TRACK, 37) \
-    X(402, cuMemSetAccess, PASS, 26) \
-    X(403, cuMemSetMemPool, PASS, 13) \
-    X(404, cuMemUnmap, RELEASE, 41) \
-    X(405, cuMemcpy, PASS, 32) \
-    X(406, cuMemcpy2D, PASS, 32) \
-    X(407, cuMemcpy2DAsync, PASS, 32) \
-    X(408, cuMemcpy2DAsync_v2, PASS, 32) \
-    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 32) \
-    X(410, cuMemcpy2DUnaligned, PASS, 32) \
-    X(411, cuMemcpy2DUnaligned_v2, PASS, 32) \
-    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 32) \
-    X(413, cuMemcpy2D_v2, PASS, 32) \
-    X(414, cuMemcpy2D_v2_ptds, PASS, 32) \
-    X(415, cuMemcpy3D, PASS, 32) \
-    X(416, cuMemcpy3DAsync, PASS, 32) \
-    X(417, cuMemcpy3DAsync_v2, PASS, 32) \
-    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 32) \
-    X(419, cuMemcpy3DBatchAsync, PASS, 32) \
-    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 32) \
-    X(421, cuMemcpy3DBatchAsync_v2, PASS, 32) \
-    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 32) \
-    X(423, cuMemcpy3DPeer, PASS, 32) \
-    X(424, cuMemcpy3DPeerAsync, PASS, 32) \
-    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 32) \
-    X(426, cuMemcpy3DPeer_ptds, PASS, 32) \
-    X(427, cuMemcpy3D_v2, PASS, 32) \
-    X(428, cuMemcpy3D_v2_ptds, PASS, 32) \
-    X(429, cuMemcpyAsync, PASS, 32) \
-    X(430, cuMemcpyAsync_ptsz, PASS, 32) \
-    X(431, cuMemcpyAtoA, PASS, 32) \
-    X(432, cuMemcpyAtoA_v2, PASS, 32) \
-    X(433, cuMemcpyAtoA_v2_ptds, PASS, 32) \
-    X(434, cuMemcpyAtoD, PASS, 32) \
-    X(435, cuMemcpyAtoD_v2, PASS, 32) \
-    X(436, cuMemcpyAtoD_v2_ptds, PASS, 32) \
-    X(437, cuMemcpyAtoH, PASS, 32) \
-    X(438, cuMemcpyAtoHAsync, PASS, 32) \
-    X(439, cuMemcpyAtoHAsync_v2, PASS, 32) \
-    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 32) \
-    X(441, cuMemcpyAtoH_v2, PASS, 32) \
-    X(442, cuMemcpyAtoH_v2_ptds, PASS, 32) \
-    X(443, cuMemcpyBatchAsync, PASS, 32) \
-    X(444, cuMemcpyBatchAsync_ptsz, PASS, 32) \
-    X(445, cuMemcpyBatchAsync_v2, PASS, 32) \
-    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 32) \
-    X(447, cuMemcpyDtoA, PASS, 32) \
-    X(448, cuMemcpyDtoA_v2, PASS, 32) \
-    X(449, cuMemcpyDtoA_v2_ptds, PASS, 32) \
-    X(450, cuMemcpyDtoD, PASS, 32) \
-    X(451, cuMemcpyDtoDAsync, PASS, 32) \
-    X(452, cuMemcpyDtoDAsync_v2, PASS, 32) \
-    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 32) \
-    X(454, cuMemcpyDtoD_v2, PASS, 32) \
-    X(455, cuMemcpyDtoD_v2_ptds, PASS, 32) \
-    X(456, cuMemcpyDtoH, PASS, 32) \
-    X(457, cuMemcpyDtoHAsync, PASS, 32) \
-    X(458, cuMemcpyDtoHAsync_v2, PASS, 32) \
-    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 32) \
-    X(460, cuMemcpyDtoH_v2, PASS, 32) \
-    X(461, cuMemcpyDtoH_v2_ptds, PASS, 32) \
-    X(462, cuMemcpyHtoA, PASS, 32) \
-    X(463, cuMemcpyHtoAAsync, PASS, 32) \
-    X(464, cuMemcpyHtoAAsync_v2, PASS, 32) \
-    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 32) \
-    X(466, cuMemcpyHtoA_v2, PASS, 32) \
-    X(467, cuMemcpyHtoA_v2_ptds, PASS, 32) \
-    X(468, cuMemcpyHtoD, PASS, 32) \
-    X(469, cuMemcpyHtoDAsync, PASS, 32) \
-    X(470, cuMemcpyHtoDAsync_v2, PASS, 32) \
-    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 32) \
-    X(472, cuMemcpyHtoD_v2, PASS, 32) \
-    X(473, cuMemcpyHtoD_v2_ptds, PASS, 32) \
-    X(474, cuMemcpyPeer, PASS, 32) \
-    X(475, cuMemcpyPeerAsync, PASS, 32) \
-    X(476, cuMemcpyPeerAsync_ptsz, PASS, 32) \
-    X(477, cuMemcpyPeer_ptds, PASS, 32) \
-    X(478, cuMemcpy_ptds, PASS, 32) \
-    X(479, cuMemcpy_v2, PASS, 32) \
-    X(480, cuMemsetD16, PASS, 32) \
-    X(481, cuMemsetD16Async, PASS, 32) \
-    X(482, cuMemsetD16Async_ptsz, PASS, 32) \
-    X(483, cuMemsetD16_v2, PASS, 32) \
-    X(484, cuMemsetD16_v2_ptds, PASS, 32) \
-    X(485, cuMemsetD2D16, PASS, 32) \
-    X(486, cuMemsetD2D16Async, PASS, 32) \
-    X(487, cuMemsetD2D16Async_ptsz, PASS, 32) \
-    X(488, cuMemsetD2D16_v2, PASS, 32) \
-    X(489, cuMemsetD2D16_v2_ptds, PASS, 32) \
-    X(490, cuMemsetD2D32, PASS, 32) \
-    X(491, cuMemsetD2D32Async, PASS, 32) \
-    X(492, cuMemsetD2D32Async_ptsz, PASS, 32) \
-    X(493, cuMemsetD2D32_v2, PASS, 32) \
-    X(494, cuMemsetD2D32_v2_ptds, PASS, 32) \
-    X(495, cuMemsetD2D8, PASS, 32) \
-    X(496, cuMemsetD2D8Async, PASS, 32) \
-    X(497, cuMemsetD2D8Async_ptsz, PASS, 32) \
-    X(498, cuMemsetD2D8_v2, PASS, 32) \
-    X(499, cuMemsetD2D8_v2_ptds, PASS, 32) \
-    X(500, cuMemsetD32, PASS, 32) \
-    X(501, cuMemsetD32Async, PASS, 32) \
-    X(502, cuMemsetD32Async_ptsz, PASS, 32) \
-    X(503, cuMemsetD32_v2, PASS, 32) \
-    X(504, cuMemsetD32_v2_ptds, PASS, 32) \
-    X(505, cuMemsetD8, PASS, 32) \
-    X(506, cuMemsetD8Async, PASS, 32) \
-    X(507, cuMemsetD8Async_ptsz, PASS, 32) \
-    X(508, cuMemsetD8_v2, PASS, 32) \
-    X(509, cuMemsetD8_v2_ptds, PASS, 32) \
-    X(510, cuMipmappedArrayCreate, PASS, 0) \
-    X(511, cuMipmappedArrayDestroy, PASS, 0) \
+    X(359, cuMemGetAllocationGranularity, PASS, 29) \
+    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 29) \
+    X(361, cuMemGetDefaultMemPool, PASS, 14) \
+    X(362, cuMemGetHandleForAddressRange, PASS, 29) \
+    X(363, cuMemGetInfo, VIRTUALISE, 16) \
+    X(364, cuMemGetInfo_v2, VIRTUALISE, 16) \
+    X(365, cuMemGetMemPool, PASS, 14) \
+    X(366, cuMemHostAlloc, PASS, 33) \
+    X(367, cuMemHostAlloc_v2, PASS, 33) \
+    X(368, cuMemHostGetDevicePointer, PASS, 33) \
+    X(369, cuMemHostGetDevicePointer_v2, PASS, 33) \
+    X(370, cuMemHostGetFlags, PASS, 33) \
+    X(371, cuMemHostRegister, PASS, 33) \
+    X(372, cuMemHostRegister_v2, PASS, 33) \
+    X(373, cuMemHostUnregister, PASS, 33) \
+    X(374, cuMemImportFromShareableHandle, TRACK, 39) \
+    X(375, cuMemMap, TRACK, 40) \
+    X(376, cuMemMapArrayAsync, TRACK, 41) \
+    X(377, cuMemMapArrayAsync_ptsz, TRACK, 41) \
+    X(378, cuMemPeerGetDevicePointer, PASS, 42) \
+    X(379, cuMemPeerRegister, PASS, 42) \
+    X(380, cuMemPeerUnregister, PASS, 42) \
+    X(381, cuMemPoolCreate, TRACK, 43) \
+    X(382, cuMemPoolDestroy, RELEASE, 44) \
+    X(383, cuMemPoolExportPointer, PASS, 45) \
+    X(384, cuMemPoolExportToShareableHandle, PASS, 45) \
+    X(385, cuMemPoolGetAccess, PASS, 14) \
+    X(386, cuMemPoolGetAttribute, PASS, 14) \
+    X(387, cuMemPoolImportFromShareableHandle, PASS, 45) \
+    X(388, cuMemPoolImportPointer, PASS, 45) \
+    X(389, cuMemPoolSetAccess, PASS, 14) \
+    X(390, cuMemPoolSetAttribute, PASS, 14) \
+    X(391, cuMemPoolTrimTo, RELEASE, 44) \
+    X(392, cuMemPrefetchAsync, PASS, 30) \
+    X(393, cuMemPrefetchAsync_ptsz, PASS, 30) \
+    X(394, cuMemPrefetchAsync_v2, PASS, 30) \
+    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 30) \
+    X(396, cuMemPrefetchBatchAsync, PASS, 30) \
+    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 30) \
+    X(398, cuMemRangeGetAttribute, PASS, 30) \
+    X(399, cuMemRangeGetAttributes, PASS, 30) \
+    X(400, cuMemRelease, RELEASE, 46) \
+    X(401, cuMemRetainAllocationHandle, TRACK, 40) \
+    X(402, cuMemSetAccess, PASS, 29) \
+    X(403, cuMemSetMemPool, PASS, 14) \
+    X(404, cuMemUnmap, RELEASE, 46) \
+    X(405, cuMemcpy, PASS, 35) \
+    X(406, cuMemcpy2D, PASS, 35) \
+    X(407, cuMemcpy2DAsync, PASS, 35) \
+    X(408, cuMemcpy2DAsync_v2, PASS, 35) \
+    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 35) \
+    X(410, cuMemcpy2DUnaligned, PASS, 35) \
+    X(411, cuMemcpy2DUnaligned_v2, PASS, 35) \
+    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 35) \
+    X(413, cuMemcpy2D_v2, PASS, 35) \
+    X(414, cuMemcpy2D_v2_ptds, PASS, 35) \
+    X(415, cuMemcpy3D, PASS, 35) \
+    X(416, cuMemcpy3DAsync, PASS, 35) \
+    X(417, cuMemcpy3DAsync_v2, PASS, 35) \
+    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 35) \
+    X(419, cuMemcpy3DBatchAsync, PASS, 35) \
+    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 35) \
+    X(421, cuMemcpy3DBatchAsync_v2, PASS, 35) \
+    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 35) \
+    X(423, cuMemcpy3DPeer, PASS, 35) \
+    X(424, cuMemcpy3DPeerAsync, PASS, 35) \
+    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 35) \
+    X(426, cuMemcpy3DPeer_ptds, PASS, 35) \
+    X(427, cuMemcpy3D_v2, PASS, 35) \
+    X(428, cuMemcpy3D_v2_ptds, PASS, 35) \
+    X(429, cuMemcpyAsync, PASS, 35) \
+    X(430, cuMemcpyAsync_ptsz, PASS, 35) \
+    X(431, cuMemcpyAtoA, PASS, 35) \
+    X(432, cuMemcpyAtoA_v2, PASS, 35) \
+    X(433, cuMemcpyAtoA_v2_ptds, PASS, 35) \
+    X(434, cuMemcpyAtoD, PASS, 35) \
+    X(435, cuMemcpyAtoD_v2, PASS, 35) \
+    X(436, cuMemcpyAtoD_v2_ptds, PASS, 35) \
+    X(437, cuMemcpyAtoH, PASS, 35) \
+    X(438, cuMemcpyAtoHAsync, PASS, 35) \
+    X(439, cuMemcpyAtoHAsync_v2, PASS, 35) \
+    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 35) \
+    X(441, cuMemcpyAtoH_v2, PASS, 35) \
+    X(442, cuMemcpyAtoH_v2_ptds, PASS, 35) \
+    X(443, cuMemcpyBatchAsync, PASS, 35) \
+    X(444, cuMemcpyBatchAsync_ptsz, PASS, 35) \
+    X(445, cuMemcpyBatchAsync_v2, PASS, 35) \
+    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 35) \
+    X(447, cuMemcpyDtoA, PASS, 35) \
+    X(448, cuMemcpyDtoA_v2, PASS, 35) \
+    X(449, cuMemcpyDtoA_v2_ptds, PASS, 35) \
+    X(450, cuMemcpyDtoD, PASS, 35) \
+    X(451, cuMemcpyDtoDAsync, PASS, 35) \
+    X(452, cuMemcpyDtoDAsync_v2, PASS, 35) \
+    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 35) \
+    X(454, cuMemcpyDtoD_v2, PASS, 35) \
+    X(455, cuMemcpyDtoD_v2_ptds, PASS, 35) \
+    X(456, cuMemcpyDtoH, PASS, 35) \
+    X(457, cuMemcpyDtoHAsync, PASS, 35) \
+    X(458, cuMemcpyDtoHAsync_v2, PASS, 35) \
+    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 35) \
+    X(460, cuMemcpyDtoH_v2, PASS, 35) \
+    X(461, cuMemcpyDtoH_v2_ptds, PASS, 35) \
+    X(462, cuMemcpyHtoA, PASS, 35) \
+    X(463, cuMemcpyHtoAAsync, PASS, 35) \
+    X(464, cuMemcpyHtoAAsync_v2, PASS, 35) \
+    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 35) \
+    X(466, cuMemcpyHtoA_v2, PASS, 35) \
+    X(467, cuMemcpyHtoA_v2_ptds, PASS, 35) \
+    X(468, cuMemcpyHtoD, PASS, 35) \
+    X(469, cuMemcpyHtoDAsync, PASS, 35) \
+    X(470, cuMemcpyHtoDAsync_v2, PASS, 35) \
+    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 35) \
+    X(472, cuMemcpyHtoD_v2, PASS, 35) \
+    X(473, cuMemcpyHtoD_v2_ptds, PASS, 35) \
+    X(474, cuMemcpyPeer, PASS, 35) \
+    X(475, cuMemcpyPeerAsync, PASS, 35) \
+    X(476, cuMemcpyPeerAsync_ptsz, PASS, 35) \
+    X(477, cuMemcpyPeer_ptds, PASS, 35) \
+    X(478, cuMemcpy_ptds, PASS, 35) \
+    X(479, cuMemcpy_v2, PASS, 35) \
+    X(480, cuMemsetD16, PASS, 35) \
+    X(481, cuMemsetD16Async, PASS, 35) \
+    X(482, cuMemsetD16Async_ptsz, PASS, 35) \
+    X(483, cuMemsetD16_v2, PASS, 35) \
+    X(484, cuMemsetD16_v2_ptds, PASS, 35) \
+    X(485, cuMemsetD2D16, PASS, 35) \
+    X(486, cuMemsetD2D16Async, PASS, 35) \
+    X(487, cuMemsetD2D16Async_ptsz, PASS, 35) \
+    X(488, cuMemsetD2D16_v2, PASS, 35) \
+    X(489, cuMemsetD2D16_v2_ptds, PASS, 35) \
+    X(490, cuMemsetD2D32, PASS, 35) \
+    X(491, cuMemsetD2D32Async, PASS, 35) \
+    X(492, cuMemsetD2D32Async_ptsz, PASS, 35) \
+    X(493, cuMemsetD2D32_v2, PASS, 35) \
+    X(494, cuMemsetD2D32_v2_ptds, PASS, 35) \
+    X(495, cuMemsetD2D8, PASS, 35) \
+    X(496, cuMemsetD2D8Async, PASS, 35) \
+    X(497, cuMemsetD2D8Async_ptsz, PASS, 35) \
+    X(498, cuMemsetD2D8_v2, PASS, 35) \
+    X(499, cuMemsetD2D8_v2_ptds, PASS, 35) \
+    X(500, cuMemsetD32, PASS, 35) \
+    X(501, cuMemsetD32Async, PASS, 35) \
+    X(502, cuMemsetD32Async_ptsz, PASS, 35) \
+    X(503, cuMemsetD32_v2, PASS, 35) \
+    X(504, cuMemsetD32_v2_ptds, PASS, 35) \
+    X(505, cuMemsetD8, PASS, 35) \
+    X(506, cuMemsetD8Async, PASS, 35) \
+    X(507, cuMemsetD8Async_ptsz, PASS, 35) \
+    X(508, cuMemsetD8_v2, PASS, 35) \
+    X(509, cuMemsetD8_v2_ptds, PASS, 35) \
+    X(510, cuMipmappedArrayCreate, RESERVE, 0) \
+    X(511, cuMipmappedArrayDestroy, RELEASE, 2) \
     X(512, cuMipmappedArrayGetLevel, PASS, 1) \
     X(513, cuMipmappedArrayGetMemoryRequirements, PASS, 1) \
     X(514, cuMipmappedArrayGetSparseProperties, PASS, 1) \
-    X(515, cuModuleEnumerateFunctions, PASS, 17) \
-    X(516, cuModuleGetFunction, PASS, 17) \
-    X(517, cuModuleGetFunctionCount, PASS, 17) \
-    X(518, cuModuleGetGlobal, PASS, 17) \
-    X(519, cuModuleGetGlobal_v2, PASS, 17) \
-    X(520, cuModuleGetLoadingMode, PASS, 17) \
-    X(521, cuModuleGetSurfRef, PASS, 17) \
-    X(522, cuModuleGetTexRef, PASS, 17) \
-    X(523, cuModuleLoad, PASS, 2) \
-    X(524, cuModuleLoadData, PASS, 2) \
-    X(525, cuModuleLoadDataEx, PASS, 2) \
-    X(526, cuModuleLoadFatBinary, PASS, 2) \
-    X(527, cuModuleUnload, PASS, 2) \
+    X(515, cuModuleEnumerateFunctions, PASS, 19) \
+    X(516, cuModuleGetFunction, PASS, 19) \
+    X(517, cuModuleGetFunctionCount, PASS, 19) \
+    X(518, cuModuleGetGlobal, PASS, 19) \
+    X(519, cuModuleGetGlobal_v2, PASS, 19) \
+    X(520, cuModuleGetLoadingMode, PASS, 19) \
+    X(521, cuModuleGetSurfRef, PASS, 19) \
+    X(522, cuModuleGetTexRef, PASS, 19) \
+    X(523, cuModuleLoad, PASS, 3) \
+    X(524, cuModuleLoadData, PASS, 3) \
+    X(525, cuModuleLoadDataEx, PASS, 3) \
+    X(526, cuModuleLoadFatBinary, PASS, 3) \
+    X(527, cuModuleUnload, PASS, 3) \
     X(528, cuMultiKernelCooperativeDomainCreate, PASS, 42) \
     X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 42) \
-    X(530, cuMulticastAddDevice, PASS, 43) \
-    X(531, cuMulticastBindAddr, PASS, 43) \
-    X(532, cuMulticastBindMem, PASS, 43) \
-    X(533, cuMulticastCreate, PASS, 43) \
-    X(534, cuMulticastGetGranularity, PASS, 43) \
-    X(535, cuMulticastUnbind, PASS, 43) \
+    X(530, cuMulticastAddDevice, PASS, 47) \
+    X(531, cuMulticastBindAddr, PASS, 47) \
+    X(532, cuMulticastBindMem, PASS, 47) \
+    X(533, cuMulticastCreate, PASS, 47) \
+    X(534, cuMulticastGetGranularity, PASS, 47) \
+    X(535, cuMulticastUnbind, PASS, 47) \
     X(536, cuNNSetAllocator, PASS, 42) \
-    X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 17) \
-    X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 17) \
-    X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 17) \
-    X(540, cuOccupancyMaxActiveClusters, PASS, 17) \
-    X(541, cuOccupancyMaxPotentialBlockSize, PASS, 17) \
-    X(542, cuOccupancyMaxPotentialBlockSizeWithFlags, PASS, 17) \
-    X(543, cuOccupancyMaxPotentialClusterSize, PASS, 17) \
-    X(544, cuParamSetSize, PASS, 17) \
-    X(545, cuParamSetTexRef, PASS, 17) \
-    X(546, cuParamSetf, PASS, 17) \
-    X(547, cuParamSeti, PASS, 17) \
-    X(548, cuParamSetv, PASS, 17) \
+    X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 19) \
+    X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 19) \
+    X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 19) \
+    X(540, cuOccupancyMaxActiveClusters, PASS, 19) \
+    X(541, cuOccupancyMaxPotentialBlockSize, PASS, 19) \
+    X(542, cuOccupancyMaxPotentialBlockSizeWithFlags, PASS, 19) \
+    X(543, cuOccupancyMaxPotentialClusterSize, PASS, 19) \
+    X(544, cuParamSetSize, PASS, 19) \
+    X(545, cuParamSetTexRef, PASS, 19) \
+    X(546, cuParamSetf, PASS, 19) \
+    X(547, cuParamSeti, PASS, 19) \
+    X(548, cuParamSetv, PASS, 19) \
     X(549, cuPointerGetAttribute, PASS, 1) \
     X(550, cuPointerGetAttributes, PASS, 1) \
     X(551, cuPointerSetAttribute, PASS, 1) \
-    X(552, cuProfilerInitialize, PASS, 4) \
-    X(553, cuProfilerStart, PASS, 4) \
-    X(554, cuProfilerStop, PASS, 4) \
-    X(555, cuSemaphoreCreate, PASS, 9) \
-    X(556, cuSemaphoreDestroy, PASS, 9) \
-    X(557, cuSemaphoreExport, PASS, 9) \
-    X(558, cuSignalExternalSemaphoresAsync, PASS, 9) \
-    X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 9) \
-    X(560, cuStreamAddCallback, PASS, 9) \
-    X(561, cuStreamAddCallback_ptsz, PASS, 9) \
-    X(562, cuStreamAttachMemAsync, PASS, 27) \
-    X(563, cuStreamAttachMemAsync_ptsz, PASS, 27) \
-    X(564, cuStreamBatchMemOp, PASS, 9) \
-    X(565, cuStreamBatchMemOp_ptsz, PASS, 9) \
-    X(566, cuStreamBatchMemOp_v2, PASS, 9) \
-    X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 9) \
-    X(568, cuStreamBeginCapture, PASS, 44) \
-    X(569, cuStreamBeginCaptureToGraph, PASS, 44) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 44) \
-    X(571, cuStreamBeginCapture_ptsz, PASS, 44) \
-    X(572, cuStreamBeginCapture_v2, PASS, 44) \
-    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 44) \
-    X(574, cuStreamCopyAttributes, PASS, 23) \
-    X(575, cuStreamCopyAttributes_ptsz, PASS, 23) \
-    X(576, cuStreamCreate, PASS, 23) \
-    X(577, cuStreamCreateForCaptureToCig, PASS, 23) \
-    X(578, cuStreamCreateWithPriority, PASS, 23) \
-    X(579, cuStreamDestroy, PASS, 23) \
-    X(580, cuStreamDestroy_v2, PASS, 23) \
-    X(581, cuStreamEndCapture, PASS, 44) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 44) \
-    X(583, cuStreamGetAttribute, PASS, 23) \
-    X(584, cuStreamGetAttribute_ptsz, PASS, 23) \
-    X(585, cuStreamGetCaptureInfo, PASS, 44) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 44) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 44) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 44) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 44) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 44) \
-    X(591, cuStreamGetCtx, PASS, 23) \
-    X(592, cuStreamGetCtx_ptsz, PASS, 23) \
-    X(593, cuStreamGetCtx_v2, PASS, 23) \
-    X(594, cuStreamGetCtx_v2_ptsz, PASS, 23) \
-    X(595, cuStreamGetDevice, PASS, 23) \
-    X(596, cuStreamGetDevice_ptsz, PASS, 23) \
-    X(597, cuStreamGetFlags, PASS, 23) \
-    X(598, cuStreamGetFlags_ptsz, PASS, 23) \
-    X(599, cuStreamGetGreenCtx, PASS, 23) \
-    X(600, cuStreamGetId, PASS, 23) \
-    X(601, cuStreamGetId_ptsz, PASS, 23) \
-    X(602, cuStreamGetPriority, PASS, 23) \
-    X(603, cuStreamGetPriority_ptsz, PASS, 23) \
-    X(604, cuStreamIsCapturing, PASS, 44) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 44) \
-    X(606, cuStreamQuery, PASS, 9) \
-    X(607, cuStreamQuery_ptsz, PASS, 9) \
-    X(608, cuStreamSetAttribute, PASS, 23) \
-    X(609, cuStreamSetAttribute_ptsz, PASS, 23) \
-    X(610, cuStreamSetFlags, PASS, 23) \
-    X(611, cuStreamSetFlags_ptsz, PASS, 23) \
-    X(612, cuStreamSynchronize, PASS, 9) \
-    X(613, cuStreamSynchronize_ptsz, PASS, 9) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 44) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 44) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 44) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 44) \
-    X(618, cuStreamWaitEvent, PASS, 9) \
-    X(619, cuStreamWaitEvent_ptsz, PASS, 9) \
-    X(620, cuStreamWaitValue32, PASS, 9) \
-    X(621, cuStreamWaitValue32_ptsz, PASS, 9) \
-    X(622, cuStreamWaitValue32_v2, PASS, 9) \
-    X(623, cuStreamWaitValue32_v2_ptsz, PASS, 9) \
-    X(624, cuStreamWaitValue64, PASS, 9) \
-    X(625, cuStreamWaitValue64_ptsz, PASS, 9) \
-    X(626, cuStreamWaitValue64_v2, PASS, 9) \
-    X(627, cuStreamWaitValue64_v2_ptsz, PASS, 9) \
-    X(628, cuStreamWriteValue32, PASS, 9) \
-    X(629, cuStreamWriteValue32_ptsz, PASS, 9) \
-    X(630, cuStreamWriteValue32_v2, PASS, 9) \
-    X(631, cuStreamWriteValue32_v2_ptsz, PASS, 9) \
-    X(632, cuStreamWriteValue64, PASS, 9) \
-    X(633, cuStreamWriteValue64_ptsz, PASS, 9) \
-    X(634, cuStreamWriteValue64_v2, PASS, 9) \
-    X(635, cuStreamWriteValue64_v2_ptsz, PASS, 9) \
-    X(636, cuSurfObjectCreate, PASS, 45) \
-    X(637, cuSurfObjectDestroy, PASS, 45) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 45) \
-    X(639, cuSurfRefCreate, PASS, 45) \
-    X(640, cuSurfRefDestroy, PASS, 45) \
-    X(641, cuSurfRefGetArray, PASS, 45) \
-    X(642, cuSurfRefGetFormat, PASS, 45) \
-    X(643, cuSurfRefSetArray, PASS, 45) \
-    X(644, cuSurfRefSetFormat, PASS, 45) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 45) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 45) \
-    X(647, cuTensorMapEncodeTiled, PASS, 45) \
-    X(648, cuTensorMapReplaceAddress, PASS, 45) \
-    X(649, cuTexObjectCreate, PASS, 45) \
-    X(650, cuTexObjectDestroy, PASS, 45) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 45) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 45) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 45) \
-    X(654, cuTexRefCreate, PASS, 45) \
-    X(655, cuTexRefDestroy, PASS, 45) \
-    X(656, cuTexRefGetAddress, PASS, 45) \
-    X(657, cuTexRefGetAddressMode, PASS, 45) \
-    X(658, cuTexRefGetAddress_v2, PASS, 45) \
-    X(659, cuTexRefGetArray, PASS, 45) \
-    X(660, cuTexRefGetBorderColor, PASS, 45) \
-    X(661, cuTexRefGetFilterMode, PASS, 45) \
-    X(662, cuTexRefGetFlags, PASS, 45) \
-    X(663, cuTexRefGetFormat, PASS, 45) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 45) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 45) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 45) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 45) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 45) \
-    X(669, cuTexRefSetAddress, PASS, 45) \
-    X(670, cuTexRefSetAddress2D, PASS, 45) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 45) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 45) \
-    X(673, cuTexRefSetAddressMode, PASS, 45) \
-    X(674, cuTexRefSetAddress_v2, PASS, 45) \
-    X(675, cuTexRefSetArray, PASS, 45) \
-    X(676, cuTexRefSetBorderColor, PASS, 45) \
-    X(677, cuTexRefSetFilterMode, PASS, 45) \
-    X(678, cuTexRefSetFlags, PASS, 45) \
-    X(679, cuTexRefSetFormat, PASS, 45) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 45) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 45) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 45) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 45) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 45) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 44) \
-    X(686, cuUserObjectCreate, PASS, 20) \
-    X(687, cuUserObjectRelease, PASS, 20) \
-    X(688, cuUserObjectRetain, PASS, 20) \
-    X(689, cuVDPAUCtxCreate, PASS, 8) \
-    X(690, cuVDPAUCtxCreate_v2, PASS, 8) \
-    X(691, cuVDPAUGetDevice, PASS, 16) \
-    X(692, cuWGLGetDevice, PASS, 16) \
-    X(693, cuWaitExternalSemaphoresAsync, PASS, 9) \
-    X(694, cuWaitExternalSemaphoresAsync_ptsz, PASS, 9)
+    X(552, cuProfilerInitialize, PASS, 5) \
+    X(553, cuProfilerStart, PASS, 5) \
+    X(554, cuProfilerStop, PASS, 5) \
+    X(555, cuSemaphoreCreate, PASS, 10) \
+    X(556, cuSemaphoreDestroy, PASS, 10) \
+    X(557, cuSemaphoreExport, PASS, 10) \
+    X(558, cuSignalExternalSemaphoresAsync, PASS, 10) \
+    X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 10) \
+    X(560, cuStreamAddCallback, PASS, 10) \
+    X(561, cuStreamAddCallback_ptsz, PASS, 10) \
+    X(562, cuStreamAttachMemAsync, PASS, 30) \
+    X(563, cuStreamAttachMemAsync_ptsz, PASS, 30) \
+    X(564, cuStreamBatchMemOp, PASS, 10) \
+    X(565, cuStreamBatchMemOp_ptsz, PASS, 10) \
+    X(566, cuStreamBatchMemOp_v2, PASS, 10) \
+    X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 10) \
+    X(568, cuStreamBeginCapture, PASS, 48) \
+    X(569, cuStreamBeginCaptureToGraph, PASS, 48) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 48) \
+    X(571, cuStreamBeginCapture_ptsz, PASS, 48) \
+    X(572, cuStreamBeginCapture_v2, PASS, 48) \
+    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 48) \
+    X(574, cuStreamCopyAttributes, PASS, 25) \
+    X(575, cuStreamCopyAttributes_ptsz, PASS, 25) \
+    X(576, cuStreamCreate, PASS, 25) \
+    X(577, cuStreamCreateForCaptureToCig, PASS, 25) \
+    X(578, cuStreamCreateWithPriority, PASS, 25) \
+    X(579, cuStreamDestroy, PASS, 25) \
+    X(580, cuStreamDestroy_v2, PASS, 25) \
+    X(581, cuStreamEndCapture, PASS, 48) \
+    X(582, cuStreamEndCapture_ptsz, PASS, 48) \
+    X(583, cuStreamGetAttribute, PASS, 25) \
+    X(584, cuStreamGetAttribute_ptsz, PASS, 25) \
+    X(585, cuStreamGetCaptureInfo, PASS, 48) \
+    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 48) \
+    X(587, cuStreamGetCaptureInfo_v2, PASS, 48) \
+    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 48) \
+    X(589, cuStreamGetCaptureInfo_v3, PASS, 48) \
+    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 48) \
+    X(591, cuStreamGetCtx, PASS, 25) \
+    X(592, cuStreamGetCtx_ptsz, PASS, 25) \
+    X(593, cuStreamGetCtx_v2, PASS, 25) \
+    X(594, cuStreamGetCtx_v2_ptsz, PASS, 25) \
+    X(595, cuStreamGetDevice, PASS, 25) \
+    X(596, cuStreamGetDevice_ptsz, PASS, 25) \
+    X(597, cuStreamGetFlags, PASS, 25) \
+    X(598, cuStreamGetFlags_ptsz, PASS, 25) \
+    X(599, cuStreamGetGreenCtx, PASS, 25) \
+    X(600, cuStreamGetId, PASS, 25) \
+    X(601, cuStreamGetId_ptsz, PASS, 25) \
+    X(602, cuStreamGetPriority, PASS, 25) \
+    X(603, cuStreamGetPriority_ptsz, PASS, 25) \
+    X(604, cuStreamIsCapturing, PASS, 48) \
+    X(605, cuStreamIsCapturing_ptsz, PASS, 48) \
+    X(606, cuStreamQuery, PASS, 10) \
+    X(607, cuStreamQuery_ptsz, PASS, 10) \
+    X(608, cuStreamSetAttribute, PASS, 25) \
+    X(609, cuStreamSetAttribute_ptsz, PASS, 25) \
+    X(610, cuStreamSetFlags, PASS, 25) \
+    X(611, cuStreamSetFlags_ptsz, PASS, 25) \
+    X(612, cuStreamSynchronize, PASS, 10) \
+    X(613, cuStreamSynchronize_ptsz, PASS, 10) \
+    X(614, cuStreamUpdateCaptureDependencies, PASS, 48) \
+    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 48) \
+    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 48) \
+    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 48) \
+    X(618, cuStreamWaitEvent, PASS, 10) \
+    X(619, cuStreamWaitEvent_ptsz, PASS, 10) \
+    X(620, cuStreamWaitValue32, PASS, 10) \
+    X(621, cuStreamWaitValue32_ptsz, PASS, 10) \
+    X(622, cuStreamWaitValue32_v2, PASS, 10) \
+    X(623, cuStreamWaitValue32_v2_ptsz, PASS, 10) \
+    X(624, cuStreamWaitValue64, PASS, 10) \
+    X(625, cuStreamWaitValue64_ptsz, PASS, 10) \
+    X(626, cuStreamWaitValue64_v2, PASS, 10) \
+    X(627, cuStreamWaitValue64_v2_ptsz, PASS, 10) \
+    X(628, cuStreamWriteValue32, PASS, 10) \
+    X(629, cuStreamWriteValue32_ptsz, PASS, 10) \
+    X(630, cuStreamWriteValue32_v2, PASS, 10) \
+    X(631, cuStreamWriteValue32_v2_ptsz, PASS, 10) \
+    X(632, cuStreamWriteValue64, PASS, 10) \
+    X(633, cuStreamWriteValue64_ptsz, PASS, 10) \
+    X(634, cuStreamWriteValue64_v2, PASS, 10) \
+    X(635, cuStreamWriteValue64_v2_ptsz, PASS, 10) \
+    X(636, cuSurfObjectCreate, PASS, 49) \
+    X(637, cuSurfObjectDestroy, PASS, 49) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 49) \
+    X(639, cuSurfRefCreate, PASS, 49) \
+    X(640, cuSurfRefDestroy, PASS, 49) \
+    X(641, cuSurfRefGetArray, PASS, 49) \
+    X(642, cuSurfRefGetFormat, PASS, 49) \
+    X(643, cuSurfRefSetArray, PASS, 49) \
+    X(644, cuSurfRefSetFormat, PASS, 49) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 49) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 49) \
+    X(647, cuTensorMapEncodeTiled, PASS, 49) \
+    X(648, cuTensorMapReplaceAddress, PASS, 49) \
+    X(649, cuTexObjectCreate, PASS, 49) \
+    X(650, cuTexObjectDestroy, PASS, 49) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 49) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 49) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 49) \
+    X(654, cuTexRefCreate, PASS, 49) \
+    X(655, cuTexRefDestroy, PASS, 49) \
+    X(656, cuTexRefGetAddress, PASS, 49) \
+    X(657, cuTexRefGetAddressMode, PASS, 49) \
+    X(658, cuTexRefGetAddress_v2, PASS, 49) \
+    X(659, cuTexRefGetArray, PASS, 49) \
+    X(660, cuTexRefGetBorderColor, PASS, 49) \
+    X(661, cuTexRefGetFilterMode, PASS, 49) \
+    X(662, cuTexRefGetFlags, PASS, 49) \
+    X(663, cuTexRefGetFormat, PASS, 49) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 49) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 49) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 49) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 49) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 49) \
+    X(669, cuTexRefSetAddress, PASS, 49) \
+    X(670, cuTexRefSetAddress2D, PASS, 49) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 49) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 49) \
+    X(673, cuTexRefSetAddressMode, PASS, 49) \
+    X(674, cuTexRefSetAddress_v2, PASS, 49) \
+    X(675, cuTexRefSetArray, PASS, 49) \
+    X(676, cuTexRefSetBorderColor, PASS, 49) \
+    X(677, cuTexRefSetFilterMode, PASS, 49) \
+    X(678, cuTexRefSetFlags, PASS, 49) \
+    X(679, cuTexRefSetFormat, PASS, 49) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 49) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 49) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 49) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 49) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 49) \
+    X(685, cuThreadExchangeStreamCaptureMode, PASS, 48) \
+    X(686, cuUserObjectCreate, PASS, 22) \
+    X(687, cuUserObjectRelease, PASS, 22) \
+    X(688, cuUserObjectRetain, PASS, 22) \
+    X(689, cuVDPAUCtxCreate, PASS, 9) \
+    X(690, cuVDPAUCtxCreate_v2, PASS, 9) \
+    X(691, cuVDPAUGetDevice, PASS, 17) \
+    X(692, cuWGLGetDevice, PASS, 17) \
+    X(693, cuWaitExternalSemaphoresAsync, PASS, 10) \
+    X(694, cuWaitExternalSemaphoresAsync_ptsz, PASS, 10)
 #define COT_CUDA_WRAPPED(X) \
+    X(0, cuArray3DCreate) \
+    X(1, cuArray3DCreate_v2) \
+    X(4, cuArrayCreate) \
+    X(5, cuArrayCreate_v2) \
+    X(6, cuArrayDestroy) \
     X(24, cuCtxAttach) \
     X(25, cuCtxCreate) \
     X(26, cuCtxCreate_v2) \
@@ -707,6 +712,7 @@
     X(29, cuCtxDestroy) \
     X(30, cuCtxDestroy_v2) \
     X(31, cuCtxDetach) \
+    X(61, cuDestroyExternalMemory) \
     X(87, cuDeviceGraphMemTrim) \
     X(89, cuDevicePrimaryCtxRelease) \
     X(90, cuDevicePrimaryCtxRelease_v2) \
@@ -725,6 +731,7 @@
     X(222, cuGraphInstantiate_v2) \
     X(251, cuGraphUpload) \
     X(252, cuGraphUpload_ptsz) \
+    X(277, cuImportExternalMemory) \
     X(279, cuInit) \
     X(332, cuMemAlloc) \
     X(333, cuMemAllocAsync) \
@@ -744,61 +751,74 @@
     X(364, cuMemGetInfo_v2) \
     X(374, cuMemImportFromShareableHandle) \
     X(375, cuMemMap) \
+    X(376, cuMemMapArrayAsync) \
+    X(377, cuMemMapArrayAsync_ptsz) \
     X(381, cuMemPoolCreate) \
     X(382, cuMemPoolDestroy) \
     X(391, cuMemPoolTrimTo) \
     X(400, cuMemRelease) \
     X(401, cuMemRetainAllocationHandle) \
-    X(404, cuMemUnmap)
+    X(404, cuMemUnmap) \
+    X(510, cuMipmappedArrayCreate) \
+    X(511, cuMipmappedArrayDestroy)
 #define COT_CUDA_GROUPS(X) \
-    X(0, "pass", "uncounted-arrays", "not counted here yet: the agent sees these bytes in the driver's own count and charges them as residual") \
+    X(0, "reserve", "arrays", "an estimate by the way in which textures are stored; arrays without memory cost nothing") \
     X(1, "pass", "memory-facts", "describes memory that is charged already") \
-    X(2, "pass", "uncounted-code", "not counted here yet: code, its static data and lazily loaded kernels; the agent charges them as residual") \
-    X(3, "pass", "uncounted-checkpoint", "not counted here yet: a checkpoint takes a process's memory out and back in behind the allocators") \
-    X(4, "pass", "diagnostics", "errors, logs, profiling and core dumps") \
-    X(5, "reserve", "context", "a context costs what the agent measured on this card") \
-    X(6, "release", "context", "destroying a context frees all that was allocated in it") \
-    X(7, "pass", "context-state", "selects, reads or tunes a context that exists already") \
-    X(8, "pass", "uncounted-contexts", "not counted here yet: contexts made by other front ends; the agent charges them as residual") \
-    X(9, "pass", "order", "orders or signals work: holding a signal back would deadlock whoever waits for it") \
-    X(10, "pass", "uncounted-limits", "not counted here yet: heap, stack and printf sizes of a context; the agent charges them as residual") \
-    X(11, "pass", "uncounted-external", "not counted here yet: imported graphics or foreign memory; the agent charges it as residual") \
-    X(12, "pass", "device-facts", "facts about the card; its SM count and identity stay true, for tuned libraries rely on them") \
-    X(13, "pass", "pool-facts", "changes or reads how a pool behaves; its bytes are read back at every charge") \
-    X(14, "release", "graphs", "what graphs have reserved may shrink") \
-    X(15, "virtualise", "memory", "total is the grant, free is what the container may still take") \
-    X(16, "pass", "graphics", "graphics interoperability: that memory belongs to the graphics side; the agent counts its processes") \
-    X(17, "pass", "code-facts", "reads or tunes code that is loaded already") \
-    X(18, "pass", "tables", "the driver proves itself to its runtime through the addresses in these tables, so they stay untouched") \
-    X(19, "resolve", "look-up", "the answer is wrapped if, and only if, it is a variant that this table knows") \
-    X(20, "pass", "graph-editing", "describes work without running it; what its memory nodes need is read from a graph when it is instantiated") \
-    X(21, "reserve", "graphs", "what the memory nodes of a graph need must fit; the charge is what the driver says graphs have reserved") \
-    X(22, "gate", "launch", "starts kernels") \
-    X(23, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
-    X(24, "track", "start", "the first call of any client: maps the limits page and the ledger") \
-    X(25, "pass", "ipc", "the exporting process pays") \
-    X(26, "pass", "virtual-addresses", "address space and access rights are not memory") \
-    X(27, "pass", "residency", "moves or hints at memory that is charged in full already") \
-    X(28, "reserve", "linear", "device memory by bytes; pages of the driver's granule") \
-    X(29, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
-    X(30, "pass", "host-memory", "page-locked host memory is not device memory") \
-    X(31, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
-    X(32, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
-    X(33, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
-    X(34, "release", "linear", "the driver's free succeeds first, then the charge goes") \
-    X(35, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
-    X(36, "track", "import", "memory that another process owns: the owner pays") \
-    X(37, "track", "vmm", "one more reference to physical memory that is charged already") \
-    X(38, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
-    X(39, "release", "pools", "the pool's reserved bytes shrink") \
-    X(40, "pass", "pool-sharing", "the exporting process pays") \
-    X(41, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(2, "release", "arrays", "the driver destroys it first, then the charge goes") \
+    X(3, "pass", "uncounted-code", "not counted here yet: code, its static data and lazily loaded kernels; the agent charges them as residual") \
+    X(4, "pass", "uncounted-checkpoint", "not counted here yet: a checkpoint takes a process's memory out and back in behind the allocators") \
+    X(5, "pass", "diagnostics", "errors, logs, profiling and core dumps") \
+    X(6, "reserve", "context", "a context costs what the agent measured on this card") \
+    X(7, "release", "context", "destroying a context frees all that was allocated in it") \
+    X(8, "pass", "context-state", "selects, reads or tunes a context that exists already") \
+    X(9, "pass", "uncounted-contexts", "not counted here yet: contexts made by other front ends; the agent charges them as residual") \
+    X(10, "pass", "order", "orders or signals work: holding a signal back would deadlock whoever waits for it") \
+    X(11, "pass", "uncounted-limits", "not counted here yet: heap, stack and printf sizes of a context; the agent charges them as residual") \
+    X(12, "release", "external", "the import ends, and the charge with it") \
+    X(13, "pass", "device-facts", "facts about the card; its SM count and identity stay true, for tuned libraries rely on them") \
+    X(14, "pass", "pool-facts", "changes or reads how a pool behaves; its bytes are read back at every charge") \
+    X(15, "release", "graphs", "what graphs have reserved may shrink") \
+    X(16, "virtualise", "memory", "total is the grant, free is what the container may still take") \
+    X(17, "pass", "graphics", "graphics interoperability: that memory belongs to the graphics side; the agent counts its processes") \
+    X(18, "pass", "external-views", "views of imported memory, which is charged at its import") \
+    X(19, "pass", "code-facts", "reads or tunes code that is loaded already") \
+    X(20, "pass", "tables", "the driver proves itself to its runtime through the addresses in these tables, so they stay untouched") \
+    X(21, "resolve", "look-up", "the answer is wrapped if, and only if, it is a variant that this table knows") \
+    X(22, "pass", "graph-editing", "describes work without running it; what its memory nodes need is read from a graph when it is instantiated") \
+    X(23, "reserve", "graphs", "what the memory nodes of a graph need must fit; the charge is what the driver says graphs have reserved") \
+    X(24, "gate", "launch", "starts kernels") \
+    X(25, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
+    X(26, "reserve", "external", "memory of another interface, which nobody else counts; memory by handle is its owner's") \
+    X(27, "track", "start", "the first call of any client: maps the limits page and the ledger") \
+    X(28, "pass", "ipc", "the exporting process pays") \
+    X(29, "pass", "virtual-addresses", "address space and access rights are not memory") \
+    X(30, "pass", "residency", "moves or hints at memory that is charged in full already") \
+    X(31, "reserve", "linear", "device memory by bytes; pages of the driver's granule") \
+    X(32, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
+    X(33, "pass", "host-memory", "page-locked host memory is not device memory") \
+    X(34, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
+    X(35, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
+    X(36, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
+    X(37, "release", "linear", "the driver's free succeeds first, then the charge goes") \
+    X(38, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
+    X(39, "track", "import", "memory that another process owns: the owner pays") \
+    X(40, "track", "vmm", "one more reference to physical memory that is charged already") \
+    X(41, "track", "arrays", "memory by handle under sparse and deferred arrays lives as long as it is mapped there") \
     X(42, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
-    X(43, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(44, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
-    X(45, "pass", "textures", "views of memory that is charged already")
+    X(43, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
+    X(44, "release", "pools", "the pool's reserved bytes shrink") \
+    X(45, "pass", "pool-sharing", "the exporting process pays") \
+    X(46, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(47, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(48, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
+    X(49, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real one. */
 enum {
+    COT_AT_cuArray3DCreate = 0,
+    COT_AT_cuArray3DCreate_v2 = 1,
+    COT_AT_cuArrayCreate = 4,
+    COT_AT_cuArrayCreate_v2 = 5,
+    COT_AT_cuArrayDestroy = 6,
     COT_AT_cuCtxAttach = 24,
     COT_AT_cuCtxCreate = 25,
     COT_AT_cuCtxCreate_v2 = 26,
@@ -807,6 +827,7 @@ enum {
     COT_AT_cuCtxDestroy = 29,
     COT_AT_cuCtxDestroy_v2 = 30,
     COT_AT_cuCtxDetach = 31,
+    COT_AT_cuDestroyExternalMemory = 61,
     COT_AT_cuDeviceGraphMemTrim = 87,
     COT_AT_cuDevicePrimaryCtxRelease = 89,
     COT_AT_cuDevicePrimaryCtxRelease_v2 = 90,
@@ -825,6 +846,7 @@ enum {
     COT_AT_cuGraphInstantiate_v2 = 222,
     COT_AT_cuGraphUpload = 251,
     COT_AT_cuGraphUpload_ptsz = 252,
+    COT_AT_cuImportExternalMemory = 277,
     COT_AT_cuInit = 279,
     COT_AT_cuMemAlloc = 332,
     COT_AT_cuMemAllocAsync = 333,
@@ -844,10 +866,14 @@ enum {
     COT_AT_cuMemGetInfo_v2 = 364,
     COT_AT_cuMemImportFromShareableHandle = 374,
     COT_AT_cuMemMap = 375,
+    COT_AT_cuMemMapArrayAsync = 376,
+    COT_AT_cuMemMapArrayAsync_ptsz = 377,
     COT_AT_cuMemPoolCreate = 381,
     COT_AT_cuMemPoolDestroy = 382,
     COT_AT_cuMemPoolTrimTo = 391,
     COT_AT_cuMemRelease = 400,
     COT_AT_cuMemRetainAllocationHandle = 401,
     COT_AT_cuMemUnmap = 404,
+    COT_AT_cuMipmappedArrayCreate = 510,
+    COT_AT_cuMipmappedArrayDestroy = 511,
 };
