@@ -5,7 +5,7 @@ import test from 'ava';
 import { extractDriverFacts, findToolkitHeaders, formatDriverFacts } from '../../native/abi/extract.ts';
 import { joinVerbs, parseFacts, parseVerbs, readSources } from '../../native/abi/generate.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD } from '../support/node.ts';
+import { BUILD, temporaryFolder } from '../support/node.ts';
 import { pythonClients } from '../support/python.ts';
 
 const sources = readSources();
@@ -97,13 +97,139 @@ const versionOf = (folders: readonly string[]): string => {
   return /#define CUDA_VERSION (\d+)/.exec(text)?.[1] ?? '';
 };
 const toolkitVersion = toolkit ? versionOf(toolkit.slice(0, 1)) : undefined;
-testUnless(
+const withoutHeaders =
   toolkit === undefined
     ? 'no CUDA toolkit headers are installed here, and none could be had from the Python registry'
     : toolkitVersion === '13000'
       ? undefined
-      : `the installed toolkit is CUDA ${toolkitVersion}, the facts are of 13000`,
-)('the committed facts are what the headers of CUDA 13.0 say', (t) => {
+      : `the installed toolkit is CUDA ${toolkitVersion}, the facts are of 13000`;
+
+testUnless(withoutHeaders)('the committed facts are what the headers of CUDA 13.0 say', (t) => {
   const committed = sources.cudaFacts.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
   t.deepEqual(formatDriverFacts(extractDriverFacts(toolkit ?? [])).split('\n'), committed);
 });
+
+// Our type, the headers' type, and the fields of both in pairs.
+const SHAPES: readonly [string, string, readonly (readonly [string, string])[]][] = [
+  [
+    'abi_array_shape',
+    'CUDA_ARRAY_DESCRIPTOR',
+    [
+      ['height', 'Height'],
+      ['format', 'Format'],
+      ['channels', 'NumChannels'],
+    ],
+  ],
+  [
+    'abi_array3d_shape',
+    'CUDA_ARRAY3D_DESCRIPTOR',
+    [
+      ['depth', 'Depth'],
+      ['format', 'Format'],
+      ['channels', 'NumChannels'],
+      ['flags', 'Flags'],
+    ],
+  ],
+  [
+    'abi_array_requirements',
+    'CUDA_ARRAY_MEMORY_REQUIREMENTS',
+    [
+      ['size', 'size'],
+      ['alignment', 'alignment'],
+    ],
+  ],
+  [
+    'abi_array_map',
+    'CUarrayMapInfo',
+    [
+      ['resource_type', 'resourceType'],
+      ['resource', 'resource'],
+      ['part_type', 'subresourceType'],
+      ['part.tiles.level', 'subresource.sparseLevel.level'],
+      ['part.tiles.x', 'subresource.sparseLevel.offsetX'],
+      ['part.tiles.depth', 'subresource.sparseLevel.extentDepth'],
+      ['part.tail.layer', 'subresource.miptail.layer'],
+      ['part.tail.size', 'subresource.miptail.size'],
+      ['operation', 'memOperationType'],
+      ['handle_type', 'memHandleType'],
+      ['handle', 'memHandle'],
+      ['offset', 'offset'],
+      ['device_mask', 'deviceBitMask'],
+      ['flags', 'flags'],
+    ],
+  ],
+  [
+    'abi_external_handle',
+    'CUDA_EXTERNAL_MEMORY_HANDLE_DESC',
+    [
+      ['type', 'type'],
+      ['handle.fd', 'handle.fd'],
+      ['size', 'size'],
+      ['flags', 'flags'],
+    ],
+  ],
+  [
+    'abi_external_buffer',
+    'CUDA_EXTERNAL_MEMORY_BUFFER_DESC',
+    [
+      ['size', 'size'],
+      ['flags', 'flags'],
+    ],
+  ],
+  [
+    'abi_external_mipmapped',
+    'CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC',
+    [
+      ['offset', 'offset'],
+      ['shape', 'arrayDesc'],
+      ['levels', 'numLevels'],
+    ],
+  ],
+  ['abi_ipc_handle', 'CUipcMemHandle', []],
+  ['abi_pool_pointer', 'CUmemPoolPtrExportData', []],
+];
+const VALUES: readonly [string, string][] = [
+  ['ABI_ARRAY_LAYERED', 'CUDA_ARRAY3D_LAYERED'],
+  ['ABI_ARRAY_SURFACE', 'CUDA_ARRAY3D_SURFACE_LDST'],
+  ['ABI_ARRAY_CUBEMAP', 'CUDA_ARRAY3D_CUBEMAP'],
+  ['ABI_ARRAY_GATHER', 'CUDA_ARRAY3D_TEXTURE_GATHER'],
+  ['ABI_ARRAY_DEPTH', 'CUDA_ARRAY3D_DEPTH_TEXTURE'],
+  ['ABI_ARRAY_COLOR', 'CUDA_ARRAY3D_COLOR_ATTACHMENT'],
+  ['ABI_ARRAY_SPARSE', 'CUDA_ARRAY3D_SPARSE'],
+  ['ABI_ARRAY_DEFERRED', 'CUDA_ARRAY3D_DEFERRED_MAPPING'],
+  ['ABI_ARRAY_VIDEO', 'CUDA_ARRAY3D_VIDEO_ENCODE_DECODE'],
+  ['ABI_RESOURCE_ARRAY', 'CU_RESOURCE_TYPE_ARRAY'],
+  ['ABI_RESOURCE_MIPMAPPED', 'CU_RESOURCE_TYPE_MIPMAPPED_ARRAY'],
+  ['ABI_TILES_LEVEL', 'CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL'],
+  ['ABI_TILES_MIP_TAIL', 'CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL'],
+  ['ABI_TILES_MAP', 'CU_MEM_OPERATION_TYPE_MAP'],
+  ['ABI_TILES_UNMAP', 'CU_MEM_OPERATION_TYPE_UNMAP'],
+  ['ABI_EXTERNAL_OPAQUE_FD', 'CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD'],
+  ['ABI_EXTERNAL_DMABUF_FD', 'CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD'],
+];
+
+testUnless(withoutHeaders)(
+  'arrays and shared memory look as in the headers, and every format of theirs has a size',
+  (t) => {
+    const headers = readFileSync(join(toolkit?.[0] ?? '', 'cuda.h'), 'utf8');
+    const formats = [...new Set(headers.match(/\bCU_AD_FORMAT_(?!MAX\b)\w+/g) ?? [])];
+    t.true(formats.length > 45, `${formats.length}`);
+    const source = [
+      '#include <cuda.h>',
+      '#include "abi/cuda_arrays.h"',
+      '#define SAME(a, b) _Static_assert((a) == (b), #a " is not " #b);',
+      ...SHAPES.flatMap(([ours, theirs, fields]) => [
+        `SAME(sizeof(${ours}), sizeof(${theirs}))`,
+        ...fields.map(([mine, yours]) => `SAME(offsetof(${ours}, ${mine}), offsetof(${theirs}, ${yours}))`),
+      ]),
+      ...VALUES.map(([ours, theirs]) => `SAME((int)${ours}, (int)${theirs})`),
+      'int main(void) {',
+      ...formats.map((format) => `  if (!abi_array_element_of(${format}, 1).bits) return 1;`),
+      '  return 0;\n}\n',
+    ];
+    const program = join(temporaryFolder(t), 'shapes');
+    const folders = [...(toolkit ?? []), join(import.meta.dirname, '../../native')].flatMap((folder) => ['-I', folder]);
+    execFileSync('gcc', ['-std=c17', ...folders, '-x', 'c', '-', '-o', program], { input: source.join('\n') });
+    t.notThrows(() => execFileSync(program));
+  },
+);
