@@ -10,33 +10,26 @@
 struct box {
     int type;
     unsigned level, layer;
-    uint64_t at[3], size[3];
+    uint64_t from[3], to[3];
 };
 struct tile {
     void *array, *context;
     abi_vmm_handle handle;
-    struct box box;
-    uint64_t left; /* of the box, still mapped */
-    bool leaving;  /* its array is being destroyed */
+    struct box box; /* mapped throughout */
+    bool leaving;   /* its array is being destroyed */
 };
 static pthread_mutex_t tiles_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tile *tiles;
 static size_t tile_count, tile_capacity;
 
-static uint64_t volume(const struct box *box) {
-    return box->size[0] * box->size[1] * box->size[2];
+static bool is_empty(const struct box *box) {
+    return box->from[0] >= box->to[0] || box->from[1] >= box->to[1] || box->from[2] >= box->to[2];
 }
 
-static uint64_t common(const struct box *a, const struct box *b) {
-    uint64_t product = 1;
-    if (a->type != b->type || a->level != b->level || a->layer != b->layer) return 0;
-    for (int i = 0; i < 3; i++) {
-        uint64_t from = a->at[i] > b->at[i] ? a->at[i] : b->at[i];
-        uint64_t a_end = a->at[i] + a->size[i], b_end = b->at[i] + b->size[i], end = a_end < b_end ? a_end : b_end;
-        if (end <= from) return 0;
-        product *= end - from;
-    }
-    return product;
+static bool meet(const struct box *a, const struct box *b) {
+    bool both = a->type == b->type && a->level == b->level && a->layer == b->layer;
+    for (int i = 0; i < 3; i++) both = both && a->from[i] < b->to[i] && b->from[i] < a->to[i];
+    return both;
 }
 
 static bool add(const struct tile *tile) {
@@ -58,12 +51,25 @@ static void end(size_t index) {
     cot_handle_drop(handle);
 }
 
+/* What is left of a tile are up to six boxes around the part that is cut out, each a mapping with a reference of its
+ * own. Where there is no memory for one its reference stays: it counts too long, never too short. */
+static void cut(struct tile tile, const struct box *part) {
+    for (int i = 0; i < 3; i++) {
+        struct tile below = tile, above = tile;
+        if (below.box.to[i] > part->from[i]) below.box.to[i] = part->from[i];
+        if (above.box.from[i] < part->to[i]) above.box.from[i] = part->to[i];
+        if (!is_empty(&below.box) && cot_handle_hold(tile.handle)) add(&below);
+        if (!is_empty(&above.box) && cot_handle_hold(tile.handle)) add(&above);
+        if (tile.box.from[i] < part->from[i]) tile.box.from[i] = part->from[i];
+        if (tile.box.to[i] > part->to[i]) tile.box.to[i] = part->to[i];
+    }
+}
+
 static void unmap(const struct tile *part) {
     for (size_t i = tile_count; i-- > 0;) {
-        if (tiles[i].array != part->array || tiles[i].leaving) continue;
-        uint64_t less = common(&tiles[i].box, &part->box);
-        if (less < tiles[i].left) tiles[i].left -= less;
-        else if (less) end(i);
+        if (tiles[i].array != part->array || tiles[i].leaving || !meet(&tiles[i].box, &part->box)) continue;
+        cut(tiles[i], &part->box);
+        end(i);
     }
 }
 
@@ -100,23 +106,25 @@ static bool read_part(const abi_array_map *entry, struct tile *tile) {
     uint64_t key = (uintptr_t)entry->resource;
     *tile = (struct tile){.array = entry->resource, .handle = entry->handle};
     if (cot_blocks_refer(key, COT_DEFERRED, 0, &block, &left)) {
-        tile->box = (struct box){.size = {1, 1, 1}}; /* the driver ignores the part: it is the whole */
+        tile->box = (struct box){.to = {1, 1, 1}}; /* the driver ignores the part: it is the whole */
     } else if (!cot_blocks_refer(key, COT_SPARSE, 0, &block, &left)) {
         return false;
     } else if (entry->part_type == ABI_TILES_MIP_TAIL) {
+        uint64_t offset = entry->part.tail.offset;
         tile->box = (struct box){.type = entry->part_type,
                                  .layer = entry->part.tail.layer,
-                                 .at = {entry->part.tail.offset},
-                                 .size = {entry->part.tail.size, 1, 1}};
+                                 .from = {offset},
+                                 .to = {offset + entry->part.tail.size, 1, 1}};
     } else {
-        tile->box = (struct box){.level = entry->part.tiles.level,
-                                 .layer = entry->part.tiles.layer,
-                                 .at = {entry->part.tiles.x, entry->part.tiles.y, entry->part.tiles.z},
-                                 .size = {entry->part.tiles.width, entry->part.tiles.height, entry->part.tiles.depth}};
+        uint64_t x = entry->part.tiles.x, y = entry->part.tiles.y, z = entry->part.tiles.z;
+        tile->box = (struct box){
+            .level = entry->part.tiles.level,
+            .layer = entry->part.tiles.layer,
+            .from = {x, y, z},
+            .to = {x + entry->part.tiles.width, y + entry->part.tiles.height, z + entry->part.tiles.depth}};
     }
     tile->context = block.context;
-    tile->left = volume(&tile->box);
-    return tile->left > 0;
+    return !is_empty(&tile->box);
 }
 
 struct step {

@@ -50,11 +50,11 @@ const SHAPES: readonly [string, Shape, number][] = [
   ],
   [
     'a chain of more levels than there can be',
-    ['chain', 512, 4, 0, FLOAT, 4, 0, 99],
+    ['chain', 512, 4, 0, FLOAT, 4, 0, 20_000],
     Array.from({ length: 10 }, (_, level) => Math.max(64, (512 >> level) * 16) * 8).reduce((sum, n) => sum + n, 0),
   ],
-  ['a chain of voxels, whose depth halves', ['chain', 256, 256, 64, U8, 1, 0, 2], 256 * 256 * 64 + 128 * 128 * 32],
-  ['a chain of layers, which do not', ['chain', 256, 256, 64, U8, 1, LAYERED, 2], 256 * 256 * 64 + 128 * 128 * 64],
+  ['a chain of voxels, whose depth halves', ['chain', 256, 256, 256, U8, 1, 0, 2], 256 ** 3 + 128 ** 3],
+  ['a chain of layers, which do not', ['chain', 256, 256, 256, U8, 1, LAYERED, 2], 256 ** 3 + 128 * 128 * 256],
 ];
 const gone = (form: string) => (form === 'chain' ? 'chain-destroy' : 'array-destroy');
 
@@ -220,6 +220,13 @@ test('under a sparse array each part keeps its memory until it is unmapped, or t
   await wrong.drop();
   t.is(held(), context + 8, 'what the driver refuses to map is kept by nobody');
   t.is(booked(node, client, 'vmm'), 8 * MIB);
+  await client.must(`tiles ${UNMAP} ${array} 0 0 192 128`);
+  t.is(held(), context + 8, 'half of one and half of its neighbour keep both');
+  await client.ask(`tiles ${UNMAP} ${array} 0 0 192 128`);
+  t.is(held(), context + 8, 'the same half once more is no other half');
+  await client.must(`tiles ${UNMAP} ${array} 0 0 128 64`);
+  t.is(held(), context + 4, 'the other half');
+  t.is(booked(node, client, 'vmm'), 4 * MIB);
   await client.must(`array-destroy ${array}`);
   t.is(held(), context, 'the array goes, and takes the rest along');
   const other = await client.must(`array 3d 4096 4096 0 ${FLOAT} 1 ${SPARSE} 0`);
@@ -229,6 +236,35 @@ test('under a sparse array each part keeps its memory until it is unmapped, or t
   await client.must(`destroy ${second}`);
   t.is(held(), 0, 'and so does the context');
   t.is(booked(node, client, 'vmm'), 0);
+});
+
+test('whatever boxes are cut out of what is mapped under an array of three dimensions, the rest keeps its memory', async (t) => {
+  const { node, grant, client } = await inGrant(t);
+  const before = charged(account(grant));
+  const array = await client.must(`array 3d 64 64 64 ${FLOAT} 1 ${SPARSE} 0`);
+  const box = (operation: number, handle: number, ...places: number[]) =>
+    client.ask(`box ${operation} ${array} ${handle} ${places.join(' ')}`);
+  const handle = await client.must(`physical ${4 * MIB}`);
+  t.is((await box(MAP, handle, 0, 0, 0, 0, 64, 64, 64))[0], 0);
+  await client.must(`unhandle ${handle}`);
+  const kept = () => [Number(account(grant).held - before.held), booked(node, client, 'vmm')];
+  // Out of the middle, then off all sides of it, a slice across, and what remains in two.
+  for (const [level, ...places] of [
+    [0, 16, 16, 16, 32, 32, 32],
+    [0, 0, 0, 0, 64, 64, 16],
+    [0, 0, 0, 48, 64, 64, 16],
+    [0, 0, 0, 16, 64, 16, 32],
+    [0, 0, 48, 16, 64, 16, 32],
+    [0, 48, 16, 16, 16, 32, 32],
+    [0, 0, 16, 16, 8, 32, 32],
+  ] as const) {
+    t.is((await box(UNMAP, 0, level, ...places))[0], 0);
+    t.deepEqual(kept(), [4 * MIB, 4 * MIB], `${places}`);
+  }
+  t.is((await box(UNMAP, 0, 1, 0, 0, 0, 64, 64, 64))[0], 1, 'another level');
+  t.deepEqual(kept(), [4 * MIB, 4 * MIB]);
+  t.is((await box(UNMAP, 0, 0, 8, 0, 0, 8, 64, 64))[0], 0, 'the last of it');
+  t.deepEqual(kept(), [0, 0]);
 });
 
 test('an array that the driver fails to destroy keeps what is mapped under it', async (t) => {

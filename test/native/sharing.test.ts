@@ -110,6 +110,7 @@ test('memory by handle that is imported as external memory is paid for by its ow
   await owner.must(`unmap ${at} ${32 * MIB}`);
   await owner.must(`unhandle ${handle}`);
   t.deepEqual(charged(account(ours)), before[0]);
+  t.is(booked(node, owner, 'vmm') + booked(node, other, 'vmm'), 0, 'nobody holds on to it');
 });
 
 test('memory by handle that another process imports is charged to its owner once', async (t) => {

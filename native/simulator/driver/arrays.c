@@ -14,9 +14,12 @@
 #define MOST_SLICES 16384u
 #define ALIGNMENT 65536u
 
+/* What lies under a part of an array: a box of elements, or a run of bytes of a mip tail as a box of one row. */
 struct mapping {
     struct mapping *next;
-    abi_array_map entry; /* as it was mapped: the part, the handle */
+    int type;
+    unsigned level, layer;
+    uint64_t from[3], to[3];
     struct sim_physical *physical;
 };
 
@@ -126,7 +129,7 @@ static int array_new(struct sim_context *context, const abi_array3d_shape *shape
     return ABI_SUCCESS;
 }
 
-static void unmap(struct sim_array *array, struct mapping **place) {
+static void unmap(struct mapping **place) {
     struct mapping *mapping = *place;
     *place = mapping->next;
     mapping->physical->maps--;
@@ -138,7 +141,7 @@ static void unmap(struct sim_array *array, struct mapping **place) {
 static void array_end(struct sim_array **place) {
     struct sim_array *array = *place;
     *place = array->next;
-    while (array->mappings) unmap(array, &array->mappings);
+    while (array->mappings) unmap(&array->mappings);
     if (array->block) sim_simple(SIM_GIVE, array->context->card, array->block, 0, NULL);
     if (array->contents && !array->part) munmap(array->contents, array->bytes);
     free(array);
@@ -351,45 +354,96 @@ SIM_EXPORT abi_result cuMipmappedArrayGetMemoryRequirements(abi_array_requiremen
 
 /* ---- memory by handle under arrays ---- */
 
-static bool same_part(const abi_array_map *a, const abi_array_map *b) {
-    if (a->part_type != b->part_type) return false;
-    if (a->part_type == ABI_TILES_MIP_TAIL)
-        return a->part.tail.layer == b->part.tail.layer && a->part.tail.offset == b->part.tail.offset &&
-               a->part.tail.size == b->part.tail.size;
-    return a->part.tiles.level == b->part.tiles.level && a->part.tiles.layer == b->part.tiles.layer &&
-           a->part.tiles.x == b->part.tiles.x && a->part.tiles.y == b->part.tiles.y &&
-           a->part.tiles.z == b->part.tiles.z && a->part.tiles.width == b->part.tiles.width &&
-           a->part.tiles.height == b->part.tiles.height && a->part.tiles.depth == b->part.tiles.depth;
-}
-
-/* Where the part is mapped, or the end of the list; under an array of deferred mapping there is one part. */
-static struct mapping **mapped_at(struct sim_array *array, const abi_array_map *entry) {
-    bool whole = array->shape.flags & ABI_ARRAY_DEFERRED;
-    struct mapping **place = &array->mappings;
-    while (*place && !whole && !same_part(&(*place)->entry, entry)) place = &(*place)->next;
-    return place;
-}
-
-/* Parts are compared as they were written, so a part is unmapped as it was mapped. */
-static int map_one(const abi_array_map *entry) {
-    struct sim_array *array = find(entry->resource);
-    if (!array || has_memory(array) || array->part || entry->flags) return ABI_ERROR_INVALID_VALUE;
-    if ((array->levels > 0) != (entry->resource_type == ABI_RESOURCE_MIPMAPPED)) return ABI_ERROR_INVALID_VALUE;
-    struct mapping **place = mapped_at(array, entry);
-    if (entry->operation == ABI_TILES_UNMAP) {
-        if (!*place) return ABI_ERROR_INVALID_VALUE;
-        unmap(array, place);
-        return ABI_SUCCESS;
+static void read_part(const struct sim_array *array, const abi_array_map *entry, struct mapping *part) {
+    *part = (struct mapping){.to = {1, 1, 1}, .type = entry->part_type};
+    if (array->shape.flags & ABI_ARRAY_DEFERRED) { /* there is one part, whatever the entry says */
+        part->type = ABI_TILES_LEVEL;
+    } else if (entry->part_type == ABI_TILES_MIP_TAIL) {
+        part->layer = entry->part.tail.layer;
+        part->from[0] = entry->part.tail.offset;
+        part->to[0] = part->from[0] + entry->part.tail.size;
+    } else {
+        unsigned at[3] = {entry->part.tiles.x, entry->part.tiles.y, entry->part.tiles.z};
+        unsigned size[3] = {entry->part.tiles.width, entry->part.tiles.height, entry->part.tiles.depth};
+        part->level = entry->part.tiles.level;
+        part->layer = entry->part.tiles.layer;
+        for (int i = 0; i < 3; i++) {
+            part->from[i] = at[i];
+            part->to[i] = (uint64_t)at[i] + size[i];
+        }
     }
-    struct sim_physical *physical = sim_physical_of(entry->handle);
-    if (entry->operation != ABI_TILES_MAP || *place || !physical || entry->offset >= physical->bytes)
-        return ABI_ERROR_INVALID_VALUE;
+}
+
+static bool overlap(const struct mapping *a, const struct mapping *b) {
+    if (a->type != b->type || a->level != b->level || a->layer != b->layer) return false;
+    for (int i = 0; i < 3; i++) {
+        uint64_t from = a->from[i] > b->from[i] ? a->from[i] : b->from[i];
+        if (from >= a->to[i] || from >= b->to[i]) return false;
+    }
+    return true;
+}
+
+static int add_mapping(struct sim_array *array, const struct mapping *part) {
     struct mapping *mapping = calloc(1, sizeof *mapping);
     if (!mapping) return ABI_ERROR_OUT_OF_MEMORY;
-    *mapping = (struct mapping){.next = array->mappings, .entry = *entry, .physical = physical};
+    *mapping = *part;
+    mapping->next = array->mappings;
     array->mappings = mapping;
-    physical->maps++;
+    mapping->physical->maps++;
     return ABI_SUCCESS;
+}
+
+/* Splits a mapping at the two ends of the part along one axis; what is outside of it becomes a mapping of its own. */
+static int split(struct sim_array *array, struct mapping *mapping, const struct mapping *part, int axis) {
+    int result = ABI_SUCCESS;
+    struct mapping before = *mapping, after = *mapping;
+    before.to[axis] = after.from[axis] = 0;
+    if (mapping->from[axis] < part->from[axis]) {
+        before.to[axis] = mapping->from[axis] = part->from[axis];
+        result = add_mapping(array, &before);
+    }
+    if (result == ABI_SUCCESS && mapping->to[axis] > part->to[axis]) {
+        after.from[axis] = mapping->to[axis] = part->to[axis];
+        result = add_mapping(array, &after);
+    }
+    return result;
+}
+
+static int unmap_part(struct sim_array *array, const struct mapping *part) {
+    bool any = false;
+    for (struct mapping **place = &array->mappings; *place;) {
+        struct mapping *mapping = *place;
+        if (!overlap(mapping, part)) {
+            place = &mapping->next;
+            continue;
+        }
+        for (int axis = 0; axis < 3; axis++) {
+            int result = split(array, mapping, part, axis);
+            if (result != ABI_SUCCESS) return result;
+        }
+        place = &array->mappings; /* pieces may stand before it now */
+        while (*place != mapping) place = &(*place)->next;
+        unmap(place);
+        any = true;
+    }
+    return any ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+static int map_one(const abi_array_map *entry) {
+    struct sim_array *array = find(entry->resource);
+    struct mapping part;
+    if (!array || has_memory(array) || array->part || entry->flags) return ABI_ERROR_INVALID_VALUE;
+    if ((array->levels > 0) != (entry->resource_type == ABI_RESOURCE_MIPMAPPED)) return ABI_ERROR_INVALID_VALUE;
+    read_part(array, entry, &part);
+    if (entry->operation == ABI_TILES_UNMAP) return unmap_part(array, &part);
+    part.physical = sim_physical_of(entry->handle);
+    if (entry->operation != ABI_TILES_MAP || !part.physical || entry->offset >= part.physical->bytes)
+        return ABI_ERROR_INVALID_VALUE;
+    if (!overlap(&part, &part)) return ABI_ERROR_INVALID_VALUE; /* it is empty */
+    for (struct mapping *known = array->mappings; known; known = known->next) {
+        if (overlap(known, &part)) return ABI_ERROR_INVALID_VALUE;
+    }
+    return add_mapping(array, &part);
 }
 
 static int map_all(const abi_array_map *list, unsigned count, abi_stream stream) {

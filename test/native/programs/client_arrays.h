@@ -99,6 +99,22 @@ static abi_result array_tiles(const uint64_t *n, int count) {
     return CALL_AS("cuMemMapArrayAsync", (abi_array_map *, unsigned, abi_stream), list, (unsigned)parts, NULL);
 }
 
+/* box OPERATION ARRAY HANDLE LEVEL X Y Z WIDTH HEIGHT DEPTH */
+static abi_result array_box(const uint64_t *n) {
+    abi_array_map entry = {.operation = (int)n[0],
+                           .resource = (void *)(uintptr_t)n[1],
+                           .handle = n[2],
+                           .part.tiles = {.level = (unsigned)n[3],
+                                          .x = (unsigned)n[4],
+                                          .y = (unsigned)n[5],
+                                          .z = (unsigned)n[6],
+                                          .width = (unsigned)n[7],
+                                          .height = (unsigned)n[8],
+                                          .depth = (unsigned)n[9]},
+                           .device_mask = 1};
+    return CALL_AS("cuMemMapArrayAsync_ptsz", (abi_array_map *, unsigned, abi_stream), &entry, 1u, NULL);
+}
+
 static abi_result external_import(int type, int fd, uint64_t bytes, uint64_t *handle) {
     abi_external_handle from = {.type = type, .handle.fd = fd, .size = bytes};
     abi_external out = NULL;
@@ -170,6 +186,8 @@ static bool arrays_command(const char *line) {
         result = array_copy(n[0], n[1], n[2], &value);
     } else if (!strcmp(word, "tiles")) {
         result = array_tiles(n, count);
+    } else if (!strcmp(word, "box")) {
+        result = array_box(n);
     } else if (!strcmp(word, "external")) { /* external BYTES: memory of another interface, as a new file */
         fd = memfd_create("foreign", MFD_CLOEXEC);
         if (fd < 0 || ftruncate(fd, (off_t)n[0]) != 0) exit(3);
