@@ -67,7 +67,7 @@ static abi_result map_page(const char *folder) {
     if (fd < 0) return refuse("no limits page at", path, errno);
     abi_result result = ABI_SUCCESS;
     struct cot_page_header header = {0};
-    if (fstat(fd, &info) != 0 || pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
+    if (cot_fstat(fd, &info) != 0 || pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
         result = refuse("cannot read", path, errno);
     } else if (header.magic != COT_PAGE_MAGIC || header.version != COT_PAGE_VERSION) {
         result = refuse("not a limits page of a version known here:", path, 0);
@@ -97,7 +97,7 @@ static abi_result map_ledger(const char *folder) {
     at.ledger_fd = open_high(path, O_RDWR);
     if (at.ledger_fd < 0) return refuse("no ledger at", path, errno);
     at.slot_bytes = cot_slot_bytes(at.card_count);
-    if (fstat(at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
+    if (cot_fstat(at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
         close(at.ledger_fd);
         return refuse("too short:", path, 0);
     }
@@ -136,7 +136,7 @@ static uint64_t program_image(void) {
 
 static uint64_t pid_namespace(void) {
     struct stat info;
-    return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+    return cot_stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
 static void note_use(uint32_t slot) {

@@ -1,7 +1,7 @@
 /* libc's dlsym and dlvsym, although this object exports both names: found in libc's own symbol table, which needs no
  * version string, no private symbol, no memory and no constructor, and cannot find ourselves. Calls nothing of libc's
- * but dladdr1: a sanitizer's runtime looks up, by dlsym, the very functions that it stands in for (strcmp and
- * dl_iterate_phdr among them). */
+ * but dladdr1 (musl: dl_iterate_phdr): a sanitizer's runtime looks up, by dlsym, the very functions that it stands in
+ * for (strcmp and dl_iterate_phdr among them). */
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -14,6 +14,7 @@ typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
 struct found {
     void *dlsym, *dlvsym;
+    struct link_map *object; /* libc itself; musl's is not known */
 };
 
 SHIM_EARLY static bool begins(const char *text, const char *start) {
@@ -80,22 +81,38 @@ SHIM_EARLY void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, cons
     return symbols && strings && table ? table_lookup(base, symbols, strings, table, name) : NULL;
 }
 
+/* One loaded object of a libc that has no dladdr1. */
+static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
+    struct found *found = data;
+    for (int i = 0; i < info->dlpi_phnum && is_libc(info->dlpi_name); i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_DYNAMIC) continue;
+        found->dlsym = shim_symbol_in(info->dlpi_addr, (const ElfW(Dyn) *)(info->dlpi_addr + part->p_vaddr), "dlsym");
+    }
+    return found->dlsym != NULL;
+}
+
 /* Looks where this object itself was loaded: a copy in a namespace of its own has a libc of its own. Racing first
  * callers find the same answer. */
 SHIM_EARLY static struct found found_symbols(void) {
     static _Atomic(void *) known_dlsym, known_dlvsym;
+    static _Atomic(struct link_map *) known_object;
     struct found found = {atomic_load_explicit(&known_dlsym, memory_order_acquire),
-                          atomic_load_explicit(&known_dlvsym, memory_order_acquire)};
+                          atomic_load_explicit(&known_dlvsym, memory_order_acquire),
+                          atomic_load_explicit(&known_object, memory_order_acquire)};
     if (found.dlsym) return found;
     Dl_info info;
     struct link_map *map = NULL;
-    if (!dladdr1((const void *)&known_dlsym, &info, (void **)&map, RTLD_DL_LINKMAP)) return found;
+    if (!dladdr1) dl_iterate_phdr(look_into, &found);
+    else if (!dladdr1((const void *)&known_dlsym, &info, (void **)&map, RTLD_DL_LINKMAP)) return found;
     while (map && map->l_prev) map = map->l_prev;
     for (; map && !(found.dlsym && found.dlvsym); map = map->l_next) {
         if (!is_libc(map->l_name)) continue;
+        found.object = map;
         if (!found.dlsym) found.dlsym = shim_symbol_in(map->l_addr, map->l_ld, "dlsym");
         if (!found.dlvsym) found.dlvsym = shim_symbol_in(map->l_addr, map->l_ld, "dlvsym");
     }
+    atomic_store_explicit(&known_object, found.object, memory_order_release);
     atomic_store_explicit(&known_dlvsym, found.dlvsym, memory_order_release);
     atomic_store_explicit(&known_dlsym, found.dlsym, memory_order_release);
     return found;
@@ -113,4 +130,10 @@ SHIM_EARLY void *libc_dlsym(void *handle, const char *name) {
 SHIM_EARLY void *libc_dlvsym(void *handle, const char *name, const char *version) {
     dlvsym_function function = (dlvsym_function)found_symbols().dlvsym;
     return function ? function(handle, name, version) : NULL;
+}
+
+void *libc_dlsym_nothing(const char *name) {
+    const struct link_map *libc = found_symbols().object;
+    void *handle = libc ? dlopen(libc->l_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    return handle ? libc_dlsym(handle, name) : NULL;
 }

@@ -42,7 +42,7 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp)
         if (limits.releases_late) return false;
     }
     struct stat info;
-    if (!atomic_load(&own_namespace) && stat("/proc/self/ns/pid", &info) == 0)
+    if (!atomic_load(&own_namespace) && cot_stat("/proc/self/ns/pid", &info) == 0)
         atomic_store(&own_namespace, info.st_ino);
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
     if (pid == 0) return true; /* died while taking it: the lock would be held otherwise */

@@ -72,7 +72,7 @@ bool shim_is_real_code(const void *address) {
 
 static void *try_file(const char *path) {
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
+    if (cot_stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
     if (info.st_dev == own_file.st_dev && info.st_ino == own_file.st_ino) return NULL;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) return NULL;
@@ -152,7 +152,7 @@ static void *try_cache(void) {
     struct stat info;
     void *handle = NULL;
     if (fd < 0) return NULL;
-    if (fstat(fd, &info) == 0 && info.st_size > 0) {
+    if (cot_fstat(fd, &info) == 0 && info.st_size > 0) {
         char *text = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (text != MAP_FAILED) {
             handle = search_cache(text, (size_t)info.st_size);
@@ -165,7 +165,7 @@ static void *try_cache(void) {
 
 static void *find_library(void) {
     char path[PATH_MAX];
-    if (!own_path(path, sizeof path) || stat(path, &own_file) != 0) memset(&own_file, 0, sizeof own_file);
+    if (!own_path(path, sizeof path) || cot_stat(path, &own_file) != 0) memset(&own_file, 0, sizeof own_file);
     void *handle = try_loader_paths(false);
     if (!handle) handle = try_cache();
     if (!handle) handle = try_loader_paths(true);

@@ -53,7 +53,7 @@ SHIM_EARLY void *shim_own_handle(void) {
     static _Atomic(void *) handle;
     void *known = atomic_load_explicit(&handle, memory_order_acquire);
     Dl_info info;
-    if (!known && dladdr1((const void *)&shim_entry_count, &info, &known, RTLD_DL_LINKMAP))
+    if (!known && dladdr1 && dladdr1((const void *)&shim_entry_count, &info, &known, RTLD_DL_LINKMAP))
         atomic_store_explicit(&handle, known, memory_order_release);
     return known;
 }
@@ -116,6 +116,11 @@ static bool look_up_unknown(void *handle, const char *name, const void *caller, 
     return true;
 }
 
+/* The pseudo handle, and what dlopen(NULL) gives: the program itself, the first of all objects. */
+static bool is_global(void *handle) {
+    return handle == RTLD_DEFAULT || !((const struct link_map *)handle)->l_prev;
+}
+
 /* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the library's own look-ups are its
  * own; the pseudo handles mean something relative to the caller, so what is not the library's goes to libc untouched.
  */
@@ -132,14 +137,14 @@ bool shim_look_up(void *handle, const char *name, const void *caller, void **ans
     }
     if (handle == RTLD_NEXT) {
         if (!library_is_next(name, caller)) return false;
-        *answer = !library ? NULL : entry->wrapper || entry->gated ? entry->trampoline : real;
+        *answer = !library ? libc_dlsym_nothing(name) : entry->wrapper || entry->gated ? entry->trampoline : real;
         return true;
     }
     void *found = libc_dlsym(handle, name);
     if (!found && handle == RTLD_DEFAULT) return false; /* the caller's own scope may have it */
     /* A program that has opened our object by the library's name, where there is none, gets entry points that say that
      * there is no device; one that only asks whether the library is loaded is told that it is not. */
-    if (found == entry->trampoline && !library) *answer = handle == RTLD_DEFAULT ? NULL : found;
+    if (found == entry->trampoline && !library) *answer = is_global(handle) ? libc_dlsym_nothing(name) : found;
     else if (found != real && found != entry->trampoline)
         *answer = found; /* somebody else's of that name, or nothing */
     else *answer = entry->wrapper || entry->gated ? entry->trampoline : real;

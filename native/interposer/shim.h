@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libc.h"
+
 /* Runs whenever anybody looks up any name, also while a sanitizer's runtime starts and its shadow is not there yet. */
 #define SHIM_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
 
@@ -47,6 +49,8 @@ bool shim_is_real_object(ElfW(Addr) base);
 void *libc_dlsym(void *handle, const char *name);
 void *libc_dlvsym(void *handle, const char *name, const char *version);
 void *libc_dlsym_address(void);
+/* NULL, with a dlerror that says so: callers print it unasked. For a name that no libc has. */
+void *libc_dlsym_nothing(const char *name);
 
 /* What one loaded object itself defines by that name, or NULL. */
 void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);

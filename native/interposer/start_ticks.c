@@ -1,7 +1,6 @@
 /* When a process started, as /proc tells it: together with its pid that names it for good. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,5 +25,5 @@ uint64_t cot_start_ticks(uint32_t pid) {
         if (!field) return 0;
         field++;
     }
-    return strtoull(field, NULL, 10);
+    return cot_digits(field);
 }

@@ -236,17 +236,6 @@ test('a page that is never whole grants nothing', async (t) => {
   t.is((await client.ask('context 0'))[0], OUT_OF_MEMORY);
 });
 
-test("a forked child of a running program is answered by the driver, and leaves its parent's account alone", async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 200 * MIB }]);
-  const client = await readyClient(t, node, { preload: grant.cuda });
-  const before = await client.ask('info');
-  const [result, child = 0] = await client.ask('fork');
-  t.is(result, 3);
-  t.deepEqual(await client.ask('info'), before);
-  process.kill(child, 'SIGKILL');
-});
-
 test('what a killed process held is free for the next one at once, and it was never waited for', async (t) => {
   const node = await startNode(t, '--card', 't4');
   const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);

@@ -78,8 +78,8 @@ static bool is_known_for_long_entries(void) {
     nvml_abi_return (*get)(char *, unsigned) =
         index < 0 ? NULL : (nvml_abi_return (*)(char *, unsigned))shim_real((uint32_t)index);
     if (!get || get(text, sizeof text) != NVML_ABI_SUCCESS) return false;
-    char *rest;
-    unsigned long major = strtoul(text, &rest, 10), minor = *rest == '.' ? strtoul(rest + 1, NULL, 10) : 0;
+    const char *dot = strchr(text, '.');
+    uint64_t major = cot_digits(text), minor = dot ? cot_digits(dot + 1) : 0;
     return major == 530 || (major == 535 && minor >= 43 && minor <= 86);
 }
 

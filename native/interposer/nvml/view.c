@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,7 +14,8 @@
 #include "../../format/counted.h"
 #include "../shim.h"
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int joined;
 static const struct cot_page *page;
 static const char *ledger;
 static int ledger_fd = -1;
@@ -28,7 +29,7 @@ static const void *map_file(const char *folder, const char *name, uint64_t least
     struct stat info;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return NULL;
     *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0 || fstat(*fd, &info) != 0 || (uint64_t)info.st_size < least) return NULL;
+    if (*fd < 0 || cot_fstat(*fd, &info) != 0 || (uint64_t)info.st_size < least) return NULL;
     void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, *fd, 0);
     return map == MAP_FAILED ? NULL : map;
 }
@@ -43,15 +44,20 @@ static void join(void) {
     slot_count = limits->header.slot_count;
     if (card_count > COT_MAX_CARDS || slot_count == 0 || slot_count > COT_MAX_SLOTS) return;
     struct stat info;
-    if (fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_page_bytes(slot_count, card_count)) return;
+    if (cot_fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_page_bytes(slot_count, card_count)) return;
     ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, card_count), &ledger_fd);
     if (!ledger) return;
-    if (stat("/proc/self/ns/pid", &info) == 0) own_namespace = info.st_ino;
+    if (cot_stat("/proc/self/ns/pid", &info) == 0) own_namespace = info.st_ino;
     page = limits;
 }
 
 bool view_ready(void) {
-    pthread_once(&once, join);
+    if (!atomic_load_explicit(&joined, memory_order_acquire)) {
+        pthread_mutex_lock(&joining);
+        if (!joined) join();
+        atomic_store_explicit(&joined, 1, memory_order_release);
+        pthread_mutex_unlock(&joining);
+    }
     return page != NULL;
 }
 
@@ -130,7 +136,7 @@ static bool is_occupant(uint32_t pid, const struct cot_slot *slot) {
     struct stat info;
     if (cot_start_ticks(pid) != slot->start_ticks) return false;
     snprintf(path, sizeof path, "/proc/%u/ns/pid", pid);
-    if (stat(path, &info) == 0 && info.st_ino != slot->pid_namespace) return false;
+    if (cot_stat(path, &info) == 0 && info.st_ino != slot->pid_namespace) return false;
     snprintf(path, sizeof path, "/proc/%u/status", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -140,14 +146,14 @@ static bool is_occupant(uint32_t pid, const struct cot_slot *slot) {
     const char *line = strstr(text, "\nNSpid:");
     const char *end = line ? strchr(line + 1, '\n') : NULL;
     while (end && end[-1] >= '0' && end[-1] <= '9') end--;
-    return end && strtoul(end, NULL, 10) == slot->pid;
+    return end && cot_digits(end) == slot->pid;
 }
 
 static uint32_t pid_from_outside(const struct cot_slot *slot) {
     DIR *folder = opendir("/proc");
     uint32_t found = 0;
     for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
-        uint32_t pid = (uint32_t)strtoul(entry->d_name, NULL, 10);
+        uint32_t pid = (uint32_t)cot_digits(entry->d_name);
         if (pid && is_occupant(pid, slot)) found = pid;
     }
     if (folder) closedir(folder);

@@ -1,0 +1,41 @@
+/* What of libc both objects may use: what glibc 2.17 has under the versions that it had there, and what musl has, too.
+ * A name that is missing would end every process of an image with an older or another libc, CUDA or not. A test holds
+ * the built objects to it. */
+#pragma once
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* glibc 2.34 gave what it moved out of libdl.so.2 a version of its own. Other machines begin with the newer names. */
+#if defined(__GLIBC__) && defined(__x86_64__)
+#define COT_AS_OF(name, version) __asm__(".symver " #name ", " #name "@GLIBC_" version);
+COT_AS_OF(dladdr, "2.2.5")
+COT_AS_OF(dladdr1, "2.3.3")
+COT_AS_OF(dlclose, "2.2.5")
+COT_AS_OF(dlinfo, "2.3.3")
+COT_AS_OF(dlopen, "2.2.5")
+#undef COT_AS_OF
+#endif
+
+/* musl has no such thing. */
+#pragma weak dladdr1
+
+/* stat and fstat have been other names before glibc 2.33. */
+static inline int cot_stat(const char *path, struct stat *out) {
+    return (int)syscall(SYS_newfstatat, AT_FDCWD, path, out, 0);
+}
+static inline int cot_fstat(int fd, struct stat *out) {
+    return (int)syscall(SYS_fstat, fd, out);
+}
+
+/* The number that a text begins with; strtoul is another name from glibc 2.38 on. */
+static inline uint64_t cot_digits(const char *text) {
+    uint64_t number = 0;
+    for (; *text >= '0' && *text <= '9'; text++) number = number * 10 + (uint64_t)(*text - '0');
+    return number;
+}

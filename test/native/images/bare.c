@@ -1,0 +1,12 @@
+/* For an architecture whose headers are not here: only names of libc, and only with plain arguments. */
+int puts(const char *text);
+void *malloc(unsigned long size);
+void exit(int code);
+
+void start(void) {
+    char *text = malloc(8);
+    for (int i = 0; i < 7; i++) text[i] = (char)('a' + i);
+    text[7] = 0;
+    puts(text);
+    exit(3);
+}

@@ -1,0 +1,95 @@
+// What processes do with themselves while CUDA is in them: fork, raw clone, threads, signals, exec, exit, dlclose. The
+// account must stay right, and nothing may hang or crash.
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
+import { type GrantFiles, MIB, makeGrant } from '../support/grant.ts';
+import { BUILD, environment, type SimulatedNode, startNode, temporaryFolder } from '../support/node.ts';
+
+/** Place of slots_used in struct cot_ledger_header (native/format/ledger.h). */
+const SLOTS_USED_AT = 20;
+const NOT_INITIALIZED = 3;
+
+async function ground(t: ExecutionContext, memoryBytes: number): Promise<{ node: SimulatedNode; grant: GrantFiles }> {
+  const node = await startNode(t, '--card', 't4');
+  return { node, grant: makeGrant(t, node, [{ card: 0, memoryBytes }]) };
+}
+
+/** Runs one scenario to its end: its numbers and its code. */
+function live(node: SimulatedNode, grant: GrantFiles, ...words: string[]): { numbers: number[]; code: number | null } {
+  const env = environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda);
+  const { stdout, stderr, status, signal } = spawnSync(join(BUILD, 'tests/lives'), words, {
+    env,
+    encoding: 'utf8',
+    timeout: 60_000,
+  });
+  if (signal !== null) throw new Error(`${words.join(' ')}: ended by ${signal}: ${stderr}`);
+  return { numbers: stdout.trim().split(' ').map(Number), code: status };
+}
+
+for (const way of ['fork', 'clone']) {
+  test(`a child made by ${way} is answered by the driver, and leaves its parent's account alone`, async (t) => {
+    const { node, grant } = await ground(t, 200 * MIB);
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    const before = await client.ask('info');
+    const [result, child = 0] = await client.ask(way);
+    t.is(result, NOT_INITIALIZED);
+    t.deepEqual(await client.ask('info'), before);
+    process.kill(child, 'SIGKILL');
+  });
+}
+
+test('a program that a process runs in its own place begins with an account of its own, in the same slot', async (t) => {
+  const { node, grant } = await ground(t, 300 * MIB);
+  const client = await readyClient(t, node, { preload: grant.cuda });
+  for (let image = 0; image < 10; image += 1) {
+    t.is((await client.ask(`alloc ${190 * MIB}`))[0], 0, `image ${image}`);
+    t.is((await client.ask(`alloc ${10 * MIB}`))[0], OUT_OF_MEMORY);
+    await client.must('exec');
+    await client.must('init');
+    await client.must('context 0');
+  }
+  t.is(readFileSync(join(grant.folder, 'ledger')).readUInt32LE(SLOTS_USED_AT), 1);
+});
+
+test('threads that allocate and free at once leave the account as it was', async (t) => {
+  const { node, grant } = await ground(t, 150 * MIB);
+  const { numbers, code } = live(node, grant, 'threads', '16', '2000');
+  const [failures, before, after, refused = 0] = numbers;
+  t.is(code, 0);
+  t.is(failures, 0);
+  t.is(after, before);
+  t.true(refused > 0, 'they were in want');
+});
+
+test('signals in the middle of calls change no answer', async (t) => {
+  const { node, grant } = await ground(t, 120 * MIB);
+  const { numbers, code } = live(node, grant, 'signals', '20000');
+  const [failures, before, after, seen = 0] = numbers;
+  t.is(code, 0);
+  t.is(failures, 0);
+  t.is(after, before);
+  t.true(seen > 50, `${seen} signals`);
+});
+
+test('memory can be freed and asked about while a program exits, and its code is its own', async (t) => {
+  const { node, grant } = await ground(t, 200 * MIB);
+  const { numbers, code } = live(node, grant, 'exit');
+  const [result, before = 0, after = 0] = numbers;
+  t.deepEqual([code, result, after - before], [9, 0, 32 * MIB]);
+});
+
+test('a program that closes the library can still call what it looked up in it', async (t) => {
+  const { node, grant } = await ground(t, 200 * MIB);
+  for (const library of ['libcuda.so.1', join(grant.folder, 'libcotenant.so')])
+    t.deepEqual(live(node, grant, 'unload', library), { numbers: [0, 0], code: 0 }, library);
+  const alone = temporaryFolder(t);
+  const env = environment({ LD_LIBRARY_PATH: alone });
+  const opened = spawnSync(join(BUILD, 'tests/lives'), ['unload', join(BUILD, 'libcotenant.so')], {
+    env,
+    encoding: 'utf8',
+  });
+  t.deepEqual([opened.status, opened.stdout], [0, '100 100\n'], 'opened by its path, where there is no driver');
+});

@@ -1,0 +1,91 @@
+// The two objects that go into every process of a container, as files: what they need of a libc, how much thread storage,
+// and what they must never use.
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { testUnless } from '../support/gate.ts';
+import { otherLibcs } from '../support/libcs.ts';
+import { BUILD } from '../support/node.ts';
+
+const OBJECTS = ['libcotenant.so', 'libcotenant-nvml.so'];
+const libcs = otherLibcs();
+
+/** All that the objects may ask of a libc: glibc 2.17 has it, and musl. */
+const ALLOWED =
+  `__errno_location __stack_chk_fail calloc clock_gettime close closedir dl_iterate_phdr dladdr dlclose dlinfo
+  dlopen fcntl free getauxval getpid madvise malloc memcpy memmem memmove memset mmap munmap nanosleep open opendir pread
+  pthread_mutex_lock pthread_mutex_unlock read readdir realloc sched_yield snprintf sprintf strchr strcmp strerror strncmp
+  strnlen strrchr strstr syscall write`.split(/\s+/);
+/** These may be missing. */
+const WEAK = [
+  '_ITM_deregisterTMCloneTable',
+  '_ITM_registerTMCloneTable',
+  '__cxa_finalize',
+  '__gmon_start__',
+  'dladdr1',
+];
+const NEWEST_GLIBC = [2, 17];
+const MOST_THREAD_STORAGE = 64;
+
+type Import = { readonly weak: boolean; readonly name: string; readonly version: string };
+const imports = (object: string): Import[] =>
+  execFileSync('nm', ['-D', '--undefined-only', join(BUILD, object)], { encoding: 'utf8' })
+    .trim()
+    .split('\n')
+    .map((line) => {
+      const [kind = '', symbol = ''] = line.trim().split(/\s+/);
+      const [name = '', version = ''] = symbol.split('@');
+      return { weak: kind === 'w', name, version };
+    });
+const readelf = (option: string, object: string) =>
+  execFileSync('readelf', [option, '-W', join(BUILD, object)], { encoding: 'utf8' });
+
+for (const object of OBJECTS) {
+  test(`${object} needs nothing that an older glibc or musl lacks`, (t) => {
+    const found = imports(object);
+    t.true(found.length > 20);
+    t.deepEqual(
+      found.flatMap(({ weak, name }) => ((weak ? WEAK : ALLOWED).includes(name) ? [] : [name])),
+      [],
+      'not in the list of what it may use',
+    );
+    for (const { name, version } of found) {
+      const [major = 0, minor = 0] = version.replace('GLIBC_', '').split('.').map(Number);
+      const isOld = version === '' || (major === NEWEST_GLIBC[0] && minor <= (NEWEST_GLIBC[1] ?? 0));
+      t.true(isOld, `${name}@${version} is newer than glibc ${NEWEST_GLIBC.join('.')}`);
+    }
+    const needed = [...readelf('-d', object).matchAll(/NEEDED.*\[(.+)\]/g)].map(([, library]) => library);
+    t.deepEqual(needed, ['libdl.so.2', 'libc.so.6'], 'musl takes these two names for its own, and no other');
+  });
+
+  test(`${object} takes at most ${MOST_THREAD_STORAGE} bytes of every thread's storage, and is never unloaded`, (t) => {
+    const segment = /^ *TLS +\S+ +\S+ +\S+ +\S+ +(0x[0-9a-f]+)/m.exec(readelf('-l', object))?.[1] ?? '0x0';
+    t.true(Number(segment) <= MOST_THREAD_STORAGE, segment);
+    t.regex(readelf('-d', object), /NODELETE/);
+  });
+
+  test(`the loader binds none of ${object}'s own names by searching for them`, (t) => {
+    const searched = readelf('-r', object)
+      .split('\n')
+      .filter((line) => /R_X86_64_(64|GLOB_DAT|JUMP_SLOT)/.test(line));
+    t.true(
+      searched.length > 0 && searched.length <= imports(object).length + 2,
+      `${searched.length} look-ups per exec`,
+    );
+  });
+}
+
+testUnless(libcs.ok ? undefined : `no musl to be had: ${libcs.reason}`)(
+  'musl has all that the objects may use',
+  (t) => {
+    const exported = new Set(
+      execFileSync('nm', ['-D', '--defined-only', libcs.ok ? libcs.musl : ''], { encoding: 'utf8' })
+        .split('\n')
+        .map((line) => line.split(' ')[2]),
+    );
+    t.deepEqual(
+      ALLOWED.filter((name) => !exported.has(name)),
+      [],
+    );
+  },
+);
