@@ -223,6 +223,27 @@ test('a template stands for amounts, for the only container or for those that ar
   );
 });
 
+test('blanks around names of templates do not count, however many there are', (t) => {
+  const blanks = ' '.repeat(4000);
+  const spaced = requestOf(templated(`${blanks}b =${blanks}small , a= large`, { name: 'a' }, { name: 'b' }), sizes);
+  t.deepEqual(
+    spaced.containers.map(({ name, asked }) => [name, asked['cotenant.io/template']]),
+    [
+      ['a', 'large'],
+      ['b', 'small'],
+    ],
+  );
+  // Whoever tries all ways to split these blanks never comes to an end.
+  const hostile = outcome(templated(`${' '.repeat(8000)}x\ny`, { name: 'a' }), sizes) as string[];
+  t.regex(hostile[0] ?? '', /is no configured template/);
+});
+
+test('an annotation that is absurdly long is refused unread', (t) => {
+  t.deepEqual(outcome(templated(`small${' '.repeat(8188)}`, { name: 'a' }), sizes), [
+    `metadata.annotations["cotenant.io/template"]: "small${' '.repeat(75)}..." is longer than 8192 characters; write a shorter text`,
+  ]);
+});
+
 test('a template that is unclear, unknown or contradicted is refused', (t) => {
   const path = 'metadata.annotations["cotenant.io/template"]';
   const two = [{ name: 'a' }, { name: 'b' }];
