@@ -11,6 +11,7 @@ import {
 } from '../placement/node-cards.ts';
 import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { parseQuantity, wholeUnits } from '../request/quantity.ts';
+import { clientOf } from './client.ts';
 import { follow } from './follow.ts';
 import { problemOf } from './problem.ts';
 
@@ -76,7 +77,7 @@ function amountOf(text: string | undefined): bigint | undefined {
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {
   const { config, nodeName, cards, withSlots, onProblem, leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
   let seen: V1Node | undefined;
   let next: NodeJS.Timeout | undefined;

@@ -3,9 +3,9 @@
 // nobody would make again is only told.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
+import { clientOf } from '../kube/client.ts';
 import { createReporter } from '../kube/events.ts';
 import { problemOf } from '../kube/problem.ts';
-import { within } from '../kube/within.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { displacedOn, excessesOf, type Holder } from '../placement/overbooked.ts';
 import type { BoundPodFacts } from './bound-pods.ts';
@@ -42,11 +42,10 @@ const ROUND_MS = 1000;
 /** In one round, over all nodes. */
 const MOST_EVICTIONS = 5;
 const AGAIN_MS = 5000;
-const POST_MS = 5000;
 
 export function startEvictor(parts: EvictorParts): Evictor {
   const { config, ledger, leadership, boundPods, afterMs, hostname, onDisplaced, log } = parts;
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api);
   const report = createReporter(config, log);
   const closing = new AbortController();
   /** Node -> card -> since when. */
@@ -103,7 +102,7 @@ export function startEvictor(parts: EvictorParts): Evictor {
       // With the version that was seen: a pod that has started meanwhile stays.
       const deleteOptions = { preconditions: { uid: podUid, resourceVersion } };
       const body = { metadata: { name, namespace }, deleteOptions };
-      await within(POST_MS, api.createNamespacedPodEviction({ name, namespace, body }));
+      await api.createNamespacedPodEviction({ name, namespace, body });
     } catch (error) {
       // Gone, or another than was judged: the next look tells.
       const { code } = error as { code?: unknown };

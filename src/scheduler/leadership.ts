@@ -2,6 +2,7 @@
 // kube-scheduler elsewhere. Owns talking to the API server about it; the judgement is in lease.ts.
 import { randomUUID } from 'node:crypto';
 import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@kubernetes/client-node';
+import { clientOf } from '../kube/client.ts';
 import { follow } from '../kube/follow.ts';
 import { problemOf } from '../kube/problem.ts';
 import { judge, type Leading, type SeenLease, seen } from './lease.ts';
@@ -25,7 +26,7 @@ export function followLease(
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = config.makeApiClient(CoordinationV1Api);
+  const api = clientOf(config, CoordinationV1Api);
   const fieldSelector = `metadata.name=${name}`;
   let lease: SeenLease | undefined;
   const learn = (object: V1Lease) => {
@@ -54,6 +55,8 @@ export function followLease(
 const DURATION_S = 15;
 const RENEW_WITHIN_MS = 10_000;
 const EVERY_MS = 2000;
+/** One call without an answer leaves time for another round. */
+const CALL_MS = 3000;
 
 /** A Lease kept here: taken when nobody renews it, renewed while it is ours, given back at the end. */
 export function keepLease(
@@ -62,7 +65,7 @@ export function keepLease(
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = config.makeApiClient(CoordinationV1Api);
+  const api = clientOf(config, CoordinationV1Api, CALL_MS);
   const holderIdentity = `${hostname}_${randomUUID()}`;
   const { promise: ready, resolve: asked } = Promise.withResolvers<void>();
   let held: { readonly epoch: number; readonly untilMs: number } | undefined;
