@@ -9,7 +9,7 @@ import type { Grant } from './grants/grant.ts';
 import { grantedOn } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
-import type { Sample, SampledCard, SampledProcess, SampledUse } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
 
 export type ProcessState = {
   readonly pid: number;
@@ -52,6 +52,8 @@ export type ContainerState = {
   readonly fence: Fence;
   readonly cards: readonly ContainerCardState[];
   readonly verdict: Verdict;
+  /** The sample says of each of its cards who uses it: only then is memory that is not there memory given back. */
+  readonly told: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
   readonly tampered: boolean;
 };
@@ -181,12 +183,11 @@ function containerState(
       })),
     };
   });
-  const uses: CardUse[] = cards.map(({ gpuUuid, usedBytes, bypassBytes }, position) => ({
-    gpuUuid,
-    limitBytes: allowedBytes(grant.cards[position] as CardGrant),
-    usedBytes,
-    bypassBytes,
-  }));
+  const uses: CardUse[] = cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
+    toldCard(sample, gpuUuid)
+      ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
+      : [],
+  );
   const holds = cards.some((card) => card.usedBytes > 0);
   const fence: Fence = !grant.isolateMemory ? 'none' : holds && inLedger.size === 0 ? 'agent' : 'interposer';
   return {
@@ -194,6 +195,7 @@ function containerState(
     fence,
     cards,
     verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
+    told: tellsAll(sample, grant.cards),
     tampered: !ledger.whole || !untouched,
   };
 }

@@ -4,24 +4,21 @@ import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
-import { insideView } from './attribution/inside.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
-import { removeGroup, unifiedMount } from './enforcement/targets.ts';
-import { feedbackOf, type Round, roundOf } from './feedback.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
 import { type LiveGrant, openRegistry, type Volumes } from './grants/registry.ts';
-import { givenBack, toldBytes } from './grants/resize.ts';
+import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
-import type { Feedback, Native } from './native.ts';
+import type { Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
-import type { Sample, SampledProcess } from './sample.ts';
+import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** A pod whose volume the kubelet wants, with what the API server has of it. */
@@ -77,8 +74,6 @@ export type NodeHooks = {
   readonly clock: () => number;
 };
 
-/** Samples without its owner and without any process, after which a plain grant is taken down. */
-const SAMPLES_UNTIL_ENDED = 2;
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
@@ -124,16 +119,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   let measuring = false;
   let measuredOnce = false;
-  const rounds = new Map<string, Round>();
-  const written = new Map<string, string>();
-  const ending = new Map<string, number>();
-  const justResized = new Map<string, number>();
   const failures = new Map<string, number>();
 
   const isAlive = (pid: number, startTicks: number): boolean => {
     const facts = native.readProcess(pid);
     return facts !== undefined && facts.state !== 'Z' && facts.startTicks === startTicks;
   };
+
+  const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
   const measure = async (sample: Sample): Promise<void> => {
     if (!configuration.calibrate || measuring || sample.problem !== undefined) return;
@@ -142,27 +135,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       const healthy = sample.cards.filter((card) => card.healthy).map((card) => card.uuid);
       if (await profiles.measure(healthy, sample.driverVersion)) registry.refreshProfiles();
       measuredOnce = true;
+    } catch (error) {
+      hooks.onProblem(`the cards could not be measured: ${(error as Error).message}`);
     } finally {
       measuring = false;
     }
-  };
-
-  const teach = (sample: Sample, live: LiveGrant, after: Round, processes: readonly SampledProcess[]) => {
-    const cards = live.grant.cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid));
-    const entries = feedbackOf({
-      before: rounds.get(live.grant.id),
-      after,
-      sampledNs: sample.bootNs,
-      processes,
-      cardIndex: cards.map((card) => card?.index),
-      listsComplete: cards.every((card) => card?.lists.includes('compute') ?? false),
-    });
-    const key = (entry: Feedback) => `${live.grant.id} ${entry.slot} ${entry.card}`;
-    const text = (entry: Feedback) =>
-      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const news = entries.filter((entry) => written.get(key(entry)) !== text(entry));
-    registry.writeFeedback(live, news);
-    for (const entry of news) written.set(key(entry), text(entry));
   };
 
   // What a context costs must be in the page before the first one is made.
@@ -172,44 +149,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     return { refused: 'the cards are still being measured', later: true };
   };
 
-  const takeDown = (id: string): boolean => {
-    const entry = registry.get(id);
-    if (!entry) return false;
-    registry.remove(id);
-    removeGroup(entry.grant, unifiedMount());
-    rounds.delete(id);
-    ending.delete(id);
-    justResized.delete(id);
-    for (const key of written.keys()) if (key.startsWith(`${id} `)) written.delete(key);
-    return true;
-  };
-
-  /** Grants that were made smaller come down to what their holders have, and to their new size in the end. */
-  const shrink = (sample: Sample, grants: readonly Grant[], processesOf: (id: string) => readonly SampledProcess[]) => {
-    for (const grant of grants) {
-      // A sample that was under way tells of the time before.
-      const resizedNs = justResized.get(grant.id);
-      if (resizedNs !== undefined && sample.bootNs <= resizedNs) continue;
-      justResized.delete(grant.id);
-      // By the driver's word: a ledger could claim forever what a smaller grant took away.
-      const after = grant.cards.map((card) => {
-        const bytes = toldBytes(card.gpuUuid, sample, processesOf(grant.id));
-        return bytes === undefined ? card : givenBack(card, bytes);
-      });
-      if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
-    }
-  };
-
-  /** Grants whose owner is gone and whose processes are, too: nothing of theirs stays behind. */
-  const sweep = (processesOf: (id: string) => readonly SampledProcess[]) => {
-    for (const { grant } of registry.list()) {
-      // A pod's grant ends at the kubelet's word.
-      if (isOfPod(grant.owner)) continue;
-      const over =
-        !isAlive(grant.owner.pid, grant.owner.startTicks) && processesOf(grant.id).every((process) => process.gone);
-      const samples = over ? (ending.get(grant.id) ?? 0) + 1 : 0;
-      ending.set(grant.id, samples);
-      if (samples >= SAMPLES_UNTIL_ENDED) takeDown(grant.id);
+  /** What cannot be done to anybody now must not keep what was seen from being told. */
+  const act = (now: NodeState): readonly ActionRecord[] => {
+    try {
+      return enforcer.act(now);
+    } catch (error) {
+      hooks.onProblem(`nobody can be held to a grant: ${(error as Error).stack ?? error}`);
+      return [];
     }
   };
 
@@ -246,6 +192,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known, pods)]),
       );
       const ownerOf = (process: SampledProcess) => owners.get(process) ?? { kind: 'host' as const };
+      const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.cards ?? []);
+      known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);
       const fresh = live.map((entry) => ({ live: entry, reading: registry.readLedger(entry) }));
       state = compare(
         sample,
@@ -262,30 +210,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
 
-      const records = enforcer.act(state);
+      const records = act(state);
       kills.add(records);
-      const byGrant = Map.groupBy(sample.processes, (process) => {
-        const owner = ownerOf(process);
-        return owner.kind === 'grant' ? owner.id : undefined;
-      });
-      const processesOf = (id: string) => byGrant.get(id) ?? [];
-      const isAliveInside = insideView(native);
-      for (const { live: entry, reading } of fresh) {
-        const inside = isOfPod(entry.grant.owner) ? { isAliveInside } : {};
-        const round = roundOf(reading, { ownPidNamespace, isAlive, ...inside });
-        teach(sample, entry, round, processesOf(entry.grant.id));
-        // Samples may queue up: only a reading that this one came after is done with.
-        const before = rounds.get(entry.grant.id);
-        if (!before || sample.bootNs > before.ledger.readNs) rounds.set(entry.grant.id, round);
-      }
-      shrink(
-        sample,
-        live.map(({ grant }) => grant),
-        processesOf,
-      );
-      known = remember(sample.processes, ownerOf);
-      sweep(processesOf);
-
       sampledAt = hooks.clock();
       view = viewOf(
         state,
@@ -302,6 +228,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         (container) => container.verdict.severity !== 'within' || container.cards.some((card) => card.bypassBytes > 0),
       );
       hooks.onInterval(urgent ? configuration.urgentIntervalMs : configuration.intervalMs);
+
+      // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
+      const byGrant = Map.groupBy(sample.processes, (process) => {
+        const owner = ownerOf(process);
+        return owner.kind === 'grant' ? owner.id : undefined;
+      });
+      keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
       void measure(sample);
     },
 
@@ -320,7 +253,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     resize(id, memoryBytesPerCard) {
       const live = resizeGrant(id, memoryBytesPerCard, state, registry);
-      if (!('refused' in live)) justResized.set(id, registry.readLedger(live).readNs);
+      if (!('refused' in live)) keeping.resized(id, registry.readLedger(live).readNs);
       return live;
     },
 
@@ -353,7 +286,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
 
     unpublish(podUid) {
-      for (const { grant } of registry.list()) if (podUidOf(grant) === podUid) takeDown(grant.id);
+      for (const { grant } of registry.list()) if (podUidOf(grant) === podUid) keeping.takeDown(grant.id);
     },
 
     holds: pods.hasGrants,
@@ -389,7 +322,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           .flatMap(({ grant }) => (isOfPod(grant.owner) ? grant.cards.map(({ gpuUuid }) => gpuUuid) : [])),
       },
 
-    release: takeDown,
+    release: keeping.takeDown,
     grantFiles: (id) => registry.get(id),
     actionsOn: (who) =>
       audit

@@ -84,6 +84,15 @@ export type Sample = {
   readonly tookUs: number;
 };
 
+/** The card, if this sample tells which processes use it: a list that was not answered is no proof that nobody does. */
+export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefined {
+  const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
+  return sample.problem === undefined && card?.healthy && card.lists.includes('compute') ? card : undefined;
+}
+
+export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
+  cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);
+
 type Kind = 'text' | 'texts' | 'number' | 'numbers' | 'flag';
 /** Kind of each field; the second table holds those that may be absent. Numbers are whole and not negative. */
 type Shape = readonly [Readonly<Record<string, Kind>>, Readonly<Record<string, Kind>>];

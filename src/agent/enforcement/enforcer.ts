@@ -128,6 +128,8 @@ export function createEnforcer(
       for (const container of state.containers.toSorted((a, b) => over(b) - over(a))) {
         const live = registry.get(container.grant.id);
         if (!live) continue;
+        // Over by what the driver does tell is over; what it does not tell is no proof of anything given back.
+        if (!container.told && container.verdict.severity === 'within') continue;
         const before = ladders.get(container.grant.id) ?? CALM;
         const holds = container.cards.some((card) => card.usedBytes > 0);
         const { state: after, action } = step(before, container.verdict, holds, now(), policy);

@@ -5,12 +5,12 @@ import {
   closeSync,
   existsSync,
   fstatSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
   renameSync,
   rmSync,
-  statSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
@@ -159,12 +159,13 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     return { grant, folder, page, ledgerPath, ledgerFd, gateClosed: false };
   };
 
-  const store = (grant: Grant, folder: string): void => {
+  const prepareStored = (grant: Grant, folder: string): { readonly keep: () => void } => {
     mkdirSync(folder, { recursive: true, mode: 0o755 });
     const path = join(folder, 'grant.json');
     writeFileSync(`${path}.new`, formatGrant(grant), { mode: 0o644 });
-    renameSync(`${path}.new`, path);
+    return { keep: () => renameSync(`${path}.new`, path) };
   };
+  const store = (grant: Grant, folder: string): void => prepareStored(grant, folder).keep();
 
   const readStored = (id: string): void => {
     const folder = join(root, id);
@@ -261,8 +262,15 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     resize(id, cards) {
       const before = found(id);
       const grant: Grant = { ...before.grant, cards };
-      store(grant, before.folder);
-      before.page.write((fd) => native.writePage(fd, pageOf(grant)));
+      // What can fail for want of room comes first; whatever fails, disk, page and books say the same afterwards.
+      const stored = prepareStored(grant, before.folder);
+      try {
+        before.page.write((fd) => native.writePage(fd, pageOf(grant)));
+        stored.keep();
+      } catch (error) {
+        writing(before, (fd) => native.writePage(fd, pageOf(before.grant)));
+        throw error;
+      }
       const after: LiveGrant = { ...before, grant };
       live.set(id, after);
       return after;
@@ -272,7 +280,8 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     clearLedger: (entry) => native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
     isUntouched(entry) {
       const held = fstatSync(entry.ledgerFd);
-      const named = statSync(entry.ledgerPath, { throwIfNoEntry: false });
+      // A link in its place is another file, wherever it leads.
+      const named = lstatSync(entry.ledgerPath, { throwIfNoEntry: false });
       return named !== undefined && named.ino === held.ino && named.dev === held.dev;
     },
     writeFeedback: (entry, entries) =>

@@ -60,14 +60,20 @@ function setUp(t: ExecutionContext, { policy = {}, audit, ids = ['one', 'two', '
     () => nowMs,
   );
   /** One sample, taken `ageMs` before it is acted upon; what was done: "action grant". */
-  const act = (second: number, holdings: readonly Holding[], ageMs = 0, usedMib?: number): string[] => {
+  const act = (
+    second: number,
+    holdings: readonly Holding[],
+    ageMs = 0,
+    usedMib?: number,
+    more: Parameters<typeof card>[1] = {},
+  ): string[] => {
     nowMs = START + second * 1000;
     const processes = holdings.map(({ mib }, index) => sampledProcess(10 + index, [use(0, { bytes: mib * MIB })]));
     const sum = holdings.reduce((total, { mib }) => total + mib, 0);
     const owners = Object.fromEntries(
       holdings.map(({ id }, index): [number, Owner] => [10 + index, { kind: 'grant', id }]),
     );
-    const sample = sampleOf([card(0, { usedBytes: (usedMib ?? sum) * MIB })], processes, nowMs - ageMs);
+    const sample = sampleOf([card(0, { usedBytes: (usedMib ?? sum) * MIB, ...more })], processes, nowMs - ageMs);
     const state = compared(
       sample,
       grants.map((grant) => {
@@ -118,6 +124,21 @@ test('old data does not call off what fresh data began, either', (t) => {
   t.deepEqual(act(0, cheat), ['warn one']);
   t.deepEqual(act(1, [], 5000), []);
   t.deepEqual(act(2, cheat), ['kill one']);
+});
+
+test('what the driver does not tell is no memory given back: it neither calms nor counts as released', (t) => {
+  const unlisted = { lists: ['graphics'] };
+  const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
+  t.deepEqual(act(0, cheat), ['warn one']);
+  t.deepEqual(act(1, [], 0, 500, unlisted), []);
+  t.deepEqual(act(2, cheat), ['kill one'], 'the second fresh one');
+  t.deepEqual(act(3, [], 0, 500, unlisted), []);
+  t.deepEqual(act(4, [], 0, 500, { healthy: false }), []);
+  t.deepEqual(act(5, cheat), ['stuck one'], 'it was there all the time');
+  const other = setUp(t);
+  t.deepEqual(other.act(0, cheat), ['warn one']);
+  t.deepEqual(other.act(1, cheat), ['kill one']);
+  t.deepEqual(other.act(2, []), ['released one']);
 });
 
 test('a refusal is written down at most every ten seconds, with its reason', (t) => {
