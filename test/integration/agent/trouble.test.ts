@@ -1,6 +1,6 @@
 // What the agent does when it cannot see, and when it cannot write: what it does not see is not gone, and what fails for one
 // grant is no matter of the others'.
-import { mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
@@ -154,6 +154,18 @@ test('a grant that cannot be written down keeps the size that it has', async (t)
   t.is((await agent.view())?.containers[0]?.limitBytes, 512 * MIB);
   t.is((await ask(agent.state, 'PATCH', `/v1/grants/${id}`, { memoryBytes: 2048 * MIB })).status, 200);
   t.is((await tell(tenant, `alloc ${1024 * MIB}`))[0], 0);
+});
+
+test('a grant whose page cannot be written is not written down with another size', async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const agent = await startAgent(t, node);
+  runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], ['sleep', '600']);
+  const id = await eventually(async () => (await agent.view())?.containers[0]?.grantId, 'it is seen');
+  const folder = join(agent.state, 'grants', id);
+  const kept = readFileSync(join(folder, 'grant.json'), 'utf8');
+  truncateSync(join(folder, 'limits'), 100);
+  t.is((await ask(agent.state, 'PATCH', `/v1/grants/${id}`, { memoryBytes: 2048 * MIB })).status, 500);
+  t.is(readFileSync(join(folder, 'grant.json'), 'utf8'), kept);
 });
 
 test('where nothing can be kept of what was measured, it is used all the same, and kept once it can be', async (t) => {
