@@ -5,7 +5,7 @@ import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@
 import { clientOf } from '../kube/client.ts';
 import { follow } from '../kube/follow.ts';
 import { problemOf } from '../kube/problem.ts';
-import { judge, type Leading, type SeenLease, seen } from './lease.ts';
+import { judge, type Leading, type SeenLease, seen, termOf } from './lease.ts';
 
 export type LeaseName = { readonly namespace: string; readonly name: string };
 
@@ -68,14 +68,14 @@ export function keepLease(
   const api = clientOf(config, CoordinationV1Api, CALL_MS);
   const holderIdentity = `${hostname}_${randomUUID()}`;
   const { promise: ready, resolve: asked } = Promise.withResolvers<void>();
-  let held: { readonly epoch: number; readonly untilMs: number } | undefined;
+  let held: { readonly lease: SeenLease; readonly untilMs: number } | undefined;
   let others: SeenLease | undefined;
   let closing = false;
 
   const round = async (): Promise<void> => {
     const startedMs = performance.now();
     const hold = (lease: V1Lease) => {
-      held = { epoch: lease.spec?.leaseTransitions ?? 0, untilMs: startedMs + RENEW_WITHIN_MS };
+      held = { lease: seen(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
     };
     const at = new V1MicroTime();
     const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
@@ -124,7 +124,8 @@ export function keepLease(
   return {
     ready,
     state() {
-      if (held && performance.now() < held.untilMs) return { leads: true, epoch: held.epoch };
+      if (held && performance.now() < held.untilMs)
+        return { leads: true, epoch: held.lease.transitions, term: termOf(held.lease) };
       if (held) return { leads: false, because: `the Lease ${namespace}/${name} could not be renewed in time` };
       return {
         leads: false,

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { parseNodeCards } from '../../src/placement/node-cards.ts';
 import { CARDS_ANNOTATION } from '../../src/request/names.ts';
-import { bindingOf } from '../../src/scheduler/binder.ts';
+import { bindingOf } from '../../src/scheduler/binding.ts';
 import { BUILD, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';

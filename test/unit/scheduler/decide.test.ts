@@ -3,7 +3,7 @@ import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/request/quantity.ts';
-import { bindingOf } from '../../../src/scheduler/binder.ts';
+import { bindingOf } from '../../../src/scheduler/binding.ts';
 import { readBoundPod } from '../../../src/scheduler/bound-pods.ts';
 import { createDecider } from '../../../src/scheduler/decide.ts';
 import { filterResult, readBindingRequest, readNodesAsked } from '../../../src/scheduler/protocol.ts';
