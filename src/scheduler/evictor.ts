@@ -36,8 +36,8 @@ export type Evictor = {
 
 /** What a pod is told behind the reason. */
 export const EVICTED = 'this pod had not started and was evicted, for its successor to be placed anew';
-const KEPT =
-  'this pod has not started and would not be made again, so it is left here: it starts when others leave the card. To have it placed elsewhere, delete it and create it anew';
+export const KEPT =
+  'this pod has not started, and nobody is known to make another in its place, so it is left here: it starts when others leave the card. To have it placed elsewhere, delete it and create it anew';
 const ROUND_MS = 1000;
 /** In one round, over all nodes. */
 const MOST_EVICTIONS = 5;
@@ -93,9 +93,9 @@ export function startEvictor(parts: EvictorParts): Evictor {
         atMs: Date.now(),
         by: { component: 'scheduler', instance: hostname },
       });
-    if (!pod.hasController) {
+    if (!pod.isMadeAgain) {
       await tell(KEPT);
-      log(`${because}; pod ${namespace}/${name} has no controller and is left there`);
+      log(`${because}; pod ${namespace}/${name} is left there, for nobody is known to make it again`);
       return 'kept';
     }
     try {
@@ -126,7 +126,7 @@ export function startEvictor(parts: EvictorParts): Evictor {
     for (const { podUid, because } of look(nowMs)) {
       const [pod, before] = [boundPods.get(podUid), done.get(podUid)];
       if (!pod || (before && (before.outcome !== 'failed' || nowMs < before.atMs + AGAIN_MS))) continue;
-      if (pod.hasController) evictions += 1;
+      if (pod.isMadeAgain) evictions += 1;
       if (evictions > MOST_EVICTIONS || closing.signal.aborted || !leadership.state().leads) return;
       const outcome = await displace(podUid, pod, because);
       done.set(podUid, { outcome, atMs: performance.now() });

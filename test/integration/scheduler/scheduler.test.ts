@@ -179,16 +179,16 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
     const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
     const pod = api.addPod(name, mib, { spec: { containers: [], nodeName: 'a' }, ...more });
     const annotations = { 'cotenant.io/grant': formatPodGrant({ epoch, containers }) };
-    const ownerReferences = name.startsWith('bare')
-      ? []
-      : [{ apiVersion: 'apps/v1', kind: 'ReplicaSet', name: 'r', uid: 'r', controller: true }];
+    const [apiVersion, kind] = name === 'job' ? ['batch/v1', 'Job'] : ['apps/v1', 'ReplicaSet'];
+    const ownerReferences = name === 'bare' ? [] : [{ apiVersion, kind, name: 'r', uid: 'r', controller: true }];
     pod.metadata = { ...pod.metadata, annotations, ownerReferences };
     return pod;
   };
   const begun = { phase: 'Pending', initContainerStatuses: [{ state: { running: {} } }] } as V1Pod['status'];
   granted('older', 600, 1, {});
   granted('started', 200, 2, { status: begun } as Partial<V1Pod>);
-  granted('bare', 100, 3, {});
+  granted('bare', 50, 3, {});
+  granted('job', 50, 4, {});
   const younger = granted('younger', 700, 2, {});
   // The first one fails.
   api.evictionFault = 500;
@@ -208,20 +208,20 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
     Array(2).fill(['younger', { uid: 'uid-younger', resourceVersion: younger.metadata?.resourceVersion }]),
   );
   const said = `${uuid(0)} of node a is overbooked: `;
-  await eventually(() => (api.events.length === 2 ? true : undefined), 'both are told');
+  await eventually(() => (api.events.length === 3 ? true : undefined), 'all are told');
   t.deepEqual(
     api.events.map(({ involvedObject, type, reason }) => [involvedObject.uid, type, reason]),
-    ['uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOverbooked']),
+    ['uid-job', 'uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOverbooked']),
   );
   t.regex(
     api.events[0]?.message ?? '',
     new RegExp(`^${said}1600 MiB of cotenant.io/gpu-memory are granted, it has 1000`),
   );
-  t.regex(api.events[0]?.message ?? '', /would not be made again, so it is left here/);
-  t.regex(api.events[1]?.message ?? '', new RegExp(`^${said}1500 MiB .* had not started and was evicted`));
+  t.regex(api.events[0]?.message ?? '', /nobody is known to make another in its place, so it is left here/);
+  t.regex(api.events[2]?.message ?? '', new RegExp(`^${said}1500 MiB .* had not started and was evicted`));
   t.like(api.events[0]?.source, { component: 'cotenant-scheduler', host: 'pod-a' });
   await eventually(async () => ((await overbooked()) === 0 ? true : undefined), 'what leaves is not counted');
-  t.is(await displaced('kept'), 1);
+  t.is(await displaced('kept'), 2);
 });
 
 test('what is not the protocol is refused, and nothing of it is taken for an answer', async (t) => {
