@@ -132,6 +132,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
         if (!tellsAll(sample, grant.cards)) continue;
         trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
       }
+      registry.repair();
     },
     resized: (id, atNs) => void justResized.set(id, atNs),
     takeDown,

@@ -9,10 +9,11 @@ import { compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
+import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
-import { type LiveGrant, openRegistry, type Volumes } from './grants/registry.ts';
+import { type LiveGrant, openRegistry } from './grants/registry.ts';
 import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
@@ -27,6 +28,8 @@ export type PodAsk = {
   readonly namespace: string;
   readonly pod: string;
   readonly target: string;
+  /** It has the volume and may run with it: what it was granted is in the books in any case. */
+  readonly mounted: boolean;
   readonly annotations: unknown;
   /** What is wrong with how it mounts its volume, given the containers with a share. */
   readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
@@ -42,9 +45,10 @@ export type Node = {
   release(id: string): boolean;
   /** Files for all containers with a share, or why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
-  unpublish(podUid: string): void;
-  /** Has any container of the pod its files here? */
-  holds(podUid: string): boolean;
+  /** The grants of that volume end; another one of the pod is another matter. */
+  unpublish(podUid: string, target: string): void;
+  /** Has each container that the volume was made for its grant? */
+  holds(podUid: string, target: string): boolean;
   /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
   /** Container ids; fed by the runtime's events. */
@@ -257,21 +261,24 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       return live;
     },
 
-    publish({ podUid, namespace, pod, target, annotations, wrongMounts }) {
+    publish({ podUid, namespace, pod, target, mounted, annotations, wrongMounts }) {
       const refusal = unreadable(state, isStale());
       if (refusal) return refusal;
       // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
-      const others = registry
-        .list()
-        .map(({ grant }) => grant)
-        .filter((grant) => podUidOf(grant) !== podUid);
-      const ruling = rule(annotations, refereeCards(state as NodeState, others));
+      const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
+      // What is in use was given once: whatever has become of its cards and their room since, the books must tell of it.
+      const cards = mounted
+        ? refereeCards(state as NodeState, []).map((card) => ({ ...card, healthy: true }))
+        : refereeCards(state as NodeState, others);
+      const ruling = rule(annotations, cards);
       if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
       const { grant } = ruling;
-      const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
-      if (wrong !== undefined) return { refused: wrong };
-      const wait = stillMeasuring(grant.containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
-      if (wait) return wait;
+      if (!mounted) {
+        const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
+        if (wrong !== undefined) return { refused: wrong };
+        const wait = stillMeasuring(grant.containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
+        if (wait) return wait;
+      }
       registry.createPod(
         grant.containers.map(({ name, kind, memoryIsolation, cards }) => ({
           namespace,
@@ -281,15 +288,19 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           isolateMemory: memoryIsolation === 'on',
           owner: { podUid, target, kind },
         })),
+        { inUse: mounted },
       );
       return grant;
     },
 
-    unpublish(podUid) {
-      for (const { grant } of registry.list()) if (podUidOf(grant) === podUid) keeping.takeDown(grant.id);
+    unpublish(podUid, target) {
+      for (const { grant } of registry.list()) {
+        if (podUidOf(grant) === podUid && isOfPod(grant.owner) && grant.owner.target === target)
+          keeping.takeDown(grant.id);
+      }
     },
 
-    holds: pods.hasGrants,
+    holds: registry.holdsAll,
 
     containerStarts(podUid, container) {
       const live = registry.get(podGrantId(podUid, container));
