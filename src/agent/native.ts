@@ -60,7 +60,8 @@ export type ProcessFacts = {
   readonly command: string;
   readonly cgroup: string;
   readonly pidNamespace: number;
-  readonly namespacePid: number;
+  /** As it sees itself; absent: it could not be read. */
+  readonly namespacePid?: number;
 };
 
 export type Native = {

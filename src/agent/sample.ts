@@ -60,7 +60,7 @@ export type SampledProcess = {
   /** /proc/PID/cgroup as it is. */
   readonly cgroup?: string;
   readonly pidNamespace?: number;
-  /** Its pid as it sees it itself. */
+  /** Its pid as it sees it itself; absent: it could not be read. */
   readonly namespacePid?: number;
   /** Parent first. */
   readonly ancestors?: readonly number[];
