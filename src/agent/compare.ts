@@ -4,7 +4,7 @@ import type { CardGrant } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { Owner } from './attribution/attribute.ts';
-import { processOfSlot } from './feedback.ts';
+import { processFinder } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
 import { grantedOn } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
@@ -130,12 +130,8 @@ function containerState(
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
-  const inLedger = new Set(
-    ledger.slots.flatMap((slot) => {
-      const process = processOfSlot(slot, own);
-      return process ? [process] : [];
-    }),
-  );
+  const processOf = processFinder(own);
+  const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const cards = grant.cards.map((granted, position): ContainerCardState => {
     const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
     const using = own.flatMap((process) => {

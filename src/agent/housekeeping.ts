@@ -34,6 +34,7 @@ const SAMPLES_UNTIL_ENDED = 2;
 
 export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
+  const isAliveInside = insideView(native);
   const rounds = new Map<string, Round>();
   const written = new Map<string, string>();
   const ending = new Map<string, number>();
@@ -61,18 +62,18 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   ) => {
     const { id, cards } = live.grant;
     const after = roundOf(reading, living);
-    const entries = feedbackOf({
+    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
+    const text = (entry: Feedback) =>
+      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
+    const taught = {
       before: rounds.get(id),
       after,
       sampledNs: sample.bootNs,
       processes,
       cardIndex: cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid)?.index),
       listsComplete: tellsAll(sample, cards),
-    });
-    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
-    const text = (entry: Feedback) =>
-      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const news = entries.filter((entry) => written.get(key(entry)) !== text(entry));
+    };
+    const news = feedbackOf(taught, (entry) => written.get(key(entry)) !== text(entry));
     registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), text(entry));
     // Samples may queue up: only a reading that this one came after is done with.
@@ -119,7 +120,6 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   return {
     after(sample, grants, processesOf) {
-      const isAliveInside = insideView(native);
       for (const entry of grants) {
         const { grant } = entry.live;
         const processes = processesOf(grant.id);
