@@ -11,6 +11,7 @@ import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
+import { heldBy } from './grants/granted.ts';
 import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
 import { type LiveGrant, openRegistry } from './grants/registry.ts';
@@ -328,9 +329,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           healthy: card.healthy && !isStale(),
         })),
         complete: state.sample.problem === undefined && state.devices.length > 0,
-        heldGpuUuids: registry
-          .list()
-          .flatMap(({ grant }) => (isOfPod(grant.owner) ? grant.cards.map(({ gpuUuid }) => gpuUuid) : [])),
+        held: heldBy(registry.list().map(({ grant }) => grant)),
       },
 
     release: keeping.takeDown,

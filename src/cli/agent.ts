@@ -11,6 +11,7 @@ import {
 import type { ActionRecord } from '../agent/enforcement/record.ts';
 import type { PodEvent } from '../kube/events.ts';
 import type { ContainerName } from '../kube/pods.ts';
+import { GRANT_ANNOTATION } from '../request/names.ts';
 import { type Command, settingOf, text, UsageError } from './command.ts';
 import { runUntilSignal } from './wait.ts';
 
@@ -111,7 +112,12 @@ async function kubeHooks(
       },
       cluster: {
         pods,
-        advertise: (cards, withSlots) => startAdvertising({ config, nodeName, cards, withSlots, onProblem: log }),
+        advertise(cards, withSlots) {
+          const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
+          const advertising = startAdvertising({ config, nodeName, cards, grantTextOf, withSlots, onProblem: log });
+          void pods.ready.then(advertising.changed);
+          return advertising;
+        },
         problemOf,
       },
     },

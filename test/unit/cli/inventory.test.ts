@@ -230,6 +230,23 @@ for (const [name, of, note] of ODD) {
   });
 }
 
+test('what the agent of a node has given away itself counts, and has a line', (t) => {
+  const one = node('node-2', [0]);
+  const others = { memoryBytes: 512 * MIB, coresPercent: 10, tenants: 2 };
+  const usableBytes = 22_600 * MIB;
+  const cards = [{ gpuUuid: uuid(0), index: 0, model: 'NVIDIA L4', usableBytes, healthy: true, others }];
+  const annotations = { [CARDS_ANNOTATION]: formatNodeCards({ mostTenantsPerCard: 50, cards }) };
+  const inventory = inventoryOf(
+    objects({
+      nodes: [{ ...one, metadata: { ...one.metadata, annotations } }],
+      pods: [pod('p', 'node-2', [container('main', 1024, [0])])],
+    }),
+  );
+  t.like(inventory.nodes[0]?.cards[0], { grantedBytes: 1536 * MIB, grantedCoresPercent: 35, tenants: 3, others });
+  const line = inventoryLines(inventory, NOW).find((text) => text.includes("by the node's agent"));
+  t.regex(line ?? '', /agent +512 +10%$/);
+});
+
 test('marks what must not be: lost nodes and cards that are granted twice', (t) => {
   const of = objects({
     nodes: [node('node-2', [0, 1], 'Unknown')],
