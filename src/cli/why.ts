@@ -4,6 +4,7 @@ import { ask, errorOf, readView, stateFolder, tenantsNamed } from './agent-clien
 import type { Cluster } from './cluster/api.ts';
 import { explain, explanationLines } from './cluster/explain.ts';
 import { Refused, readPod } from './cluster/gather.ts';
+import { jsonText, oneLine } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
 import { clusterOf, OUTPUT_OPTIONS, WHERE_OPTIONS, wantsJson } from './where.ts';
 
@@ -42,7 +43,7 @@ async function whyPod(cluster: Cluster, word: string, given: string | undefined,
   }
   try {
     const explanation = explain(await readPod(cluster, namespace, name), Date.now());
-    console.log(json ? JSON.stringify(explanation, null, 2) : explanationLines(explanation).join('\n'));
+    console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
     return explanation.state === 'absent' ? 1 : 0;
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
@@ -60,10 +61,11 @@ async function whyTenant(folder: string, name: string, json: boolean): Promise<n
     console.error(`cotenant: no tenant ${name} on this node, and nothing was done to one of that name`);
     return 1;
   }
-  if (json) console.log(JSON.stringify(records, null, 2));
+  if (json) console.log(jsonText(records));
   else if (records.length === 0) console.log(`nothing was done to ${name}`);
   for (const record of json ? [] : records) {
-    console.log(`${new Date(record.atMs).toISOString()} ${record.action}: ${record.message} (${record.result})`);
+    const said = oneLine(`${record.action}: ${record.message} (${record.result})`);
+    console.log(`${new Date(record.atMs).toISOString()} ${said}`);
   }
   return 0;
 }

@@ -33,7 +33,7 @@ export type Use = KnownUse | UnknownUse;
 type Series = { readonly name: string; readonly labels: Readonly<Record<string, string>>; readonly value: number };
 
 const SERIES = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$/;
-const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
+const LABEL = /(?:^|,)([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
 const ESCAPES: Readonly<Record<string, string>> = { n: '\n', '"': '"', '\\': '\\' };
 const CARD_USED = 'cotenant_device_memory_used_bytes';
 const USED = 'cotenant_container_memory_used_bytes';

@@ -256,6 +256,17 @@ test('marks what must not be: lost nodes and cards that are granted twice', (t) 
   t.regex(line ?? '', / NODE NOT READY, OVERBOOKED$/);
 });
 
+test("labels of an agent's page are shown as text, whatever is in them", (t) => {
+  const hostile = '\u001b[2J\u009b31m';
+  const page = [
+    'cotenant_up 1',
+    `cotenant_foreign_memory_used_bytes{namespace="team",pod="${hostile}",container="x",gpu_uuid="${uuid(0)}"} 1`,
+  ].join('\n');
+  const lines = inventoryLines(inventoryOf(objects({ use: new Map([['node-2', useOf(page)]]) })), NOW);
+  t.true(lines.some((line) => line.includes('team/ [2J 31m/x')));
+  for (const line of lines) t.notRegex(line, /[\p{Cc}\p{Cf}]/u, JSON.stringify(line));
+});
+
 test('use is read from the page that the agent publishes', async (t) => {
   const odd = { ...exampleContainer, pod: 'a"b\\c', gpuUuid: 'GPU-1', gpuIndex: 1, fence: 'agent' as const };
   const view: View = { ...exampleView, containers: [...exampleView.containers, odd] };
