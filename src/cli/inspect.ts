@@ -6,7 +6,7 @@ import { inventoryLines } from './cluster/inventory-text.ts';
 import { jsonText } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
 import { nodeLines } from './table.ts';
-import { clusterOf, OUTPUT_OPTIONS, WHERE_OPTIONS, wantsJson } from './where.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 export const inspect: Command = {
   name: 'inspect',
@@ -35,7 +35,7 @@ export const inspect: Command = {
     }
     const shown = text(parsed, 'namespace');
     try {
-      const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node') };
+      const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node'), system: systemOf(parsed) };
       const inventory = inventoryOf(await readCluster(cluster, selection), shown);
       console.log(json ? jsonText(inventory) : inventoryLines(inventory, Date.now()).join('\n'));
       return 0;

@@ -10,7 +10,13 @@ import type { Pod } from '../../src/cli/cluster/objects.ts';
 import { eventOf } from '../../src/kube/events.ts';
 import { formatNodeCards } from '../../src/placement/node-cards.ts';
 import { formatPodGrant } from '../../src/placement/pod-grant.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../src/request/names.ts';
+import {
+  CARDS_ANNOTATION,
+  COMPONENT_LABEL,
+  GRANT_ANNOTATION,
+  NAMESPACE_ANNOTATION,
+  REQUEST_ANNOTATION,
+} from '../../src/request/names.ts';
 import { MIB } from '../../src/request/quantity.ts';
 import { formatRecord } from '../../src/request/record.ts';
 import { testUnless } from '../support/gate.ts';
@@ -112,14 +118,10 @@ async function agentPage(): Promise<string> {
 }
 
 /** Stands where an agent's pod does, and serves a page as one does; the agent itself is another test's. */
-const agentPod = (volumes: readonly object[], command: readonly string[]): object => ({
+const agentPod = (volumes: readonly object[], command: readonly string[], namespace = 'cotenant-system'): object => ({
   apiVersion: 'v1',
   kind: 'Pod',
-  metadata: {
-    name: AGENT,
-    namespace: 'cotenant-system',
-    labels: { 'app.kubernetes.io/name': 'cotenant', 'app.kubernetes.io/component': 'agent' },
-  },
+  metadata: { name: AGENT, namespace, labels: { [COMPONENT_LABEL]: 'agent' } },
   spec: {
     nodeName: NODE_NAME,
     terminationGracePeriodSeconds: 1,
@@ -137,6 +139,14 @@ const agentPod = (volumes: readonly object[], command: readonly string[]): objec
     volumes,
   },
 });
+
+/** As the chart has it; no driver of the name is on the node. */
+const CSI_DRIVER = {
+  apiVersion: 'storage.k8s.io/v1',
+  kind: 'CSIDriver',
+  metadata: { name: 'cotenant.io', annotations: { [NAMESPACE_ANNOTATION]: 'cotenant-system' } },
+  spec: { attachRequired: false, podInfoOnMount: true, volumeLifecycleModes: ['Ephemeral'] },
+};
 
 const POLICY = [
   {
@@ -244,7 +254,10 @@ async function setUp(bed: Bed): Promise<void> {
       metadata: { name: 'page', namespace: 'cotenant-system' },
       data: { metrics: await agentPage() },
     },
+    CSI_DRIVER,
     agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),
+    // Of a tenant that looks like one, and says that its page is not an agent's; labels are anybody's to write.
+    agentPod([], ['sh', '-c', 'mkdir /tmp/p && echo no > /tmp/p/metrics && httpd -f -p 9837 -h /tmp/p'], 'team'),
     ...POLICY,
     ...READER,
   );
@@ -272,7 +285,7 @@ async function setUp(bed: Bed): Promise<void> {
   });
   bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
   const words = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
-  must(bed.kubectl('-n', 'team', ...words, 'train', 'two'));
+  must(bed.kubectl('-n', 'team', ...words, 'train', 'two', AGENT));
   must(bed.kubectl('-n', 'cotenant-system', ...words, '--all'));
 }
 
@@ -377,12 +390,18 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
     nodes.map(({ name, use }) => [name, use]),
     [[NODE_NAME, 'forbidden']],
   );
-  const who = 'User "system:serviceaccount:team:reader" cannot list resource';
+  const cannot = (verb: string, resource: string, group: string) =>
+    `User "system:serviceaccount:team:reader" cannot ${verb} resource "${resource}" in API group "${group}" at the cluster scope`;
   t.deepEqual(notes, [
-    `Sizes and models of cards are not shown: nodes is forbidden: ${who} "nodes" in API group "" at the cluster scope.`,
-    `Only pods of namespace team are counted: pods is forbidden: ${who} "pods" in API group "" at the cluster scope.`,
-    `Use is not shown: pods is forbidden: ${who} "pods" in API group "" at the cluster scope.`,
+    `Sizes and models of cards are not shown: nodes is forbidden: ${cannot('list', 'nodes', '')}.`,
+    `Only pods of namespace team are counted: pods is forbidden: ${cannot('list', 'pods', '')}.`,
+    `Use is not shown: csidrivers.storage.k8s.io "cotenant.io" is forbidden: ${cannot('get', 'csidrivers', 'storage.k8s.io')}.`,
   ]);
+  const [, , named] = inventoryFrom(cotenant('inspect', '-o', 'json', '--system-namespace', 'cotenant-system')).notes;
+  t.is(
+    named,
+    'Use is not shown: pods is forbidden: User "system:serviceaccount:team:reader" cannot list resource "pods" in API group "" in the namespace "cotenant-system".',
+  );
   t.regex(cotenant('inspect').out, new RegExp(`^${NODE_NAME} +\\? +${CARDS[0]} +- +11264 +- +forbidden +75% +3$`, 'm'));
   const other = cotenant('inspect', '-n', 'default');
   t.is(other.code, 1);

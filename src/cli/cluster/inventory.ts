@@ -135,8 +135,9 @@ function nodeOf(
   if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no cards.`);
   const list = told && !('wrong' in told) ? told : undefined;
   if (use === undefined) notes.push(`No agent runs on node ${name}.`);
-  // What may not be read is no matter of one node, and was said once.
-  else if (!use.known && use.word !== 'forbidden') notes.push(`Use on node ${name} is not known: ${use.why}.`);
+  // What may not be read, or where to look, is no matter of one node, and was said once.
+  else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
+    notes.push(`Use on node ${name} is not known: ${use.why}.`);
   const needs = granted.map(({ grant }) => needOf(grant.containers));
   const uuids = new Set([
     ...(list?.cards ?? []).map((card) => card.gpuUuid),

@@ -24,7 +24,7 @@ export type KnownUse = {
 /** `word` fits into a column, `why` is the sentence. */
 export type UnknownUse = {
   readonly known: false;
-  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'no driver';
+  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'not asked' | 'no driver';
   readonly why: string;
 };
 

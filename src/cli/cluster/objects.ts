@@ -75,6 +75,8 @@ export type Node = {
   readonly status?: { readonly conditions?: readonly Condition[] };
 };
 
+export type CsiDriver = { readonly metadata: Metadata };
+
 export type Event = {
   readonly metadata: Metadata;
   readonly involvedObject: { readonly kind?: string; readonly name?: string; readonly uid?: string };

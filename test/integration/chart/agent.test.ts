@@ -13,6 +13,7 @@ import { agent, configurationOf } from '../../../src/cli/agent.ts';
 import { parse } from '../../../src/cli/command.ts';
 import { uninstallCheck } from '../../../src/cli/uninstall-check.ts';
 import { webhook } from '../../../src/cli/webhook.ts';
+import { NAMESPACE_ANNOTATION } from '../../../src/request/names.ts';
 import { ALL, find, type Json, list, NAMESPACE, objectsOf, root, schemaAt, testWithHelm, workloads } from './chart.ts';
 
 const STRICT = {
@@ -95,6 +96,7 @@ testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubele
     fsGroupPolicy: 'None',
     requiresRepublish: false,
   });
+  t.is(String(driver.metadata?.annotations?.[NAMESPACE_ANNOTATION]), NAMESPACE);
   t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
 });
 
