@@ -15,6 +15,7 @@ import { addProgramImage, addSimulatedCards } from './bed/product.ts';
 import type { Order, Told } from './faces.ts';
 
 const ground = bedGround(console.log, false);
+const KUBELET_ROOT = '/var/lib/kubelet';
 const READER = 'local.test/sampler:1';
 const MIB = 2 ** 20;
 
@@ -199,7 +200,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
       t.deepEqual(named, { containerId: id, podUid: pod.uid, namespace: 'default', pod: 'first', container: name });
       t.false(isRunning, 'told before anything ran in it');
       t.true((await faces.order({ isRunning: id })).isRunning);
-      t.is(bed.namespaces.run(['cat', terminationLog]).out, name === 'one' ? 'done\n' : '', terminationLog);
+      const log = join(KUBELET_ROOT, 'pods', pod.uid, 'containers', name, terminationLog);
+      t.is(bed.namespaces.run(['cat', log]).out, name === 'one' ? 'done\n' : '', log);
       t.is(faces.told.filter((line) => line.told === 'container' && line.container.containerId === id).length, 1);
     }
 
