@@ -277,7 +277,14 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     },
     remove,
     readLedger: (entry) => native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
-    clearLedger: (entry) => native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
+    clearLedger(entry) {
+      try {
+        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length);
+      } catch (error) {
+        notRight.set(entry.grant.id, ''); // cut, and its room taken meanwhile
+        throw error;
+      }
+    },
     isUntouched(entry) {
       const held = fstatSync(entry.ledgerFd);
       try {

@@ -2,8 +2,8 @@
 // real volumes, pages and ledgers, over samples that the scenario makes up. Prints facts as JSON; which of them are right is
 // said by the test.
 import {
+  closeSync,
   fstatSync,
-  ftruncateSync,
   mkdirSync,
   openSync,
   readdirSync,
@@ -160,6 +160,18 @@ const shown = ({ node }: Started) =>
   }));
 const granted = ({ node }: Started) => (node.view()?.devices[0]?.grantedBytes ?? 0) / MIB;
 
+/** Takes all the room that there is. Returns what then is in the way. */
+function fill(path: string): string {
+  const fd = openSync(path, 'a');
+  try {
+    for (;;) writeSync(fd, Buffer.alloc(4096));
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code ?? String(error);
+  } finally {
+    closeSync(fd);
+  }
+}
+
 const scenarios: Record<string, () => unknown> = {
   starved() {
     const first = start();
@@ -169,16 +181,7 @@ const scenarios: Record<string, () => unknown> = {
     const [a, b] = [ledgerPath(targetOf(1), 'a'), ledgerPath(targetOf(1), 'b')];
     const { size } = statSync(a);
     truncateSync(b, 0);
-    const fd = openSync(a, 'a');
-    let full = '';
-    while (full === '') {
-      try {
-        writeSync(fd, Buffer.alloc(4096));
-      } catch (error) {
-        full = (error as NodeJS.ErrnoException).code ?? 'it failed';
-      }
-    }
-
+    const full = fill(a);
     const second = start();
     second.node.containers.tell(containerIdOf(1, 'b'), { podUid: uidOf(1), container: 'b' });
     const started = [...second.problems];
@@ -193,10 +196,27 @@ const scenarios: Record<string, () => unknown> = {
       foreign: second.node.view()?.foreign,
       other: publish(second, 2, { c: 300 }),
     };
-    ftruncateSync(fd, size);
+    truncateSync(a, size);
     second.node.onSample(sampleOf());
     second.node.onSample(sampleOf());
     return { ...facts, size, after: { shown: shown(second), size: statSync(b).size } };
+  },
+
+  restarted() {
+    const started = start();
+    started.node.onSample(sampleOf());
+    publish(started, 1, { a: 400, b: 400 });
+    const [a, b] = [ledgerPath(targetOf(1), 'a'), ledgerPath(targetOf(1), 'b')];
+    const { size } = statSync(a);
+    truncateSync(b, 0);
+    fill(a);
+    const cards = started.node.containerStarts(uidOf(1), 'b');
+    const problems = [...started.problems];
+    started.node.onSample(sampleOf());
+    const during = statSync(b).size;
+    truncateSync(a, size);
+    started.node.onSample(sampleOf());
+    return { cards, problems, during, size, after: statSync(b).size };
   },
 
   lost() {

@@ -43,6 +43,13 @@ test('a container whose ledger is cut, and whose room another one took, is held 
   );
 });
 
+test('a ledger that could not be emptied for a container that starts anew is made as soon as there is room', (t) => {
+  const { cards, problems, during, size, after } = inside(t, 'restarted');
+  t.is((cards as string[]).length, 1, 'it starts all the same');
+  t.deepEqual(problems, ['the ledger of team/pod-1: ledger: No space left on device']);
+  t.deepEqual([during, after], [0, size]);
+});
+
 test('a grant that was lost is in the books again when the kubelet asks for the volume that its pod has', (t) => {
   const facts = inside(t, 'lost');
   t.deepEqual(facts.holds, [false, true], 'one of two grants of a pod is not all of them');
