@@ -21,6 +21,7 @@ import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
 import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
+import type { LeftBehind } from './sampler.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** A pod whose volume the kubelet wants, with what the API server has of it. */
@@ -67,7 +68,7 @@ export type NodeHooks = {
   readonly onActions: (records: readonly ActionRecord[]) => void;
   readonly onProblem: (text: string) => void;
   readonly onInterval: (intervalMs: number) => void;
-  readonly samplersAbandoned: () => number;
+  readonly samplers: () => LeftBehind;
   readonly nameOf: NameOf;
   /** How volumes of pods are made; none: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
@@ -171,7 +172,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     version: hooks.version,
     revision: hooks.revision,
     nodeVersion: process.version,
-    samplersAbandoned: hooks.samplersAbandoned(),
+    samplersAbandoned: hooks.samplers().abandoned,
     decisions: kills.decisions(),
     failures: Object.fromEntries(failures),
   });
@@ -244,8 +245,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
 
     lookAtAge() {
-      if (!view?.self.up || !isStale()) return;
-      view = staleView(view, hooks.clock() - sampledAt);
+      const samplers = hooks.samplers();
+      if (!view || !isStale()) return;
+      if (!view.self.up && view.self.samplersAbandoned === samplers.abandoned) return;
+      view = staleView(view, hooks.clock() - sampledAt, samplers);
       hooks.onView(view);
     },
 

@@ -47,7 +47,7 @@ function start(): Started {
     onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
     onProblem: (text) => problems.push(text.replaceAll(folder, '')),
     onInterval: () => {},
-    samplersAbandoned: () => 0,
+    samplers: () => ({ abandoned: 0, hung: 0 }),
     nameOf: () => ({ namespace: '', pod: '', podUid: '', container: '' }),
     volumes: volumesOf(native),
     version: '0',

@@ -286,7 +286,7 @@ test('use is read from the page that the agent publishes', async (t) => {
 });
 
 test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
-  const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000));
+  const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000, { abandoned: 0, hung: 0 }));
   t.like(useOf(text), { known: false, word: 'no driver' });
   t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
 });
