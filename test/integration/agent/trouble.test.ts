@@ -77,7 +77,7 @@ test('a card that is out of sight does not call off what was begun, and is no me
       intervalMs: 100,
       urgentIntervalMs: 100,
       'enforcement.hardSamples': 1000,
-      'enforcement.softSeconds': 4,
+      'enforcement.softSeconds': 8,
     },
   });
   const cheat = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'cheat'], [...DODGE, CLIENT]);
