@@ -41,7 +41,8 @@ function allProcesses(native: Native): Map<number, Facts> {
   return facts;
 }
 
-const keyOf = ({ pid, startTicks }: Target): string => `${pid}@${startTicks}`;
+/** Names a process for good. */
+export const keyOf = ({ pid, startTicks }: Pick<Target, 'pid' | 'startTicks'>): string => `${pid}@${startTicks}`;
 const plain = ({ pid, startTicks, command, cgroup }: Facts): Target => ({ pid, startTicks, command, cgroup });
 
 /** Whom a stop of the grant hits now. Never this process. */
