@@ -267,7 +267,7 @@ test('one namespace leaves room for others, however many containers it has', (t)
 });
 
 test('who waits longest is stopped first, however much worse those are that come later', (t) => {
-  const grants = ['first', 'waiting', 'later'].map((id) => there(id));
+  const grants = ['later', 'first', 'waiting'].map((id) => there(id));
   const { act } = setUp(t, { policy: { mostStopsPerMinute: 1 }, grants, people: peopledNode().native });
   const both = [
     { id: 'first', mib: 900 },
