@@ -167,11 +167,12 @@ testUnless(ground.ok ? undefined : ground.reason)(
       mostTenantsPerCard: 50,
       cards: [cardOf(l4, 0, 22_600), cardOf(a10, 1, 22_601), cardOf(t4, 2, 14_940, false)],
     };
-    const memory = String((22_600 + 22_601) * MIB);
+    // Of cards that are not healthy, too: pods that run were admitted by them.
+    const memory = String((22_600 + 22_601 + 14_940) * MIB);
     const amountsAreRight = ({ metadata, status }: Node) =>
       metadata.annotations[CARDS_ANNOTATION] === formatNodeCards(cards) &&
       [status.capacity, status.allocatable].every(
-        (amounts) => amounts[GPU_MEMORY] === memory && amounts[GPU_CORES] === '200',
+        (amounts) => amounts[GPU_MEMORY] === memory && amounts[GPU_CORES] === '300',
       );
     await faces.order({ cards });
     await nodeShows('the cards and their amounts', amountsAreRight);
