@@ -14,6 +14,7 @@ import {
   type V1ValidatingWebhookConfiguration,
   Watch,
 } from '@kubernetes/client-node';
+import { clientOf } from '../src/kube/client.ts';
 import { problemOf } from '../src/kube/problem.ts';
 import { type Certificate, type CertificateSource, CLOCKS_DIFFER_MS } from './certificate.ts';
 import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from './renewal.ts';
@@ -164,7 +165,7 @@ async function publish(registrations: readonly Kind[], kept: Kept, now: Date): P
 }
 
 function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): readonly Kind[] {
-  const api = config.makeApiClient(AdmissionregistrationV1Api);
+  const api = clientOf(config, AdmissionregistrationV1Api);
   const asPatch = setHeaderOptions('Content-Type', PatchStrategy.JsonPatch);
   const path = (plural: string) =>
     `/apis/admissionregistration.k8s.io/v1/${plural}?fieldSelector=metadata.name%3D${name}`;
@@ -187,7 +188,7 @@ function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): reado
  * make it at the same time the second is told of a conflict, since each applies under its own name.
  */
 function createSecret(config: KubeConfig, { namespace, secret: name, service }: SecretPlace) {
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api);
   const asApply = setHeaderOptions('Content-Type', PatchStrategy.ServerSideApply);
   return {
     path: `/api/v1/namespaces/${namespace}/secrets?fieldSelector=metadata.name%3D${name}`,

@@ -5,7 +5,7 @@ import { field, isObject, type JsonObject, listAt, textAt } from '../src/request
 import { isContainerName, isGrantKey } from '../src/request/names.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/request/problem.ts';
 import type { WebhookConfiguration } from './configuration.ts';
-import { checkCovers, checkDeviceLists, checkLists, checkVolumeMounts } from './volume.ts';
+import { checkCovers, checkDeviceLists, checkList, checkLists, checkVolumeMounts } from './volume.ts';
 
 /** Each lets a container unmount, mount or load its way out. ALL contains them. */
 const MOUNTING_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE', 'SYS_RAWIO', 'BPF'];
@@ -52,9 +52,8 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
       problems.push(forbidden('spec.runtimeClassName', runtime, 'is not one that gives containers their GPU', right));
     }
   }
-  const volumes = field(spec, 'volumes');
-  if (volumes !== undefined && !(Array.isArray(volumes) && volumes.every(isObject))) {
-    problems.push(invalid('spec.volumes', volumes, 'is not a list of objects', 'write it as the API describes'));
+  for (const list of ['volumes', 'initContainers', 'containers']) {
+    problems.push(...checkList(field(spec, list), `spec.${list}`));
   }
   return problems;
 }

@@ -1,6 +1,9 @@
 // The webhook's metrics about itself, in a registry of its own. Owns their names and buckets; who serves the page is server.ts.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
-import type { Outcome, Route } from './review.ts';
+import type { Outcome as Reviewed, Route } from './review.ts';
+
+/** `overloaded`: not read, for too much was being sent. */
+export type Outcome = Reviewed | 'overloaded';
 
 export type WebhookMetrics = {
   /** One answered request: what came of it, and the seconds from the last byte of the body to the finished answer. */
@@ -13,7 +16,7 @@ export type WebhookMetrics = {
 };
 
 const ROUTES: readonly Route[] = ['mutate', 'validate'];
-const OUTCOMES: readonly Outcome[] = ['allowed', 'patched', 'denied', 'malformed', 'internal'];
+const OUTCOMES: readonly Outcome[] = ['allowed', 'patched', 'denied', 'malformed', 'overloaded', 'internal'];
 
 export function createMetrics(): WebhookMetrics {
   const registry = new Registry();

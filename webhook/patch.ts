@@ -13,6 +13,9 @@ function unescapeStep(step: string): string {
   return step.replaceAll('~1', '/').replaceAll('~0', '~');
 }
 
+/** A list with more changes is sent whole: applying one of them copies the list, so that many would take quadratic time. */
+export const MOST_CHANGES_OF_A_LIST = 256;
+
 export type Proof = { readonly ok: true } | { readonly ok: false; readonly why: string };
 
 /** Operations in the order in which they apply. Parts that are the same object in both are not looked into. */
@@ -92,11 +95,23 @@ function diffObjects(original: JsonObject, wanted: JsonObject, path: string, ope
   }
 }
 
+function diffLists(
+  original: readonly unknown[],
+  wanted: readonly unknown[],
+  path: string,
+  operations: Operation[],
+): void {
+  const changes: Operation[] = [];
+  diffEntries(original, wanted, path, changes);
+  if (changes.length > MOST_CHANGES_OF_A_LIST) operations.push({ op: 'replace', path, value: wanted });
+  else operations.push(...changes);
+}
+
 /**
  * Invariant: the patched list is wanted[0..to) followed by original[from..). Each turn keeps an entry, removes one or adds
  * one, so the result is right whatever pairs up; pairing by name only makes the patch short.
  */
-function diffLists(
+function diffEntries(
   original: readonly unknown[],
   wanted: readonly unknown[],
   path: string,

@@ -8,6 +8,7 @@ import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
+import { type BodyLimits, BodyRefused, bodyReader } from './body.ts';
 import { type Certificate, type CertificateSource, selfSigned } from './certificate.ts';
 import type { WebhookConfiguration } from './configuration.ts';
 import { createMetrics, type WebhookMetrics } from './metrics.ts';
@@ -26,6 +27,7 @@ export type WebhookOptions = {
   /** Where given, a plain HTTP server answers /healthz, /readyz and /metrics there (0: a free port). */
   readonly healthPort?: number;
   readonly timeouts?: Partial<Timeouts>;
+  readonly limits?: Partial<Limits>;
   /** One line for the operator; standard error by default. */
   readonly log?: (line: string) => void;
 };
@@ -58,11 +60,21 @@ export type Timeouts = {
   readonly graceMs: number;
 };
 
+export type Limits = BodyLimits & {
+  /** On each of the two ports; one more is closed unread. */
+  readonly connections: number;
+};
+
 type State = { ready: boolean; stopping: boolean };
 
 const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, graceMs: 10_000 };
-// An update carries the old and the new pod, and a pod may be 1.5 MB in etcd and more as JSON.
-const LARGEST_BODY = 8 * 1024 * 1024;
+const KIB = 1024;
+const MIB = 1024 * KIB;
+/**
+ * API servers read no request above 3 MiB, and the review of an update has two pods, with some more for what is written
+ * longer in JSON. All together these take some 150 MiB at most, of which the chart's limit of 384 MiB has room.
+ */
+const LIMITS: Limits = { connections: 512, largestBytes: 8 * MIB, freeBytes: 64 * KIB, sharedBytes: 48 * MIB };
 const TLS = { minVersion: 'TLSv1.3' } as const;
 
 /**
@@ -73,12 +85,14 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const { configuration, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
   const log = options.log ?? ((line: string) => console.error(line));
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
+  const limits = { ...LIMITS, ...options.limits };
   const metrics = createMetrics();
   const state: State = { ready: false, stopping: false };
   await using failed = new AsyncDisposableStack();
 
   const health = options.healthPort === undefined ? undefined : createHealthServer(metrics, state);
   if (health) {
+    health.maxConnections = limits.connections;
     await listen(health, options.healthPort ?? 0, host);
     failed.defer(() => closeServer(health, 0));
   }
@@ -99,8 +113,9 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   });
   failed.defer(closeSource);
   loaded(certificate);
-  const app = createApp(configuration, metrics, state, log);
+  const app = createApp(configuration, metrics, state, log, limits);
   const serving = createHttpsServer({ ...TLS, ...certificate, ...serverTimes(timeouts) }, app);
+  serving.maxConnections = limits.connections;
   server = serving;
   await listen(serving, options.port ?? 0, host);
   state.ready = true;
@@ -108,9 +123,11 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
 
   const stop = async (): Promise<void> => {
     state.stopping = true;
-    await closeSource();
-    await delay(timeouts.drainMs);
-    await closeServer(serving, timeouts.graceMs);
+    const drained = delay(timeouts.drainMs).then(() => closeServer(serving, timeouts.graceMs));
+    // Whoever looks after the certificate may be waiting for an API server that does not answer.
+    const patience = new AbortController();
+    const impatient = delay(timeouts.drainMs + timeouts.graceMs, undefined, patience).catch(() => {});
+    await Promise.all([drained, Promise.race([closeSource(), impatient])]).finally(() => patience.abort());
     if (health) await closeServer(health, 0);
   };
   let stopped: Promise<void> | undefined;
@@ -141,6 +158,8 @@ function serverTimes({ requestMs, idleMs }: Timeouts) {
   return {
     requestTimeout: requestMs,
     headersTimeout: requestMs,
+    // Before there is any request to time.
+    handshakeTimeout: requestMs,
     keepAliveTimeout: idleMs,
     connectionsCheckingInterval,
   };
@@ -152,12 +171,13 @@ export function createApp(
   metrics: WebhookMetrics,
   state: Pick<State, 'stopping'>,
   log: (line: string) => void,
+  limits: BodyLimits = LIMITS,
 ): Express {
   const app = express();
   app.disable('x-powered-by');
   app.disable('etag');
-  // Any content type is read: what counts is that the body is a review. Compressed ones are refused.
-  const body = express.raw({ type: () => true, limit: LARGEST_BODY, inflate: false });
+  // Any content type is read: what counts is that the body is a review.
+  const body = bodyReader(limits);
   app.post('/mutate', body, reviewHandler('mutate', configuration, metrics, state, log));
   app.post('/validate', body, reviewHandler('validate', configuration, metrics, state, log));
   app.use((request, response) => {
@@ -209,22 +229,24 @@ function parseBody(body: unknown): Body {
   }
 }
 
-/** What went wrong before a review could be read: too large, cut off, compressed; else a fault of ours. */
+/** What went wrong before a review could be read: a body that is not, or a path that makes no sense; else a fault of ours. */
 function errorHandler(metrics: WebhookMetrics, log: (line: string) => void): ErrorRequestHandler {
   return (error: unknown, request, response, next) => {
     if (response.headersSent) {
       next(error);
       return;
     }
-    const { status, type } = error as { status?: unknown; type?: unknown };
-    const code = typeof status === 'number' && status >= 400 && status < 500 ? status : 500;
-    const why = type === 'entity.too.large' ? `the body is larger than ${LARGEST_BODY} bytes` : String(error);
-    if (code === 500) log(`webhook: ${error instanceof Error ? error.stack : why}`);
+    const { status } = error as { status?: unknown };
+    const theirs = error instanceof BodyRefused || (typeof status === 'number' && status >= 400 && status < 500);
+    const code = theirs ? Number(status) : 500;
+    if (!theirs) log(`webhook: ${error instanceof Error ? error.stack : String(error)}`);
+    const why = error instanceof BodyRefused ? error.message : String(error);
     // What is left of the body is not worth reading, so the connection cannot be used again.
     response.set('connection', 'close');
-    refuse(response, code, code === 500 ? 'internal: the operator finds the reason in the log' : why);
+    if (code === 503) response.set('retry-after', '1');
+    refuse(response, code, theirs ? why : 'internal: the operator finds the reason in the log');
     const route: Route = request.path === '/validate' ? 'validate' : 'mutate';
-    metrics.observe(route, code === 500 ? 'internal' : 'malformed', 0);
+    metrics.observe(route, code === 503 ? 'overloaded' : theirs ? 'malformed' : 'internal', 0);
   };
 }
 

@@ -10,6 +10,9 @@ import { same } from './same.ts';
 // NVIDIA's toolkit can be set to read the list of devices from what is mounted below this path.
 const DEVICE_LIST = '/run/nvidia-container-devices';
 
+/** Of each list of a pod with a share. */
+const MOST_ENTRIES = 1000;
+
 const BYTE_EQUAL = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
 
 /** The pod's volumes with ours, which `checkVolumes` has found to be absent or exactly right. */
@@ -104,13 +107,20 @@ export function hasVolume(pod: unknown): boolean {
 
 /** Problems for parts that must be lists of objects before anything of them may be copied into a patch. */
 export function checkLists(place: ContainerPlace): Problem[] {
-  const problems: Problem[] = [];
-  for (const key of ['env', 'volumeMounts', 'volumeDevices']) {
-    const given = field(place.container, key);
-    if (given === undefined || (Array.isArray(given) && given.every(isObject))) continue;
-    problems.push(invalid(`${place.path}.${key}`, given, 'is not a list of objects', 'write it as the API describes'));
+  return ['env', 'volumeMounts', 'volumeDevices'].flatMap((key) => {
+    return checkList(field(place.container, key), `${place.path}.${key}`);
+  });
+}
+
+/** One such part. Its length is bounded, since the webhook and the API server's policies look at each entry. */
+export function checkList(given: unknown, path: string): Problem[] {
+  if (given === undefined) return [];
+  if (!Array.isArray(given) || !given.every(isObject)) {
+    return [invalid(path, given, 'is not a list of objects', 'write it as the API describes')];
   }
-  return problems;
+  if (given.length <= MOST_ENTRIES) return [];
+  const right = `write at most ${MOST_ENTRIES} entries in a pod with a share of a GPU`;
+  return [forbidden(path, given, 'is too long', right)];
 }
 
 function covers(path: string, value: string | undefined): Problem {

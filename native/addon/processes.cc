@@ -16,10 +16,6 @@
 
 namespace {
 
-int pidfd_open(pid_t pid) {
-    return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-}
-
 bool has_ended(int pidfd) {
     pollfd wait{};
     wait.fd = pidfd;
@@ -27,7 +23,8 @@ bool has_ended(int pidfd) {
     return poll(&wait, 1, 0) > 0;
 }
 
-// readProcess(pid) -> {startTicks, parent, state, command, cgroup, pidNamespace, namespacePid} or undefined.
+// readProcess(pid) -> {startTicks, parent, state, command, cgroup, pidNamespace, namespacePid} or undefined;
+// without namespacePid where it could not be read.
 Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     proc::Process process;
@@ -39,7 +36,7 @@ Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     out.Set("command", Napi::String::New(env, process.command));
     out.Set("cgroup", Napi::String::New(env, process.cgroup));
     out.Set("pidNamespace", Napi::Number::New(env, static_cast<double>(process.pid_namespace)));
-    out.Set("namespacePid", Napi::Number::New(env, process.namespace_pid));
+    if (process.namespace_pid > 0) out.Set("namespacePid", Napi::Number::New(env, process.namespace_pid));
     return out;
 }
 
@@ -54,7 +51,7 @@ Napi::Value SignalExact(const Napi::CallbackInfo &info) {
     const int signal = info[3].ToNumber().Int32Value();
     auto answer = [&](const std::string &text) { return Napi::String::New(env, text); };
     if (pid <= 1 || pid == getpid()) return answer("refused: not a process that may be signalled");
-    const int handle = pidfd_open(pid);
+    const int handle = proc::open_pidfd(pid);
     if (handle < 0) return answer(errno == ESRCH ? "gone" : std::string("refused: ") + std::strerror(errno));
     proc::Process process;
     std::string result = "sent";

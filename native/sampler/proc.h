@@ -13,11 +13,13 @@ struct Process {
     pid_t parent = 0;
     char state = '?';
     std::string command; // comm, at most 15 bytes
-    std::string cgroup;  // the file's text as it is, shortened to 4 KiB
+    std::string cgroup;  // the file's text as it is, shortened to 64 KiB
     uint64_t pid_namespace = 0;
-    pid_t namespace_pid = 0; // as the process itself sees it
+    pid_t namespace_pid = 0; // as the process itself sees it; 0: it could not be read
 };
 
+// A handle that never comes to mean another process; negative: errno says why not.
+int open_pidfd(pid_t pid);
 // Only what stat tells: start time, parent, state, command. False: no such process, or unreadable.
 bool read_stat(pid_t pid, Process &out);
 // Everything; false when the process was gone before all of it could be read as one process's.

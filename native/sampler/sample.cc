@@ -224,7 +224,8 @@ void Sampler::write_process(pid_t pid, const Known &known, std::string &out) {
         add_field(out, "command", known.process.command);
         add_field(out, "cgroup", known.process.cgroup);
         add_field(out, "pidNamespace", known.process.pid_namespace);
-        add_field(out, "namespacePid", static_cast<uint64_t>(known.process.namespace_pid));
+        if (known.process.namespace_pid > 0)
+            add_field(out, "namespacePid", static_cast<uint64_t>(known.process.namespace_pid));
         out += ",\"ancestors\":[";
         for (size_t i = 0; i < known.ancestors.size(); i++) {
             std::snprintf(text, sizeof text, "%s%d", i ? "," : "", static_cast<int>(known.ancestors[i]));

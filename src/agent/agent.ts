@@ -78,7 +78,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     },
     onProblem: problem,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
-    samplersAbandoned: () => sampler.abandoned(),
+    samplers: () => sampler.leftBehind(),
     nameOf: hooks.nameOf ?? NAMELESS,
     volumes: servesPods ? volumesOf(native) : undefined,
     lastWords: createLastWords(kubernetes.kubeletRoot, problem),

@@ -4,12 +4,12 @@ import type { CardGrant } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { Owner } from './attribution/attribute.ts';
-import { processOfSlot } from './feedback.ts';
+import { processFinder } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
 import { grantedOn } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
-import type { Sample, SampledCard, SampledProcess, SampledUse } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
 
 export type ProcessState = {
   readonly pid: number;
@@ -52,6 +52,8 @@ export type ContainerState = {
   readonly fence: Fence;
   readonly cards: readonly ContainerCardState[];
   readonly verdict: Verdict;
+  /** The sample says of each of its cards who uses it: only then is memory that is not there memory given back. */
+  readonly told: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
   readonly tampered: boolean;
 };
@@ -128,12 +130,8 @@ function containerState(
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
-  const inLedger = new Set(
-    ledger.slots.flatMap((slot) => {
-      const process = processOfSlot(slot, own);
-      return process ? [process] : [];
-    }),
-  );
+  const processOf = processFinder(own);
+  const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const cards = grant.cards.map((granted, position): ContainerCardState => {
     const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
     const using = own.flatMap((process) => {
@@ -181,12 +179,11 @@ function containerState(
       })),
     };
   });
-  const uses: CardUse[] = cards.map(({ gpuUuid, usedBytes, bypassBytes }, position) => ({
-    gpuUuid,
-    limitBytes: allowedBytes(grant.cards[position] as CardGrant),
-    usedBytes,
-    bypassBytes,
-  }));
+  const uses: CardUse[] = cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
+    toldCard(sample, gpuUuid)
+      ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
+      : [],
+  );
   const holds = cards.some((card) => card.usedBytes > 0);
   const fence: Fence = !grant.isolateMemory ? 'none' : holds && inLedger.size === 0 ? 'agent' : 'interposer';
   return {
@@ -194,6 +191,7 @@ function containerState(
     fence,
     cards,
     verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
+    told: tellsAll(sample, grant.cards),
     tampered: !ledger.whole || !untouched,
   };
 }

@@ -33,29 +33,60 @@ export type Living = {
 
 const NO_SIGNATURE = 0n;
 
-/** The process behind a slot, as the sample knows it. */
-export function processOfSlot(slot: LedgerSlot, processes: readonly SampledProcess[]): SampledProcess | undefined {
-  return processes.find(
-    (process) =>
-      process.pidNamespace === slot.pidNamespace &&
-      process.namespacePid === slot.pid &&
-      process.startTicks === slot.startTicks,
+/** Unlocked slots of one ledger that are looked for in /proc at a time: all 1024 may be a tenant's invention. */
+const MOST_LOOKED_FOR = 64;
+/** Rows taught at a time; who is left out is taught at the next sample. */
+const MOST_TAUGHT = 256;
+
+const identityOf = (
+  pidNamespace: number | undefined,
+  pid: number | undefined,
+  startTicks: number | undefined,
+): string => `${pidNamespace} ${pid} ${startTicks}`;
+
+/** Finds the process behind a slot, as the sample knows it. Whose pid inside could not be read is known by the rest. */
+export function processFinder(
+  processes: readonly SampledProcess[],
+): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
+  const byIdentity = new Map(
+    processes.map((process) => [identityOf(process.pidNamespace, process.namespacePid, process.startTicks), process]),
   );
+  return ({ pidNamespace, pid, startTicks }) =>
+    byIdentity.get(identityOf(pidNamespace, pid, startTicks)) ??
+    byIdentity.get(identityOf(pidNamespace, undefined, startTicks));
 }
 
 export function roundOf(ledger: LedgerReading, living: Living): Round {
-  return { ledger, dead: new Set(ledger.slots.filter((slot) => isDead(slot, living)).map((slot) => slot.stamp)) };
+  const dead = ledger.slots
+    .filter((slot) => !slot.locked && slot.pid !== 0)
+    .slice(0, MOST_LOOKED_FOR)
+    .filter((slot) => isGone(slot, living));
+  return { ledger, dead: new Set(dead.map((slot) => slot.stamp)) };
 }
 
-export function feedbackOf(input: FeedbackInput): Feedback[] {
+/** `isNews`: what the page says already is not said again. */
+export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => boolean = () => true): Feedback[] {
   const { before } = input;
   if (!input.listsComplete || !before || input.sampledNs <= before.ledger.readNs) return [];
-  return input.after.ledger.slots.flatMap((slot) => slotFeedback(slot, before, input));
+  const processOf = processFinder(input.processes);
+  const earlier = new Map(before.ledger.slots.map((slot) => [slot.index, slot]));
+  const entries: Feedback[] = [];
+  for (const slot of input.after.ledger.slots) {
+    const was = earlier.get(slot.index);
+    const same = was?.stamp === slot.stamp ? was : undefined;
+    entries.push(...slotFeedback(slot, same, processOf(slot), before, input).filter(isNews));
+    if (entries.length >= MOST_TAUGHT) break;
+  }
+  return entries.slice(0, MOST_TAUGHT);
 }
 
-function slotFeedback(slot: LedgerSlot, before: Round, input: FeedbackInput): Feedback[] {
-  const process = processOfSlot(slot, input.processes);
-  const earlier = before.ledger.slots.find((other) => other.index === slot.index && other.stamp === slot.stamp);
+function slotFeedback(
+  slot: LedgerSlot,
+  earlier: LedgerSlot | undefined,
+  process: SampledProcess | undefined,
+  before: Round,
+  input: FeedbackInput,
+): Feedback[] {
   // Dead already when the driver was asked: what it still held for the process, it would have listed.
   const dead = !process && before.dead.has(slot.stamp) && input.after.dead.has(slot.stamp);
   return slot.cards.flatMap((row, card) => {
@@ -89,9 +120,8 @@ function slotFeedback(slot: LedgerSlot, before: Round, input: FeedbackInput): Fe
   });
 }
 
-/** Gone for certain: the lock is free, and where the agent can look, it is not there. */
-function isDead(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
-  if (slot.locked || slot.pid === 0) return false;
+/** Gone for certain, where the agent can look. */
+function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
   if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);
   return isAliveInside !== undefined && !isAliveInside(slot.pidNamespace, slot.pid, slot.startTicks);
 }

@@ -34,7 +34,7 @@ export type LedgerSlot = {
 };
 
 export type LedgerReading = {
-  /** False: shorter than it was made, or its header was overwritten. */
+  /** False: shorter than it was made, its header was overwritten, or it has too many locks to tell all slots that are free of one. */
   readonly whole: boolean;
   /** Refusals per card since the ledger was made. */
   readonly denied: readonly number[];
@@ -60,7 +60,8 @@ export type ProcessFacts = {
   readonly command: string;
   readonly cgroup: string;
   readonly pidNamespace: number;
-  readonly namespacePid: number;
+  /** As it sees itself; absent: it could not be read. */
+  readonly namespacePid?: number;
 };
 
 export type Native = {

@@ -4,24 +4,24 @@ import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
-import { insideView } from './attribution/inside.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
-import { removeGroup, unifiedMount } from './enforcement/targets.ts';
-import { feedbackOf, type Round, roundOf } from './feedback.ts';
+import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
+import { heldBy } from './grants/granted.ts';
 import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
-import { type LiveGrant, openRegistry, type Volumes } from './grants/registry.ts';
-import { givenBack, toldBytes } from './grants/resize.ts';
+import { type LiveGrant, openRegistry } from './grants/registry.ts';
+import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
-import type { Feedback, Native } from './native.ts';
+import type { Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
-import type { Sample, SampledProcess } from './sample.ts';
+import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
+import type { LeftBehind } from './sampler.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** A pod whose volume the kubelet wants, with what the API server has of it. */
@@ -30,6 +30,8 @@ export type PodAsk = {
   readonly namespace: string;
   readonly pod: string;
   readonly target: string;
+  /** It has the volume and may run with it: what it was granted is in the books in any case. */
+  readonly mounted: boolean;
   readonly annotations: unknown;
   /** What is wrong with how it mounts its volume, given the containers with a share. */
   readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
@@ -45,9 +47,10 @@ export type Node = {
   release(id: string): boolean;
   /** Files for all containers with a share, or why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
-  unpublish(podUid: string): void;
-  /** Has any container of the pod its files here? */
-  holds(podUid: string): boolean;
+  /** The grants of that volume end; another one of the pod is another matter. */
+  unpublish(podUid: string, target: string): void;
+  /** Has each container that the volume was made for its grant? */
+  holds(podUid: string, target: string): boolean;
   /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
   /** Container ids; fed by the runtime's events. */
@@ -65,7 +68,7 @@ export type NodeHooks = {
   readonly onActions: (records: readonly ActionRecord[]) => void;
   readonly onProblem: (text: string) => void;
   readonly onInterval: (intervalMs: number) => void;
-  readonly samplersAbandoned: () => number;
+  readonly samplers: () => LeftBehind;
   readonly nameOf: NameOf;
   /** How volumes of pods are made; none: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
@@ -77,8 +80,6 @@ export type NodeHooks = {
   readonly clock: () => number;
 };
 
-/** Samples without its owner and without any process, after which a plain grant is taken down. */
-const SAMPLES_UNTIL_ENDED = 2;
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
@@ -124,16 +125,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   let measuring = false;
   let measuredOnce = false;
-  const rounds = new Map<string, Round>();
-  const written = new Map<string, string>();
-  const ending = new Map<string, number>();
-  const justResized = new Map<string, number>();
   const failures = new Map<string, number>();
 
   const isAlive = (pid: number, startTicks: number): boolean => {
     const facts = native.readProcess(pid);
     return facts !== undefined && facts.state !== 'Z' && facts.startTicks === startTicks;
   };
+
+  const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
   const measure = async (sample: Sample): Promise<void> => {
     if (!configuration.calibrate || measuring || sample.problem !== undefined) return;
@@ -142,27 +141,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       const healthy = sample.cards.filter((card) => card.healthy).map((card) => card.uuid);
       if (await profiles.measure(healthy, sample.driverVersion)) registry.refreshProfiles();
       measuredOnce = true;
+    } catch (error) {
+      hooks.onProblem(`the cards could not be measured: ${(error as Error).message}`);
     } finally {
       measuring = false;
     }
-  };
-
-  const teach = (sample: Sample, live: LiveGrant, after: Round, processes: readonly SampledProcess[]) => {
-    const cards = live.grant.cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid));
-    const entries = feedbackOf({
-      before: rounds.get(live.grant.id),
-      after,
-      sampledNs: sample.bootNs,
-      processes,
-      cardIndex: cards.map((card) => card?.index),
-      listsComplete: cards.every((card) => card?.lists.includes('compute') ?? false),
-    });
-    const key = (entry: Feedback) => `${live.grant.id} ${entry.slot} ${entry.card}`;
-    const text = (entry: Feedback) =>
-      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const news = entries.filter((entry) => written.get(key(entry)) !== text(entry));
-    registry.writeFeedback(live, news);
-    for (const entry of news) written.set(key(entry), text(entry));
   };
 
   // What a context costs must be in the page before the first one is made.
@@ -172,44 +155,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     return { refused: 'the cards are still being measured', later: true };
   };
 
-  const takeDown = (id: string): boolean => {
-    const entry = registry.get(id);
-    if (!entry) return false;
-    registry.remove(id);
-    removeGroup(entry.grant, unifiedMount());
-    rounds.delete(id);
-    ending.delete(id);
-    justResized.delete(id);
-    for (const key of written.keys()) if (key.startsWith(`${id} `)) written.delete(key);
-    return true;
-  };
-
-  /** Grants that were made smaller come down to what their holders have, and to their new size in the end. */
-  const shrink = (sample: Sample, grants: readonly Grant[], processesOf: (id: string) => readonly SampledProcess[]) => {
-    for (const grant of grants) {
-      // A sample that was under way tells of the time before.
-      const resizedNs = justResized.get(grant.id);
-      if (resizedNs !== undefined && sample.bootNs <= resizedNs) continue;
-      justResized.delete(grant.id);
-      // By the driver's word: a ledger could claim forever what a smaller grant took away.
-      const after = grant.cards.map((card) => {
-        const bytes = toldBytes(card.gpuUuid, sample, processesOf(grant.id));
-        return bytes === undefined ? card : givenBack(card, bytes);
-      });
-      if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
-    }
-  };
-
-  /** Grants whose owner is gone and whose processes are, too: nothing of theirs stays behind. */
-  const sweep = (processesOf: (id: string) => readonly SampledProcess[]) => {
-    for (const { grant } of registry.list()) {
-      // A pod's grant ends at the kubelet's word.
-      if (isOfPod(grant.owner)) continue;
-      const over =
-        !isAlive(grant.owner.pid, grant.owner.startTicks) && processesOf(grant.id).every((process) => process.gone);
-      const samples = over ? (ending.get(grant.id) ?? 0) + 1 : 0;
-      ending.set(grant.id, samples);
-      if (samples >= SAMPLES_UNTIL_ENDED) takeDown(grant.id);
+  /** What cannot be done to anybody now must not keep what was seen from being told. */
+  const act = (now: NodeState): readonly ActionRecord[] => {
+    try {
+      return enforcer.act(now);
+    } catch (error) {
+      hooks.onProblem(`nobody can be held to a grant: ${(error as Error).stack ?? error}`);
+      return [];
     }
   };
 
@@ -220,7 +172,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     version: hooks.version,
     revision: hooks.revision,
     nodeVersion: process.version,
-    samplersAbandoned: hooks.samplersAbandoned(),
+    samplersAbandoned: hooks.samplers().abandoned,
     decisions: kills.decisions(),
     failures: Object.fromEntries(failures),
   });
@@ -246,6 +198,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known, pods)]),
       );
       const ownerOf = (process: SampledProcess) => owners.get(process) ?? { kind: 'host' as const };
+      const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.cards ?? []);
+      known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);
       const fresh = live.map((entry) => ({ live: entry, reading: registry.readLedger(entry) }));
       state = compare(
         sample,
@@ -262,30 +216,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
 
-      const records = enforcer.act(state);
+      const records = act(state);
       kills.add(records);
-      const byGrant = Map.groupBy(sample.processes, (process) => {
-        const owner = ownerOf(process);
-        return owner.kind === 'grant' ? owner.id : undefined;
-      });
-      const processesOf = (id: string) => byGrant.get(id) ?? [];
-      const isAliveInside = insideView(native);
-      for (const { live: entry, reading } of fresh) {
-        const inside = isOfPod(entry.grant.owner) ? { isAliveInside } : {};
-        const round = roundOf(reading, { ownPidNamespace, isAlive, ...inside });
-        teach(sample, entry, round, processesOf(entry.grant.id));
-        // Samples may queue up: only a reading that this one came after is done with.
-        const before = rounds.get(entry.grant.id);
-        if (!before || sample.bootNs > before.ledger.readNs) rounds.set(entry.grant.id, round);
-      }
-      shrink(
-        sample,
-        live.map(({ grant }) => grant),
-        processesOf,
-      );
-      known = remember(sample.processes, ownerOf);
-      sweep(processesOf);
-
       sampledAt = hooks.clock();
       view = viewOf(
         state,
@@ -302,12 +234,21 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         (container) => container.verdict.severity !== 'within' || container.cards.some((card) => card.bypassBytes > 0),
       );
       hooks.onInterval(urgent ? configuration.urgentIntervalMs : configuration.intervalMs);
+
+      // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
+      const byGrant = Map.groupBy(sample.processes, (process) => {
+        const owner = ownerOf(process);
+        return owner.kind === 'grant' ? owner.id : undefined;
+      });
+      keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
       void measure(sample);
     },
 
     lookAtAge() {
-      if (!view?.self.up || !isStale()) return;
-      view = staleView(view, hooks.clock() - sampledAt);
+      const samplers = hooks.samplers();
+      if (!view || !isStale()) return;
+      if (!view.self.up && view.self.samplersAbandoned === samplers.abandoned) return;
+      view = staleView(view, hooks.clock() - sampledAt, samplers);
       hooks.onView(view);
     },
 
@@ -320,25 +261,28 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     resize(id, memoryBytesPerCard) {
       const live = resizeGrant(id, memoryBytesPerCard, state, registry);
-      if (!('refused' in live)) justResized.set(id, registry.readLedger(live).readNs);
+      if (!('refused' in live)) keeping.resized(id, registry.readLedger(live).readNs);
       return live;
     },
 
-    publish({ podUid, namespace, pod, target, annotations, wrongMounts }) {
+    publish({ podUid, namespace, pod, target, mounted, annotations, wrongMounts }) {
       const refusal = unreadable(state, isStale());
       if (refusal) return refusal;
       // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
-      const others = registry
-        .list()
-        .map(({ grant }) => grant)
-        .filter((grant) => podUidOf(grant) !== podUid);
-      const ruling = rule(annotations, refereeCards(state as NodeState, others));
+      const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
+      // What is in use was given once: whatever has become of its cards and their room since, the books must tell of it.
+      const cards = mounted
+        ? refereeCards(state as NodeState, []).map((card) => ({ ...card, healthy: true }))
+        : refereeCards(state as NodeState, others);
+      const ruling = rule(annotations, cards);
       if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
       const { grant } = ruling;
-      const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
-      if (wrong !== undefined) return { refused: wrong };
-      const wait = stillMeasuring(grant.containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
-      if (wait) return wait;
+      if (!mounted) {
+        const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
+        if (wrong !== undefined) return { refused: wrong };
+        const wait = stillMeasuring(grant.containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
+        if (wait) return wait;
+      }
       registry.createPod(
         grant.containers.map(({ name, kind, memoryIsolation, cards }) => ({
           namespace,
@@ -348,15 +292,19 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           isolateMemory: memoryIsolation === 'on',
           owner: { podUid, target, kind },
         })),
+        { inUse: mounted },
       );
       return grant;
     },
 
-    unpublish(podUid) {
-      for (const { grant } of registry.list()) if (podUidOf(grant) === podUid) takeDown(grant.id);
+    unpublish(podUid, target) {
+      for (const { grant } of registry.list()) {
+        if (podUidOf(grant) === podUid && isOfPod(grant.owner) && grant.owner.target === target)
+          keeping.takeDown(grant.id);
+      }
     },
 
-    holds: pods.hasGrants,
+    holds: registry.holdsAll,
 
     containerStarts(podUid, container) {
       const live = registry.get(podGrantId(podUid, container));
@@ -384,12 +332,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           healthy: card.healthy && !isStale(),
         })),
         complete: state.sample.problem === undefined && state.devices.length > 0,
-        heldGpuUuids: registry
-          .list()
-          .flatMap(({ grant }) => (isOfPod(grant.owner) ? grant.cards.map(({ gpuUuid }) => gpuUuid) : [])),
+        held: heldBy(registry.list().map(({ grant }) => grant)),
       },
 
-    release: takeDown,
+    release: keeping.takeDown,
     grantFiles: (id) => registry.get(id),
     actionsOn: (who) =>
       audit

@@ -6,9 +6,9 @@ import type { CardsReading } from '../placement/node-cards.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { startCsi } from './csi/driver.ts';
 import { createPublisher, type PodSource } from './csi/publisher.ts';
-import { isMounted, ledgerPath, mountVolume, pagePath, withWritable } from './csi/volume.ts';
+import { containersOf, isMounted, ledgerPath, mountVolume, pagePath, withWritable } from './csi/volume.ts';
 import { startDevicePlugin } from './device-plugin/plugin.ts';
-import type { Volumes } from './grants/registry.ts';
+import type { Volumes } from './grants/files.ts';
 import type { Native } from './native.ts';
 import type { Node } from './node.ts';
 import { startNri } from './nri/plugin.ts';
@@ -31,6 +31,7 @@ export const volumesOf = (native: Native): Volumes => ({
   mount: (target, containers, ledgerBytes, libraries) =>
     mountVolume(native, { target, containers, ledgerBytes, libraries }),
   isMounted,
+  containers: containersOf,
   withWritable: (target, write) => withWritable(native, target, write),
   pagePath,
   ledgerPath,

@@ -17,6 +17,18 @@ type Stored = CardProfile & { readonly driverVersion: string };
 const TIMEOUT_MS = 60_000;
 const run = promisify(execFile);
 
+/** Throws where the text is none; a card of which it does not say all is measured anew. */
+function parseProfiles(text: string): Record<string, Stored> {
+  const value = JSON.parse(text) as Record<string, Partial<Stored> | null> | null;
+  if (typeof value !== 'object' || value === null) throw new Error('not an object');
+  const isWhole = (entry: Partial<Stored> | null): entry is Stored =>
+    Number.isSafeInteger(entry?.contextBytes) &&
+    Number.isSafeInteger(entry?.granuleBytes) &&
+    typeof entry?.releasesLate === 'boolean' &&
+    typeof entry.driverVersion === 'string';
+  return Object.fromEntries(Object.entries(value).flatMap(([uuid, entry]) => (isWhole(entry) ? [[uuid, entry]] : [])));
+}
+
 export function openProfiles(
   stateFolder: string,
   libraries: { readonly cuda: string; readonly nvml: string },
@@ -24,8 +36,9 @@ export function openProfiles(
 ): Profiles {
   const path = join(stateFolder, 'profiles.json');
   let stored: Record<string, Stored> = {};
+  let isKept = true;
   try {
-    if (existsSync(path)) stored = JSON.parse(readFileSync(path, 'utf8')) as Record<string, Stored>;
+    if (existsSync(path)) stored = parseProfiles(readFileSync(path, 'utf8'));
   } catch (error) {
     onProblem(`${path} cannot be read and is measured anew: ${(error as Error).message}`);
   }
@@ -51,6 +64,18 @@ export function openProfiles(
     }
   };
 
+  /** What cannot be kept is good until this agent ends, and tried again at the next sample. */
+  const keep = (): void => {
+    try {
+      writeFileSync(`${path}.new`, JSON.stringify(stored, null, 2));
+      renameSync(`${path}.new`, path);
+      isKept = true;
+    } catch (error) {
+      if (isKept) onProblem(`what was measured cannot be kept for the next agent: ${(error as Error).message}`);
+      isKept = false;
+    }
+  };
+
   return {
     of: (gpuUuid) => stored[gpuUuid] ?? UNMEASURED,
     async measure(cards, driverVersion) {
@@ -59,10 +84,7 @@ export function openProfiles(
         if (stored[gpuUuid]?.driverVersion === driverVersion) continue;
         fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
       }
-      if (fresh) {
-        writeFileSync(`${path}.new`, JSON.stringify(stored, null, 2));
-        renameSync(`${path}.new`, path);
-      }
+      if (fresh || !isKept) keep();
       return fresh;
     },
   };

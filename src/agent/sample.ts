@@ -60,7 +60,7 @@ export type SampledProcess = {
   /** /proc/PID/cgroup as it is. */
   readonly cgroup?: string;
   readonly pidNamespace?: number;
-  /** Its pid as it sees it itself. */
+  /** Its pid as it sees it itself; absent: it could not be read. */
   readonly namespacePid?: number;
   /** Parent first. */
   readonly ancestors?: readonly number[];
@@ -83,6 +83,15 @@ export type Sample = {
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
   readonly tookUs: number;
 };
+
+/** The card, if this sample tells which processes use it: a list that was not answered is no proof that nobody does. */
+export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefined {
+  const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
+  return sample.problem === undefined && card?.healthy && card.lists.includes('compute') ? card : undefined;
+}
+
+export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
+  cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);
 
 type Kind = 'text' | 'texts' | 'number' | 'numbers' | 'flag';
 /** Kind of each field; the second table holds those that may be absent. Numbers are whole and not negative. */

@@ -1,5 +1,6 @@
 // The sampler as a child process: started, read line by line, and abandoned when it falls silent, for a hung driver call
-// cannot be cancelled, only left behind. Owns the process; what the samples mean is others' business.
+// cannot be cancelled, only left behind. What is left behind may stay for good, so no more than a few ever are. Owns the
+// processes; what the samples mean is others' business.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -16,14 +17,20 @@ export type SamplerOptions = {
   readonly onProblem: (text: string) => void;
 };
 
+/** Samplers left behind because they hung, and those of them that have not ended: the driver still holds them. */
+export type LeftBehind = { readonly abandoned: number; readonly hung: number };
+
 export type SamplerHandle = {
   setInterval(intervalMs: number): void;
-  /** Samplers left behind because they hung. */
-  readonly abandoned: () => number;
+  readonly leftBehind: () => LeftBehind;
   close(): Promise<void>;
 };
 
 const LEAST_RESTART_MS = 1000;
+/** With so many that the driver still holds, another one would only join them. */
+const MOST_HUNG = 3;
+/** To end by itself at the agent's end. */
+const LAST_MS = 2000;
 
 export function startSampler(options: SamplerOptions): SamplerHandle {
   let child: ChildProcess | undefined;
@@ -32,18 +39,39 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   let closing = false;
   let abandoned = 0;
   let intervalMs = options.intervalMs;
+  const hung = new Set<ChildProcess>();
+
+  /** The next one: at once where the last one has ended, and the later, the more the driver holds. */
+  const startAfterHang = () => {
+    clearTimeout(restart);
+    if (closing || child || hung.size >= MOST_HUNG) return;
+    restart = setTimeout(begin, hung.size === 0 ? 0 : options.silenceMs * 2 ** (hung.size - 1));
+  };
+
+  const leaveBehind = (current: ChildProcess) => {
+    hung.add(current);
+    current.on('exit', () => {
+      hung.delete(current);
+      startAfterHang();
+    });
+    current.kill('SIGKILL'); // takes effect when the driver lets go of it
+    current.stdin?.destroy();
+    current.stdout?.destroy();
+    current.unref();
+  };
 
   const watch = (current: ChildProcess) => {
     clearTimeout(watchdog);
     watchdog = setTimeout(() => {
       abandoned += 1;
-      options.onProblem(
-        `the sampler said nothing for ${options.silenceMs} ms; it is left behind and another one started`,
-      );
-      current.kill('SIGKILL'); // takes effect when the driver lets go of it
-      current.stdout?.destroy();
-      current.unref();
-      begin();
+      child = undefined;
+      leaveBehind(current);
+      const next =
+        hung.size < MOST_HUNG
+          ? 'another one is started'
+          : `${hung.size} hang in the driver; none is started until one has ended`;
+      options.onProblem(`the sampler said nothing for ${options.silenceMs} ms; it is left behind, ${next}`);
+      startAfterHang();
     }, options.silenceMs);
   };
 
@@ -54,14 +82,18 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     const { LD_PRELOAD: _, ...env } = process.env;
     const current = spawn(join(BUILD_FOLDER, 'cotenant-sampler'), args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
     child = current;
-    current.stdin?.on('error', () => {}); // it may end before a command reaches it
-    current.on('error', (error) => options.onProblem(`the sampler cannot be started: ${error.message}`));
-    current.on('exit', (code, signal) => {
+    const again = (problem: string) => {
       if (closing || child !== current) return;
+      child = undefined;
       clearTimeout(watchdog);
-      options.onProblem(`the sampler ended (${signal ?? `code ${code}`}); it is started again`);
+      options.onProblem(problem);
       restart = setTimeout(begin, Math.max(0, LEAST_RESTART_MS - (performance.now() - started)));
+    };
+    current.stdin?.on('error', () => {}); // it may end before a command reaches it
+    current.on('error', (error) => {
+      if (current.pid === undefined) again(`the sampler cannot be started: ${error.message}`);
     });
+    current.on('exit', (code, signal) => again(`the sampler ended (${signal ?? `code ${code}`}); it is started again`));
     createInterface({ input: current.stdout }).on('line', (line) => {
       if (child !== current || closing) return;
       watch(current);
@@ -79,16 +111,22 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
       intervalMs = next;
       child?.stdin?.write(`interval ${next}\n`);
     },
-    abandoned: () => abandoned,
+    leftBehind: () => ({ abandoned, hung: hung.size }),
     async close() {
       closing = true;
       clearTimeout(watchdog);
       clearTimeout(restart);
       const current = child;
       if (!current || current.exitCode !== null || current.signalCode !== null) return;
-      const ended = new Promise((resolve) => current.once('exit', resolve));
+      const { promise: over, resolve } = Promise.withResolvers<void>();
+      const timer = setTimeout(() => {
+        leaveBehind(current);
+        resolve();
+      }, LAST_MS);
+      current.once('exit', () => resolve());
       current.kill('SIGTERM');
-      await ended;
+      await over;
+      clearTimeout(timer);
     },
   };
 }

@@ -6,6 +6,7 @@ import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
 import type { ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { SampledCard } from './sample.ts';
+import type { LeftBehind } from './sampler.ts';
 
 export type ViewDevice = Omit<DeviceState, 'card'> & { readonly card: SampledCard; readonly mode: 'shared' | 'none' };
 
@@ -135,9 +136,11 @@ export function viewOf(
  * What may be said when no sample came for `ageMs`: that nothing is known now, and what was counted until then. Old gauges
  * would tell of tenants and memory that may long be gone.
  */
-export function staleView(view: View, ageMs: number): View {
-  const problem = `the last sample is ${Math.round(ageMs / 1000)} s old`;
-  return { ...view, devices: [], containers: [], foreign: [], self: { ...view.self, up: false, problem } };
+export function staleView(view: View, ageMs: number, { abandoned, hung }: LeftBehind): View {
+  const held = hung === 0 ? '' : `; samplers that the driver holds: ${hung}`;
+  const problem = `the last sample is ${Math.round(ageMs / 1000)} s old${held}`;
+  const self = { ...view.self, up: false, problem, samplersAbandoned: abandoned };
+  return { ...view, devices: [], containers: [], foreign: [], self };
 }
 
 function viewContainer(

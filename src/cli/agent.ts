@@ -11,8 +11,9 @@ import {
 import type { ActionRecord } from '../agent/enforcement/record.ts';
 import type { PodEvent } from '../kube/events.ts';
 import type { ContainerName } from '../kube/pods.ts';
+import { GRANT_ANNOTATION } from '../request/names.ts';
 import { type Command, settingOf, text, UsageError } from './command.ts';
-import { untilSignal } from './wait.ts';
+import { runUntilSignal } from './wait.ts';
 
 export const agent: Command = {
   name: 'agent',
@@ -32,15 +33,19 @@ export const agent: Command = {
   async run(parsed) {
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
-    const { hooks, close: closeKube } = await kubeHooks(configuration, log);
-    const started = await startAgent(configuration, { log, ...hooks });
-    log(
-      `metrics on http://${configuration.host}:${started.port}/metrics, grants on ${started.socket}, mode ${configuration.enforcement.mode}`,
+    const start = async () => {
+      const { hooks, close: closeKube } = await kubeHooks(configuration, log);
+      const started = await startAgent(configuration, { log, ...hooks });
+      const close = async () => {
+        await closeKube();
+        await started.close();
+      };
+      return { ...started, close };
+    };
+    const { host, enforcement } = configuration;
+    return runUntilSignal(start, ({ port, socket }) =>
+      log(`metrics on http://${host}:${port}/metrics, grants on ${socket}, mode ${enforcement.mode}`),
     );
-    await untilSignal();
-    await closeKube();
-    await started.close();
-    return 0;
   },
 };
 
@@ -107,7 +112,12 @@ async function kubeHooks(
       },
       cluster: {
         pods,
-        advertise: (cards, withSlots) => startAdvertising({ config, nodeName, cards, withSlots, onProblem: log }),
+        advertise(cards, withSlots) {
+          const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
+          const advertising = startAdvertising({ config, nodeName, cards, grantTextOf, withSlots, onProblem: log });
+          void pods.ready.then(advertising.changed);
+          return advertising;
+        },
         problemOf,
       },
     },

@@ -3,9 +3,10 @@ import { readView, stateFolder } from './agent-client.ts';
 import { Refused, readCluster } from './cluster/gather.ts';
 import { inventoryOf } from './cluster/inventory.ts';
 import { inventoryLines } from './cluster/inventory-text.ts';
+import { jsonText } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
 import { nodeLines } from './table.ts';
-import { clusterOf, OUTPUT_OPTIONS, WHERE_OPTIONS, wantsJson } from './where.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 export const inspect: Command = {
   name: 'inspect',
@@ -29,14 +30,14 @@ export const inspect: Command = {
     const cluster = await clusterOf(parsed);
     if (!cluster) {
       const view = await readView(stateFolder(parsed));
-      console.log(json ? JSON.stringify(view, null, 2) : nodeLines(view).join('\n'));
+      console.log(json ? jsonText(view) : nodeLines(view).join('\n'));
       return 0;
     }
     const shown = text(parsed, 'namespace');
     try {
-      const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node') };
+      const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node'), system: systemOf(parsed) };
       const inventory = inventoryOf(await readCluster(cluster, selection), shown);
-      console.log(json ? JSON.stringify(inventory, null, 2) : inventoryLines(inventory, Date.now()).join('\n'));
+      console.log(json ? jsonText(inventory) : inventoryLines(inventory, Date.now()).join('\n'));
       return 0;
     } catch (error) {
       if (!(error instanceof Refused)) throw error;

@@ -3,6 +3,7 @@
 // with its stack.
 import { readFileSync } from 'node:fs';
 import { type Command, parse, UsageError, usageOf } from './command.ts';
+import { untilSignal } from './wait.ts';
 
 /** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
@@ -17,6 +18,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   'uninstall-check': async () => (await import('./uninstall-check.ts')).uninstallCheck,
   demo: async () => (await import('./demo.ts')).demo,
 };
+const DAEMONS: readonly string[] = ['agent', 'webhook', 'scheduler'];
 const PACKAGE = new URL('../../package.json', import.meta.url);
 const VERSION = (JSON.parse(readFileSync(PACKAGE, 'utf8')) as { version: string }).version;
 
@@ -39,6 +41,8 @@ async function main(args: readonly string[]): Promise<number> {
   }
   const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
   if (!load) throw new UsageError(`no command ${name}; there are ${Object.keys(COMMANDS).join(', ')}`);
+  // Loading takes a while, too.
+  if (DAEMONS.includes(name)) void untilSignal();
   const command = await load();
   const parsed = parse(command, rest);
   if (parsed === 'help') {

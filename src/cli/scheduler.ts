@@ -6,7 +6,7 @@ import { KubeConfig } from '@kubernetes/client-node';
 import { PLACEMENTS } from '../request/rules.ts';
 import { startScheduler } from '../scheduler/scheduler.ts';
 import { type Command, text, UsageError } from './command.ts';
-import { untilSignal } from './wait.ts';
+import { runUntilSignal } from './wait.ts';
 
 export const scheduler: Command = {
   name: 'scheduler',
@@ -59,7 +59,7 @@ export const scheduler: Command = {
     const placement = PLACEMENTS.find((one) => one === wanted);
     if (!placement) throw new UsageError(`--placement ${wanted}: want one of ${PLACEMENTS.join(', ')}`);
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
-    const running = await startScheduler({
+    const options = {
       config: kubeConfig(text(parsed, 'kubeconfig')),
       host,
       port: portOf(text(parsed, 'port'), '--port') ?? 9840,
@@ -70,14 +70,13 @@ export const scheduler: Command = {
       hostname: hostname(),
       placement,
       overbookedAfterMs: 1000 * secondsOf(text(parsed, 'overbooked-after') ?? '15', '--overbooked-after'),
-      log: (line) => console.error(line),
-    });
-    console.error(
-      `extender on ${tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${running.port}, Lease ${namespace}/${name}`,
+      log: (line: string) => console.error(line),
+    } as const;
+    const address = `${tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}`;
+    return runUntilSignal(
+      () => startScheduler(options),
+      ({ port }) => console.error(`extender on ${address}:${port}, Lease ${namespace}/${name}`),
     );
-    await untilSignal();
-    await running.close();
-    return 0;
   },
 };
 

@@ -1,13 +1,15 @@
 // The node as text: cards, tenants and what was done. Pure; who prints it, and how often, is the commands'.
 import type { View, ViewContainer } from '../agent/view.ts';
+import { oneCell, oneLine } from './cluster/words.ts';
 
 const MIB = 1024 * 1024;
 const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
 
 type Align = 'left' | 'right';
 
-/** Columns as wide as their widest cell. */
-export function columns(rows: readonly (readonly string[])[], align: readonly Align[] = []): string[] {
+/** Columns as wide as their widest cell. What a cell says is never more than text to a terminal. */
+export function columns(table: readonly (readonly string[])[], align: readonly Align[] = []): string[] {
+  const rows = table.map((row) => row.map((cell) => oneCell(cell)));
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)));
   return rows.map((row) =>
     row
@@ -73,7 +75,7 @@ export function tenantRows(view: View): string[] {
 export function actionRows(view: View, most: number): string[] {
   return view.recent
     .slice(-most)
-    .map(({ atMs, action, message }) => `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: ${message}`);
+    .map(({ atMs, action, message }) => `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: ${oneLine(message)}`);
 }
 
 /** The whole page of one node. */
@@ -81,5 +83,5 @@ export function nodeLines(view: View): string[] {
   const head = view.self.up
     ? `driver ${view.driverVersion}, mode ${view.self.mode}`
     : `the driver does not answer: ${view.self.problem}`;
-  return [head, '', ...cardRows(view), '', ...tenantRows(view), '', ...actionRows(view, 5)];
+  return [oneLine(head), '', ...cardRows(view), '', ...tenantRows(view), '', ...actionRows(view, 5)];
 }

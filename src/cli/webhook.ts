@@ -7,7 +7,7 @@ import { parseConfiguration } from '../../webhook/configuration.ts';
 import { startWebhook } from '../../webhook/server.ts';
 import { formatProblem } from '../request/problem.ts';
 import { type Command, type Parsed, text, UsageError } from './command.ts';
-import { untilSignal } from './wait.ts';
+import { runUntilSignal } from './wait.ts';
 
 export const webhook: Command = {
   name: 'webhook',
@@ -57,21 +57,21 @@ export const webhook: Command = {
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
     const drainMs = secondsOf(text(parsed, 'drain'), '--drain') * 1000;
-    const running = await startWebhook({
-      timeouts: { drainMs },
-      configuration: read.value,
-      port: portOf(text(parsed, 'port'), '--port') ?? 8443,
-      ...(host === undefined ? {} : { host }),
-      ...(certificate === undefined ? {} : { certificate }),
-      ...(healthPort === undefined ? {} : { healthPort }),
+    const port = portOf(text(parsed, 'port'), '--port') ?? 8443;
+    const start = () =>
+      startWebhook({
+        timeouts: { drainMs },
+        configuration: read.value,
+        port,
+        ...(host === undefined ? {} : { host }),
+        ...(certificate === undefined ? {} : { certificate }),
+        ...(healthPort === undefined ? {} : { healthPort }),
+      });
+    return runUntilSignal(start, (running) => {
+      const probes = running.healthPort === undefined ? '' : `, probes on port ${running.healthPort}`;
+      console.error(`admission on ${running.url}${probes}`);
+      if (!certificate) console.error('self-signed certificate, for development only');
     });
-    console.error(
-      `admission on ${running.url}${running.healthPort === undefined ? '' : `, probes on port ${running.healthPort}`}`,
-    );
-    if (!certificate) console.error('self-signed certificate, for development only');
-    await untilSignal();
-    await running.close();
-    return 0;
   },
 };
 

@@ -15,10 +15,15 @@ export const WHERE_OPTIONS: Record<string, Option> = {
     help: "of the cluster (default KUBECONFIG, ~/.kube/config, or a pod's service account)",
   },
   context: { type: 'string', value: 'NAME', help: 'in the kubeconfig (default its current one)' },
+  'system-namespace': {
+    type: 'string',
+    value: 'NAMESPACE',
+    help: 'where Cotenant is installed (default as its CSIDriver says)',
+  },
 };
 
 /** Cluster options: whoever names one does not mean this machine. */
-const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node'];
+const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node', 'system-namespace'];
 
 type Surroundings = {
   /** Started as a plugin of kubectl. */
@@ -60,6 +65,8 @@ export async function clusterOf(parsed: Parsed): Promise<Cluster | undefined> {
   }
   return connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
 }
+
+export const systemOf = (parsed: Parsed): string | undefined => text(parsed, 'system-namespace');
 
 export const OUTPUT_OPTIONS: Record<string, Option> = {
   output: { type: 'string', short: 'o', value: 'FORM', help: 'table (default) or json' },

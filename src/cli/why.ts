@@ -4,8 +4,9 @@ import { ask, errorOf, readView, stateFolder, tenantsNamed } from './agent-clien
 import type { Cluster } from './cluster/api.ts';
 import { explain, explanationLines } from './cluster/explain.ts';
 import { Refused, readPod } from './cluster/gather.ts';
+import { jsonText, oneLine } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
-import { clusterOf, OUTPUT_OPTIONS, WHERE_OPTIONS, wantsJson } from './where.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 /** Names of Kubernetes' objects (RFC 1123). */
 const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
@@ -26,12 +27,18 @@ export const why: Command = {
     const json = wantsJson(parsed);
     const cluster = await clusterOf(parsed);
     return cluster
-      ? whyPod(cluster, name, text(parsed, 'namespace'), json)
+      ? whyPod(cluster, name, text(parsed, 'namespace'), systemOf(parsed), json)
       : whyTenant(stateFolder(parsed), name, json);
   },
 };
 
-async function whyPod(cluster: Cluster, word: string, given: string | undefined, json: boolean): Promise<number> {
+async function whyPod(
+  cluster: Cluster,
+  word: string,
+  given: string | undefined,
+  system: string | undefined,
+  json: boolean,
+): Promise<number> {
   const [first = '', second, ...more] = word.split('/');
   const [namespace, name] = second === undefined ? [given ?? cluster.namespace, first] : [first, second];
   if (more.length > 0 || !NAME.test(name) || !NAME.test(namespace)) {
@@ -41,8 +48,8 @@ async function whyPod(cluster: Cluster, word: string, given: string | undefined,
     throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
   }
   try {
-    const explanation = explain(await readPod(cluster, namespace, name), Date.now());
-    console.log(json ? JSON.stringify(explanation, null, 2) : explanationLines(explanation).join('\n'));
+    const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
+    console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
     return explanation.state === 'absent' ? 1 : 0;
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
@@ -60,10 +67,11 @@ async function whyTenant(folder: string, name: string, json: boolean): Promise<n
     console.error(`cotenant: no tenant ${name} on this node, and nothing was done to one of that name`);
     return 1;
   }
-  if (json) console.log(JSON.stringify(records, null, 2));
+  if (json) console.log(jsonText(records));
   else if (records.length === 0) console.log(`nothing was done to ${name}`);
   for (const record of json ? [] : records) {
-    console.log(`${new Date(record.atMs).toISOString()} ${record.action}: ${record.message} (${record.result})`);
+    const said = oneLine(`${record.action}: ${record.message} (${record.result})`);
+    console.log(`${new Date(record.atMs).toISOString()} ${said}`);
   }
   return 0;
 }

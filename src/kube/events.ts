@@ -1,5 +1,6 @@
 // Tells a pod what was done to it, as an Event. Owns the shape; what happened and why comes from the enforcement record.
 import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
+import { clientOf } from './client.ts';
 import { problemOf } from './problem.ts';
 
 export type PodEvent = {
@@ -49,7 +50,7 @@ export function createReporter(
   config: KubeConfig,
   onProblem: (text: string) => void,
 ): (event: PodEvent) => Promise<void> {
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api);
   return async (event) => {
     try {
       await api.createNamespacedEvent({ namespace: event.namespace, body: eventOf(event) });

@@ -22,6 +22,8 @@ export type Followed<T> = {
   /** It is gone, or is no longer one of those that the query names. */
   readonly onGone: (object: T) => void;
   readonly onProblem: (text: string) => void;
+  /** Other than the usual ones, for tests. */
+  readonly times?: { readonly answerMs: number; readonly quietMs: number };
 };
 
 export type Following = {
@@ -36,15 +38,32 @@ const PAGE = 500;
 const PAUSE_MS = { first: 250, most: 15_000 };
 /** A connection that ends sooner counts as a failure, whatever it said. */
 const SHORT_MS = 1000;
+/** `quietMs` is shorter than the library's own 30 s. */
+const TIMES = { answerMs: 10_000, quietMs: 25_000 };
+/** Quiet connections in a row after which is asked for everything: nothing happens, or nothing gets through. */
+const MOST_QUIET = 4;
 
 export function follow<T extends object>(config: KubeConfig, what: Followed<T>): Following {
   const watch = new Watch(config);
+  const { answerMs, quietMs } = what.times ?? TIMES;
   const waiting: (() => void)[] = [];
   const { promise: ready, resolve: listed } = Promise.withResolvers<void>();
   const closing = new AbortController();
   let version = '';
+  let quiet = 0;
   let running: AbortController | undefined;
   let wake: (() => void) | undefined;
+
+  const beforeClosing = async <R>(asked: Promise<R>): Promise<R> => {
+    const { promise: closed, reject } = Promise.withResolvers<never>();
+    const stop = () => reject(new Error('closed'));
+    closing.signal.addEventListener('abort', stop);
+    try {
+      return await Promise.race([asked, closed]);
+    } finally {
+      closing.signal.removeEventListener('abort', stop);
+    }
+  };
 
   const listAll = async (): Promise<void> => {
     const served = waiting.splice(0);
@@ -53,7 +72,7 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
       const items: T[] = [];
       let from: string | undefined;
       do {
-        const page: Listed<T> = await what.list(PAGE, from);
+        const page: Listed<T> = await beforeClosing(what.list(PAGE, from));
         for (const item of page.items) items.push(item);
         from = page.metadata?._continue || undefined;
         version = page.metadata?.resourceVersion ?? '';
@@ -64,6 +83,7 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
       version = '';
       throw error;
     }
+    quiet = 0;
     listed();
     for (const resolve of served) resolve();
   };
@@ -71,9 +91,29 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
   /** Until the connection ends, from whichever side. */
   const watchOnce = async (): Promise<void> => {
     const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+    const connection = new AbortController();
+    running = connection;
+    connection.signal.addEventListener('abort', () => resolve());
     let over = false;
+    let timer: NodeJS.Timeout | undefined;
+    const endsAfter = (ms: number, end: () => void) => {
+      clearTimeout(timer);
+      timer = setTimeout(end, ms);
+    };
+    const fallsQuiet = () => {
+      quiet += 1;
+      if (quiet >= MOST_QUIET) version = '';
+      resolve();
+    };
+    // The API server begins its answer at once, whether there is anything to tell or not.
+    endsAfter(answerMs, () => {
+      version = '';
+      reject(new Error(`no answer to the watch within ${answerMs / 1000} s`));
+    });
     const heard = (type: string, object: unknown) => {
       if (over) return;
+      quiet = 0;
+      endsAfter(quietMs, fallsQuiet);
       // The library swallows what is thrown here.
       try {
         if (type === 'ERROR') {
@@ -90,19 +130,25 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
       }
     };
     const query = { ...what.query, resourceVersion: version, allowWatchBookmarks: 'true' };
-    running = await watch.watch(what.path, query, heard, (error) => {
-      const { statusCode, name } = (error ?? {}) as { statusCode?: number; name?: string };
-      if (statusCode === 410) version = '';
-      // The library cuts a quiet connection, to be made anew; being told to stop is no problem either.
-      if (!error || statusCode === 410 || name === 'TimeoutError' || name === 'AbortError') resolve();
-      else reject(error);
-    });
-    if (closing.signal.aborted || waiting.length > 0) running.abort();
+    watch
+      .watch(what.path, query, heard, (error) => {
+        if (over) return;
+        const { statusCode, name } = (error ?? {}) as { statusCode?: number; name?: string };
+        if (statusCode === 410) version = '';
+        if (!error || statusCode === 410 || name === 'AbortError') resolve();
+        else reject(error);
+      })
+      .then((open) => {
+        connection.signal.addEventListener('abort', () => open.abort());
+        if (over) open.abort();
+        else endsAfter(quietMs, fallsQuiet);
+      }, reject);
     try {
       await ended;
     } finally {
       over = true;
-      running.abort();
+      clearTimeout(timer);
+      connection.abort();
     }
   };
 
@@ -113,7 +159,7 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
       let failed = false;
       try {
         if (version === '' || waiting.length > 0) await listAll();
-        await watchOnce();
+        if (!closing.signal.aborted && waiting.length === 0) await watchOnce();
       } catch (error) {
         failed = true;
         if (!closing.signal.aborted) what.onProblem(problemOf(error));

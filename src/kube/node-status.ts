@@ -4,13 +4,14 @@
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import {
   type CardsReading,
+  cardsToTell,
   formatNodeCards,
   type NodeCards,
   parseNodeCards,
-  withMissing,
 } from '../placement/node-cards.ts';
 import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { parseQuantity, wholeUnits } from '../request/quantity.ts';
+import { clientOf } from './client.ts';
 import { follow } from './follow.ts';
 import { problemOf } from './problem.ts';
 
@@ -19,6 +20,8 @@ export type AdvertisingOptions = {
   readonly nodeName: string;
   /** undefined: not known yet, and the Node is left as it is. */
   readonly cards: () => CardsReading | undefined;
+  /** The annotation with the grant of a pod on this node, where it is known. */
+  readonly grantTextOf: (podUid: string) => string | undefined;
   /** Also how many tenants the node takes. */
   readonly withSlots: boolean;
   readonly onProblem: (text: string) => void;
@@ -75,8 +78,9 @@ function amountOf(text: string | undefined): bigint | undefined {
 }
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {
-  const { config, nodeName, cards, withSlots, onProblem, leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
-  const api = config.makeApiClient(CoreV1Api);
+  const { config, nodeName, cards, grantTextOf, withSlots, onProblem } = options;
+  const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
+  const api = clientOf(config, CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
   let seen: V1Node | undefined;
   let next: NodeJS.Timeout | undefined;
@@ -88,7 +92,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     if (writing || closing || next) return;
     const reading = cards();
     if (!seen || !reading) return;
-    const patch = patchOf(withMissing(reading, shownCards(seen)), withSlots);
+    const patch = patchOf(cardsToTell(reading, shownCards(seen), grantTextOf), withSlots);
     if (shows(seen, patch)) return;
     writing = true;
     let waitMs = leastBetweenWritesMs;

@@ -1,8 +1,8 @@
 // The pods of one node, by a watch that the API server limits to it: names of their containers, and the pods themselves. One
 // list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves nothing about a pod that
 // has just been bound.
-import { setTimeout as delay } from 'node:timers/promises';
 import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import { clientOf, PAGE_MS } from './client.ts';
 import { follow } from './follow.ts';
 
 export type ContainerName = {
@@ -47,7 +47,8 @@ export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
 }
 
 export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api, PAGE_MS);
+  const reader = clientOf(config, CoreV1Api, READ_MS);
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
@@ -80,20 +81,11 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
     of: (containerId) => byContainer.get(containerId),
     cached: (podUid) => byPod.get(podUid),
     async read(namespace, pod) {
-      const asking = api.readNamespacedPod({ namespace, name: pod }).catch((error: unknown) => {
+      try {
+        return await reader.readNamespacedPod({ namespace, name: pod });
+      } catch (error) {
         if (error instanceof ApiException && error.code === 404) return undefined;
         throw error;
-      });
-      const tooLong = new AbortController();
-      const late = delay(READ_MS, undefined, { signal: tooLong.signal, ref: false }).then(() => {
-        throw new Error(`no answer within ${READ_MS / 1000} s`);
-      });
-      late.catch(() => {}); // also where the answer came first
-      try {
-        return await Promise.race([asking, late]);
-      } finally {
-        tooLong.abort();
-        asking.catch(() => {});
       }
     },
     ready: following.ready,

@@ -1,4 +1,4 @@
-// Who has what on which card of which node: the nodes' cards and the bound pods' grants, added up. Owns the sums; where both
+// Who has what on which card of which node: the nodes' cards, what their agents have given away, and the bound pods' grants, added up. Owns the sums; where both
 // come from (a watch, a binding that is under way) and what is decided by them is elsewhere. No I/O.
 import type { CardNeed } from './need.ts';
 import type { NodeCards } from './node-cards.ts';
@@ -106,8 +106,8 @@ export function createLedger(): Ledger {
 function sum({ mostTenantsPerCard, cards }: NodeCards, bookings: readonly Booking[]): NodeBooks {
   return {
     mostTenantsPerCard,
-    cards: cards.map(({ gpuUuid, model, usableBytes, healthy }) => {
-      const needs = bookings.flatMap(({ need }) => need.get(gpuUuid) ?? []);
+    cards: cards.map(({ gpuUuid, model, usableBytes, healthy, others }) => {
+      const needs = [...(others ? [others] : []), ...bookings.flatMap(({ need }) => need.get(gpuUuid) ?? [])];
       const closing = bookings.find(({ closes }) => closes?.gpuUuids.includes(gpuUuid))?.closes;
       return {
         gpuUuid,

@@ -13,7 +13,7 @@ export type CardNeed = {
  * Need per card (by UUID) of one pod: the larger of its biggest init container and the sum of its containers, sidecars added,
  * since init containers run one after the other before the rest and sidecars beside both.
  */
-export function needOf(containers: readonly ContainerGrant[]): ReadonlyMap<string, CardNeed> {
+export function needOf(containers: readonly Pick<ContainerGrant, 'kind' | 'cards'>[]): ReadonlyMap<string, CardNeed> {
   const uuids = new Set(containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
   const most = (pick: (card: ContainerGrant['cards'][number]) => number, gpuUuid: string): number => {
     const of = (wanted: ContainerGrant['kind']) =>

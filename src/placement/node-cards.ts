@@ -2,7 +2,9 @@
 // people to look at. Owns the text form.
 import { decodeAll, field, isWithin, parseVersioned } from '../request/json.ts';
 import { MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
-import { GPU_UUID } from './pod-grant.ts';
+import { type CardNeed, needOf } from './need.ts';
+import { type Held, othersOn } from './others.ts';
+import { GPU_UUID, parsePodGrant } from './pod-grant.ts';
 
 export type NodeCard = {
   readonly gpuUuid: string;
@@ -12,6 +14,8 @@ export type NodeCard = {
   /** What the driver leaves to programs: the sum of all grants on the card is at most this. */
   readonly usableBytes: number;
   readonly healthy: boolean;
+  /** Given away by the agent beyond what pods' annotations say (others.ts); absent: nothing. */
+  readonly others?: CardNeed;
 };
 
 export type NodeCards = {
@@ -24,23 +28,25 @@ export type NodeCards = {
 export type CardsReading = NodeCards & {
   /** False: the driver could not be asked, and there may be more cards. */
   readonly complete: boolean;
-  /** Cards on which pods hold grants. */
-  readonly heldGpuUuids: readonly string[];
+  /** All grants on the node. */
+  readonly held: readonly Held[];
 };
 
 const VERSION = 1;
 const LONGEST_MODEL = 128;
+const MOST_SUM = Number.MAX_SAFE_INTEGER;
 
 export function formatNodeCards({ mostTenantsPerCard, cards }: NodeCards): string {
   return JSON.stringify({
     version: VERSION,
     mostTenantsPerCard,
-    cards: cards.map(({ gpuUuid, index, model, usableBytes, healthy }) => ({
+    cards: cards.map(({ gpuUuid, index, model, usableBytes, healthy, others }) => ({
       gpuUuid,
       index,
       model: model.slice(0, LONGEST_MODEL),
       usableBytes,
       healthy,
+      ...(others && { others }),
     })),
   });
 }
@@ -61,17 +67,36 @@ export function parseNodeCards(text: string): NodeCards | { readonly wrong: stri
 /**
  * What a Node is to tell when it told `shown` before: the cards that were read, a lost one with the memory that it had, and as
  * not healthy those that are missing while pods hold grants on them, or while nobody can say what is there. A kubelet that
- * starts anew ends pods that run when the node offers less than they ask for.
+ * starts anew ends pods that run when the node offers less than they ask for. `grantTextOf`: of a pod on this node.
  */
-export function withMissing(reading: CardsReading, shown: NodeCards | undefined): NodeCards {
-  const { mostTenantsPerCard, cards, complete, heldGpuUuids } = reading;
+export function cardsToTell(
+  reading: CardsReading,
+  shown: NodeCards | undefined,
+  grantTextOf: (podUid: string) => string | undefined,
+): NodeCards {
+  const { mostTenantsPerCard, cards, complete, held } = reading;
+  const ofPods = new Set(
+    held.flatMap(({ podUid, containers }) =>
+      podUid === undefined ? [] : containers.flatMap((one) => one.cards.map(({ gpuUuid }) => gpuUuid)),
+    ),
+  );
   const before = new Map(shown?.cards.map((card) => [card.gpuUuid, card]));
   const read = cards.map((card) =>
     card.usableBytes > 0 ? card : { ...card, usableBytes: before.get(card.gpuUuid)?.usableBytes ?? 0 },
   );
   for (const { gpuUuid } of cards) before.delete(gpuUuid);
-  const missing = [...before.values()].filter(({ gpuUuid }) => !complete || heldGpuUuids.includes(gpuUuid));
-  return { mostTenantsPerCard, cards: [...read, ...missing.map((card) => ({ ...card, healthy: false }))] };
+  const missing = [...before.values()].filter(({ gpuUuid }) => !complete || ofPods.has(gpuUuid));
+  const others = othersOn(held, (podUid) => {
+    const grant = parsePodGrant(grantTextOf(podUid) ?? '');
+    return 'wrong' in grant ? undefined : needOf(grant.containers);
+  });
+  return {
+    mostTenantsPerCard,
+    cards: [...read, ...missing.map((card) => ({ ...card, healthy: false }))].map(({ others: _, ...card }) => {
+      const own = others.get(card.gpuUuid);
+      return own ? { ...card, others: own } : card;
+    }),
+  };
 }
 
 function decodeCard(value: unknown): NodeCard | undefined {
@@ -80,5 +105,16 @@ function decodeCard(value: unknown): NodeCard | undefined {
   if (typeof gpuUuid !== 'string' || !GPU_UUID.test(gpuUuid)) return undefined;
   if (!isWithin(index, 0, 1000) || typeof model !== 'string' || typeof healthy !== 'boolean') return undefined;
   if (!isWithin(usableBytes, 0, MOST_MEMORY_BYTES)) return undefined;
-  return { gpuUuid, index, model: model.slice(0, LONGEST_MODEL), usableBytes, healthy };
+  const card = { gpuUuid, index, model: model.slice(0, LONGEST_MODEL), usableBytes, healthy };
+  if (field(value, 'others') === undefined) return card;
+  const others = decodeNeed(field(value, 'others'));
+  return others && { ...card, others };
+}
+
+function decodeNeed(value: unknown): CardNeed | undefined {
+  const memoryBytes = field(value, 'memoryBytes');
+  const [coresPercent, tenants] = [field(value, 'coresPercent'), field(value, 'tenants')];
+  if (!isWithin(memoryBytes, 0, MOST_SUM) || !isWithin(coresPercent, 0, MOST_SUM) || !isWithin(tenants, 0, MOST_SUM))
+    return undefined;
+  return { memoryBytes, coresPercent, tenants };
 }

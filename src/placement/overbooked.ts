@@ -4,6 +4,7 @@ import { GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { MIB } from '../request/quantity.ts';
 import type { CardNeed } from './need.ts';
 import type { NodeCards } from './node-cards.ts';
+import { added } from './others.ts';
 
 /** A bound pod. */
 export type Holder = {
@@ -22,13 +23,16 @@ export type Excess = {
   readonly text: string;
 };
 
-/** Every card of which too much is granted, and every one that is granted and not there. What leaves is gone already. */
+/**
+ * Every card of which too much is granted, what its agent has given away itself included, and every one that is granted and not
+ * there. What leaves is gone already.
+ */
 export function excessesOf(
   node: string,
   { cards, mostTenantsPerCard }: NodeCards,
   holders: readonly Holder[],
 ): readonly Excess[] {
-  const sums = new Map<string, CardNeed>();
+  const sums = new Map<string, CardNeed>(cards.flatMap(({ gpuUuid, others }) => (others ? [[gpuUuid, others]] : [])));
   for (const { need, state } of holders) {
     if (state === 'leaves') continue;
     for (const [gpuUuid, own] of need) sums.set(gpuUuid, added(sums.get(gpuUuid), own));
@@ -37,8 +41,12 @@ export function excessesOf(
     const over = (amounts: string) => [{ gpuUuid, text: `${gpuUuid} of node ${node} is overbooked: ${amounts}` }];
     const card = cards.find((one) => one.gpuUuid === gpuUuid);
     if (!card) return [{ gpuUuid, text: `${gpuUuid} is granted, and node ${node} does not have it (${GPU})` }];
+    const own = card.others?.memoryBytes ?? 0;
+    const byAgent = own > 0 ? `, ${mib(own)} MiB of them by the agent of the node` : '';
     if (memoryBytes > card.usableBytes)
-      return over(`${mib(memoryBytes)} MiB of ${GPU_MEMORY} are granted, it has ${mib(card.usableBytes)} MiB`);
+      return over(
+        `${mib(memoryBytes)} MiB of ${GPU_MEMORY} are granted${byAgent}, it has ${mib(card.usableBytes)} MiB`,
+      );
     if (coresPercent > 100) return over(`${coresPercent} % of ${GPU_CORES} are granted, it has 100 %`);
     if (tenants > mostTenantsPerCard)
       return over(`${tenants} tenants (${GPU}) are on it, it takes ${mostTenantsPerCard}`);
@@ -71,11 +79,5 @@ export function displacedOn(
 
 const youngestFirst = (a: Holder, b: Holder): number =>
   b.epoch - a.epoch || b.createdMs - a.createdMs || (a.podUid < b.podUid ? 1 : -1);
-
-const added = (sum: CardNeed | undefined, own: CardNeed): CardNeed => ({
-  memoryBytes: (sum?.memoryBytes ?? 0) + own.memoryBytes,
-  coresPercent: (sum?.coresPercent ?? 0) + own.coresPercent,
-  tenants: (sum?.tenants ?? 0) + own.tenants,
-});
 
 const mib = (bytes: number): number => Math.floor(bytes / MIB);

@@ -26,6 +26,8 @@ export type Choices = {
 };
 
 const LONGEST_LIST = 32;
+/** Room for a list of that length, each entry with two of Kubernetes' longest names; more is no choice but a burden. */
+const LONGEST_TEXT = 8192;
 
 export function annotationPath(key: string): string {
   return keyPath('metadata.annotations', key);
@@ -35,8 +37,13 @@ export function annotationPath(key: string): string {
 export function readChoices(annotations: JsonObject, rules: Rules, problems: Problem[]): Choices {
   const text = (key: string): string | undefined => {
     const value = field(annotations, key);
-    if (value === undefined || typeof value === 'string') return value;
-    problems.push(invalid(annotationPath(key), value, 'is not text', 'write a text'));
+    if (value === undefined) return undefined;
+    if (typeof value === 'string' && value.length <= LONGEST_TEXT) return value;
+    const [wrong, right] =
+      typeof value === 'string'
+        ? [`is longer than ${LONGEST_TEXT} characters`, 'write a shorter text']
+        : ['is not text', 'write a text'];
+    problems.push(invalid(annotationPath(key), value, wrong, right));
     return undefined;
   };
   const one = <T extends string>(key: string, known: readonly T[], allowed: readonly T[]): T | undefined => {
@@ -87,7 +94,10 @@ function readTemplates(text: string | undefined, rules: Rules, problems: Problem
   }
   const chosen = new Map<string, string>();
   for (const entry of text.split(',').slice(0, LONGEST_LIST + 1)) {
-    const [, container = '', template = ''] = /^\s*(?:([^=]*)=)?(.*?)\s*$/.exec(entry) ?? [];
+    // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
+    const equals = entry.indexOf('=');
+    const container = entry.slice(0, Math.max(equals, 0)).trim();
+    const template = entry.slice(equals + 1).trim();
     const repeated = chosen.has(container) || (container === '' && text.includes(','));
     if (!rules.templates.has(template) || repeated || chosen.size >= LONGEST_LIST) {
       const wrong = repeated ? 'names no container, or one twice' : 'is no configured template';

@@ -27,6 +27,14 @@ export const NRI_PLUGIN = 'cotenant';
 /** On a Node: its cards as its agent sees them, written by the agent alone. */
 export const CARDS_ANNOTATION = 'cotenant.io/cards';
 
+/**
+ * On the chart's objects and pods: which part of Cotenant it is, by no name that can be overridden. Anybody may write it on a
+ * pod, so it counts in the namespace of the release alone.
+ */
+export const COMPONENT_LABEL = 'cotenant.io/component';
+/** On the CSIDriver, which only administrators write: the namespace of the release. */
+export const NAMESPACE_ANNOTATION = 'cotenant.io/namespace';
+
 export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
 export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';
 export const PRIORITY_ANNOTATION = 'cotenant.io/priority';

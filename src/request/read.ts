@@ -20,7 +20,7 @@ import {
 import { forbidden, invalid, missing, type Problem } from './problem.ts';
 import { sameQuantity } from './quantity.ts';
 import { parseRecord } from './record.ts';
-import type { ContainerRequest, MemoryIsolation, PodRequest } from './request.ts';
+import { type ContainerRequest, type MemoryIsolation, nominalBytes, type PodRequest } from './request.ts';
 import type { Rules, Template } from './rules.ts';
 
 export type PodReading =
@@ -277,6 +277,11 @@ function complete(
     problems.push(
       invalid(annotationPath(GPU_UUID_ANNOTATION), choices.gpuUuids.join(','), wrong, `name ${cards} cards`),
     );
+  }
+  if (!rules.allowUncountedMemory && answer.cards.some(({ memory }) => nominalBytes(memory) === undefined)) {
+    const wrong = 'is a share whose memory no quota counts, which is not allowed in this namespace';
+    const right = `write ${GPU_MEMORY}, or have allowUncountedMemory switched on`;
+    problems.push(forbidden(`${place.path}.resources.limits`, showAmounts(asked), wrong, right));
   }
   const memoryIsolation: MemoryIsolation = answer.memoryIsolation ?? choices.memoryIsolation ?? 'on';
   if (answer.memoryIsolation === 'off') {

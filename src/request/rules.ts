@@ -22,6 +22,8 @@ export type Rules = {
   /** Choices by which a tenant could take from its neighbours, or pin a card. */
   readonly allowMemoryIsolationOff: boolean;
   readonly allowMemoryOvercommit: boolean;
+  /** Shares whose bytes are known with the card alone (whole cards, and percent): no quota on memory counts them. */
+  readonly allowUncountedMemory: boolean;
   readonly allowGpuModel: boolean;
   readonly allowGpuUuid: boolean;
 };
@@ -48,6 +50,7 @@ export const DEFAULT_RULES: Rules = {
   priorities: ['normal'],
   allowMemoryIsolationOff: false,
   allowMemoryOvercommit: false,
+  allowUncountedMemory: true,
   allowGpuModel: true,
   allowGpuUuid: false,
 };
@@ -90,6 +93,7 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     priorities: choose('priorities', PRIORITIES, base.priorities),
     allowMemoryIsolationOff: flag('allowMemoryIsolationOff', base.allowMemoryIsolationOff),
     allowMemoryOvercommit: flag('allowMemoryOvercommit', base.allowMemoryOvercommit),
+    allowUncountedMemory: flag('allowUncountedMemory', base.allowUncountedMemory),
     allowGpuModel: flag('allowGpuModel', base.allowGpuModel),
     allowGpuUuid: flag('allowGpuUuid', base.allowGpuUuid),
   };

@@ -1,23 +1,16 @@
-// Binds pods: decides on the ledger as it stands, books at once, and writes node and grant in one call. Between the judgement of
-// who leads and the booking nothing else runs, so no two decisions see the same room. Owns what is under way; what bound pods
-// have comes from the watch (cluster.ts).
+// Binds pods: decides on the ledger as it stands, books at once, and has node and grant written in one call. Between the
+// judgement of who leads and the booking nothing else runs, so no two decisions see the same room. Owns what is under way; what
+// bound pods have comes from the watch (cluster.ts).
 import { setTimeout as delay } from 'node:timers/promises';
-import { CoreV1Api, type KubeConfig, type V1Binding, type V1Pod } from '@kubernetes/client-node';
+import type { KubeConfig } from '@kubernetes/client-node';
 import { problemOf } from '../kube/problem.ts';
-import { within } from '../kube/within.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { needOf } from '../placement/need.ts';
-import { type ContainerGrant, formatPodGrant } from '../placement/pod-grant.ts';
-import { GRANT_ANNOTATION, REQUEST_ANNOTATION, uuidsAnnotation } from '../request/names.ts';
+import { REQUEST_ANNOTATION } from '../request/names.ts';
+import { type BindingRequest, bindingOf, createBindingWriter, type Fate } from './binding.ts';
 import type { Decider, Shape } from './decide.ts';
 import type { Leadership } from './leadership.ts';
-
-export type BindingRequest = {
-  readonly podName: string;
-  readonly podNamespace: string;
-  readonly podUid: string;
-  readonly node: string;
-};
+import { createRemembered } from './remembered.ts';
 
 /** `refused`: it does not fit, or must not be bound by this replica. `failed`: the API server did not take it. */
 export type Bound =
@@ -27,23 +20,27 @@ export type Bound =
 export type Binder = {
   bind(request: BindingRequest): Promise<Bound>;
   /** What filter saw of a pod, so that bind need not ask for it. */
-  remember(podUid: string, shape: Shape): void;
+  remember(podUid: string, request: string): void;
   /** True while a booking is not yet shown by the watch and was not there for a list that began at `listedMs`. */
   isUnderWay(podUid: string, listedMs: number): boolean;
   /** The watch shows it, or shows that it has gone. */
   settle(podUid: string): void;
   readonly underWay: number;
+  close(): void;
 };
 
-/** Longest list of pods that were filtered and not bound yet. */
-const MOST_REMEMBERED = 20_000;
-const POST_MS = 5000;
+export type BinderTimes = {
+  /** For how long who asked waits for a binding's answer. */
+  readonly answerMs: number;
+  /** So long after its beginning a write cannot happen any more: the API server's own 60 s for a request, and some. */
+  readonly landsMs: number;
+  /** What was written and is not shown for so long may have ended without a word. */
+  readonly shownMs: number;
+};
+
+const TIMES: BinderTimes = { answerMs: 5000, landsMs: 75_000, shownMs: 30_000 };
 /** Who asked has given up by then, and the pod may be on its way to another node. */
 const DECIDE_MS = 8000;
-/** Answers that say that nothing was written. */
-const REFUSALS = [400, 401, 403, 404, 405, 409, 413, 422, 429];
-/** Between the times that the pod is asked for what became of it. */
-const ASK_AGAIN_MS = [250, 1000];
 
 export type BinderParts = {
   readonly config: KubeConfig;
@@ -52,35 +49,41 @@ export type BinderParts = {
   readonly leadership: Leadership;
   /** Reads all bound pods again, as the API server has them now. */
   readonly relist: () => Promise<void>;
+  readonly times?: BinderTimes;
   readonly log: (line: string) => void;
 };
 
-export function createBinder({ config, ledger, decider, leadership, relist, log }: BinderParts): Binder {
-  const api = config.makeApiClient(CoreV1Api);
-  const remembered = new Map<string, Shape>();
+/** Booked here; `writtenMs` once the API server has it. */
+type UnderWay = { readonly node: string; writtenMs: number | undefined };
+
+export function createBinder(parts: BinderParts): Binder {
+  const { config, ledger, decider, leadership, relist, times = TIMES, log } = parts;
+  const closing = new AbortController();
+  const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, log });
+  const remembered = createRemembered(() => performance.now());
   const running = new Map<string, { readonly node: string; readonly bound: Promise<Bound> }>();
-  /** Booked here; `writtenMs` once the API server has it. */
-  const underWay = new Map<string, { writtenMs: number | undefined }>();
-  let readyFor: number | undefined;
-  let reading: { readonly epoch: number; readonly done: Promise<void> } | undefined;
+  const underWay = new Map<string, UnderWay>();
+  let readyFor: string | undefined;
+  let reading: { readonly term: string; readonly done: Promise<void> } | undefined;
 
   /** A new leader looks at what the one before has bound until its end. */
-  const takeOver = async (epoch: number): Promise<void> => {
-    if (readyFor === epoch) return;
-    if (reading?.epoch !== epoch) {
+  const takeOver = async (term: string, epoch: number): Promise<void> => {
+    if (readyFor === term) return;
+    if (reading?.term !== term) {
       const done = relist().then(() => {
-        readyFor = epoch;
+        readyFor = term;
         log(`leads with epoch ${epoch}: read what is bound`);
       });
-      reading = { epoch, done };
+      reading = { term, done };
     }
     await reading.done;
   };
 
-  const shapeOf = async ({ podUid, podName, podNamespace }: BindingRequest): Promise<Shape | { wrong: string }> => {
+  const shapeOf = async (request: BindingRequest): Promise<Shape | { wrong: string }> => {
+    const { podUid, podName, podNamespace } = request;
     const known = remembered.get(podUid);
-    if (known) return known;
-    const pod = await readPod(api, podNamespace, podName);
+    if (known !== undefined) return decider.read(known);
+    const pod = await writer.readPod(request);
     if (pod?.metadata?.uid !== podUid) return { wrong: `there is no pod ${podNamespace}/${podName} of uid ${podUid}` };
     return decider.read(pod.metadata.annotations?.[REQUEST_ANNOTATION]);
   };
@@ -90,62 +93,71 @@ export function createBinder({ config, ledger, decider, leadership, relist, log 
     const askedMs = performance.now();
     const leading = leadership.state();
     if (!leading.leads) return refused(`this replica does not bind: ${leading.because}`);
-    await takeOver(leading.epoch);
+    await takeOver(leading.term, leading.epoch);
     const shape = await shapeOf(request);
     if ('wrong' in shape) return refused(shape.wrong);
     // From here to the booking nothing waits.
     const still = leadership.state();
-    if (!still.leads || still.epoch !== leading.epoch) return refused('this replica does not lead any more');
+    if (!still.leads || still.term !== leading.term) return refused('this replica does not lead any more');
     if (performance.now() - askedMs > DECIDE_MS) return refused('what is bound could not be read in time');
+    const before = underWay.get(podUid);
+    if (before && before.writtenMs === undefined) return refused(unknownYet(before.node));
     if (ledger.bookingOf(podUid)) return refused('the pod has a grant already');
     const placed = decider.on(shape, node);
     if (!placed.ok) return refused(`node ${node}: ${placed.reason()}`);
     ledger.book({ podUid, nodeName: node, need: needOf(placed.containers) });
-    underWay.set(podUid, { writtenMs: undefined });
-    const binding = bindingOf(request, leading.epoch, placed.containers);
-    const bound = await write(request, binding);
-    if (bound.outcome === 'bound') remembered.delete(podUid);
-    return bound;
+    const own: UnderWay = { node, writtenMs: undefined };
+    underWay.set(podUid, own);
+    const written = writer
+      .write(request, bindingOf(request, leading.epoch, placed.containers))
+      .then((fate) => conclude(podUid, own, fate));
+    return beforeAnswer(written, node);
   };
 
-  const write = async (request: BindingRequest, body: V1Binding): Promise<Bound> => {
-    const { podUid, podName: name, podNamespace: namespace } = request;
-    const written = (): Bound => {
-      // The watch may have been quicker.
-      const own = underWay.get(podUid);
-      if (own) own.writtenMs = performance.now();
+  const conclude = (podUid: string, own: UnderWay, fate: Fate): Bound => {
+    // The watch may have been quicker.
+    const isOpen = underWay.get(podUid) === own;
+    if (fate.kind === 'written') {
+      own.writtenMs = performance.now();
+      remembered.forget(podUid);
       return { outcome: 'bound' };
-    };
-    const notWritten = (because: string): Bound => {
-      if (underWay.delete(podUid)) ledger.release(podUid);
-      return { outcome: 'failed', because };
-    };
+    }
+    if (fate.kind === 'unknown') return { outcome: 'failed', because: unknownYet(own.node) };
+    if (isOpen) {
+      underWay.delete(podUid);
+      ledger.release(podUid);
+    }
+    return { outcome: 'failed', because: fate.because };
+  };
+
+  /** The room stays taken behind an answer that is given before it is known what became of the binding. */
+  const beforeAnswer = async (written: Promise<Bound>, node: string): Promise<Bound> => {
+    const answered = new AbortController();
+    const late = delay(times.answerMs, undefined, { signal: answered.signal, ref: false }).then(
+      (): Bound => ({ outcome: 'failed', because: unknownYet(node) }),
+    );
+    late.catch(() => undefined);
     try {
-      await within(POST_MS, api.createNamespacedPodBinding({ name, namespace, body }));
-      return written();
-    } catch (error) {
-      const code = (error as { code?: unknown }).code;
-      const because = `the binding was not taken: ${problemOf(error)}`;
-      if (typeof code === 'number' && code !== 409 && REFUSALS.includes(code)) return notWritten(because);
-      // Nobody said whether it was written; 409 may be the echo of our own.
-      for (const pauseMs of [0, ...ASK_AGAIN_MS]) {
-        await delay(pauseMs);
-        try {
-          const pod = await within(POST_MS, readPod(api, namespace, name));
-          const key = GRANT_ANNOTATION;
-          const ours = pod?.metadata?.annotations?.[key] === body.metadata?.annotations?.[key];
-          if (pod?.metadata?.uid === podUid && pod.spec?.nodeName === request.node && ours) return written();
-          return notWritten(because);
-        } catch (problem) {
-          log(`whether pod ${namespace}/${name} was bound is not known yet: ${problemOf(problem)}`);
-        }
-      }
-      // The room stays taken until a list shows which it was.
-      written();
-      relist().catch((problem) => log(`what is bound could not be read: ${problemOf(problem)}`));
-      return { outcome: 'failed', because };
+      return await Promise.race([written, late]);
+    } finally {
+      answered.abort();
     }
   };
+
+  let looking = false;
+  /** A pod that ended as soon as it was bound is in no list, and no event tells of it any more. */
+  const lookForLost = async (): Promise<void> => {
+    const nowMs = performance.now();
+    const lost = [...underWay.values()].some(
+      ({ writtenMs }) => writtenMs !== undefined && nowMs - writtenMs > times.shownMs,
+    );
+    if (looking || !lost) return;
+    looking = true;
+    await relist();
+    looking = false;
+  };
+  const timer = setInterval(() => void lookForLost(), times.shownMs / 6);
+  timer.unref();
 
   return {
     bind(request) {
@@ -158,49 +170,26 @@ export function createBinder({ config, ledger, decider, leadership, relist, log 
       running.set(request.podUid, { node: request.node, bound });
       return bound;
     },
-    remember(podUid, shape) {
-      remembered.delete(podUid);
-      remembered.set(podUid, shape);
-      const [oldest] = remembered.keys();
-      if (remembered.size > MOST_REMEMBERED && oldest !== undefined) remembered.delete(oldest);
-    },
+    remember: remembered.put,
     isUnderWay(podUid, listedMs) {
       const own = underWay.get(podUid);
       return own !== undefined && (own.writtenMs === undefined || own.writtenMs >= listedMs);
     },
-    settle: (podUid) => void underWay.delete(podUid),
+    settle(podUid) {
+      underWay.delete(podUid);
+      remembered.forget(podUid);
+    },
     get underWay() {
       return underWay.size;
+    },
+    close() {
+      clearInterval(timer);
+      closing.abort();
     },
   };
 }
 
 const refused = (because: string): Bound => ({ outcome: 'refused', because });
 
-/** Node and grant in one write: the API server puts a Binding's annotations on the pod. */
-export function bindingOf(
-  { podName, podNamespace, podUid, node }: BindingRequest,
-  epoch: number,
-  containers: readonly ContainerGrant[],
-): V1Binding {
-  const uuids = containers.map(({ name, cards }) => [
-    uuidsAnnotation(name),
-    cards.map(({ gpuUuid }) => gpuUuid).join(','),
-  ]);
-  const annotations = { [GRANT_ANNOTATION]: formatPodGrant({ epoch, containers }), ...Object.fromEntries(uuids) };
-  return {
-    apiVersion: 'v1',
-    kind: 'Binding',
-    metadata: { name: podName, namespace: podNamespace, uid: podUid, annotations },
-    target: { apiVersion: 'v1', kind: 'Node', name: node },
-  };
-}
-
-async function readPod(api: CoreV1Api, namespace: string, name: string): Promise<V1Pod | undefined> {
-  try {
-    return await api.readNamespacedPod({ namespace, name });
-  } catch (error) {
-    if ((error as { code?: unknown }).code === 404) return undefined;
-    throw error;
-  }
-}
+const unknownYet = (node: string): string =>
+  `whether the pod was bound to node ${node} is not known yet, and its room there stays taken until it is`;

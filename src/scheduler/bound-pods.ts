@@ -1,6 +1,6 @@
 // What a bound pod takes, read from its annotations, and how far it is. Pure. A grant that cannot be read closes the cards that its text names: the
 // pod may be using them, and nobody knows how much.
-import type { V1Pod } from '@kubernetes/client-node';
+import type { V1OwnerReference, V1Pod } from '@kubernetes/client-node';
 import type { Booking } from '../placement/ledger.ts';
 import { needOf } from '../placement/need.ts';
 import type { Holder } from '../placement/overbooked.ts';
@@ -13,7 +13,7 @@ export type BoundPodFacts = Pick<Holder, 'epoch' | 'createdMs' | 'state'> & {
   readonly name: string;
   readonly resourceVersion: string;
   /** Somebody makes another one when it has gone. */
-  readonly hasController: boolean;
+  readonly isMadeAgain: boolean;
 };
 
 export type BoundPod =
@@ -55,9 +55,15 @@ function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
     // A watch gives it as text.
     createdMs: metadata?.creationTimestamp === undefined ? 0 : new Date(metadata.creationTimestamp).getTime(),
     state: hasStarted(pod) ? 'started' : waiting,
-    hasController: (metadata?.ownerReferences ?? []).some(({ controller }) => controller === true),
+    isMadeAgain: (metadata?.ownerReferences ?? []).some(isReplacing),
   };
 }
+
+/** A Job may count the pod as failed and give up; of what others do with theirs nobody knows. */
+const REPLACING = ['apps/ReplicaSet', 'apps/StatefulSet', 'apps/DaemonSet', 'v1/ReplicationController'];
+
+const isReplacing = ({ apiVersion, kind, controller }: V1OwnerReference): boolean =>
+  controller === true && REPLACING.includes(`${apiVersion.replace(/^apps\/.*/, 'apps')}/${kind}`);
 
 /** Whether any container has begun, of whatever kind. */
 function hasStarted({ status }: V1Pod): boolean {

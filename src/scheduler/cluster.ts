@@ -1,6 +1,7 @@
 // The ledger as the cluster has it: a watch of nodes for their cards, and of bound pods for their grants. Owns keeping it so;
 // of pods it keeps besides what evictor.ts must know, and nothing else of either.
 import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
+import { clientOf, PAGE_MS } from '../kube/client.ts';
 import { follow } from '../kube/follow.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { parseNodeCards } from '../placement/node-cards.ts';
@@ -27,7 +28,7 @@ export type Cluster = {
 };
 
 export function followCluster(config: KubeConfig, ledger: Ledger, hooks: ClusterHooks): Cluster {
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api, PAGE_MS);
   const boundPods = new Map<string, BoundPodFacts>();
   const badPods = new Map<string, string>();
   const badNodes = new Map<string, string>();

@@ -3,9 +3,9 @@
 // nobody would make again is only told.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
+import { clientOf } from '../kube/client.ts';
 import { createReporter } from '../kube/events.ts';
 import { problemOf } from '../kube/problem.ts';
-import { within } from '../kube/within.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { displacedOn, excessesOf, type Holder } from '../placement/overbooked.ts';
 import type { BoundPodFacts } from './bound-pods.ts';
@@ -36,17 +36,16 @@ export type Evictor = {
 
 /** What a pod is told behind the reason. */
 export const EVICTED = 'this pod had not started and was evicted, for its successor to be placed anew';
-const KEPT =
-  'this pod has not started and would not be made again, so it is left here: it starts when others leave the card. To have it placed elsewhere, delete it and create it anew';
+export const KEPT =
+  'this pod has not started, and nobody is known to make another in its place, so it is left here: it starts when others leave the card. To have it placed elsewhere, delete it and create it anew';
 const ROUND_MS = 1000;
 /** In one round, over all nodes. */
 const MOST_EVICTIONS = 5;
 const AGAIN_MS = 5000;
-const POST_MS = 5000;
 
 export function startEvictor(parts: EvictorParts): Evictor {
   const { config, ledger, leadership, boundPods, afterMs, hostname, onDisplaced, log } = parts;
-  const api = config.makeApiClient(CoreV1Api);
+  const api = clientOf(config, CoreV1Api);
   const report = createReporter(config, log);
   const closing = new AbortController();
   /** Node -> card -> since when. */
@@ -94,16 +93,16 @@ export function startEvictor(parts: EvictorParts): Evictor {
         atMs: Date.now(),
         by: { component: 'scheduler', instance: hostname },
       });
-    if (!pod.hasController) {
+    if (!pod.isMadeAgain) {
       await tell(KEPT);
-      log(`${because}; pod ${namespace}/${name} has no controller and is left there`);
+      log(`${because}; pod ${namespace}/${name} is left there, for nobody is known to make it again`);
       return 'kept';
     }
     try {
       // With the version that was seen: a pod that has started meanwhile stays.
       const deleteOptions = { preconditions: { uid: podUid, resourceVersion } };
       const body = { metadata: { name, namespace }, deleteOptions };
-      await within(POST_MS, api.createNamespacedPodEviction({ name, namespace, body }));
+      await api.createNamespacedPodEviction({ name, namespace, body });
     } catch (error) {
       // Gone, or another than was judged: the next look tells.
       const { code } = error as { code?: unknown };
@@ -127,7 +126,7 @@ export function startEvictor(parts: EvictorParts): Evictor {
     for (const { podUid, because } of look(nowMs)) {
       const [pod, before] = [boundPods.get(podUid), done.get(podUid)];
       if (!pod || (before && (before.outcome !== 'failed' || nowMs < before.atMs + AGAIN_MS))) continue;
-      if (pod.hasController) evictions += 1;
+      if (pod.isMadeAgain) evictions += 1;
       if (evictions > MOST_EVICTIONS || closing.signal.aborted || !leadership.state().leads) return;
       const outcome = await displace(podUid, pod, because);
       done.set(podUid, { outcome, atMs: performance.now() });

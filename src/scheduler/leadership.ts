@@ -2,9 +2,10 @@
 // kube-scheduler elsewhere. Owns talking to the API server about it; the judgement is in lease.ts.
 import { randomUUID } from 'node:crypto';
 import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@kubernetes/client-node';
+import { clientOf } from '../kube/client.ts';
 import { follow } from '../kube/follow.ts';
 import { problemOf } from '../kube/problem.ts';
-import { judge, type Leading, type SeenLease, seen } from './lease.ts';
+import { judge, type Leading, type SeenLease, seen, termOf } from './lease.ts';
 
 export type LeaseName = { readonly namespace: string; readonly name: string };
 
@@ -25,7 +26,7 @@ export function followLease(
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = config.makeApiClient(CoordinationV1Api);
+  const api = clientOf(config, CoordinationV1Api);
   const fieldSelector = `metadata.name=${name}`;
   let lease: SeenLease | undefined;
   const learn = (object: V1Lease) => {
@@ -54,6 +55,8 @@ export function followLease(
 const DURATION_S = 15;
 const RENEW_WITHIN_MS = 10_000;
 const EVERY_MS = 2000;
+/** One call without an answer leaves time for another round. */
+const CALL_MS = 3000;
 
 /** A Lease kept here: taken when nobody renews it, renewed while it is ours, given back at the end. */
 export function keepLease(
@@ -62,17 +65,17 @@ export function keepLease(
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = config.makeApiClient(CoordinationV1Api);
+  const api = clientOf(config, CoordinationV1Api, CALL_MS);
   const holderIdentity = `${hostname}_${randomUUID()}`;
   const { promise: ready, resolve: asked } = Promise.withResolvers<void>();
-  let held: { readonly epoch: number; readonly untilMs: number } | undefined;
+  let held: { readonly lease: SeenLease; readonly untilMs: number } | undefined;
   let others: SeenLease | undefined;
   let closing = false;
 
   const round = async (): Promise<void> => {
     const startedMs = performance.now();
     const hold = (lease: V1Lease) => {
-      held = { epoch: lease.spec?.leaseTransitions ?? 0, untilMs: startedMs + RENEW_WITHIN_MS };
+      held = { lease: seen(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
     };
     const at = new V1MicroTime();
     const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
@@ -121,7 +124,8 @@ export function keepLease(
   return {
     ready,
     state() {
-      if (held && performance.now() < held.untilMs) return { leads: true, epoch: held.epoch };
+      if (held && performance.now() < held.untilMs)
+        return { leads: true, epoch: held.lease.transitions, term: termOf(held.lease) };
       if (held) return { leads: false, because: `the Lease ${namespace}/${name} could not be renewed in time` };
       return {
         leads: false,

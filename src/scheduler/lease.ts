@@ -2,10 +2,16 @@
 import type { V1Lease } from '@kubernetes/client-node';
 
 export type Leading =
-  /** `epoch` tells the grants of this leader from those of the ones before. */
-  { readonly leads: true; readonly epoch: number } | { readonly leads: false; readonly because: string };
+  /**
+   * `epoch` tells the grants of this leader from those of the ones before, unless the Lease was deleted; `term` is never the same
+   * after somebody else has led.
+   */
+  | { readonly leads: true; readonly epoch: number; readonly term: string }
+  | { readonly leads: false; readonly because: string };
 
 export type SeenLease = {
+  /** Of the object: one that was deleted and made anew counts its transitions from 0 again. */
+  readonly uid: string;
   readonly holder: string;
   readonly transitions: number;
   /** By the holder's wall clock. */
@@ -18,11 +24,12 @@ export type SeenLease = {
 export type Now = { readonly monotonicMs: number; readonly wallMs: number };
 
 /** What follows from seeing the Lease again: only a renewal that is new makes it younger. */
-export function seen({ spec }: V1Lease, before: SeenLease | undefined, monotonicMs: number): SeenLease {
+export function seen({ metadata, spec }: V1Lease, before: SeenLease | undefined, monotonicMs: number): SeenLease {
   const renewedMs = spec?.renewTime === undefined ? 0 : new Date(spec.renewTime).getTime();
   const holder = spec?.holderIdentity ?? '';
   const same = before?.renewedMs === renewedMs && before.holder === holder;
   return {
+    uid: metadata?.uid ?? '',
     holder,
     renewedMs,
     transitions: spec?.leaseTransitions ?? 0,
@@ -42,5 +49,7 @@ export function judge(lease: SeenLease | undefined, name: string, hostname: stri
   const expired =
     now.monotonicMs >= lease.seenMs + lease.durationMs || now.wallMs >= lease.renewedMs + lease.durationMs;
   if (expired) return { leads: false, because: `the Lease ${name} of ${hostname} has not been renewed in time` };
-  return { leads: true, epoch: lease.transitions };
+  return { leads: true, epoch: lease.transitions, term: termOf(lease) };
 }
+
+export const termOf = ({ uid, holder, transitions }: SeenLease): string => `${uid} ${holder} ${transitions}`;

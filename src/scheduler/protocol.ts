@@ -2,7 +2,7 @@
 // it gets back. Pure. Its structures have no JSON names, so that keys are Go's own.
 import { field, textAt } from '../request/json.ts';
 import { REQUEST_ANNOTATION } from '../request/names.ts';
-import type { BindingRequest } from './binder.ts';
+import type { BindingRequest } from './binding.ts';
 import type { Filtered } from './decide.ts';
 
 export type NodesAsked = {

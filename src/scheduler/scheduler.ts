@@ -2,7 +2,7 @@
 import type { KubeConfig } from '@kubernetes/client-node';
 import { createLedger } from '../placement/ledger.ts';
 import type { Placement } from '../request/request.ts';
-import { type Binder, createBinder } from './binder.ts';
+import { type Binder, type BinderTimes, createBinder } from './binder.ts';
 import { followCluster } from './cluster.ts';
 import { createDecider } from './decide.ts';
 import { type Evictor, startEvictor } from './evictor.ts';
@@ -27,6 +27,8 @@ export type SchedulerOptions = {
   readonly placement: Placement;
   /** For how long a card must be overbooked until pods are evicted from it. */
   readonly overbookedAfterMs: number;
+  /** Other than the usual ones, for tests. */
+  readonly binderTimes?: BinderTimes;
   readonly log: (line: string) => void;
 };
 
@@ -55,7 +57,11 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     settle: (podUid) => binder.settle(podUid),
     onUnreadable: log,
   });
-  const binder: Binder = createBinder({ config, ledger, decider, leadership, relist: cluster.relistPods, log });
+  const binder: Binder = createBinder({
+    ...{ config, ledger, decider, leadership, log },
+    relist: cluster.relistPods,
+    ...(options.binderTimes && { times: options.binderTimes }),
+  });
   const metrics = createMetrics({
     epoch: () => {
       const state = leadership.state();
@@ -87,21 +93,24 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     return state.leads ? undefined : state.because;
   };
   const parts: ServerParts = { decider, binder, metrics, unready: () => missing, log };
-  const extender = await listen(createExtender(parts), options.host, options.port, options.tls);
+  let extender: Listening | undefined;
   let health: Listening | undefined;
   const close = async () => {
     missing = STOPPING;
-    await Promise.all([extender.close(), evictor?.close()]);
+    await Promise.all([extender?.close(), evictor?.close()]);
+    binder.close();
     await Promise.all([leadership.close(), cluster.close()]);
     await health?.close();
   };
   try {
+    extender = await listen(createExtender(parts), options.host, options.port, options.tls);
     const unready = () => missing ?? (options.leaseHolder === 'self' ? notLeading() : undefined);
     const probes = createHealth({ ...parts, unready });
     if (options.healthPort !== undefined) health = await listen(probes, undefined, options.healthPort);
+    return { port: extender.port, healthPort: health?.port, close };
   } catch (error) {
+    // One that nobody can call must not keep the Lease.
     await close();
     throw error;
   }
-  return { port: extender.port, healthPort: health?.port, close };
 }

@@ -77,7 +77,7 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ServerParts) => Ans
     if (missing !== undefined) return { outcome: 'failed', answer: { Error: missing } };
     const shape = decider.read(asked.request);
     if ('wrong' in shape) return { outcome: 'refused', answer: { Error: shape.wrong } };
-    binder.remember(asked.podUid, shape);
+    if (asked.request !== undefined) binder.remember(asked.podUid, asked.request);
     const filtered = decider.filter(shape, asked.names);
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
     return { outcome, answer: filterResult(filtered, asked) };

@@ -48,7 +48,12 @@ if (import.meta.main) {
   let cards: CardsReading | undefined;
   let grants: Order['grants'] = {};
   const plugin = startDevicePlugin({ slots: () => slots, onProblem });
-  const advertising = startAdvertising({ config, nodeName, cards: () => cards, withSlots: false, onProblem });
+  const advertising = startAdvertising({
+    ...{ config, nodeName, onProblem },
+    cards: () => cards,
+    grantTextOf: () => undefined,
+    withSlots: false,
+  });
   const nri = startNri({
     cardsOf: (podUid, container) => grants?.[`${podUid}/${container}`],
     onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
@@ -64,7 +69,7 @@ if (import.meta.main) {
   for await (const line of createInterface({ input: process.stdin })) {
     const order = JSON.parse(line) as Order;
     slots = order.slots ?? slots;
-    cards = order.cards ? { ...order.cards, complete: true, heldGpuUuids: [] } : cards;
+    cards = order.cards ? { ...order.cards, complete: true, held: [] } : cards;
     grants = order.grants ?? grants;
     plugin.changed();
     advertising.changed();

@@ -1,284 +1,21 @@
 // `cotenant inspect` and `why` as people call them, against a real API server: with all rights, with those of one namespace,
-// and as a plugin of kubectl. What the scheduler, the webhook and the agent would write is written here.
-import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+// and as a plugin of kubectl. What is there is laid out in inspect/ground.ts.
+import { mkdirSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { createPage, FAMILIES } from '../../src/agent/metrics/page.ts';
 import type { Explanation } from '../../src/cli/cluster/explain.ts';
 import type { Inventory } from '../../src/cli/cluster/inventory.ts';
 import type { Pod } from '../../src/cli/cluster/objects.ts';
-import { eventOf } from '../../src/kube/events.ts';
-import { formatNodeCards } from '../../src/placement/node-cards.ts';
-import { formatPodGrant } from '../../src/placement/pod-grant.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../src/request/names.ts';
 import { MIB } from '../../src/request/quantity.ts';
-import { formatRecord } from '../../src/request/record.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
-import { exampleContainer, exampleView } from '../support/views.ts';
-import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
+import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import type { Ran } from './bed/namespaces.ts';
 import { NODE_NAME } from './bed/node.ts';
+import { AGENT, agentPod, CARDS, must, readerKubeconfig, STOP, setUp } from './inspect/ground.ts';
 
 const ground = bedGround(console.log, false);
 const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
-const CARDS = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001'] as const;
-const AGENT = 'cotenant-agent-x7k2p';
-const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${CARDS[0]}, 2900 MiB of it past the interposer; it is stopped`;
-
-const request = (mib: number, cards: number): string =>
-  formatRecord({
-    priority: 'normal',
-    gpuModels: [],
-    gpuUuids: [],
-    containers: [
-      {
-        name: 'main',
-        kind: 'app',
-        dialect: 'cotenant',
-        asked: { 'cotenant.io/gpu-memory': String(mib * cards * MIB) },
-        memoryIsolation: 'on',
-        cards: Array.from({ length: cards }, () => ({ memory: { kind: 'bytes', bytes: mib * MIB }, coresPercent: 25 })),
-      },
-    ],
-  });
-
-type Wanted = {
-  readonly mib: number;
-  readonly cards: readonly string[];
-  readonly script?: string;
-  readonly volume?: true;
-};
-
-/** As the webhook leaves it. */
-const podOf = (name: string, { mib, cards, script = 'exec sleep 600', volume }: Wanted): object => ({
-  apiVersion: 'v1',
-  kind: 'Pod',
-  metadata: { name, namespace: 'team', annotations: { [REQUEST_ANNOTATION]: request(mib, cards.length) } },
-  spec: {
-    schedulerName: 'cotenant-scheduler',
-    terminationGracePeriodSeconds: 1,
-    containers: [
-      {
-        name: 'main',
-        image: BUSYBOX_IMAGE,
-        imagePullPolicy: 'Never',
-        command: ['/bin/sh', '-c', script],
-        ...(volume ? { volumeMounts: [{ name: 'cotenant', mountPath: '/run/cotenant' }] } : {}),
-      },
-    ],
-    ...(volume ? { volumes: [{ name: 'cotenant', csi: { driver: 'cotenant.io' } }] } : {}),
-  },
-});
-
-/** As the extender binds it. */
-function bind(bed: Bed, name: string, { mib, cards }: Wanted): void {
-  const grant = formatPodGrant({
-    epoch: 1,
-    containers: [
-      {
-        name: 'main',
-        kind: 'app',
-        memoryIsolation: 'on',
-        cards: cards.map((gpuUuid) => ({ gpuUuid, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 25 })),
-      },
-    ],
-  });
-  const body = {
-    apiVersion: 'v1',
-    kind: 'Binding',
-    metadata: { name, annotations: { [GRANT_ANNOTATION]: grant } },
-    target: { apiVersion: 'v1', kind: 'Node', name: NODE_NAME },
-  };
-  const { code, err } = bed.kubectlWith(
-    JSON.stringify(body),
-    ...['create', '--raw', `/api/v1/namespaces/team/pods/${name}/binding`, '-f', '-'],
-  );
-  if (code !== 0) throw new Error(err);
-}
-
-/** What the agent of two cards says while one container uses the first of them. */
-async function agentPage(): Promise<string> {
-  const { text } = await createPage(FAMILIES)({
-    ...exampleView,
-    devices: exampleView.devices.map((device, index) => ({
-      ...device,
-      card: { ...device.card, uuid: CARDS[index] ?? '', usedBytes: index === 0 ? 5312 * MIB : 0 },
-    })),
-    containers: [{ ...exampleContainer, namespace: 'team', pod: 'train', gpuUuid: CARDS[0], usedBytes: 3320 * MIB }],
-    foreign: [],
-  });
-  return text;
-}
-
-/** Stands where an agent's pod does, and serves a page as one does; the agent itself is another test's. */
-const agentPod = (volumes: readonly object[], command: readonly string[]): object => ({
-  apiVersion: 'v1',
-  kind: 'Pod',
-  metadata: {
-    name: AGENT,
-    namespace: 'cotenant-system',
-    labels: { 'app.kubernetes.io/name': 'cotenant', 'app.kubernetes.io/component': 'agent' },
-  },
-  spec: {
-    nodeName: NODE_NAME,
-    terminationGracePeriodSeconds: 1,
-    containers: [
-      {
-        name: 'exporter',
-        image: BUSYBOX_IMAGE,
-        imagePullPolicy: 'Never',
-        command,
-        ports: [{ name: 'metrics', containerPort: 9837 }],
-        volumeMounts: volumes.map(() => ({ name: 'page', mountPath: '/page' })),
-        readinessProbe: { httpGet: { path: '/metrics', port: 9837 }, periodSeconds: 1 },
-      },
-    ],
-    volumes,
-  },
-});
-
-const POLICY = [
-  {
-    apiVersion: 'admissionregistration.k8s.io/v1',
-    kind: 'ValidatingAdmissionPolicy',
-    metadata: { name: 'cotenant-pods' },
-    spec: {
-      failurePolicy: 'Fail',
-      matchConstraints: {
-        resourceRules: [{ apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] }],
-      },
-      validations: [
-        {
-          expression: "!has(object.metadata.labels) || !('refused' in object.metadata.labels)",
-          message: 'a pod that asks for a share must pass the webhook of Cotenant',
-        },
-      ],
-    },
-  },
-  {
-    apiVersion: 'admissionregistration.k8s.io/v1',
-    kind: 'ValidatingAdmissionPolicyBinding',
-    metadata: { name: 'cotenant-pods' },
-    spec: { policyName: 'cotenant-pods', validationActions: ['Deny'] },
-  },
-];
-
-const REFUSED = {
-  apiVersion: 'apps/v1',
-  kind: 'Deployment',
-  metadata: { name: 'refused', namespace: 'team' },
-  spec: {
-    selector: { matchLabels: { app: 'refused' } },
-    template: {
-      metadata: { labels: { app: 'refused', refused: 'yes' } },
-      spec: { containers: [{ name: 'main', image: BUSYBOX_IMAGE, imagePullPolicy: 'Never' }] },
-    },
-  },
-};
-
-/** May see the pods of its namespace, and nothing else. */
-const READER = [
-  { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: 'reader', namespace: 'team' } },
-  {
-    apiVersion: 'rbac.authorization.k8s.io/v1',
-    kind: 'Role',
-    metadata: { name: 'reader', namespace: 'team' },
-    rules: [{ apiGroups: [''], resources: ['pods'], verbs: ['get', 'list'] }],
-  },
-  {
-    apiVersion: 'rbac.authorization.k8s.io/v1',
-    kind: 'RoleBinding',
-    metadata: { name: 'reader', namespace: 'team' },
-    roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'Role', name: 'reader' },
-    subjects: [{ kind: 'ServiceAccount', name: 'reader', namespace: 'team' }],
-  },
-];
-
-/** A kubeconfig of the bed's with another token. */
-function readerKubeconfig(bed: Bed): string {
-  const { out, code, err } = bed.kubectl('-n', 'team', 'create', 'token', 'reader');
-  if (code !== 0) throw new Error(err);
-  const config = JSON.parse(readFileSync(join(bed.folder, 'kubeconfig'), 'utf8')) as {
-    users: { user: { token: string } }[];
-    contexts: { context: { namespace?: string } }[];
-  };
-  for (const { user } of config.users) user.token = out.trim();
-  for (const { context } of config.contexts) context.namespace = 'team';
-  const file = join(bed.folder, 'reader.json');
-  writeFileSync(file, JSON.stringify(config));
-  return file;
-}
-
-async function setUp(bed: Bed): Promise<void> {
-  for (const name of ['team', 'cotenant-system']) {
-    bed.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name } });
-  }
-  const models = ['NVIDIA L4', 'NVIDIA A10'];
-  const cards = formatNodeCards({
-    mostTenantsPerCard: 50,
-    cards: CARDS.map((gpuUuid, index) => ({
-      gpuUuid,
-      index,
-      model: models[index] ?? '',
-      usableBytes: 22_600 * MIB,
-      healthy: true,
-    })),
-  });
-  bed.kubectl('annotate', 'node', NODE_NAME, `${CARDS_ANNOTATION}=${cards}`);
-  await eventually(() => bed.get('serviceaccount', 'default', 'team'), 'the namespace is ready');
-  await eventually(() => bed.get('serviceaccount', 'default', 'cotenant-system'), 'the namespace is ready');
-  const wanted: Readonly<Record<string, Wanted>> = {
-    train: { mib: 4096, cards: [CARDS[0]] },
-    two: { mib: 6144, cards: CARDS },
-    // No CSI driver is there.
-    mounts: { mib: 512, cards: [CARDS[1]], volume: true },
-    cheat: { mib: 1024, cards: [CARDS[0]], script: `printf '%s' '${STOP}' > /dev/termination-log; exit 137` },
-  };
-  bed.apply(
-    ...Object.entries(wanted).map(([name, what]) => podOf(name, what)),
-    podOf('large', { mib: 30_720, cards: [CARDS[0]] }),
-    {
-      apiVersion: 'v1',
-      kind: 'ConfigMap',
-      metadata: { name: 'page', namespace: 'cotenant-system' },
-      data: { metrics: await agentPage() },
-    },
-    agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),
-    ...POLICY,
-    ...READER,
-  );
-  for (const [name, what] of Object.entries(wanted)) bind(bed, name, what);
-  // The policy takes effect a moment after it is there.
-  await eventually(() => {
-    const { code } = bed.kubectl('-n', 'team', 'run', 'x', '--image=x', '--labels=refused=yes', '--dry-run=server');
-    return code === 0 ? undefined : true;
-  }, 'the policy refuses');
-  bed.apply(REFUSED);
-  const stopped = await eventually(() => {
-    const [status] = bed.get<Pod>('pod', 'cheat', 'team')?.status?.containerStatuses ?? [];
-    return status?.lastState?.terminated ?? status?.state?.terminated;
-  }, 'the cheat has ended');
-  const event = eventOf({
-    namespace: 'team',
-    pod: 'cheat',
-    podUid: bed.get<Pod>('pod', 'cheat', 'team')?.metadata.uid ?? '',
-    container: 'main',
-    reason: 'GPUMemoryQuotaExceeded',
-    type: 'Warning',
-    message: STOP,
-    atMs: Date.parse(stopped.finishedAt ?? ''),
-    by: { component: 'agent', instance: NODE_NAME },
-  });
-  bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
-  const words = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
-  must(bed.kubectl('-n', 'team', ...words, 'train', 'two'));
-  must(bed.kubectl('-n', 'cotenant-system', ...words, '--all'));
-}
-
-const must = ({ code, err }: Ran): void => {
-  if (code !== 0) throw new Error(err);
-};
 
 type Cotenant = (...args: readonly string[]) => Ran;
 
@@ -377,12 +114,18 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
     nodes.map(({ name, use }) => [name, use]),
     [[NODE_NAME, 'forbidden']],
   );
-  const who = 'User "system:serviceaccount:team:reader" cannot list resource';
+  const cannot = (verb: string, resource: string, group: string) =>
+    `User "system:serviceaccount:team:reader" cannot ${verb} resource "${resource}" in API group "${group}" at the cluster scope`;
   t.deepEqual(notes, [
-    `Sizes and models of cards are not shown: nodes is forbidden: ${who} "nodes" in API group "" at the cluster scope.`,
-    `Only pods of namespace team are counted: pods is forbidden: ${who} "pods" in API group "" at the cluster scope.`,
-    `Use is not shown: pods is forbidden: ${who} "pods" in API group "" at the cluster scope.`,
+    `Sizes and models of cards are not shown: nodes is forbidden: ${cannot('list', 'nodes', '')}.`,
+    `Only pods of namespace team are counted: pods is forbidden: ${cannot('list', 'pods', '')}.`,
+    `Use is not shown: csidrivers.storage.k8s.io "cotenant.io" is forbidden: ${cannot('get', 'csidrivers', 'storage.k8s.io')}.`,
   ]);
+  const [, , named] = inventoryFrom(cotenant('inspect', '-o', 'json', '--system-namespace', 'cotenant-system')).notes;
+  t.is(
+    named,
+    'Use is not shown: pods is forbidden: User "system:serviceaccount:team:reader" cannot list resource "pods" in API group "" in the namespace "cotenant-system".',
+  );
   t.regex(cotenant('inspect').out, new RegExp(`^${NODE_NAME} +\\? +${CARDS[0]} +- +11264 +- +forbidden +75% +3$`, 'm'));
   const other = cotenant('inspect', '-n', 'default');
   t.is(other.code, 1);

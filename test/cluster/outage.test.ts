@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { parseNodeCards } from '../../src/placement/node-cards.ts';
 import { CARDS_ANNOTATION } from '../../src/request/names.ts';
-import { bindingOf } from '../../src/scheduler/binder.ts';
+import { bindingOf } from '../../src/scheduler/binding.ts';
 import { BUILD, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
@@ -328,4 +328,48 @@ onCluster('cards that are lost take no pod that runs along, also where the kubel
   await eventually(async () => (await healthy(true)) || undefined, 'the Node tells that its cards are back');
   await untilRunning(bed, 'later', { ...TEAM, ms: PATIENCE_MS });
   await isLimited(t, bed, 'later');
+});
+
+onCluster('what a grant was given on top is not given to another pod', async (t, { bed, uuids }) => {
+  const [gpuUuid = ''] = uuids;
+  const onCard = (name: string, mib: number) =>
+    podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {
+      namespace: TEAM.namespace,
+      annotations: { 'cotenant.io/gpu-uuid': gpuUuid },
+    });
+  bed.apply(namespaceOf(TEAM.namespace));
+  for (const name of ['refused', 'late', 'survivor', 'later']) {
+    await remove(bed, name);
+    await untilGone(bed, name, TEAM);
+  }
+  await must(bed, onCard('grown', 1024));
+  await untilRunning(bed, 'grown', TEAM);
+  const set = (mib: number) => {
+    const main = join(import.meta.dirname, '../../src/cli/main.ts');
+    const { code, err } = bed.namespaces.run([process.execPath, main, 'set', 'team/grown', '-m', `${mib}Mi`]);
+    t.is(code, 0, err);
+  };
+  const others = async (): Promise<number | undefined> => {
+    const path = `/api/v1/nodes/${NODE_NAME}`;
+    const node = await bed.api.get<{ metadata: { annotations: Record<string, string> } }>(path);
+    const read = parseNodeCards(node?.metadata.annotations[CARDS_ANNOTATION] ?? '');
+    if ('wrong' in read) throw new Error(read.wrong);
+    return read.cards.find((card) => card.gpuUuid === gpuUuid)?.others?.memoryBytes;
+  };
+  t.is(await others(), undefined);
+  set(9 * 1024);
+  await eventually(async () => ((await others()) === 8 * 1024 * MIB ? true : undefined), 'the Node tells of it');
+  const rest = 14 * 1024;
+  await must(bed, onCard('beside', rest));
+  const waiting = await untilPod(
+    bed,
+    'beside',
+    'is told that there is no room',
+    ({ status }) => status?.conditions?.some(({ message }) => message?.includes(gpuUuid)) ?? false,
+    TEAM,
+  );
+  t.is(waiting.spec.nodeName, undefined);
+  set(1024);
+  await untilRunning(bed, 'beside', TEAM);
+  t.is(await others(), undefined);
 });

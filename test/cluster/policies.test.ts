@@ -66,7 +66,7 @@ testUnless(reason)('policies refuse for a real API server what the webhook would
   t.teardown(() => bed.close());
   addCotenantImage(bed);
   const configuration = { schedulerName: 'cotenant-scheduler', allowedSchedulers: ['second'] };
-  installChart(bed, path, { csi: OFF, scheduler: OFF, webhook: { enabled: true, replicas: 1, configuration } });
+  installChart(bed, path, { scheduler: OFF, webhook: { enabled: true, replicas: 1, configuration } });
 
   await checkTypes(t, bed);
   // What the webhook leaves of a pod is allowed; one such pod is stored, and waits for a scheduler that is not there.

@@ -1,8 +1,10 @@
 // Feeds the addon's readers and writers with files that a tenant could have made of a ledger, and all of it with requests
 // that nobody should make. Runs in a process of its own, under the sanitizer's runtime: addon-files.ts ADDON FOLDER
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { LedgerReading, Native } from '../../src/agent/native.ts';
 
 const [addon = '', folder = ''] = process.argv.slice(2);
@@ -65,6 +67,25 @@ for (let round = 0; round < 2000; round++) {
   if (round % 3 === 0) ftruncateSync(fd, Number(random() % BigInt(LENGTH + 1)));
   if (round % 50 === 1) ftruncateSync(fd, 2 ** 40); // longer than any memory
   judge(native.readLedger(fd, SLOTS, CARDS));
+}
+
+// Locks anywhere in the file, and beyond any file.
+const used = Buffer.from(fresh);
+for (let i = 0; i < SLOTS; i++) used.writeUInt8(1, 64 + CARDS * 64 + i * (64 + CARDS * 64));
+writeSync(fd, used, 0, LENGTH, 0);
+for (const ranges of [['0:0'], ['7:1', '9:1'], ['3:2', '9223372036854775807:1'], ['1:9223372036854775807'], ['8:0']]) {
+  const holder = spawn(join(dirname(addon), 'tests/locks'), [join(folder, 'ledger'), ...ranges], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  await once(holder.stdout, 'data');
+  const reading = native.readLedger(fd, SLOTS, CARDS);
+  judge(reading);
+  const [from = 0, length = 0] = ranges[0]?.split(':').map(Number) ?? [];
+  const locked = reading.slots.filter((slot) => slot.locked).map((slot) => slot.index);
+  const held = [...fresh.subarray(0, SLOTS).keys()].filter((i) => i >= from && (length === 0 || i < from + length));
+  if (String(locked) !== String(held)) counts.foundWrong.push(`slots ${locked} locked by ${ranges}`);
+  holder.kill('SIGKILL');
+  await once(holder, 'exit');
 }
 
 // Whatever a tenant has made of it, it is a fresh one afterwards.

@@ -15,5 +15,5 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "cotenant.agent.name" 
 
 {{/* Our annotations on pods that exist: a list as JSON, which is one in YAML and in CEL, too. */}}
 {{- define "cotenant.writers.pods" -}}
-{{- append ((.Values.webhook).configuration.annotationWriters | default list) (include "cotenant.writer.agent" .) | uniq | toJson -}}
+{{- append (((.Values.webhook).configuration).annotationWriters | default list) (include "cotenant.writer.agent" .) | uniq | toJson -}}
 {{- end -}}

@@ -8,7 +8,7 @@ export type ContainerBook = {
   forget(containerId: string): void;
   /** By the runtime's word, else by the cluster's. */
   nameOf(containerId: string): ContainerName | undefined;
-  /** The newest container of that name, and where its last words are written. */
+  /** The newest container of that name, and the name of the file for its last words. */
   newest(podUid: string, container: string): { readonly id: string; readonly terminationLog?: string } | undefined;
 };
 

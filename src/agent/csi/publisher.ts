@@ -42,14 +42,15 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
     return read;
   };
 
-  const give = async (ask: VolumeAsk): Promise<void> => {
-    const { podUid, namespace, pod, target } = ask;
+  const give = async (ask: VolumeAsk & { readonly mounted: boolean }): Promise<void> => {
+    const { podUid, namespace, pod, target, mounted } = ask;
     const found = await podOf(ask);
     const given = node.publish({
       podUid,
       namespace,
       pod,
       target,
+      mounted,
       annotations: found.metadata?.annotations,
       wrongMounts: (shares) => wrongMounts(found, shares),
     });
@@ -60,7 +61,7 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
     async publish(ask) {
       if (!ask.mounted) return give(ask);
       // A kubelet that was restarted asks again for what is mounted: a pod that is refused then could never end.
-      if (node.holds(ask.podUid)) return;
+      if (node.holds(ask.podUid, ask.target)) return;
       try {
         await give(ask);
       } catch (error) {
@@ -69,6 +70,6 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
         );
       }
     },
-    unpublish: ({ podUid }) => node.unpublish(podUid),
+    unpublish: ({ podUid, target }) => node.unpublish(podUid, target),
   };
 }

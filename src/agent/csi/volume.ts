@@ -16,6 +16,7 @@ import {
   lstatSync,
   mkdirSync,
   openSync,
+  readdirSync,
   readFileSync,
   realpathSync,
   renameSync,
@@ -51,6 +52,11 @@ export function pagePath(target: string, container: string): string {
 
 export function ledgerPath(target: string, container: string): string {
   return join(target, 'ledgers', container, 'ledger');
+}
+
+/** Names of those that the volume was made for. */
+export function containersOf(target: string): readonly string[] {
+  return readdirSync(join(target, 'containers'));
 }
 
 /** Makes what is missing, all but pages and ledgers, and leaves the volume read-only. */

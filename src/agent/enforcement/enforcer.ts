@@ -1,5 +1,6 @@
-// Carries out what the ladder says, container by container, worst first. Refuses, with a written reason, whenever the
-// ground is not firm: data that is old or does not add up, too many stops in a minute. Reads nothing but the node's state.
+// Carries out what the ladder says, container by container, in the order that the rate of stops gives them. Refuses, with a
+// written reason, whenever the ground is not firm: data that is old or does not add up, too many stops in a minute. Reads
+// nothing but the node's state.
 
 import { type Action, CALM, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
 import type { Verdict } from '../../quota/limits.ts';
@@ -8,8 +9,17 @@ import type { ContainerState, NodeState } from '../compare.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
+import { byTurn, recentStops, type Stop, whyNotNow } from './rate.ts';
 import { type ActionRecord, type Audit, describe, recordOf } from './record.ts';
-import { findTargets, killTargets, type Signalled, signalTargets, type Target, unifiedMount } from './targets.ts';
+import {
+  findTargets,
+  keyOf,
+  killTargets,
+  type Signalled,
+  signalTargets,
+  type Target,
+  unifiedMount,
+} from './targets.ts';
 
 export type EnforcerPolicy = LadderPolicy & {
   /** A sample older than this is no ground for acting. */
@@ -44,10 +54,18 @@ export function createEnforcer(
 ): Enforcer {
   const ladders = new Map<string, LadderState>();
   const refusedAtMs = new Map<string, number>();
+  /** Since when a stop is due that the rate does not allow. */
+  const waitingSinceMs = new Map<string, number>();
+  let stops: readonly Stop[] = [];
   const mount = unifiedMount();
+  /** An attempt that reached nobody is none. */
+  const count = ({ action, result, atMs, grantId, namespace }: ActionRecord) => {
+    if (action === 'kill' && result === 'sent') stops = [...recentStops(stops, now()), { atMs, grantId, namespace }];
+  };
   // A stop of before a restart counts for the cool-down and the rate.
   for (const record of audit.recent()) {
     if (record.action === 'kill') ladders.set(record.grantId, { ...CALM, stoppedAtMs: record.atMs });
+    count(record);
   }
 
   const done = (
@@ -59,6 +77,7 @@ export function createEnforcer(
   ) => {
     const record = recordOf(container.grant, name, verdict, now(), result, hit);
     audit.add(record);
+    count(record);
     return record;
   };
 
@@ -72,9 +91,12 @@ export function createEnforcer(
     const seen: Target[] = container.cards.flatMap((card) => card.processes);
     const hit: Signalled[] = [];
     pods?.beforeStop(container.grant, describe(container.grant, name, action.verdict));
+    const reached = new Set<string>();
     // A fork may slip past one round; a group is killed whole.
     for (let round = 0; round < 10; round++) {
-      const targets = findTargets(container.grant, native, seen, pods?.containers);
+      const targets = findTargets(container.grant, native, seen, pods?.containers).filter(
+        (target) => !reached.has(keyOf(target)),
+      );
       if (targets.length === 0) break;
       if (signal !== SIGKILL) {
         hit.push(...signalTargets(targets, native, signal));
@@ -83,6 +105,8 @@ export function createEnforcer(
       const killed = killTargets(container.grant, targets, native, mount, pods?.containers);
       hit.push(...killed.hit);
       if (killed.whole) break;
+      // The end of a process takes its time, and another signal would not make it shorter.
+      for (const target of killed.hit) if (target.result !== 'moved') reached.add(keyOf(target));
     }
     live.gateClosed = false; // whoever comes next in this grant starts afresh
     registry.touch(live);
@@ -95,11 +119,24 @@ export function createEnforcer(
     return ageMs > policy.staleMs || ageMs < -policy.staleMs ? `the data is ${ageMs} ms old` : undefined;
   };
 
-  const tooMany = (): string | undefined => {
-    const minute = audit.recent().filter((record) => record.action === 'kill' && now() - record.atMs < 60_000);
-    return minute.length >= policy.mostStopsPerMinute
-      ? `${minute.length} containers were stopped within a minute`
-      : undefined;
+  const tooMany = ({ grant }: ContainerState): string | undefined => {
+    const why = whyNotNow(recentStops(stops, now()), grant, policy.mostStopsPerMinute);
+    if (why !== undefined && !waitingSinceMs.has(grant.id)) waitingSinceMs.set(grant.id, now());
+    return why;
+  };
+
+  /** Containers in the order in which they may be stopped. */
+  const inTurn = (containers: readonly ContainerState[]): ContainerState[] => {
+    const recent = recentStops(stops, now());
+    const turnOf = ({ grant: { id }, verdict }: ContainerState) => ({
+      stops: recent.filter(({ grantId }) => grantId === id).length,
+      waitingSinceMs: waitingSinceMs.get(id),
+      overBytes: verdict.severity === 'within' ? 0 : verdict.overBytes,
+    });
+    return containers
+      .map((container) => ({ container, turn: turnOf(container) }))
+      .toSorted((a, b) => byTurn(a.turn, b.turn))
+      .map(({ container }) => container);
   };
 
   /** More memory told for processes than for the card: then the driver's answers do not belong together. */
@@ -119,23 +156,24 @@ export function createEnforcer(
     policy,
     act(state) {
       const records: ActionRecord[] = [];
-      const over = (container: ContainerState) =>
-        container.verdict.severity === 'within' ? 0 : container.verdict.overBytes;
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const map of [ladders, refusedAtMs]) {
+      for (const map of [ladders, refusedAtMs, waitingSinceMs]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
-      for (const container of state.containers.toSorted((a, b) => over(b) - over(a))) {
+      for (const container of inTurn(state.containers)) {
         const live = registry.get(container.grant.id);
         if (!live) continue;
+        // Over by what the driver does tell is over; what it does not tell is no proof of anything given back.
+        if (!container.told && container.verdict.severity === 'within') continue;
         const before = ladders.get(container.grant.id) ?? CALM;
         const holds = container.cards.some((card) => card.usedBytes > 0);
         const { state: after, action } = step(before, container.verdict, holds, now(), policy);
         const isStop = action.kind === 'kill' || action.kind === 'terminate';
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
         const old = stale(state);
+        if (container.verdict.severity === 'within') waitingSinceMs.delete(container.grant.id);
         if (old !== undefined && !isStop) continue; // an old sample is none of the fresh ones that a step takes
-        const why = isStop ? (old ?? tooMany() ?? inconsistent(state, worst)) : undefined;
+        const why = isStop ? (old ?? inconsistent(state, worst) ?? tooMany(container)) : undefined;
         if (why !== undefined) {
           // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
           const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;

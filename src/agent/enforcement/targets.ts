@@ -26,7 +26,7 @@ export function unifiedMount(): string | undefined {
   return line?.split(' ')[4];
 }
 
-type Facts = Target & { readonly parent: number; readonly namespacePid: number };
+type Facts = Target & { readonly parent: number; readonly namespacePid?: number | undefined };
 
 function allProcesses(native: Native): Map<number, Facts> {
   const facts = new Map<number, Facts>();
@@ -41,7 +41,8 @@ function allProcesses(native: Native): Map<number, Facts> {
   return facts;
 }
 
-const keyOf = ({ pid, startTicks }: Target): string => `${pid}@${startTicks}`;
+/** Names a process for good. */
+export const keyOf = ({ pid, startTicks }: Pick<Target, 'pid' | 'startTicks'>): string => `${pid}@${startTicks}`;
 const plain = ({ pid, startTicks, command, cgroup }: Facts): Target => ({ pid, startTicks, command, cgroup });
 
 /** Whom a stop of the grant hits now. Never this process. */
@@ -60,6 +61,8 @@ export function findTargets(
   return found.filter(({ pid }) => pid !== globalThis.process.pid).map(plain);
 }
 
+const order = ({ namespacePid = Number.MAX_SAFE_INTEGER }: Facts): number => namespacePid;
+
 /** The container as a whole, its first process before the others: with it the kernel ends all of its PID namespace. */
 function inContainer(
   owner: PodOwner,
@@ -74,7 +77,7 @@ function inContainer(
     const name = containers?.nameOf(containerId);
     return name?.podUid === owner.podUid && name.container === container;
   };
-  return [...facts.values()].filter(belongs).toSorted((a, b) => a.namespacePid - b.namespacePid);
+  return [...facts.values()].filter(belongs).toSorted((a, b) => order(a) - order(b));
 }
 
 /** In the grant's own group, or descended from the process it was given to. Never that process. */

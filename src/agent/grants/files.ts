@@ -1,12 +1,38 @@
 // The two files of a grant as the agent holds them: the limits page, written in place, and the ledger, read through a
-// descriptor. Owns how they are made, opened and adopted; a tenant may have put something else in a file's place.
-import { closeSync, constants, fchmodSync, fstatSync, openSync, rmSync } from 'node:fs';
+// descriptor. Owns how they are made, found again and put right; a tenant may have put something else in a file's place, or
+// taken the room that it needs.
+import { closeSync, constants, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Native } from '../native.ts';
+import { type Grant, isOfPod } from './grant.ts';
 
 /** A page that may be written. Of a pod it is opened for each writing: its file system is read-only at all other times. */
 export type PageFile = {
   write<T>(use: (fd: number) => T): T;
   close(): void;
 };
+
+export type GrantFiles = {
+  page: PageFile;
+  readonly ledgerPath: string;
+  /** Of a file that is empty for good while there is none. */
+  ledgerFd: number;
+};
+
+/** Volumes of pods: where the kubelet wants them, and how they are written to. */
+export type Volumes = {
+  /** Idempotent; what is in a ledger stays. */
+  mount(target: string, containers: readonly string[], ledgerBytes: number, libraries: readonly string[]): void;
+  isMounted(target: string): boolean;
+  /** Names of the containers that it was made for. */
+  containers(target: string): readonly string[];
+  withWritable<T>(target: string, write: () => T): T;
+  pagePath(target: string, container: string): string;
+  ledgerPath(target: string, container: string): string;
+};
+
+/** Processes that one container can have on GPUs at a time; more than that cannot start CUDA. */
+export const SLOTS = 1024;
 
 /** A new file of that mode, whatever lay there and whatever the umask is. */
 export function makeFile(path: string, mode: number): number {
@@ -27,7 +53,7 @@ export function openFile(path: string): number {
 export const heldPage = (fd: number): PageFile => ({ write: (use) => use(fd), close: () => closeSync(fd) });
 
 /** `within` makes the file system writable for the time of one call. */
-export function reopenedPage(path: string, within: <T>(write: () => T) => T): PageFile {
+function reopenedPage(path: string, within: <T>(write: () => T) => T): PageFile {
   return {
     write: (use) =>
       within(() => {
@@ -39,5 +65,137 @@ export function reopenedPage(path: string, within: <T>(write: () => T) => T): Pa
         }
       }),
     close: () => {},
+  };
+}
+
+/** What the native part says of a page that cannot be this grant's. */
+const OF_ANOTHER_SIZE = /its size is not to change/;
+
+/** Reads as a ledger cut to nothing, and takes no page. */
+const openNothing = (): number => openSync('/dev/null', constants.O_RDWR);
+
+/** Every step, whatever becomes of the others; then the first failure, if there was one. */
+export function allOf(...steps: readonly (() => void)[]): void {
+  const failures = steps.flatMap((step) => {
+    try {
+      step();
+      return [];
+    } catch (error) {
+      return [error];
+    }
+  });
+  if (failures.length > 0) throw failures[0];
+}
+
+export type FileKeeper = {
+  /** What is there, as it is; processes have it mapped, and mounts hold it. Whatever is missing or wrong is put right later. */
+  open(grant: Grant, folder: string): GrantFiles;
+  /**
+   * Makes what is missing, gives an empty ledger its size, and writes the page. Throws where that cannot be done now; what is
+   * open stays open, and it can be tried again.
+   */
+  putRight(grant: Grant, folder: string, files: GrantFiles): void;
+  writePage(grant: Grant, files: GrantFiles): void;
+};
+
+export function createFileKeeper(options: {
+  readonly native: Native;
+  readonly volumes: Volumes | undefined;
+  readonly pageOf: (grant: Grant) => Parameters<Native['writePage']>[1];
+  readonly onProblem: (text: string) => void;
+}): FileKeeper {
+  const { native, volumes, pageOf, onProblem } = options;
+
+  const placeOf = ({ owner, container }: Grant, folder: string) => {
+    if (!isOfPod(owner)) {
+      return { pagePath: join(folder, 'limits'), ledgerPath: join(folder, 'ledger'), within: undefined };
+    }
+    if (!volumes) throw new Error('this agent serves no pods');
+    const { target } = owner;
+    return {
+      pagePath: volumes.pagePath(target, container),
+      ledgerPath: volumes.ledgerPath(target, container),
+      within: <T>(write: () => T) => volumes.withWritable(target, write),
+    };
+  };
+
+  /** The file under that name, once `use` has taken it; a new one where there is none. Whatever else has the name gives way. */
+  const openOrMake = (grant: Grant, path: string, mode: number, use: (fd: number) => void): number => {
+    const attempt = (open: () => number): number => {
+      const fd = open();
+      try {
+        use(fd);
+        return fd;
+      } catch (error) {
+        closeSync(fd);
+        throw error;
+      }
+    };
+    const there = lstatSync(path, { throwIfNoEntry: false });
+    let wrong = 'not a file';
+    if (there?.isFile()) {
+      try {
+        return attempt(() => openFile(path));
+      } catch (error) {
+        // Anything else may pass, and whoever has the file mapped keeps it.
+        if (!OF_ANOTHER_SIZE.test((error as Error).message)) throw error;
+        wrong = (error as Error).message;
+      }
+    }
+    if (there) onProblem(`grant ${grant.id}: a new file takes the place of ${path}: ${wrong}`);
+    return attempt(() => makeFile(path, mode));
+  };
+
+  const writePage = (grant: Grant, { page }: Pick<GrantFiles, 'page'>): void => {
+    page.write((fd) => native.writePage(fd, pageOf(grant)));
+  };
+
+  const putLedgerRight = (grant: Grant, files: GrantFiles): void => {
+    if (!fstatSync(files.ledgerFd).isFile()) {
+      const fd = openOrMake(grant, files.ledgerPath, 0o666, () => {}); // any user of the container writes here
+      closeSync(files.ledgerFd);
+      files.ledgerFd = fd;
+    }
+    // Not yet given its size, or cut to nothing by a tenant.
+    if (fstatSync(files.ledgerFd).size === 0) native.initLedger(files.ledgerFd, SLOTS, grant.cards.length);
+  };
+
+  const putPageRight = (grant: Grant, folder: string, files: GrantFiles): void => {
+    const { pagePath, within } = placeOf(grant, folder);
+    const write = (fd: number) => void native.writePage(fd, pageOf(grant));
+    if (within) {
+      within(() => closeSync(openOrMake(grant, pagePath, 0o644, write)));
+      return;
+    }
+    try {
+      writePage(grant, files);
+    } catch {
+      const fd = openOrMake(grant, pagePath, 0o644, write);
+      files.page.close();
+      files.page = heldPage(fd);
+    }
+  };
+
+  return {
+    open(grant, folder) {
+      const { pagePath, ledgerPath, within } = placeOf(grant, folder);
+      const open = (path: string): number => {
+        try {
+          return openFile(path);
+        } catch {
+          return openNothing();
+        }
+      };
+      const page = within ? reopenedPage(pagePath, within) : heldPage(open(pagePath));
+      return { page, ledgerPath, ledgerFd: open(ledgerPath) };
+    },
+    putRight(grant, folder, files) {
+      // The page first: it is what holds the container.
+      allOf(
+        () => putPageRight(grant, folder, files),
+        () => putLedgerRight(grant, files),
+      );
+    },
+    writePage,
   };
 }

@@ -1,24 +1,24 @@
-// Grants on this node and their files: made, adopted after a restart, rewritten in place, taken down. Owns the state folder;
+// Grants on this node: made, adopted after a restart, changed in place, taken down. Owns the books and the state folder;
 // who gets how much is decided elsewhere, what the figures in the files mean by the comparison.
 import { randomBytes } from 'node:crypto';
 import {
   closeSync,
   existsSync,
   fstatSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
   renameSync,
   rmSync,
-  statSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
-import { heldPage, makeFile, openFile, type PageFile, reopenedPage } from './files.ts';
-import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId, podUidOf } from './grant.ts';
+import { allOf, createFileKeeper, type GrantFiles, SLOTS, type Volumes } from './files.ts';
+import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
 
 /** What was measured on a card: the driver profile that pages carry. 0: not measured. */
 export type CardProfile = {
@@ -28,31 +28,16 @@ export type CardProfile = {
 };
 export const UNMEASURED: CardProfile = { contextBytes: 0, granuleBytes: 0, releasesLate: false };
 
-export type LiveGrant = {
-  readonly grant: Grant;
+export type LiveGrant = GrantFiles & {
+  grant: Grant;
   /** State of the grant; of plain ones page and ledger, too. */
   readonly folder: string;
-  readonly page: PageFile;
-  readonly ledgerPath: string;
-  readonly ledgerFd: number;
   gateClosed: boolean;
-};
-
-/** Volumes of pods: where the kubelet wants them, and how they are written to. */
-export type Volumes = {
-  /** Idempotent; what is in a ledger stays. */
-  mount(target: string, containers: readonly string[], ledgerBytes: number, libraries: readonly string[]): void;
-  isMounted(target: string): boolean;
-  withWritable<T>(target: string, write: () => T): T;
-  pagePath(target: string, container: string): string;
-  ledgerPath(target: string, container: string): string;
 };
 
 /** Of one container of a pod. */
 export type PodShare = Omit<Grant, 'id' | 'owner' | 'createdMs'> & { readonly owner: PodOwner };
 
-/** Processes that one container can have on GPUs at a time; more than that cannot start CUDA. */
-export const SLOTS = 1024;
 export const LIBRARIES: readonly string[] = ['libcotenant.so', 'libcotenant-nvml.so'].map((name) =>
   join(BUILD_FOLDER, name),
 );
@@ -61,9 +46,16 @@ export type Registry = {
   list(): readonly LiveGrant[];
   get(id: string): LiveGrant | undefined;
   create(grant: Omit<Grant, 'id'>): LiveGrant;
-  /** All containers with a share of one pod, at the kubelet's word. What is there already is kept, and only written again. */
-  createPod(shares: readonly PodShare[]): void;
-  removePod(podUid: string): void;
+  /**
+   * All containers with a share of one pod, at the kubelet's word. What is there already is kept, and only put right. `inUse`:
+   * the pod has its volume, so its grants are in the books whatever can be done to their files now; else all is made, or
+   * nothing is left of what was not.
+   */
+  createPod(shares: readonly PodShare[], options: { readonly inUse: boolean }): void;
+  /** Has each container that the volume was made for its grant? */
+  holdsAll(podUid: string, target: string): boolean;
+  /** What could not be put right about a grant's files is tried again. */
+  repair(): void;
   /** Gives the grant other amounts on the cards that it has; its processes follow at their next request. */
   resize(id: string, cards: readonly CardGrant[]): LiveGrant;
   remove(id: string): void;
@@ -103,72 +95,64 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       ...profileOf(card.gpuUuid),
     })),
   });
-  const makePage = (path: string, grant: Grant): number => {
-    const fd = makeFile(path, 0o644);
-    native.writePage(fd, pageOf(grant));
-    return fd;
-  };
-  const makeLedger = (path: string, grant: Grant): number => {
-    // Any user of the container writes here; what is written is believed for its own sake only.
-    const fd = makeFile(path, 0o666);
-    native.initLedger(fd, SLOTS, grant.cards.length);
-    return fd;
-  };
-  const adopt = (path: string, grant: Grant, remake: (path: string, grant: Grant) => number): number => {
-    try {
-      return openFile(path);
-    } catch (error) {
-      onProblem(`grant ${grant.id}: a new file takes the place of ${path}: ${(error as Error).message}`);
-      return remake(path, grant);
-    }
-  };
-
-  /** A page of another size or form than the grant's is made anew. */
-  const adoptPage = (path: string, grant: Grant): number => {
-    const fd = adopt(path, grant, makePage);
-    try {
-      native.writePage(fd, pageOf(grant));
-      return fd;
-    } catch (error) {
-      onProblem(`grant ${grant.id}: a new page is made: ${(error as Error).message}`);
-      closeSync(fd);
-      return makePage(path, grant);
-    }
-  };
-
-  const openPlain = (grant: Grant, folder: string): LiveGrant => {
-    const ledgerPath = join(folder, 'ledger');
-    const page = heldPage(adoptPage(join(folder, 'limits'), grant));
-    return { grant, folder, page, ledgerPath, ledgerFd: adopt(ledgerPath, grant, makeLedger), gateClosed: false };
-  };
-
-  /** Files that are there are kept: processes have them mapped, and mounts hold them. */
-  const openOfPod = (grant: Grant, owner: PodOwner, files: Volumes): LiveGrant => {
-    const folder = join(root, grant.id);
-    const { target } = owner;
-    const [pagePath, ledgerPath] = [files.pagePath(target, grant.container), files.ledgerPath(target, grant.container)];
-    const put = (path: string, make: (path: string, grant: Grant) => number) =>
-      existsSync(path) ? adopt(path, grant, make) : make(path, grant);
-    const ledgerFd = put(ledgerPath, makeLedger);
-    // An agent that ended between the two steps of making it.
-    if (fstatSync(ledgerFd).size === 0) native.initLedger(ledgerFd, SLOTS, grant.cards.length);
-    files.withWritable(target, () =>
-      closeSync(existsSync(pagePath) ? adoptPage(pagePath, grant) : makePage(pagePath, grant)),
-    );
-    const page = reopenedPage(pagePath, (write) => files.withWritable(target, write));
-    return { grant, folder, page, ledgerPath, ledgerFd, gateClosed: false };
-  };
-
-  const store = (grant: Grant, folder: string): void => {
+  const storedPath = (folder: string): string => join(folder, 'grant.json');
+  const prepareStored = (grant: Grant, folder: string): { readonly keep: () => void } => {
     mkdirSync(folder, { recursive: true, mode: 0o755 });
-    const path = join(folder, 'grant.json');
+    const path = storedPath(folder);
     writeFileSync(`${path}.new`, formatGrant(grant), { mode: 0o644 });
-    renameSync(`${path}.new`, path);
+    return { keep: () => renameSync(`${path}.new`, path) };
+  };
+  const store = (grant: Grant, folder: string): void => prepareStored(grant, folder).keep();
+
+  const files = createFileKeeper({ native, volumes, pageOf, onProblem });
+  const open = (grant: Grant, folder: string): LiveGrant => ({
+    ...files.open(grant, folder),
+    grant,
+    folder,
+    gateClosed: false,
+  });
+  const putRight = (entry: LiveGrant): void =>
+    allOf(
+      // First on the disk: what the kubelet mounts next must be known after a crash.
+      () => {
+        if (!existsSync(storedPath(entry.folder))) store(entry.grant, entry.folder);
+      },
+      () => files.putRight(entry.grant, entry.folder, entry),
+    );
+  const letGo = (entry: LiveGrant): void => {
+    entry.page.close();
+    closeSync(entry.ledgerFd);
+  };
+
+  /** Of grants in the books whose files are not right, and of those stored that are not in the books: what was said of it. */
+  const notRight = new Map<string, string>();
+  const unread = new Map<string, string>();
+  const trying = (book: Map<string, string>, id: string, what: string, work: () => void): void => {
+    try {
+      work();
+      book.delete(id);
+    } catch (error) {
+      const text = `${what}, and it is tried again: ${(error as Error).message}`;
+      if (book.get(id) !== text) onProblem(text);
+      book.set(id, text);
+    }
+  };
+  const tryPutRight = (entry: LiveGrant): void => {
+    const { id, namespace, pod, container } = entry.grant;
+    trying(notRight, id, `files of ${namespace}/${pod}/${container} (grant ${id}) are not right`, () =>
+      putRight(entry),
+    );
+  };
+  /** In the books whatever its files are like: its processes run, and are held to it from outside. */
+  const adopt = (grant: Grant, folder: string): void => {
+    const entry = open(grant, folder);
+    live.set(grant.id, entry);
+    tryPutRight(entry);
   };
 
   const readStored = (id: string): void => {
     const folder = join(root, id);
-    const path = join(folder, 'grant.json');
+    const path = storedPath(folder);
     const grant = existsSync(path) ? parseGrant(readFileSync(path, 'utf8')) : { wrong: 'grant.json is missing' };
     const drop = (why: string): void => {
       onProblem(`grant ${id} cannot be adopted and is taken down: ${why}`);
@@ -177,25 +161,20 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     if ('wrong' in grant) {
       drop(grant.wrong);
     } else if (!isOfPod(grant.owner)) {
-      live.set(id, openPlain(grant, folder));
+      adopt(grant, folder);
     } else if (!volumes) {
       // Nothing is lost: an agent that serves pods finds it again.
       onProblem(`grant ${id} is of pod ${grant.namespace}/${grant.pod}, and this agent serves no pods`);
     } else if (volumes.isMounted(grant.owner.target)) {
-      live.set(id, openOfPod(grant, grant.owner, volumes));
+      adopt(grant, folder);
     } else {
       // After a reboot; the kubelet asks again for pods that go on.
       drop(`the volume of pod ${grant.namespace}/${grant.pod} is not mounted any more`);
     }
   };
+  const tryRead = (id: string): void => trying(unread, id, `grant ${id} cannot be adopted`, () => readStored(id));
   // Pages and ledgers of running processes are adopted as they are; only the page's own words are written again.
-  for (const id of readdirSync(root)) {
-    try {
-      readStored(id);
-    } catch (error) {
-      onProblem(`grant ${id} cannot be adopted: ${(error as Error).message}`);
-    }
-  }
+  for (const id of readdirSync(root)) tryRead(id);
 
   const found = (id: string): LiveGrant => {
     const entry = live.get(id);
@@ -213,9 +192,30 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
   const remove = (id: string): void => {
     const entry = found(id);
     live.delete(id);
-    entry.page.close();
-    closeSync(entry.ledgerFd);
-    rmSync(entry.folder, { recursive: true, force: true });
+    notRight.delete(id);
+    letGo(entry);
+    try {
+      rmSync(entry.folder, { recursive: true, force: true });
+    } catch (error) {
+      onProblem(`grant ${id} has ended, and its folder stays behind: ${(error as Error).message}`);
+    }
+  };
+
+  /** In the books with all that belongs to it, or nothing of it is left. */
+  const make = (grant: Grant, folder: string, fill = () => {}): LiveGrant => {
+    let entry: LiveGrant | undefined;
+    try {
+      mkdirSync(folder, { recursive: true, mode: 0o755 });
+      fill();
+      entry = open(grant, folder);
+      putRight(entry);
+    } catch (error) {
+      if (entry) letGo(entry);
+      rmSync(folder, { recursive: true, force: true });
+      throw error;
+    }
+    live.set(grant.id, entry);
+    return entry;
   };
 
   return {
@@ -223,57 +223,77 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     get: (id) => live.get(id),
     create(request) {
       const id = randomBytes(6).toString('hex');
-      const grant: Grant = { ...request, id };
       const folder = join(root, id);
-      mkdirSync(folder, { mode: 0o755 });
-      for (const path of LIBRARIES) symlinkSync(path, join(folder, path.slice(BUILD_FOLDER.length + 1)));
-      const ledgerPath = join(folder, 'ledger');
-      const page = heldPage(makePage(join(folder, 'limits'), grant));
-      const created = { grant, folder, page, ledgerPath, ledgerFd: makeLedger(ledgerPath, grant), gateClosed: false };
-      store(grant, folder);
-      live.set(id, created);
-      return created;
+      return make({ ...request, id }, folder, () => {
+        for (const path of LIBRARIES) symlinkSync(path, join(folder, path.slice(BUILD_FOLDER.length + 1)));
+      });
     },
-    createPod(shares) {
+    createPod(shares, { inUse }) {
       const [first] = shares;
       if (!first) return;
       if (!volumes) throw new Error('this agent serves no pods');
       const { target } = first.owner;
       const mostCards = Math.max(...shares.map(({ cards }) => cards.length));
       const names = shares.map(({ container }) => container);
-      volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), LIBRARIES);
+      if (!inUse) volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), LIBRARIES);
       for (const share of shares) {
         const id = podGrantId(share.owner.podUid, share.container);
         const before = live.get(id);
-        if (before) {
-          writing(before, (fd) => native.writePage(fd, pageOf(before.grant)));
-          continue;
-        }
         const grant: Grant = { ...share, id, createdMs: Date.now() };
-        // First on the disk: what the kubelet mounts next must be known after a crash.
-        store(grant, join(root, id));
-        live.set(id, openOfPod(grant, share.owner, volumes));
+        if (inUse && before) {
+          tryPutRight(before);
+        } else if (inUse) {
+          adopt(grant, join(root, id));
+        } else {
+          // Of a volume that was never given, or is not there any more: what it holds open are files of before.
+          if (before) remove(id);
+          make(grant, join(root, id));
+        }
       }
     },
-    removePod(podUid) {
-      for (const { grant } of [...live.values()]) if (podUidOf(grant) === podUid) remove(grant.id);
+    holdsAll: (podUid, target) =>
+      volumes?.containers(target).every((container) => live.has(podGrantId(podUid, container))) ?? false,
+    repair() {
+      for (const id of unread.keys()) {
+        if (live.has(id)) unread.delete(id);
+        else tryRead(id);
+      }
+      for (const id of notRight.keys()) tryPutRight(found(id));
     },
     resize(id, cards) {
       const before = found(id);
       const grant: Grant = { ...before.grant, cards };
-      store(grant, before.folder);
-      before.page.write((fd) => native.writePage(fd, pageOf(grant)));
-      const after: LiveGrant = { ...before, grant };
-      live.set(id, after);
-      return after;
+      // What can fail for want of room comes first; whatever fails, disk, page and books say the same afterwards.
+      const stored = prepareStored(grant, before.folder);
+      try {
+        files.writePage(grant, before);
+        stored.keep();
+      } catch (error) {
+        tryPutRight(before);
+        throw error;
+      }
+      before.grant = grant;
+      return before;
     },
     remove,
     readLedger: (entry) => native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
-    clearLedger: (entry) => native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
+    clearLedger(entry) {
+      try {
+        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length);
+      } catch (error) {
+        notRight.set(entry.grant.id, ''); // cut, and its room taken meanwhile
+        throw error;
+      }
+    },
     isUntouched(entry) {
       const held = fstatSync(entry.ledgerFd);
-      const named = statSync(entry.ledgerPath, { throwIfNoEntry: false });
-      return named !== undefined && named.ino === held.ino && named.dev === held.dev;
+      try {
+        // A link in its place is another file, wherever it leads.
+        const named = lstatSync(entry.ledgerPath);
+        return named.ino === held.ino && named.dev === held.dev;
+      } catch {
+        return false;
+      }
     },
     writeFeedback: (entry, entries) =>
       writing(entry, (fd) => {
@@ -285,10 +305,7 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       for (const entry of live.values()) writing(entry, (fd) => native.writePage(fd, pageOf(entry.grant)));
     },
     close() {
-      for (const entry of live.values()) {
-        entry.page.close();
-        closeSync(entry.ledgerFd);
-      }
+      for (const entry of live.values()) letGo(entry);
       live.clear();
     },
   };

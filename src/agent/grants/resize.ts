@@ -1,7 +1,7 @@
 // A grant that is made smaller while it is in use. What its holder has already is not taken away and not held against it: it
 // stays allowed, and counted on the card, until it is given back. Pure; who stores and writes it is the registry's.
 import type { CardGrant } from '../../placement/place.ts';
-import type { Sample, SampledProcess } from '../sample.ts';
+import { type Sample, type SampledProcess, toldCard } from '../sample.ts';
 
 /** What it may hold without being over its grant. New requests are refused above `limitBytes` all the same. */
 export const allowedBytes = (card: CardGrant): number => Math.max(card.limitBytes, card.heldBytes ?? 0);
@@ -18,8 +18,8 @@ export function resized(card: CardGrant, bytes: number): CardGrant {
  * not answered is no proof of anything given back: whoever holds it still would be stopped for it.
  */
 export function toldBytes(gpuUuid: string, sample: Sample, own: readonly SampledProcess[]): number | undefined {
-  const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
-  if (sample.problem !== undefined || !card?.healthy || !card.lists.includes('compute')) return undefined;
+  const card = toldCard(sample, gpuUuid);
+  if (!card) return undefined;
   const uses = own.flatMap((process) => process.cards.filter((use) => use.card === card.index && use.listed));
   return uses.reduce<number | undefined>(
     (sum, { bytes }) => (sum === undefined || bytes === undefined ? undefined : sum + bytes),

@@ -14,7 +14,6 @@ export type RuntimeContainer = {
   readonly id: string;
   readonly pod_sandbox_id: string;
   readonly name: string;
-  readonly annotations: Readonly<Record<string, string>>;
   readonly mounts: readonly { readonly destination: string; readonly source: string }[];
 };
 

@@ -3,6 +3,7 @@
 // goes on without us, so nothing here waits for anything. Owns the connection and its return after the runtime's restart.
 import { connect, type Socket } from 'node:net';
 import { NRI_PLUGIN } from '../../request/names.ts';
+import { terminationLogBehind } from '../enforcement/last-words.ts';
 import {
   createFrameReader,
   framesOf,
@@ -34,7 +35,7 @@ export type NriContainer = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
-  /** Path on the host of the file that the container sees at its terminationMessagePath. */
+  /** Name of the kubelet's file that the container sees at its terminationMessagePath. */
   readonly terminationLog?: string;
 };
 
@@ -67,18 +68,19 @@ const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no cards. */
 const LONGEST_RETRY_MS = 1000;
 const REGISTER_MS = 5000;
-const TERMINATION_PATH = 'io.kubernetes.container.terminationMessagePath';
 
 export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriContainer {
-  const path = container.annotations[TERMINATION_PATH] ?? '/dev/termination-log';
-  const source = container.mounts.find(({ destination }) => destination === path)?.source;
+  // By what is mounted: where it is mounted is the tenant's choice, who may have mounted something else there.
+  const [terminationLog] = container.mounts.flatMap(
+    ({ source }) => terminationLogBehind(source, pod.uid, container.name) ?? [],
+  );
   return {
     containerId: container.id,
     podUid: pod.uid,
     namespace: pod.namespace,
     pod: pod.name,
     container: container.name,
-    ...(source === undefined ? {} : { terminationLog: source }),
+    ...(terminationLog === undefined ? {} : { terminationLog }),
   };
 }
 

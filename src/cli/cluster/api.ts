@@ -19,7 +19,7 @@ export type Cluster = {
   get<T>(path: string): Promise<Got<T>>;
   /** All objects of a list, page by page. */
   list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<Got<readonly T[]>>;
-  /** Text that the server fetches from somewhere else. No answer in time is a refusal, too, with status 0. */
+  /** Text that the server fetches from somewhere else. No answer in time, or one that is too long, is a refusal of status 0. */
   text(path: string): Promise<Got<string>>;
 };
 
@@ -29,6 +29,8 @@ const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
 const PATIENCE_MS = 15_000;
 const PROXY_PATIENCE_MS = 5000;
 const PAGE = 500;
+/** Of a text that somebody else has written. A node of 16 cards with 50 tenants each tells half of it. */
+const LONGEST_TEXT = 8 * 2 ** 20;
 
 /** Where a kubeconfig would be taken from if none is named; undefined: there is none. */
 export function defaultKubeconfig(): string | undefined {
@@ -73,13 +75,18 @@ export async function connect(file: string | undefined, context: string | undefi
 
 function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
   const base = server.replace(/\/+$/, '');
-  const ask = (path: string, patienceMs: number): Promise<Answer> => {
+  const ask = (path: string, patienceMs: number, most = Number.POSITIVE_INFINITY): Promise<Answer> => {
     const url = new URL(`${base}${path}`);
     const send = url.protocol === 'http:' ? plainRequest : tlsRequest;
     return new Promise((resolve, reject) => {
       const call = send(url, { ...options, method: 'GET', signal: AbortSignal.timeout(patienceMs) }, (response) => {
         const parts: Buffer[] = [];
-        response.on('data', (part: Buffer) => parts.push(part));
+        let length = 0;
+        response.on('data', (part: Buffer) => {
+          length += part.length;
+          if (length > most) response.destroy(new Error(`its answer is longer than ${most / 2 ** 20} MiB`));
+          else parts.push(part);
+        });
         response.on('error', reject);
         response.on('end', () =>
           resolve({ status: response.statusCode ?? 0, body: Buffer.concat(parts).toString('utf8') }),
@@ -123,7 +130,7 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
     },
     async text(path) {
       try {
-        const answer = await ask(path, PROXY_PATIENCE_MS);
+        const answer = await ask(path, PROXY_PATIENCE_MS, LONGEST_TEXT);
         return answer.status === 200 ? { ok: true, value: answer.body } : refusalOf(answer);
       } catch (error) {
         return { ok: false, status: 0, message: whyNot(error, PROXY_PATIENCE_MS) };

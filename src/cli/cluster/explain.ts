@@ -78,7 +78,8 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   const got = grant === undefined ? [] : grantCauses(grant, facts);
   const { nodeName } = pod.spec;
   if (pod.metadata.deletionTimestamp !== undefined) {
-    const since = age(pod.metadata.deletionTimestamp, nowMs);
+    const { deletionTimestamp, deletionGracePeriodSeconds: graceSeconds = 0 } = pod.metadata;
+    const since = age(deletionTimestamp, nowMs + graceSeconds * 1000);
     return whole('terminating', `${who} is being deleted, for ${since}.`, endingOf(pod, facts), stops);
   }
   if (hasEnded(pod)) {

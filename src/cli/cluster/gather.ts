@@ -1,14 +1,14 @@
 // Reads what `inspect` and `why` tell of: nodes, pods, events, and the agents' pages through the API server. Owns which calls
 // are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
+import { CSI_DRIVER } from '../../request/mounts.ts';
+import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../request/names.ts';
 import { UsageError } from '../command.ts';
-import type { Cluster, Refusal } from './api.ts';
+import type { Cluster, Got, Refusal } from './api.ts';
 import type { PodFacts } from './explain.ts';
 import type { ClusterObjects } from './inventory.ts';
 import { type Use, useOf } from './metrics.ts';
-import { type Event, hasEnded, type Node, type Pod } from './objects.ts';
+import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
 
-const AGENTS = 'app.kubernetes.io/name=cotenant,app.kubernetes.io/component=agent';
-const SCHEDULERS = 'app.kubernetes.io/name=cotenant,app.kubernetes.io/component=scheduler';
 const METRICS_PORT = 9837;
 const AT_ONCE = 16;
 const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
@@ -17,9 +17,11 @@ export type Selection = {
   /** Of the context where none was named: what is left to read for whom not all is allowed. */
   readonly namespace: string;
   readonly node?: string | undefined;
+  /** Where Cotenant is installed, if it need not be asked for. */
+  readonly system?: string | undefined;
 };
 
-export async function readCluster(cluster: Cluster, { namespace, node }: Selection): Promise<ClusterObjects> {
+export async function readCluster(cluster: Cluster, { namespace, node, system }: Selection): Promise<ClusterObjects> {
   const notes: string[] = [];
   const nodes = await readNodes(cluster, node, notes);
   const fieldSelector = node === undefined ? ALIVE : `${ALIVE},spec.nodeName=${node}`;
@@ -35,7 +37,7 @@ export async function readCluster(cluster: Cluster, { namespace, node }: Selecti
     ...(nodes ?? []).map(({ metadata }) => metadata.name),
     ...(nodes === undefined ? granted : []),
   ]);
-  return { nodes, pods: pods.value, use: await readUse(cluster, names, notes), notes };
+  return { nodes, pods: pods.value, use: await readUse(cluster, system, names, notes), notes };
 }
 
 async function readNodes(cluster: Cluster, name: string | undefined, notes: string[]): Promise<Node[] | undefined> {
@@ -52,12 +54,44 @@ async function readNodes(cluster: Cluster, name: string | undefined, notes: stri
   return undefined;
 }
 
+/**
+ * Pods of a part of Cotenant. Anybody may label a pod as one, so only those count that are where Cotenant is installed, which
+ * a cluster's administrators say: in the CSIDriver, or whoever asks, by `system`.
+ */
+async function listParts(
+  cluster: Cluster,
+  system: string | undefined,
+  component: 'agent' | 'scheduler',
+  node?: string,
+): Promise<Got<readonly Pod[]>> {
+  let namespace = system;
+  if (namespace === undefined) {
+    const driver = await cluster.get<CsiDriver>(`/apis/storage.k8s.io/v1/csidrivers/${CSI_DRIVER}`);
+    if (!driver.ok && driver.status !== 404) return driver;
+    namespace = driver.ok ? driver.value.metadata.annotations?.[NAMESPACE_ANNOTATION] : undefined;
+  }
+  if (namespace === undefined) {
+    const message = `no CSIDriver ${CSI_DRIVER} says where Cotenant is installed; name the namespace with --system-namespace`;
+    return { ok: false, status: 404, message };
+  }
+  return cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, {
+    labelSelector: `${COMPONENT_LABEL}=${component}`,
+    ...(node === undefined ? {} : { fieldSelector: `spec.nodeName=${node}` }),
+  });
+}
+
 /** Use by node, for those that are asked for and have an agent; nodes without one are left out. */
-async function readUse(cluster: Cluster, nodes: ReadonlySet<string>, notes: string[]): Promise<Map<string, Use>> {
-  const agents = await cluster.list<Pod>('/api/v1/pods', { labelSelector: AGENTS });
+async function readUse(
+  cluster: Cluster,
+  system: string | undefined,
+  nodes: ReadonlySet<string>,
+  notes: string[],
+): Promise<Map<string, Use>> {
+  const agents = await listParts(cluster, system, 'agent');
   if (!agents.ok) {
     notes.push(`Use is not shown: ${said(agents)}.`);
-    const unknown: Use = { known: false, word: 'forbidden', why: said(agents) };
+    const word = agents.status === 403 ? 'forbidden' : 'not asked';
+    const unknown: Use = { known: false, word, why: said(agents) };
     return new Map([...nodes].map((name) => [name, unknown]));
   }
   const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
@@ -90,19 +124,23 @@ async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
 }
 
 /** What explains one pod. Every part but the pod itself may be missing, and is then told in `notes`. */
-export async function readPod(cluster: Cluster, namespace: string, name: string): Promise<PodFacts> {
+export async function readPod(
+  cluster: Cluster,
+  namespace: string,
+  name: string,
+  system: string | undefined,
+): Promise<PodFacts> {
   const notes: string[] = [];
   const home = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
   const got = await cluster.get<Pod>(`${home}/pods/${encodeURIComponent(name)}`);
   if (!got.ok && got.status !== 404) throw new Refused(`pod ${namespace}/${name} cannot be read`, got);
   const pod = got.ok ? got.value : undefined;
-  const tryList = async <T>(path: string, query: Readonly<Record<string, string>>, what: string) => {
-    const list = await cluster.list<T>(path, query);
+  const orNote = <T>(list: Got<readonly T[]>, what: string) => {
     if (!list.ok) notes.push(`${what}: ${said(list)}.`);
     return list.ok ? list.value : undefined;
   };
-  const tryEvents = (fieldSelector: string) =>
-    tryList<Event>(`${home}/events`, { fieldSelector }, 'Events are not told');
+  const tryEvents = async (fieldSelector: string) =>
+    orNote(await cluster.list<Event>(`${home}/events`, { fieldSelector }), 'Events are not told');
   const about = await tryEvents(`involvedObject.name=${name}`);
   const base = { namespace, name, notes, events: about ?? [] };
   if (!pod) {
@@ -111,20 +149,13 @@ export async function readPod(cluster: Cluster, namespace: string, name: string)
   }
   const nodeName = pod.spec.nodeName;
   if (!nodeName) {
-    const schedulers = await tryList<Pod>(
-      '/api/v1/pods',
-      { labelSelector: SCHEDULERS },
-      'Schedulers are not looked at',
-    );
+    const schedulers = orNote(await listParts(cluster, system, 'scheduler'), 'Schedulers are not looked at');
     return { ...base, pod, ...(schedulers ? { schedulers } : {}) };
   }
   const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
   if (!node.ok) notes.push(`Node ${nodeName} is not looked at: ${said(node)}.`);
-  const agents = await tryList<Pod>(
-    '/api/v1/pods',
-    { labelSelector: AGENTS, fieldSelector: `spec.nodeName=${nodeName}` },
-    `The agent of node ${nodeName} is not looked at`,
-  );
+  const found = await listParts(cluster, system, 'agent', nodeName);
+  const agents = orNote(found, `The agent of node ${nodeName} is not looked at`);
   const [agent] = agents ?? [];
   const use = agent && !hasEnded(pod) ? await readPage(cluster, agent) : undefined;
   return {

@@ -67,7 +67,10 @@ function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): stri
   ];
 }
 
-function containerRows({ containers, foreign }: InventoryCard): string[][] {
+function containerRows({ containers, foreign, others }: InventoryCard): string[][] {
+  const byAgent = others
+    ? [['', '', "  by the node's agent", '', number(others.memoryBytes), '', '', percent(others.coresPercent), '', '']]
+    : [];
   const granted = containers.map((one) => [
     '',
     '',
@@ -92,5 +95,5 @@ function containerRows({ containers, foreign }: InventoryCard): string[][] {
     '',
     '',
   ]);
-  return [...granted, ...without];
+  return [...granted, ...byAgent, ...without];
 }

@@ -1,6 +1,6 @@
 // Cards, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which card; how it looks on a
 // screen is inventory-text.ts's business.
-import { needOf } from '../../placement/need.ts';
+import { type CardNeed, needOf } from '../../placement/need.ts';
 import { parseNodeCards } from '../../placement/node-cards.ts';
 import { type PodGrant, parsePodGrant } from '../../placement/pod-grant.ts';
 import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../request/names.ts';
@@ -46,6 +46,8 @@ export type InventoryCard = {
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
   readonly tenants: number;
+  /** Of these sums: given away by the node's agent beyond what annotations say. */
+  readonly others?: CardNeed;
   readonly usedBytes?: number;
   readonly containers: readonly Tenant[];
   /** Use without a grant. */
@@ -133,17 +135,18 @@ function nodeOf(
   if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no cards.`);
   const list = told && !('wrong' in told) ? told : undefined;
   if (use === undefined) notes.push(`No agent runs on node ${name}.`);
-  // What may not be read is no matter of one node, and was said once.
-  else if (!use.known && use.word !== 'forbidden') notes.push(`Use on node ${name} is not known: ${use.why}.`);
+  // What may not be read, or where to look, is no matter of one node, and was said once.
+  else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
+    notes.push(`Use on node ${name} is not known: ${use.why}.`);
   const needs = granted.map(({ grant }) => needOf(grant.containers));
   const uuids = new Set([
     ...(list?.cards ?? []).map((card) => card.gpuUuid),
     ...needs.flatMap((need) => [...need.keys()]),
   ]);
   const cards = [...uuids].map((gpuUuid): InventoryCard => {
-    const { index, model, usableBytes, healthy } = list?.cards.find((card) => card.gpuUuid === gpuUuid) ?? {};
+    const { index, model, usableBytes, healthy, others } = list?.cards.find((card) => card.gpuUuid === gpuUuid) ?? {};
     if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is none of its cards.`);
-    const of = needs.flatMap((need) => need.get(gpuUuid) ?? []);
+    const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
     const usedBytes = use?.known ? use.cards.get(gpuUuid) : undefined;
     return {
       gpuUuid,
@@ -154,6 +157,7 @@ function nodeOf(
       grantedBytes: of.reduce((total, need) => total + need.memoryBytes, 0),
       grantedCoresPercent: of.reduce((total, need) => total + need.coresPercent, 0),
       tenants: of.reduce((total, need) => total + need.tenants, 0),
+      ...(others && { others }),
       ...(usedBytes === undefined ? {} : { usedBytes }),
       containers: granted
         .filter(({ pod }) => shown === undefined || pod.metadata.namespace === shown)

@@ -24,7 +24,7 @@ export type KnownUse = {
 /** `word` fits into a column, `why` is the sentence. */
 export type UnknownUse = {
   readonly known: false;
-  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'no driver';
+  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'not asked' | 'no driver';
   readonly why: string;
 };
 
@@ -33,7 +33,7 @@ export type Use = KnownUse | UnknownUse;
 type Series = { readonly name: string; readonly labels: Readonly<Record<string, string>>; readonly value: number };
 
 const SERIES = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$/;
-const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
+const LABEL = /(?:^|,)([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
 const ESCAPES: Readonly<Record<string, string>> = { n: '\n', '"': '"', '\\': '\\' };
 const CARD_USED = 'cotenant_device_memory_used_bytes';
 const USED = 'cotenant_container_memory_used_bytes';

@@ -8,7 +8,9 @@ export type Metadata = {
   readonly labels?: Readonly<Record<string, string>>;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly creationTimestamp?: string;
+  /** When its grace is over, which lies ahead of the request. */
   readonly deletionTimestamp?: string;
+  readonly deletionGracePeriodSeconds?: number;
   readonly finalizers?: readonly string[];
 };
 
@@ -74,6 +76,8 @@ export type Node = {
   readonly metadata: Metadata;
   readonly status?: { readonly conditions?: readonly Condition[] };
 };
+
+export type CsiDriver = { readonly metadata: Metadata };
 
 export type Event = {
   readonly metadata: Metadata;

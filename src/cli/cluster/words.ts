@@ -13,11 +13,21 @@ export function age(at: string | undefined, nowMs: number): string {
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} d`;
 }
 
-/** One line that does nothing to a terminal: messages of pods and containers are their tenants' texts. */
-export const oneLine = (text: string, most = 1000): string => {
-  const line = text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]+/gu, ' ').trim();
-  return line.length > most ? `${line.slice(0, most)}…` : line;
-};
+const UNPRINTABLE = /[\p{Cc}\p{Cf}\u2028\u2029]+/gu;
+const clipped = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most)}…` : text);
+
+/** One line that does nothing to a terminal: names and messages of pods and containers are their tenants' texts. */
+export const oneLine = (text: string, most = 1000): string => clipped(text.replace(UNPRINTABLE, ' ').trim(), most);
+
+/** The same for one cell of a table, whose blanks at the beginning count. */
+export const oneCell = (text: string, most = 400): string => clipped(text.replace(UNPRINTABLE, ' '), most);
+
+/** JSON for people and programs. Its own escapes leave control characters above 126 as they are. */
+export const jsonText = (value: unknown): string =>
+  JSON.stringify(value, null, 2).replace(/(?!\n)[\p{Cc}\p{Cf}]/gu, (character) => {
+    const units = Array.from({ length: character.length }, (_, at) => character.charCodeAt(at));
+    return units.map((unit) => `\\u${unit.toString(16).padStart(4, '0')}`).join('');
+  });
 
 export function amount(memory: MemoryAmount): string {
   switch (memory.kind) {

@@ -121,7 +121,7 @@ async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListe
   );
   const decider = createDecider(ledger, 'binpack');
   const leadership = {
-    state: () => ({ leads: true, epoch: 1 }) as const,
+    state: () => ({ leads: true, epoch: 1, term: 'a' }) as const,
     ready: Promise.resolve(),
     close: async () => {},
   };

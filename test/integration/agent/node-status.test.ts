@@ -6,11 +6,12 @@ import { KubeConfig, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { type NodePatch, patchOf, startAdvertising } from '../../../src/kube/node-status.ts';
 import type { CardsReading } from '../../../src/placement/node-cards.ts';
+import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
 import { eventually } from '../../support/node.ts';
 
 const cardsOf = (mib: number): CardsReading => ({
   complete: true,
-  heldGpuUuids: [],
+  held: [],
   mostTenantsPerCard: 50,
   cards: [
     {
@@ -105,6 +106,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
       asked += 1;
       return cards;
     },
+    grantTextOf: () => undefined,
     onProblem: (text) => problems.push(text),
     leastBetweenWritesMs: 0,
   });
@@ -145,15 +147,22 @@ test('amounts are written in one go when the Node shows others, and not at all w
   t.deepEqual(problems, []);
 });
 
-test('a card that vanishes under pods is told as not healthy, and its amounts stay', async (t) => {
+test('a card that vanishes under pods is told as not healthy, and its amounts stay; what pods got on top is told', async (t) => {
   const api = await startApi(t);
-  const [held] = cardsOf(100).cards.map(({ gpuUuid }) => gpuUuid);
-  let reading = { ...cardsOf(100), heldGpuUuids: [held ?? ''] };
+  const gpuUuid = cardsOf(100).cards[0]?.gpuUuid ?? '';
+  const granted = (memoryBytes: number) => {
+    const cards = [{ gpuUuid, memoryBytes, limitBytes: memoryBytes, coresPercent: 0 }];
+    return { name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards };
+  };
+  const grantText = formatPodGrant({ epoch: 1, containers: [granted(10)] });
+  const held = [{ podUid: 'p', containers: [granted(10)] }];
+  let reading: CardsReading = { ...cardsOf(100), held };
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
     withSlots: true,
     cards: () => reading,
+    grantTextOf: () => grantText,
     onProblem: t.log,
     leastBetweenWritesMs: 0,
   });
@@ -165,9 +174,14 @@ test('a card that vanishes under pods is told as not healthy, and its amounts st
   const { metadata, status } = api.node();
   t.deepEqual(status?.allocatable, patchOf(cardsOf(100), true).status.allocatable);
   t.regex(metadata?.annotations?.['cotenant.io/cards'] ?? '', /"healthy":false/);
-  reading = { ...reading, heldGpuUuids: [] };
+  t.notRegex(metadata?.annotations?.['cotenant.io/cards'] ?? '', /"others"/);
+  reading = { ...reading, held: [{ podUid: 'p', containers: [granted(30)] }] };
   advertising.changed();
   await patches(api, 3);
+  t.regex(api.node().metadata?.annotations?.['cotenant.io/cards'] ?? '', /"others":\{"memoryBytes":20,/);
+  reading = { ...reading, held: [] };
+  advertising.changed();
+  await patches(api, 4);
   t.is(api.node().status?.allocatable?.['cotenant.io/gpu-memory'], '0');
 });
 
@@ -180,6 +194,7 @@ test('a write that is refused is told with the reason, and made again', async (t
     nodeName: 'node-a',
     withSlots: false,
     cards: () => cardsOf(100),
+    grantTextOf: () => undefined,
     onProblem: (text) => problems.push(text),
   });
   t.teardown(() => advertising.close());

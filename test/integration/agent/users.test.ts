@@ -5,7 +5,7 @@ import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
-import { BUILD, startNode } from '../../support/node.ts';
+import { BUILD, eventually, startNode } from '../../support/node.ts';
 
 const NOBODY = '65534';
 const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');
@@ -25,3 +25,23 @@ testAsRoot('a tenant that gives up root is held to its grant, and not kept from 
   const [refused] = await tell(tenant, `alloc ${1024 * MIB}`);
   t.is(refused, OUT_OF_MEMORY);
 });
+
+testAsRoot(
+  'a tenant that is in hundreds of groups is in its own books, and nothing that it holds passes for a bypass',
+  async (t) => {
+    const node = await startNode(t, '--card', 'l4');
+    const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
+    const groups = Array.from({ length: 500 }, (_, index) => 100_000 + index);
+    const join500 = ['setpriv', `--groups=${groups.join(',')}`];
+    const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi'], [...join500, join(BUILD, 'tests/client')]);
+    await tell(tenant, 'init');
+    await tell(tenant, 'context 0');
+    await tell(tenant, `alloc ${256 * MIB}`);
+    const seen = await eventually(async () => {
+      const container = (await agent.view())?.containers[0];
+      return (container?.usedBytes ?? 0) > 256 * MIB ? container : undefined;
+    }, 'its memory is seen');
+    t.is(seen.bypassBytes, 0);
+    t.is(seen.fence, 'interposer');
+  },
+);

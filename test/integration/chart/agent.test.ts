@@ -13,6 +13,7 @@ import { agent, configurationOf } from '../../../src/cli/agent.ts';
 import { parse } from '../../../src/cli/command.ts';
 import { uninstallCheck } from '../../../src/cli/uninstall-check.ts';
 import { webhook } from '../../../src/cli/webhook.ts';
+import { NAMESPACE_ANNOTATION } from '../../../src/request/names.ts';
 import { ALL, find, type Json, list, NAMESPACE, objectsOf, root, schemaAt, testWithHelm, workloads } from './chart.ts';
 
 const STRICT = {
@@ -95,6 +96,7 @@ testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubele
     fsGroupPolicy: 'None',
     requiresRepublish: false,
   });
+  t.is(String(driver.metadata?.annotations?.[NAMESPACE_ANNOTATION]), NAMESPACE);
   t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
 });
 
@@ -189,7 +191,9 @@ testWithHelm(
     t.is(Number(job.spec?.backoffLimit), 0, 'it fails at the first answer');
     const [container] = list(podOf(objects, 'Job', name)?.containers);
     t.like(container?.securityContext, STRICT);
-    t.deepEqual(list(container?.args).map(String), [uninstallCheck.name]);
+    const [command = '', ...words] = list(container?.args).map(String);
+    t.is(command, uninstallCheck.name);
+    t.like(parse(uninstallCheck, words), { values: { 'system-namespace': NAMESPACE } });
     t.is(String(container?.image), 'cotenant:0.1.0');
     t.is(String(container?.terminationMessagePolicy), 'FallbackToLogsOnError');
     // Where no pod can have the volume there is nothing to ask.

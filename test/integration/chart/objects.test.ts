@@ -2,6 +2,7 @@
 import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts.ts';
 import { nodeCard } from '../../../dashboards/node-card.ts';
+import { COMPONENT_LABEL } from '../../../src/request/names.ts';
 import { parseConfiguration } from '../../../webhook/configuration.ts';
 import {
   ALL,
@@ -113,6 +114,12 @@ testWithHelm(
       t.is(String(metadata?.labels?.['app.kubernetes.io/instance']), 'cotenant');
       t.is(String(metadata?.labels?.owner), 'platform');
     }
+    const renamed = objectsOf(t, { nameOverride: 'gpus', fullnameOverride: 'shared-gpus' });
+    t.deepEqual(
+      workloads(renamed).map(({ spec }) => String(spec?.template?.metadata?.labels?.[COMPONENT_LABEL])),
+      ['agent', 'scheduler', 'webhook'],
+      'what inspect and why select by is the same under other names',
+    );
     for (const { spec } of workloads(objects)) {
       t.like(spec?.template?.metadata, { labels: { team: 'gpu', owner: 'platform' }, annotations: { note: 'x' } });
     }

@@ -100,11 +100,22 @@ testWithHelm('who writes what is said once, and follows the release and the sett
   t.is(sent(values, 'alice'), 1);
 });
 
-testWithHelm('policies are there with the webhook alone, bound, closed, and away from the same namespaces', (t) => {
+testWithHelm('policies are there with what they guard, bound, closed, and away from the same namespaces', (t) => {
   const kinds = (values: object) =>
     objectsOf(t, { ...values }).filter(({ kind }) => String(kind).startsWith('ValidatingAdmissionPolicy'));
-  t.deepEqual(kinds({ webhook: { enabled: false } }), []);
-  t.deepEqual(kinds({ policies: { enabled: false } }), []);
+  const off = { enabled: false };
+  const names = (values: object) =>
+    kinds(values).flatMap(({ kind, metadata }) =>
+      String(kind) === 'ValidatingAdmissionPolicy' ? String(metadata?.name).replace('cotenant-', '') : [],
+    );
+  t.deepEqual(names({}).toSorted(), ['bindings', 'debug', 'grants', 'nodes', 'shares']);
+  t.deepEqual(names({ webhook: off }).toSorted(), ['bindings', 'grants', 'nodes']);
+  t.deepEqual(names({ webhook: null }).toSorted(), ['bindings', 'grants', 'nodes']);
+  for (const without of [{ csi: off }, { agent: off }]) {
+    t.deepEqual(names(without).toSorted(), ['bindings', 'debug', 'grants', 'shares']);
+    t.deepEqual(names({ ...without, webhook: off }), []);
+  }
+  t.deepEqual(kinds({ policies: off }), []);
   const all = kinds({ webhook: { excludedNamespaces: ['kube-system', 'ci'] } });
   t.is(all.length, 10);
   for (const { kind, metadata, spec } of all) {

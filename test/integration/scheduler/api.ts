@@ -22,8 +22,8 @@ export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cu
 export type Api = {
   readonly config: KubeConfig;
   fault: BindingFault;
-  /** What bindings, and lists of pods, wait for before anything is done. */
-  hold: { bindings?: Promise<void>; lists?: Promise<void> };
+  /** What bindings, and lists of pods, wait for before anything is done; and bindings after their connection was cut. */
+  hold: { bindings?: Promise<void>; lists?: Promise<void>; afterCut?: Promise<void> };
   readonly pods: Map<string, V1Pod>;
   readonly bindings: V1Binding[];
   /** Those that were asked for, also where they were not taken. */
@@ -35,7 +35,10 @@ export type Api = {
   addPod(name: string, mib: number, more?: Partial<V1Pod>): V1Pod;
   /** Sends a change of a pod to whoever watches. */
   show(type: 'ADDED' | 'MODIFIED' | 'DELETED', pod: V1Pod): void;
-  lead(holder: string, transitions: number, ageMs?: number): void;
+  /** `uid`: of the Lease. */
+  lead(holder: string, transitions: number, ageMs?: number, uid?: string): void;
+  /** Answers nobody any more. */
+  close(): void;
   /** Ends all watches. */
   hangUp(): void;
 };
@@ -89,13 +92,17 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
       pod.metadata = { ...pod.metadata, resourceVersion: String(version++) };
       send(watchers.pods, type, pod);
     },
-    lead(holder, transitions, ageMs = 0) {
+    lead(holder, transitions, ageMs = 0, uid = 'lease') {
       const renewTime = new Date(Date.now() - ageMs).toISOString() as unknown as NonNullable<
         V1Lease['spec']
       >['renewTime'];
       const spec = { holderIdentity: holder, leaseTransitions: transitions, leaseDurationSeconds: 15, renewTime };
-      lease = { metadata: { name: 'l', namespace: 'ns', resourceVersion: String(version++) }, spec } as V1Lease;
+      lease = { metadata: { name: 'l', namespace: 'ns', uid, resourceVersion: String(version++) }, spec } as V1Lease;
       send(watchers.leases, 'MODIFIED', lease);
+    },
+    close() {
+      server.close();
+      server.closeAllConnections();
     },
     hangUp() {
       for (const each of Object.values(watchers)) {
@@ -125,6 +132,10 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
     api.bindings.push(binding);
     await api.hold.bindings;
     if (api.fault === 'cut-before') return response.destroy();
+    if (api.hold.afterCut) {
+      response.destroy();
+      await api.hold.afterCut;
+    }
     const pod = api.pods.get(name);
     if (api.fault === 'refused' || !pod?.spec || !pod.metadata) return answer(response, 403, failure(403, 'not today'));
     if (pod.spec.nodeName) return answer(response, 409, failure(409, `pod ${name} is already assigned`));
@@ -165,10 +176,7 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
   };
   const server = createServer((request, response) => void handle(request, response));
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.teardown(() => {
-    server.closeAllConnections();
-    server.close();
-  });
+  t.teardown(api.close);
   const { port } = server.address() as AddressInfo;
   api.config.loadFromOptions({
     clusters: [{ name: 'c', server: `http://127.0.0.1:${port}`, skipTLSVerify: true }],

@@ -1,65 +1,19 @@
 // The extender as a whole, called as kube-scheduler calls it, with an API server that fails on demand: who may bind, what is
-// booked while nobody knows whether a binding was written, and who gets in.
-import { execFileSync, spawnSync } from 'node:child_process';
+// evicted, and who gets in. What becomes of bindings is in bindings.test.ts.
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:https';
 import { join } from 'node:path';
 import type { V1Pod } from '@kubernetes/client-node';
-import test, { type ExecutionContext } from 'ava';
+import test from 'ava';
 import { formatPodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
-import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
 import { MIB } from '../../../src/request/quantity.ts';
-import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/scheduler.ts';
-import { seriesOf } from '../../support/agent.ts';
+import { startScheduler } from '../../../src/scheduler/scheduler.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
-import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
-import { type Api, startApi } from './api.ts';
-
-type Answer = { readonly status: number; readonly body: Record<string, unknown> };
-
-async function start(t: ExecutionContext, api: Api, more: Partial<SchedulerOptions> = {}) {
-  const lines: string[] = [];
-  const running = await startScheduler({
-    config: api.config,
-    host: '127.0.0.1',
-    port: 0,
-    healthPort: 0,
-    lease: { namespace: 'ns', name: 'l' },
-    leaseHolder: 'sidecar',
-    hostname: 'pod-a',
-    placement: 'binpack',
-    overbookedAfterMs: 15_000,
-    log: (line) => lines.push(line),
-    ...more,
-  });
-  t.teardown(() => running.close());
-  const health = `http://127.0.0.1:${running.healthPort}`;
-  await eventually(async () => ((await fetch(`${health}/readyz`)).status === 200 ? true : undefined), 'it is ready');
-  const call = async (verb: string, body: unknown): Promise<Answer> => {
-    const text = typeof body === 'string' ? body : JSON.stringify(body);
-    const answer = await fetch(`http://127.0.0.1:${running.port}/${verb}`, { method: 'POST', body: text });
-    return { status: answer.status, body: (await answer.json()) as Record<string, unknown> };
-  };
-  return {
-    lines,
-    call,
-    filter: (name: string, mib: number, nodes: readonly string[]) =>
-      call('filter', {
-        Pod: { metadata: { uid: `uid-${name}`, annotations: { [REQUEST_ANNOTATION]: recordOf(mib) } } },
-        NodeNames: nodes,
-      }),
-    /** undefined: it was bound. */
-    bind: async (name: string, node: string, uid = `uid-${name}`): Promise<unknown> =>
-      (await call('bind', { PodName: name, PodNamespace: 'team', PodUID: uid, Node: node })).body.Error,
-    series: async (name: string, labels: Record<string, string> = {}) =>
-      seriesOf(await (await fetch(`${health}/metrics`)).text(), name, labels),
-  };
-}
-
-type Running = Awaited<ReturnType<typeof start>>;
-const leads = (running: Running) =>
-  eventually(async () => ((await running.series('cotenant_scheduler_leads')) === 1 ? true : undefined), 'it leads');
-const feasible = async (running: Running, mib: number) => (await running.filter('other', mib, ['a'])).body.NodeNames;
+import { uuid } from '../../unit/scheduler/cluster.ts';
+import { startApi } from './api.ts';
+import { feasible, leads, start } from './running.ts';
 
 test('only the replica that holds the Lease binds, with its epoch, and it reads what is bound first', async (t) => {
   const api = await startApi(t, { a: 1000 });
@@ -102,69 +56,6 @@ test('only the replica that holds the Lease binds, with its epoch, and it reads 
   );
 });
 
-test('room is given back when a binding was not written, and stays taken while nobody knows', async (t) => {
-  const api = await startApi(t, { a: 1000 });
-  api.lead('pod-a_1', 0);
-  const running = await start(t, api);
-  await leads(running);
-  for (const name of ['refused', 'cut', 'late', 'blind']) api.addPod(name, 800);
-
-  api.fault = 'refused';
-  t.regex(String(await running.bind('refused', 'a')), /the binding was not taken: .*not today/);
-  t.deepEqual(await feasible(running, 800), ['a']);
-  api.fault = 'cut-before';
-  t.regex(String(await running.bind('cut', 'a')), /the binding was not taken/);
-  t.deepEqual(await feasible(running, 800), ['a']);
-
-  // Written, and the answer lost: asking for the pod tells.
-  api.fault = 'cut-after';
-  t.is(await running.bind('late', 'a'), undefined);
-  t.deepEqual(await feasible(running, 300), []);
-  const late = api.pods.get('late');
-  if (late) api.show('ADDED', late);
-  await eventually(
-    async () => ((await running.series('cotenant_scheduler_bindings_under_way')) === 0 ? true : undefined),
-    'shown',
-  );
-  if (late) api.show('DELETED', late);
-  api.pods.delete('late');
-  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
-
-  // Not even that can be asked: taken, until a list shows what became of it.
-  await running.filter('blind', 800, ['a']);
-  api.fault = 'cut-and-blind';
-  const lists = api.podLists;
-  t.regex(String(await running.bind('blind', 'a')), /the binding was not taken/);
-  await eventually(() => (api.podLists > lists ? true : undefined), 'all pods are listed');
-  t.deepEqual(await feasible(running, 300), []);
-  t.is(await running.bind('blind', 'a'), 'the pod has a grant already');
-});
-
-test('what is being bound is kept when all pods are listed anew meanwhile', async (t) => {
-  const api = await startApi(t, { a: 1000 });
-  api.lead('pod-a_1', 0);
-  const running = await start(t, api);
-  await leads(running);
-  api.addPod('one', 800);
-  const held = Promise.withResolvers<void>();
-  api.hold.bindings = held.promise;
-  const binding = running.bind('one', 'a');
-  await eventually(() => (api.bindings.length > 0 ? true : undefined), 'the binding is on its way');
-  const lists = api.podLists;
-  api.show('ERROR' as 'DELETED', { metadata: {}, spec: { containers: [] } });
-  await eventually(() => (api.podLists > lists ? true : undefined), 'all pods are listed');
-  // A later change is heard only once that list was taken in.
-  const marker = api.addPod('marker', 1, { spec: { containers: [], nodeName: 'a' } });
-  marker.metadata = { ...marker.metadata, annotations: { 'cotenant.io/grant': 'x' } };
-  await eventually(async () => {
-    api.show('ADDED', marker);
-    return (await running.series('cotenant_scheduler_unreadable', { of: 'pods' })) === 1 ? true : undefined;
-  }, 'the list is known');
-  t.deepEqual(await feasible(running, 800), []);
-  held.resolve();
-  t.is(await binding, undefined);
-});
-
 test('who loses the Lease while reading what is bound does not bind', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
@@ -184,6 +75,51 @@ test('who loses the Lease while reading what is bound does not bind', async (t) 
   held.resolve();
   t.is(await binding, 'this replica does not lead any more');
   t.is(api.bindings.length, 0);
+});
+
+test('after a Lease that was deleted and made anew what is bound is read again, whatever its epoch', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  for (const name of ['one', 'two']) api.addPod(name, 300);
+  t.is(await running.bind('one', 'a'), undefined);
+  const lists = api.podLists;
+  api.lead('pod-a_1', 0, 0, 'another');
+  // The watch has heard of it once it has heard of a later one.
+  api.lead('pod-b_1', 0, 0, 'another');
+  await eventually(
+    async () => ((await running.series('cotenant_scheduler_leads')) === 0 ? true : undefined),
+    'it hears that another one leads',
+  );
+  api.lead('pod-a_1', 0, 0, 'a third');
+  await leads(running);
+  t.is(await running.bind('two', 'a'), undefined);
+  t.is(api.podLists, lists + 1);
+});
+
+test('one that cannot listen ends, and says why', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-b_1', 0);
+  const file = join(temporaryFolder(t), 'kubeconfig');
+  writeFileSync(file, api.config.exportConfig());
+  const taken = String(new URL(api.config.getCurrentCluster()?.server ?? '').port);
+  const main = join(import.meta.dirname, '../../../src/cli/main.ts');
+  for (const [port, health] of [
+    [taken, '0'],
+    ['0', taken],
+  ]) {
+    const ports = ['--port', port ?? '', '--host', '127.0.0.1', '--health-port', health ?? ''];
+    const child = spawn(process.execPath, [main, 'scheduler', '--kubeconfig', file, '--lease', 'ns/l', ...ports]);
+    t.teardown(() => child.kill('SIGKILL'));
+    let said = '';
+    child.stderr.on('data', (data) => {
+      said += data;
+    });
+    const [status] = await once(child, 'exit', { signal: AbortSignal.timeout(20_000) });
+    t.regex(said, /EADDRINUSE/);
+    t.is(status, 2, said);
+  }
 });
 
 test('a pod is bound once, as the pod that was asked for, and only where there is room', async (t) => {
@@ -243,16 +179,16 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
     const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
     const pod = api.addPod(name, mib, { spec: { containers: [], nodeName: 'a' }, ...more });
     const annotations = { 'cotenant.io/grant': formatPodGrant({ epoch, containers }) };
-    const ownerReferences = name.startsWith('bare')
-      ? []
-      : [{ apiVersion: 'apps/v1', kind: 'ReplicaSet', name: 'r', uid: 'r', controller: true }];
+    const [apiVersion, kind] = name === 'job' ? ['batch/v1', 'Job'] : ['apps/v1', 'ReplicaSet'];
+    const ownerReferences = name === 'bare' ? [] : [{ apiVersion, kind, name: 'r', uid: 'r', controller: true }];
     pod.metadata = { ...pod.metadata, annotations, ownerReferences };
     return pod;
   };
   const begun = { phase: 'Pending', initContainerStatuses: [{ state: { running: {} } }] } as V1Pod['status'];
   granted('older', 600, 1, {});
   granted('started', 200, 2, { status: begun } as Partial<V1Pod>);
-  granted('bare', 100, 3, {});
+  granted('bare', 50, 3, {});
+  granted('job', 50, 4, {});
   const younger = granted('younger', 700, 2, {});
   // The first one fails.
   api.evictionFault = 500;
@@ -272,20 +208,20 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
     Array(2).fill(['younger', { uid: 'uid-younger', resourceVersion: younger.metadata?.resourceVersion }]),
   );
   const said = `${uuid(0)} of node a is overbooked: `;
-  await eventually(() => (api.events.length === 2 ? true : undefined), 'both are told');
+  await eventually(() => (api.events.length === 3 ? true : undefined), 'all are told');
   t.deepEqual(
     api.events.map(({ involvedObject, type, reason }) => [involvedObject.uid, type, reason]),
-    ['uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOverbooked']),
+    ['uid-job', 'uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOverbooked']),
   );
   t.regex(
     api.events[0]?.message ?? '',
     new RegExp(`^${said}1600 MiB of cotenant.io/gpu-memory are granted, it has 1000`),
   );
-  t.regex(api.events[0]?.message ?? '', /would not be made again, so it is left here/);
-  t.regex(api.events[1]?.message ?? '', new RegExp(`^${said}1500 MiB .* had not started and was evicted`));
+  t.regex(api.events[0]?.message ?? '', /nobody is known to make another in its place, so it is left here/);
+  t.regex(api.events[2]?.message ?? '', new RegExp(`^${said}1500 MiB .* had not started and was evicted`));
   t.like(api.events[0]?.source, { component: 'cotenant-scheduler', host: 'pod-a' });
   await eventually(async () => ((await overbooked()) === 0 ? true : undefined), 'what leaves is not counted');
-  t.is(await displaced('kept'), 1);
+  t.is(await displaced('kept'), 2);
 });
 
 test('what is not the protocol is refused, and nothing of it is taken for an answer', async (t) => {

@@ -1,8 +1,10 @@
 // The real HTTPS server with real TLS clients: what an API server relies on beyond the answers themselves.
 import { once } from 'node:events';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
+import { selfSigned } from '../../../webhook/certificate.ts';
 import { startWebhook, type Webhook, type WebhookOptions } from '../../../webhook/server.ts';
+import { eventually } from '../../support/node.ts';
 import { configured, creation, fixture, sharePod } from '../../unit/webhook/reviews.ts';
 import { connectRaw, post, trusting } from './client.ts';
 
@@ -109,6 +111,52 @@ test('a body of several megabytes is read, and one above eight is refused before
   agent.destroy();
 });
 
+test('large bodies that are being sent leave memory for others: one too many is sent away, usual ones are read', async (t) => {
+  const limits = { largestBytes: 1_000_000, freeBytes: 16_384, sharedBytes: 300_000 };
+  const webhook = await started(t, { limits });
+  const agent = trusting(webhook.certificate);
+  const large = JSON.stringify(creation({ ...sharePod(), padding: 'x'.repeat(200_000) }));
+  t.is((await post(webhook, agent, '/mutate', large)).status, 200);
+  const begin = async () => {
+    const raw = await connectRaw(webhook);
+    raw.socket.write(`POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${large.length}\r\n\r\n`);
+    raw.socket.write(large.slice(0, -1));
+    return raw;
+  };
+  const both = [await begin(), await begin()];
+  await Promise.race(both.map((one) => one.ended));
+  const [lost, kept] = both[0]?.socket.destroyed ? both : both.toReversed();
+  t.regex(lost?.received() ?? '', /^HTTP\/1\.1 503 [\s\S]*retry-after: 1[\s\S]*too many large bodies at once/i);
+  t.like(await post(webhook, agent, '/mutate', large), { status: 503, headers: { connection: 'close' } });
+  t.is((await post(webhook, agent, '/mutate', BODY)).status, 200);
+  t.regex(await webhook.metrics(), /reviews_total\{route="mutate",outcome="overloaded"\} 2\n/);
+
+  kept?.socket.write(large.slice(-1));
+  await kept?.until('"allowed":true');
+  t.is((await post(webhook, agent, '/mutate', large)).status, 200, 'what is answered is no longer held');
+  for (let left = 0; left < 3; left += 1) {
+    const gone = await begin();
+    gone.socket.end();
+    await gone.ended;
+  }
+  t.is((await post(webhook, agent, '/mutate', large)).status, 200, 'nor is what was cut off');
+  agent.destroy();
+});
+
+test('no more connections are held than are allowed, and none that says nothing', async (t) => {
+  const webhook = await started(t, { limits: { connections: 2 }, timeouts: { requestMs: 300 } });
+  const silent = connect(webhook.port, '127.0.0.1');
+  const ended = once(silent, 'close');
+  await once(silent, 'connect');
+  const used = await connectRaw(webhook);
+  await t.throwsAsync(() => connectRaw(webhook), { code: 'ECONNRESET' });
+  silent.resume();
+  await ended;
+  const next = await connectRaw(webhook);
+  t.is(next.socket.getProtocol(), 'TLSv1.3');
+  for (const { socket } of [used, next]) socket.destroy();
+});
+
 test('a connection is reused after six idle seconds, beyond the default of Node and beyond the time for a request', async (t) => {
   const webhook = await started(t, { timeouts: { requestMs: 1_000 } });
   const agent = trusting(webhook.certificate);
@@ -204,6 +252,25 @@ test('while it drains it goes on for everybody, but each answer ends its connect
   await closing;
   await t.throwsAsync(() => connectRaw(webhook), { code: 'ECONNREFUSED' });
   for (const agent of [used, idle, newcomer]) agent.destroy();
+});
+
+test('it drains at once, and ends in its time, while the certificate is looked after by somebody who is stuck', async (t) => {
+  const certificate = selfSigned(['localhost'], new Date());
+  const stuck = async () => ({ certificate, close: () => new Promise<void>(() => {}) });
+  const webhook = await started(t, { certificate: stuck, timeouts: { drainMs: 200, graceMs: 200 } });
+  const agent = trusting(webhook.certificate);
+  const closing = webhook.close();
+  t.like(await post(webhook, agent, '/mutate', BODY), { status: 200, headers: { connection: 'close' } });
+  await eventually(async () => {
+    try {
+      (await connectRaw(webhook)).socket.destroy();
+      return undefined;
+    } catch (error) {
+      return (error as NodeJS.ErrnoException).code === 'ECONNREFUSED' || undefined;
+    }
+  }, 'nobody else is let in');
+  await closing;
+  agent.destroy();
 });
 
 test('a request that never ends does not hold the server longer than its grace', async (t) => {

@@ -145,6 +145,30 @@ test('a grant of two cards is held on each; a card that is out of sight holds no
   );
 });
 
+test('a card is told of where it is healthy and its processes were listed; only then can a container be over on it', (t) => {
+  const cases: [what: string, sample: Parameters<typeof compared>[0], told: boolean, severity: string][] = [
+    ['told', sampleOf([card(0)], [over]), true, 'hard'],
+    ['its processes were not listed', sampleOf([card(0, { lists: ['graphics'] })], [over]), false, 'within'],
+    ['not healthy', sampleOf([card(0, { healthy: false })], [over]), false, 'within'],
+    ['not there', sampleOf([card(1)], []), false, 'within'],
+    ['no cards at all', { ...sampleOf([], []), problem: 'no driver' }, false, 'within'],
+  ];
+  for (const [what, sample, told, severity] of cases) {
+    const [found] = compared(sample, [reading(grantOf('one', 100))], { 11: grant('one') }).containers;
+    t.is(found?.told, told, what);
+    t.is(found?.verdict.severity, severity as never, what);
+  }
+  const both = compared(
+    sampleOf([card(0), card(1, { healthy: false })], [over]),
+    [reading(grantOf('one', 100, [0, 1]))],
+    {
+      11: grant('one'),
+    },
+  );
+  t.like(both.containers[0], { told: false, verdict: { severity: 'hard' } }, 'over on the one that is told of');
+});
+const over = sampledProcess(11, [use(0, { bytes: 200 * MIB })]);
+
 test('what a process held is not counted once the driver no longer lists it; its last activity still is', (t) => {
   const process = sampledProcess(11, [use(0, { listed: false, smPercent: 90, activeUs: 3_000_000, types: 0 })]);
   const state = compared(sampleOf([card(0)], [process]), [reading(grantOf('one', 100))], { 11: grant('one') });

@@ -1,6 +1,6 @@
 // When the enforcer refuses to act: old data, too many stops, figures that do not add up. Whom a stop hits, with real
-// processes, is tested with a real agent; here nobody may be reached at all, so the native part answers with a failure.
-import { mkdtempSync, rmSync } from 'node:fs';
+// processes, is tested with a real agent; here nobody is touched: there is nobody, or one process that takes every signal.
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -10,7 +10,7 @@ import { type Audit, openAudit } from '../../../src/agent/enforcement/record.ts'
 import { heldPage } from '../../../src/agent/grants/files.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
-import type { Native } from '../../../src/agent/native.ts';
+import type { Native, ProcessFacts } from '../../../src/agent/native.ts';
 import { DEFAULT_LADDER } from '../../../src/quota/ladder.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { card, compared, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
@@ -30,6 +30,31 @@ function emptyNode() {
   return { native, touched };
 }
 
+/** In the place of a tenant's: a process that is there for as long as the test runs. */
+const STAND_IN = Number(
+  readdirSync('/proc').find((name) => /^\d+$/.test(name) && ![1, process.pid].includes(Number(name))),
+);
+/** Owners of grants: process 1, whose child the stand-in passes for, and one that is not there. */
+const OWNER = { pid: 1, startTicks: 5, cgroup: '' };
+const NOBODYS = { pid: 2 ** 30, startTicks: 5, cgroup: '' };
+
+/** A /proc in which each grant of OWNER has one process; `signalled`: what it is told each time, and what it answers. */
+function peopledNode(answers: readonly string[] = []) {
+  const signalled: string[] = [];
+  const facts = { state: 'S', command: 'held', cgroup: '', pidNamespace: 1 };
+  const native = {
+    readProcess(pid: number): ProcessFacts | undefined {
+      if (pid === 1) return { ...facts, startTicks: OWNER.startTicks, parent: 0, namespacePid: 1 };
+      return pid === STAND_IN ? { ...facts, startTicks: 77, parent: 1, namespacePid: pid } : undefined;
+    },
+    signalExact(pid: number, startTicks: number, _: string, signal: number): string {
+      signalled.push(`${pid === STAND_IN && startTicks === 77 ? 'stand-in' : pid} ${signal}`);
+      return answers[signalled.length - 1] ?? 'sent';
+    },
+  } as unknown as Native;
+  return { native, signalled };
+}
+
 function registryOf(grants: readonly Grant[]): Registry {
   const live = new Map(
     grants.map((grant): [string, LiveGrant] => [
@@ -42,32 +67,45 @@ function registryOf(grants: readonly Grant[]): Registry {
 
 /** `known`: its ledger knows the process, so that what is too much is no bypass. */
 type Holding = { readonly id: string; readonly mib: number; readonly known?: boolean };
-type Options = { readonly policy?: Partial<EnforcerPolicy>; readonly audit?: Audit; readonly ids?: readonly string[] };
+type Options = {
+  readonly policy?: Partial<EnforcerPolicy>;
+  readonly audit?: Audit;
+  readonly grants?: readonly Grant[];
+  /** Instead of a node without anybody. */
+  readonly people?: Native;
+};
+const NOBODY_THERE = ['one', 'two', 'three'].map((id) => grantOf(id, 100));
+const there = (id: string, more: Partial<Grant> = {}): Grant => grantOf(id, 100, [0], { owner: OWNER, ...more });
 
 /** An enforcer over grants of 100 MiB each. */
-function setUp(t: ExecutionContext, { policy = {}, audit, ids = ['one', 'two', 'three'] }: Options = {}) {
+function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE, people }: Options = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-enforcer-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));
-  const grants = ids.map((id) => grantOf(id, 100));
   const { native, touched } = emptyNode();
   let nowMs = START;
   const kept = audit ?? openAudit(folder, (text) => t.fail(text));
   const enforcer = createEnforcer(
     registryOf(grants),
-    native,
+    people ?? native,
     kept,
     { ...DEFAULT_LADDER, ...ENFORCER_LIMITS, ...policy },
     () => nowMs,
   );
   /** One sample, taken `ageMs` before it is acted upon; what was done: "action grant". */
-  const act = (second: number, holdings: readonly Holding[], ageMs = 0, usedMib?: number): string[] => {
+  const act = (
+    second: number,
+    holdings: readonly Holding[],
+    ageMs = 0,
+    usedMib?: number,
+    more: Parameters<typeof card>[1] = {},
+  ): string[] => {
     nowMs = START + second * 1000;
     const processes = holdings.map(({ mib }, index) => sampledProcess(10 + index, [use(0, { bytes: mib * MIB })]));
     const sum = holdings.reduce((total, { mib }) => total + mib, 0);
     const owners = Object.fromEntries(
       holdings.map(({ id }, index): [number, Owner] => [10 + index, { kind: 'grant', id }]),
     );
-    const sample = sampleOf([card(0, { usedBytes: (usedMib ?? sum) * MIB })], processes, nowMs - ageMs);
+    const sample = sampleOf([card(0, { usedBytes: (usedMib ?? sum) * MIB, ...more })], processes, nowMs - ageMs);
     const state = compared(
       sample,
       grants.map((grant) => {
@@ -120,6 +158,21 @@ test('old data does not call off what fresh data began, either', (t) => {
   t.deepEqual(act(2, cheat), ['kill one']);
 });
 
+test('what the driver does not tell is no memory given back: it neither calms nor counts as released', (t) => {
+  const unlisted = { lists: ['graphics'] };
+  const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
+  t.deepEqual(act(0, cheat), ['warn one']);
+  t.deepEqual(act(1, [], 0, 500, unlisted), []);
+  t.deepEqual(act(2, cheat), ['kill one'], 'the second fresh one');
+  t.deepEqual(act(3, [], 0, 500, unlisted), []);
+  t.deepEqual(act(4, [], 0, 500, { healthy: false }), []);
+  t.deepEqual(act(5, cheat), ['stuck one'], 'it was there all the time');
+  const other = setUp(t);
+  t.deepEqual(other.act(0, cheat), ['warn one']);
+  t.deepEqual(other.act(1, cheat), ['kill one']);
+  t.deepEqual(other.act(2, []), ['released one']);
+});
+
 test('a refusal is written down at most every ten seconds, with its reason', (t) => {
   const { act, audit } = setUp(t);
   act(0, cheat);
@@ -136,7 +189,8 @@ test('a refusal is written down at most every ten seconds, with its reason', (t)
 });
 
 test('no more containers than the rate are stopped within a minute; who waits is stopped after it', (t) => {
-  const { act, audit } = setUp(t, { policy: { mostStopsPerMinute: 2 } });
+  const grants = ['one', 'two', 'three'].map((id) => there(id));
+  const { act, audit } = setUp(t, { policy: { mostStopsPerMinute: 2 }, grants, people: peopledNode().native });
   const all = ['one', 'two', 'three'].map((id, index) => ({ id, mib: 900 - index * 100 }));
   act(0, all);
   t.deepEqual(act(1, all), ['kill one', 'kill two', 'refuse three']);
@@ -149,6 +203,107 @@ test('no more containers than the rate are stopped within a minute; who waits is
       `${second} s`,
     );
   t.deepEqual(act(61, left), ['kill three']);
+});
+
+test('a stop that reaches nobody uses up none of the rate', (t) => {
+  const grants = [there('gone', { owner: NOBODYS }), there('other', { owner: NOBODYS }), there('held')];
+  const { act } = setUp(t, {
+    policy: { mostStopsPerMinute: 1 },
+    grants,
+    people: peopledNode(['refused: no', 'sent']).native,
+  });
+  const all = ['gone', 'other', 'held'].map((id, index) => ({ id, mib: 900 - index * 100 }));
+  act(0, all);
+  t.deepEqual(act(1, all), ['kill gone', 'kill other', 'kill held'], 'the last one is refused by the kernel');
+  act(2, []);
+  act(3, all);
+  t.deepEqual(act(4, all), ['kill gone', 'kill other', 'kill held']);
+  act(5, []);
+  act(6, all);
+  t.deepEqual(act(7, all), ['refuse gone', 'refuse other', 'refuse held'], 'the one that was reached has used it up');
+});
+
+test('decoys that are stopped over and over keep neither their own cheat nor another namespace from being stopped', (t) => {
+  const grants = [
+    ...['decoy-1', 'decoy-2'].map((id) => there(id, { namespace: 'team' })),
+    there('cheat', { namespace: 'team' }),
+    there('stranger', { namespace: 'elsewhere' }),
+  ];
+  const { act, audit } = setUp(t, { grants, people: peopledNode().native });
+  const decoys = ['decoy-1', 'decoy-2'].map((id) => ({ id, mib: 5000 }));
+  const quiet = [
+    { id: 'cheat', mib: 300 },
+    { id: 'stranger', mib: 200 },
+  ];
+  // They hold too much for two samples, are stopped, are started anew.
+  const done = (from: number, to: number, others: readonly Holding[]) => {
+    const kills: string[] = [];
+    for (let second = from; second < to; second += 3) {
+      for (const [index, holdings] of [decoys, decoys, []].entries())
+        kills.push(...act(second + index, [...holdings, ...others]).filter((what) => what.startsWith('kill')));
+    }
+    return kills;
+  };
+  t.deepEqual(done(0, 20, []), ['kill decoy-1', 'kill decoy-2', 'kill decoy-1', 'kill decoy-2']);
+  t.regex(audit.recent().at(-1)?.result ?? '', /^4 containers were stopped .* is for those that were not$/);
+  t.deepEqual(done(21, 24, quiet), ['kill cheat', 'kill stranger']);
+});
+
+test('one namespace leaves room for others, however many containers it has', (t) => {
+  const many = Array.from({ length: 8 }, (_, index) => there(`many-${index}`, { namespace: 'team' }));
+  const grants = [...many, there('stranger', { namespace: 'elsewhere' })];
+  const { act, audit } = setUp(t, { grants, people: peopledNode().native });
+  const all = grants.map(({ id }, index) => ({ id, mib: 1000 - index * 100 }));
+  act(0, all);
+  const done = act(1, all);
+  t.deepEqual(
+    done.filter((what) => what.startsWith('kill')),
+    [...many.slice(0, 5).map(({ id }) => `kill ${id}`), 'kill stranger'],
+  );
+  t.is(
+    audit.recent().find(({ action }) => action === 'refuse')?.result,
+    '5 containers of its namespace were stopped within a minute',
+  );
+});
+
+test('who waits longest is stopped first, however much worse those are that come later', (t) => {
+  const grants = ['later', 'first', 'waiting'].map((id) => there(id));
+  const { act } = setUp(t, { policy: { mostStopsPerMinute: 1 }, grants, people: peopledNode().native });
+  const both = [
+    { id: 'first', mib: 900 },
+    { id: 'waiting', mib: 500 },
+  ];
+  act(0, both);
+  t.deepEqual(act(1, both), ['kill first', 'refuse waiting']);
+  const late = [
+    { id: 'waiting', mib: 500 },
+    { id: 'later', mib: 5000 },
+  ];
+  act(59, late);
+  t.deepEqual(
+    act(60.9, late).filter((what) => what.startsWith('kill')),
+    [],
+  );
+  t.deepEqual(
+    act(61.1, late).filter((what) => what.startsWith('kill')),
+    ['kill waiting'],
+  );
+});
+
+test('a process that got its signal is not sent another one while it ends; one that had moved is', (t) => {
+  const cases: [answers: string[], signals: number][] = [
+    [['sent'], 1],
+    [['refused: no'], 1],
+    [['moved', 'moved', 'sent'], 3],
+    [Array(20).fill('moved'), 10],
+  ];
+  for (const [answers, signals] of cases) {
+    const { native, signalled } = peopledNode(answers);
+    const { act } = setUp(t, { grants: [there('one')], people: native });
+    act(0, cheat);
+    t.deepEqual(act(1, cheat), ['kill one']);
+    t.deepEqual(signalled, Array(signals).fill('stand-in 9'));
+  }
 });
 
 test('figures that do not add up stop nobody: more is told for processes than for the card', (t) => {
@@ -169,11 +324,12 @@ test('figures that do not add up stop nobody: more is told for processes than fo
 });
 
 test('a stop of before a restart counts for the cool-down and the rate', (t) => {
-  const first = setUp(t, { policy: { mostStopsPerMinute: 1 } });
+  const people = { grants: ['one', 'two'].map((id) => there(id)), people: peopledNode().native };
+  const first = setUp(t, { policy: { mostStopsPerMinute: 1 }, ...people });
   first.act(0, cheat);
   t.deepEqual(first.act(1, cheat), ['kill one']);
   const audit = openAudit(first.folder, (text) => t.fail(text));
-  const second = setUp(t, { policy: { mostStopsPerMinute: 1 }, audit });
+  const second = setUp(t, { policy: { mostStopsPerMinute: 1 }, audit, ...people });
   const soft = [{ id: 'one', mib: 180, known: true }];
   const done = Array.from({ length: 29 }, (_, index) => second.act(2 + index, soft)).flat();
   t.deepEqual(done, ['warn one'], 'left alone in its cool-down');

@@ -109,3 +109,43 @@ test('a process of another PID namespace is dead only by the word of somebody wh
   const locked = { ...elsewhere, locked: true };
   t.is(roundOf(ledgerOf([locked]), { ...living, isAliveInside: inside(false) }).dead.size, 0, 'its lock is held');
 });
+
+/** 1024 slots that a tenant made up, each other than the last time it was looked at. */
+const madeUp = (turn: number, more: Partial<LedgerSlot> = {}): LedgerSlot[] =>
+  Array.from({ length: 1024 }, (_, index) =>
+    slot(11, [held], { index, stamp: BigInt(turn * 2000 + index + 1), locked: false, ...more }),
+  );
+
+test('of slots that a tenant makes up, few are looked for at a time', (t) => {
+  for (const pidNamespace of [PID_NAMESPACE, 5]) {
+    let asked = 0;
+    const look = () => {
+      asked += 1;
+      return true;
+    };
+    const living = { ownPidNamespace: PID_NAMESPACE, isAlive: look, isAliveInside: look };
+    roundOf(ledgerOf(madeUp(1, { pidNamespace })), living);
+    t.is(asked, 64);
+  }
+});
+
+test('few rows are taught at a time, those that are no news not at all, and in the end all of them', (t) => {
+  const slots = madeUp(1, { locked: true });
+  const told = new Set<number>();
+  const sizes = Array.from({ length: 5 }, () => {
+    const taught = feedbackOf(
+      input({ before: round(slots), after: round(slots) }),
+      ({ slot: index }) => !told.has(index),
+    );
+    for (const { slot: index } of taught) told.add(index);
+    return taught.length;
+  });
+  t.deepEqual(sizes, [256, 256, 256, 256, 0]);
+});
+
+test('a process whose pid inside could not be read is known by its namespace and start time', (t) => {
+  const { namespacePid: _, ...nameless } = process;
+  t.is(feedbackOf(input({ processes: [nameless] }))[0]?.residualBytes, 50 * MIB);
+  t.deepEqual(feedbackOf(input({ processes: [{ ...nameless, startTicks: 111 }] })), []);
+  t.deepEqual(feedbackOf(input({ processes: [{ ...nameless, pidNamespace: 1 }] })), []);
+});

@@ -1,10 +1,11 @@
 // The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and never
 // through a link.
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { createLastWords, terminationLogOf, writeLastWords } from '../../../src/agent/enforcement/last-words.ts';
+import { createLastWords, writeLastWords } from '../../../src/agent/enforcement/last-words.ts';
 import { eventually } from '../../support/node.ts';
 import { grantOf } from './node.ts';
 
@@ -22,42 +23,76 @@ function kubelet(t: ExecutionContext) {
 }
 
 test('the words stand alone in an empty file, and behind what the container wrote itself', (t) => {
-  const { path } = kubelet(t);
-  writeLastWords(path, 'stopped');
+  const { folder, path } = kubelet(t);
+  writeLastWords(folder, '0a1b2c3d', 'stopped');
   t.is(readFileSync(path, 'utf8'), 'stopped');
   writeFileSync(path, 'out of ideas');
-  writeLastWords(path, 'stopped');
+  writeLastWords(folder, undefined, 'stopped');
   t.is(readFileSync(path, 'utf8'), 'out of ideas\nstopped');
 });
 
-test("the file of the container's newest start is the one, and a name that leads elsewhere is none", async (t) => {
-  const { root, folder, path } = kubelet(t);
-  t.is(terminationLogOf(root, UID, 'main'), path);
-  t.is(terminationLogOf(root, UID, 'other'), undefined);
+test("the file is the one that the runtime told, else that of the container's newest start", async (t) => {
+  const { folder, path } = kubelet(t);
   const newer = join(folder, '00000000');
+  const sayIn = (told: string | undefined): string | undefined => {
+    for (const file of [path, newer]) writeFileSync(file, '');
+    writeLastWords(folder, told, 'stopped');
+    return [path, newer].find((file) => readFileSync(file, 'utf8') === 'stopped');
+  };
   // Times of birth are as fine as the kernel's clock: a file of the same moment is made anew.
   await eventually(() => {
     rmSync(newer, { force: true });
-    writeFileSync(newer, '');
-    return terminationLogOf(root, UID, 'main') === newer ? true : undefined;
+    return sayIn(undefined) === newer ? true : undefined;
   }, 'a newer file');
-  symlinkSync('/etc/passwd', join(folder, 'ffffffff'));
-  t.is(terminationLogOf(root, UID, 'main'), newer);
+  t.is(sayIn('0a1b2c3d'), path);
+  t.is(sayIn('12345678'), newer, 'a file that is not there');
 });
 
-test('nothing is written through a link or into something that is no file, and that is told', (t) => {
+test("nothing is opened but a file in the kubelet's own folder, whatever name is told, and what fails is told", (t) => {
   const { root, folder, path } = kubelet(t);
   const target = join(root, 'target');
   writeFileSync(target, '');
-  symlinkSync(target, join(folder, 'link'));
-  t.throws(() => writeLastWords(join(folder, 'link'), 'stopped'), { code: 'ELOOP' });
-  t.is(readFileSync(target, 'utf8'), '');
+  symlinkSync(target, join(folder, 'ffffffff'));
+  mkdirSync(join(folder, 'eeeeeeee'));
+  execFileSync('mkfifo', [join(folder, 'dddddddd')]);
+  writeFileSync(join(folder, 'notes'), '');
   const problems: string[] = [];
   const say = createLastWords(root, (text) => problems.push(text));
-  say(grant, 'stopped', join(folder, 'link'));
-  t.regex(problems[0] ?? '', /main is stopped without a termination message: ELOOP/);
-  say(grant, 'by name', undefined);
-  t.is(readFileSync(path, 'utf8'), 'by name', 'where the runtime did not tell the file');
+  const told = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
+  for (const name of told) {
+    writeFileSync(path, '');
+    say(grant, 'stopped', name);
+    t.is(readFileSync(path, 'utf8'), 'stopped', name);
+  }
+  t.is(readFileSync(target, 'utf8') + readFileSync(join(folder, 'notes'), 'utf8'), '');
+  t.deepEqual(problems, []);
+  rmSync(path);
+  say(grant, 'stopped', 'ffffffff');
+  t.is(
+    problems.pop(),
+    'local/pod-abc123/main is stopped without a termination message: the kubelet made no file for it',
+  );
   say(grantOf('plain', 1), 'stopped', undefined);
-  t.is(problems.length, 1, 'a plain process has no such file');
+  t.deepEqual(problems, [], 'a plain process has no such file');
+});
+
+test("no link on the way is followed, and no name leads out of the kubelet's folder", (t) => {
+  const { root, folder, path } = kubelet(t);
+  const problems: string[] = [];
+  const say = createLastWords(root, (text) => problems.push(text));
+  const elsewhere = join(root, 'elsewhere');
+  renameSync(folder, elsewhere);
+  symlinkSync(elsewhere, folder);
+  say(grant, 'stopped', undefined);
+  t.regex(problems[0] ?? '', /main is stopped without a termination message: .* is not the kubelet's folder/);
+  say({ ...grant, container: '../../../elsewhere' }, 'stopped', undefined);
+  t.is(problems.length, 2);
+  t.is(readFileSync(join(elsewhere, '0a1b2c3d'), 'utf8'), '');
+  rmSync(folder);
+  renameSync(elsewhere, folder);
+  const link = `${root}-link`;
+  symlinkSync(root, link);
+  t.teardown(() => rmSync(link));
+  createLastWords(link, (text) => problems.push(text))(grant, 'stopped', undefined);
+  t.is(readFileSync(path, 'utf8'), 'stopped', 'the root itself is what the settings say');
 });

@@ -113,22 +113,35 @@ test('bytes that are none of it never throw, and nothing is kept of a size that 
 });
 
 const POD = { id: 'sandbox', name: 'train', uid: 'uid-1', namespace: 'team' };
+const KUBELET = '/var/lib/kubelet/pods/uid-1/containers';
 const containerNamed = (name: string) => ({
   id: `id-${name}`,
   pod_sandbox_id: 'sandbox',
   name,
-  annotations: {},
-  mounts: [{ destination: '/dev/termination-log', source: `/pods/${name}/log` }],
+  mounts: [{ destination: '/dev/termination-log', source: `${KUBELET}/${name}/0a1b2c3d` }],
 });
 
-test('the termination log is the mount at the path that the container names, or at the usual one', (t) => {
+test("the termination log is the kubelet's own file, wherever it is mounted, and never what a tenant mounts in its place", (t) => {
   const plain = containerNamed('main');
-  t.is(containerOf(POD, plain).terminationLog, '/pods/main/log');
-  t.is(containerOf(POD, { ...plain, mounts: [] }).terminationLog, undefined);
-  const annotations = { 'io.kubernetes.container.terminationMessagePath': '/tmp/last-words' };
-  t.is(containerOf(POD, { ...plain, annotations }).terminationLog, undefined);
-  const mounts = [...plain.mounts, { destination: '/tmp/last-words', source: '/pods/other' }];
-  t.is(containerOf(POD, { ...plain, annotations, mounts }).terminationLog, '/pods/other');
+  const of = (...mounts: [destination: string, source: string][]) =>
+    containerOf(POD, { ...plain, mounts: mounts.map(([destination, source]) => ({ destination, source })) })
+      .terminationLog;
+  t.is(containerOf(POD, plain).terminationLog, '0a1b2c3d');
+  t.is(of(['/tmp/last-words', `${KUBELET}/main/ffffffff`]), 'ffffffff');
+  t.is(of(['/dev/termination-log', '/mnt/nfs'], ['/dev/termination-log', `${KUBELET}/main/ffffffff`]), 'ffffffff');
+  const others = [
+    '/mnt/nfs/file',
+    '/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~nfs/deadbeef',
+    `${KUBELET}/other/deadbeef`,
+    '/var/lib/kubelet/pods/uid-2/containers/main/deadbeef',
+    `${KUBELET}/main/deadbeef/file`,
+    `${KUBELET}/main/`,
+    `${KUBELET}/main/..`,
+    `${KUBELET}/main/etc-hosts`,
+    '',
+  ];
+  t.is(of(), undefined);
+  for (const source of others) t.is(of(['/dev/termination-log', source]), undefined, source);
 });
 
 const proto = new protobuf.Root().loadSync(join(import.meta.dirname, '../../../src/agent/nri/nri.proto'), {

@@ -7,7 +7,7 @@ const [one, two, three] = ['aa', 'bb', 'cc'].map((digits) => digits.repeat(32)) 
 test('what the runtime told counts until it is forgotten, then what the cluster knows', (t) => {
   const book = createContainerBook((id) => (id === three ? { podUid: 'p', container: 'late' } : undefined));
   t.is(book.nameOf(one), undefined);
-  book.tell(one, { podUid: 'p', container: 'main', terminationLog: '/log/1' });
+  book.tell(one, { podUid: 'p', container: 'main', terminationLog: '0000000a' });
   t.like(book.nameOf(one), { podUid: 'p', container: 'main' });
   t.like(book.nameOf(three), { podUid: 'p', container: 'late' });
   book.tell(three, { podUid: 'p', container: 'main' });
@@ -18,14 +18,14 @@ test('what the runtime told counts until it is forgotten, then what the cluster 
 
 test('the newest container of a name is the one that was told last', (t) => {
   const book = createContainerBook(() => undefined);
-  book.tell(one, { podUid: 'p', container: 'main', terminationLog: '/log/1' });
-  book.tell(two, { podUid: 'p', container: 'main', terminationLog: '/log/2' });
+  book.tell(one, { podUid: 'p', container: 'main', terminationLog: '0000000a' });
+  book.tell(two, { podUid: 'p', container: 'main', terminationLog: '0000000b' });
   book.tell(three, { podUid: 'q', container: 'main' });
-  t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '/log/2' });
+  t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '0000000b' });
   t.deepEqual(book.newest('q', 'main'), { id: three });
   t.is(book.newest('p', 'other'), undefined);
   book.tell(one, { podUid: 'p', container: 'main' });
   t.deepEqual(book.newest('p', 'main'), { id: one }, 'told again');
   book.forget(one);
-  t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '/log/2' });
+  t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '0000000b' });
 });

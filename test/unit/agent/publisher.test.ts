@@ -25,8 +25,8 @@ function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRAN
         asked.push(ask);
         return answer;
       },
-      unpublish: (podUid) => ended.push(podUid),
-      holds: () => holds,
+      unpublish: (podUid, target) => ended.push(`${podUid} ${target}`),
+      holds: (podUid, target) => holds && podUid === UID && target === '/t',
     },
     nodeName: 'node-a',
     pods: {
@@ -94,11 +94,15 @@ test('a volume that a pod has is never refused: it is kept, and what is wrong is
   );
   const found = setUp({ read: async () => pod() });
   await found.publisher.publish({ ...ASK, mounted: true });
-  t.is(found.asked.length, 1, 'an agent that lost its books makes them again');
+  t.deepEqual(
+    found.asked.map(({ mounted }) => mounted),
+    [true],
+    'an agent that lost its books makes them again',
+  );
 });
 
 test('a volume that goes takes its grants with it, without a word to the API server', (t) => {
   const { publisher, ended } = setUp({});
   publisher.unpublish({ podUid: UID, target: '/t' });
-  t.deepEqual(ended, [UID]);
+  t.deepEqual(ended, [`${UID} /t`]);
 });

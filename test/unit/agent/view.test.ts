@@ -108,9 +108,18 @@ test('it holds values only, so that it can be sent to a worker', (t) => {
 
 test('when no sample comes nothing is said of now, and what was counted stays', (t) => {
   const before = view(undefined, 3);
-  const stale = staleView(before, 42_400);
+  const stale = staleView(before, 42_400, { abandoned: 2, hung: 0 });
   t.deepEqual([stale.devices, stale.containers, stale.foreign], [[], [], []]);
-  t.deepEqual(stale.self, { ...SELF, up: false, problem: 'the last sample is 42 s old' });
+  t.deepEqual(stale.self, {
+    ...SELF,
+    up: false,
+    problem: 'the last sample is 42 s old',
+    samplersAbandoned: 2,
+  });
+  t.is(
+    staleView(before, 42_400, { abandoned: 5, hung: 3 }).self.problem,
+    'the last sample is 42 s old; samplers that the driver holds: 3',
+  );
   t.deepEqual(stale.containerTotals, before.containerTotals);
   t.deepEqual(stale.foreignTotals, before.foreignTotals);
   t.deepEqual(stale.recent, before.recent);

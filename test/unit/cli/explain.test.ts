@@ -1,30 +1,26 @@
-// Why a pod is where it is: objects as a Kubernetes 1.36 wrote them (test/fixtures/cluster), some with one thing changed, and
-// the sentences that follow.
+// Why a pod has not started, or is not there at all: the sentences that follow from what is known.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain.ts';
-import type { KnownUse } from '../../../src/cli/cluster/metrics.ts';
-import type { ContainerState, Event, Node, Pod } from '../../../src/cli/cluster/objects.ts';
+import type { Event } from '../../../src/cli/cluster/objects.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import {
+  type Case,
+  FOLDER,
+  facts,
+  granted,
+  NOW,
+  notReady,
+  ready,
+  recorded,
+  STOP,
+  stopped,
+  waiting,
+  withMetadata,
+} from './facts.ts';
 
-const FOLDER = join(import.meta.dirname, '../../fixtures/cluster');
-const NOW = Date.parse('2026-11-21T22:10:00Z');
-const CARD = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
 const OTHER = 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001';
-const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${CARD}, 2900 MiB of it past the interposer; it is stopped`;
-
-const WARNING = `team/cheat/main is over its GPU memory grant: 1100 MiB of 1024 MiB on ${CARD}; it will be stopped if it stays so`;
-
-type Recorded = { readonly pod: Pod; readonly events: readonly Event[]; readonly node: Node };
-
-const recorded = (name: string): Recorded =>
-  JSON.parse(readFileSync(join(FOLDER, `1.36-${name}.json`), 'utf8')) as Recorded;
-const facts = (name: string, more: Partial<PodFacts> = {}): PodFacts => {
-  const { pod, events, node } = recorded(name);
-  const { namespace = '', name: podName } = pod.metadata;
-  return { namespace, name: podName, pod, events, ...(node ? { node } : {}), notes: [], ...more };
-};
 const absent = (name: string): PodFacts => ({
   namespace: 'team',
   name,
@@ -33,66 +29,14 @@ const absent = (name: string): PodFacts => ({
   notes: [],
 });
 
-const withMetadata = (pod: Pod, more: Partial<Pod['metadata']>): Pod => ({
-  ...pod,
-  metadata: { ...pod.metadata, ...more },
-});
-const withState = (pod: Pod, state: ContainerState): Pod => ({
-  ...pod,
-  status: { ...pod.status, containerStatuses: [{ name: 'main', restartCount: 0, state }] },
-});
 const saying = (events: readonly Event[], message: string): Event[] => events.map((event) => ({ ...event, message }));
-const notReady: Pod = {
-  metadata: { name: 'cotenant-agent-x7k2p', namespace: 'cotenant-system' },
-  spec: { nodeName: 'node-1', containers: [{ name: 'node' }] },
-  status: {
-    phase: 'Running',
-    conditions: [
-      {
-        type: 'Ready',
-        status: 'False',
-        reason: 'ContainersNotReady',
-        message: 'containers with unready status: [node]',
-        lastTransitionTime: '2026-11-21T22:06:00Z',
-      },
-    ],
-  },
-};
-const ready: Pod = { ...notReady, status: { phase: 'Running', conditions: [{ type: 'Ready', status: 'True' }] } };
-const lostNode = (node: Node): Node => ({
-  ...node,
-  status: {
-    conditions: [
-      {
-        type: 'Ready',
-        status: 'Unknown',
-        reason: 'NodeStatusUnknown',
-        message: 'Kubelet stopped posting node status.',
-        lastTransitionTime: '2026-11-21T22:08:00Z',
-      },
-    ],
-  },
-});
-const use = (fence: string): KnownUse => ({
-  known: true,
-  cards: new Map(),
-  containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: CARD, usedBytes: 3320 * 2 ** 20, fence }],
-  foreign: [],
-});
-
-const waiting = recorded('waiting-for-volume');
-const stopped = recorded('stopped');
-const running = recorded('running');
-const bound = '2026-11-21T22:05:12Z';
-const granted = (what: string) => `  ${bound} main was granted ${what}`;
 const asked = '  main asks for 30720 MiB and 25 % of the compute of one card.';
 const onOther = `1024 MiB and 25 % of the compute of GPU 1 (NVIDIA A10, ${OTHER}).`;
-const onCard = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${CARD})`;
 const WAITS = 'team/mounts is bound to node node-1 and waits: none of its containers runs.';
 const policy = (name: string) =>
   `pods "${name}" is forbidden: ValidatingAdmissionPolicy 'cotenant-pods' with binding 'cotenant-pods' denied request: pods with cotenant.io resources want the webhook of Cotenant.`;
 
-const CASES: readonly (readonly [name: string, of: PodFacts, lines: readonly string[]])[] = [
+const CASES: readonly Case[] = [
   [
     'a pod that its ReplicaSet could not create, because of a policy: many events, one sentence',
     absent('refused-587866dfb9-t9s9k'),
@@ -298,130 +242,6 @@ const CASES: readonly (readonly [name: string, of: PodFacts, lines: readonly str
     ],
   ],
   [
-    'a pod that runs, and what holds its limit',
-    facts('running', { agents: [ready], use: use('interposer') }),
-    [
-      'team/train runs on node node-1.',
-      granted(`${onCard(4096)}; it uses 3320 MiB, and its limit is held by the interposer.`),
-    ],
-  ],
-  [
-    'a pod that runs and is held by nothing',
-    facts('running', { agents: [ready], use: use('none') }),
-    [
-      'team/train runs on node node-1.',
-      granted(`${onCard(4096)}; it uses 3320 MiB, and nothing holds it to its limit.`),
-    ],
-  ],
-  [
-    'a pod that runs on a node that is lost and cannot be looked into',
-    facts('running', { node: lostNode(running.node), notes: ['Agents may not be listed.'] }),
-    [
-      'team/train runs on node node-1.',
-      granted(`${onCard(4096)}.`),
-      '  2026-11-21T22:08:00Z Node node-1 is not ready: Kubelet stopped posting node status.',
-      'Agents may not be listed.',
-    ],
-  ],
-  [
-    'a container that the agent stopped: its last words give card, use and limit',
-    facts('stopped', { agents: [ready] }),
-    [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
-      '  Container main waits: CrashLoopBackOff: back-off 1m20s restarting failed container=main pod=cheat_team(c456a7f1-fe1d-4915-b4d4-0b0fcaa6115c).',
-      `  2026-11-21T22:07:07Z Container main (restarted 4 times so far) ended with exit code 137, stopped by the agent: ${STOP}.`,
-      granted(`${onCard(1024)}.`),
-    ],
-  ],
-  [
-    "the same without last words: the event gives the numbers, and an earlier pod's event is not told",
-    facts('stopped', {
-      agents: [ready],
-      pod: withState(stopped.pod, {
-        terminated: { exitCode: 137, reason: 'Error', finishedAt: '2026-11-21T22:07:07Z' },
-      }),
-      events: [
-        ...stopped.events,
-        ...stopped.events.map((event) => ({
-          ...event,
-          involvedObject: { ...event.involvedObject, uid: '00000000-0000-4000-8000-000000000000' },
-        })),
-      ],
-    }),
-    [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
-      `  2026-11-21T22:07:08Z The agent: ${STOP}.`,
-      '  2026-11-21T22:07:07Z Container main ended with exit code 137, stopped by the agent.',
-      granted(`${onCard(1024)}.`),
-    ],
-  ],
-  [
-    'a container that ended by itself after a warning',
-    facts('stopped', {
-      agents: [ready],
-      pod: withState(stopped.pod, { terminated: { exitCode: 1, reason: 'Error', finishedAt: '2026-11-21T22:07:07Z' } }),
-      events: stopped.events.map((event) => ({ ...event, message: WARNING })),
-    }),
-    [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
-      `  2026-11-21T22:07:08Z The agent: ${WARNING}.`,
-      '  2026-11-21T22:07:07Z Container main ended with exit code 1.',
-      granted(`${onCard(1024)}.`),
-    ],
-  ],
-  [
-    "a container that was killed for host memory is not the agent's",
-    facts('running', {
-      agents: [ready],
-      pod: {
-        ...running.pod,
-        status: {
-          phase: 'Failed',
-          conditions: running.pod.status?.conditions ?? [],
-          containerStatuses: [
-            {
-              name: 'main',
-              restartCount: 0,
-              state: { terminated: { exitCode: 137, reason: 'OOMKilled', finishedAt: '2026-11-21T22:09:00Z' } },
-            },
-          ],
-        },
-      },
-    }),
-    [
-      'team/train has ended (Failed).',
-      '  2026-11-21T22:09:00Z Container main ended with exit code 137 (OOMKilled).',
-      granted(`${onCard(4096)}.`),
-      '  main asks for 4096 MiB and 25 % of the compute of one card.',
-    ],
-  ],
-  [
-    'a pod that cannot go while the agent of its node is down',
-    facts('waiting-for-volume', {
-      agents: [notReady],
-      pod: withState(withMetadata(waiting.pod, { deletionTimestamp: '2026-11-21T22:09:30Z' }), {
-        terminated: { exitCode: 0, reason: 'Completed', finishedAt: '2026-11-21T22:09:30Z' },
-      }),
-    }),
-    [
-      'team/mounts is being deleted, for 30 s.',
-      '  2026-11-21T22:06:00Z The agent of node node-1 (pod cotenant-agent-x7k2p) is not ready: containers with unready status: [node].',
-      '  Its containers have ended, and so has their use of cards; the pod goes when the agent is back and gives its volume up.',
-    ],
-  ],
-  [
-    'a pod that ends, but still runs, and is kept by a finalizer',
-    facts('running', {
-      agents: [ready],
-      pod: withMetadata(running.pod, { deletionTimestamp: '2026-11-21T22:09:58Z', finalizers: ['example.com/hold'] }),
-    }),
-    [
-      'team/train is being deleted, for 2 s.',
-      '  Still running: main.',
-      '  It is kept by the finalizers example.com/hold.',
-    ],
-  ],
-  [
     'annotations that nobody of us wrote',
     facts('pending-silent', {
       pod: withMetadata(recorded('pending-silent').pod, {
@@ -433,21 +253,6 @@ const CASES: readonly (readonly [name: string, of: PodFacts, lines: readonly str
       'team/large is pending for 4 min: no node was chosen for it yet.',
       '  The scheduler cotenant-scheduler has said nothing about it in 4 min: is it running?',
       '  What it asks for cannot be read.',
-    ],
-  ],
-  [
-    'last words that would write on a terminal',
-    facts('stopped', {
-      agents: [ready],
-      events: [],
-      pod: withState(stopped.pod, {
-        terminated: { exitCode: 1, reason: 'Error', message: 'one\u001b[2J\ntwo', finishedAt: '2026-11-21T22:07:07Z' },
-      }),
-    }),
-    [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
-      '  2026-11-21T22:07:07Z Container main ended with exit code 1: one [2J two.',
-      granted(`${onCard(1024)}.`),
     ],
   ],
 ];

@@ -230,6 +230,23 @@ for (const [name, of, note] of ODD) {
   });
 }
 
+test('what the agent of a node has given away itself counts, and has a line', (t) => {
+  const one = node('node-2', [0]);
+  const others = { memoryBytes: 512 * MIB, coresPercent: 10, tenants: 2 };
+  const usableBytes = 22_600 * MIB;
+  const cards = [{ gpuUuid: uuid(0), index: 0, model: 'NVIDIA L4', usableBytes, healthy: true, others }];
+  const annotations = { [CARDS_ANNOTATION]: formatNodeCards({ mostTenantsPerCard: 50, cards }) };
+  const inventory = inventoryOf(
+    objects({
+      nodes: [{ ...one, metadata: { ...one.metadata, annotations } }],
+      pods: [pod('p', 'node-2', [container('main', 1024, [0])])],
+    }),
+  );
+  t.like(inventory.nodes[0]?.cards[0], { grantedBytes: 1536 * MIB, grantedCoresPercent: 35, tenants: 3, others });
+  const line = inventoryLines(inventory, NOW).find((text) => text.includes("by the node's agent"));
+  t.regex(line ?? '', /agent +512 +10%$/);
+});
+
 test('marks what must not be: lost nodes and cards that are granted twice', (t) => {
   const of = objects({
     nodes: [node('node-2', [0, 1], 'Unknown')],
@@ -237,6 +254,17 @@ test('marks what must not be: lost nodes and cards that are granted twice', (t) 
   });
   const line = inventoryLines(inventoryOf(of), NOW).find((text) => text.startsWith('node-2'));
   t.regex(line ?? '', / NODE NOT READY, OVERBOOKED$/);
+});
+
+test("labels of an agent's page are shown as text, whatever is in them", (t) => {
+  const hostile = '\u001b[2J\u009b31m';
+  const page = [
+    'cotenant_up 1',
+    `cotenant_foreign_memory_used_bytes{namespace="team",pod="${hostile}",container="x",gpu_uuid="${uuid(0)}"} 1`,
+  ].join('\n');
+  const lines = inventoryLines(inventoryOf(objects({ use: new Map([['node-2', useOf(page)]]) })), NOW);
+  t.true(lines.some((line) => line.includes('team/ [2J 31m/x')));
+  for (const line of lines) t.notRegex(line, /[\p{Cc}\p{Cf}]/u, JSON.stringify(line));
 });
 
 test('use is read from the page that the agent publishes', async (t) => {
@@ -258,7 +286,7 @@ test('use is read from the page that the agent publishes', async (t) => {
 });
 
 test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
-  const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000));
+  const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000, { abandoned: 0, hung: 0 }));
   t.like(useOf(text), { known: false, word: 'no driver' });
   t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
 });

@@ -2,7 +2,8 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { View, ViewContainer } from '../../../src/agent/view.ts';
-import { actionRows, cardRows, columns, stateOf, tenantRows } from '../../../src/cli/table.ts';
+import { jsonText } from '../../../src/cli/cluster/words.ts';
+import { actionRows, cardRows, columns, nodeLines, stateOf, tenantRows } from '../../../src/cli/table.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { card } from '../agent/node.ts';
 
@@ -78,6 +79,25 @@ test('columns are as wide as their widest cell, on the side that is asked for, w
   );
   t.deepEqual(columns([]), []);
   t.deepEqual(columns([['a', 'b'], ['c']]), ['a  b', 'c']);
+});
+
+test('no text of a tenant is more than text to a terminal', (t) => {
+  const hostile = '\u001b]0;owned\u0007\u001b[2J\u009b31m\r\nnext\u202e';
+  const lines = nodeLines(
+    view({
+      devices: [device({ name: hostile })],
+      containers: [container({ pod: hostile, grantId: hostile })],
+      recent: [{ atMs: 0, action: 'warn', message: hostile, result: 'done' }],
+      self: { ...view({}).self, up: false, problem: hostile },
+    }),
+  );
+  for (const line of lines) t.notRegex(line, /[\p{Cc}\p{Cf}]/u, JSON.stringify(line));
+  t.is(lines.filter((line) => line.includes(']0;owned [2J 31m next')).length, 4);
+  t.deepEqual(columns([['  in', 'b']]), ['  in  b'], 'blanks at the beginning stay');
+  t.is(columns([['x'.repeat(10_000), 'b']])[0]?.length, 400 + '…  b'.length);
+  const json = jsonText({ pod: hostile, more: [1] });
+  t.notRegex(json.replaceAll('\n', ''), /[\p{Cc}\p{Cf}]/u);
+  t.deepEqual(JSON.parse(json), { pod: hostile, more: [1] });
 });
 
 test('in every table each column begins at the same place in every row', (t) => {

@@ -114,7 +114,8 @@ test('a collector that failed once is whole again with the next view', async (t)
 });
 
 test('a stale view says so, keeps what was counted, and tells nothing of now', async (t) => {
-  const { text } = await createPage(ALL)(staleView(exampleView, 31_400));
+  const stale = staleView(exampleView, 31_400, { abandoned: 2, hung: 0 });
+  const { text } = await createPage(ALL)(stale);
   t.is(seriesOf(text, 'cotenant_up'), 0);
   t.is(seriesOf(text, 'cotenant_container_sm_seconds_total', { pod: 'train' }), 12.5);
   t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'cheat' }), 1);
@@ -122,7 +123,8 @@ test('a stale view says so, keeps what was counted, and tells nothing of now', a
     (name) => /^cotenant_(device|container|foreign)_/.test(name) && !name.endsWith('_total'),
   );
   t.deepEqual(gauges, ['cotenant_container_last_kill_timestamp_seconds']);
-  t.is(staleView(exampleView, 31_400).self.problem, 'the last sample is 31 s old');
+  t.is(seriesOf(text, 'cotenant_exporter_samplers_abandoned_total'), 2, 'also what came after the last sample');
+  t.is(stale.self.problem, 'the last sample is 31 s old');
 });
 
 test('what is gone from the view is gone from the page', async (t) => {

@@ -43,6 +43,18 @@ test('grants are added up per card, taken back, and replaced, whatever comes fir
   t.is(ledger.bookingOf('q'), undefined);
 });
 
+test('what the agent of a node has given away itself is counted with the grants of pods', (t) => {
+  const ledger = createLedger();
+  const [one, two] = cards('a', 'b').cards;
+  const others = { memoryBytes: 400, coresPercent: 30, tenants: 2 };
+  ledger.book(booking('p', 'n', 'a', 300));
+  ledger.setNode('n', { ...cards(), cards: one && two ? [{ ...one, others }, two] : [] });
+  t.deepEqual(granted(ledger, 'n'), [
+    [700, 40, 3],
+    [0, 0, 0],
+  ]);
+});
+
 test('books are one object until something changes on their node', (t) => {
   const ledger = createLedger();
   ledger.setNode('n', cards('a'));

@@ -94,6 +94,22 @@ for (const [what, holders, who] of DISPLACED) {
   });
 }
 
+test('what the agent gave away itself takes room like a pod that has started', (t) => {
+  const others = { memoryBytes: 500 * MIB, coresPercent: 0, tenants: 1 };
+  const cards = { ...CARDS, cards: CARDS.cards.map((card) => (card.gpuUuid === 'a' ? { ...card, others } : card)) };
+  const [fits, excess] = [holder('p', 1, { a: 500 }), holder('q', 1, { a: 1 })];
+  t.deepEqual(excessesOf('n', cards, [fits]), []);
+  const ripe = new Set(['a']);
+  t.deepEqual(displacedOn('n', cards, [fits, excess], ripe), [
+    {
+      podUid: 'q',
+      because:
+        'a of node n is overbooked: 1001 MiB of cotenant.io/gpu-memory are granted, 500 MiB of them by the agent of the node, it has 1000 MiB',
+    },
+  ]);
+  t.deepEqual(displacedOn('n', cards, [], ripe), []);
+});
+
 test('from a card that has not been overbooked for long enough nobody goes, and the reason names the card that has', (t) => {
   const holders = [holder('p', 1, { a: 600, b: 600 }), holder('q', 1, { a: 600, b: 600 })];
   t.deepEqual(displacedOn('n', CARDS, holders, new Set()), []);

@@ -1,8 +1,14 @@
 // The two annotations that carry cards over the cluster: one value has one text, and only that text is read.
 import test from 'ava';
 import fc from 'fast-check';
-import { needOf } from '../../../src/placement/need.ts';
-import { formatNodeCards, type NodeCards, parseNodeCards, withMissing } from '../../../src/placement/node-cards.ts';
+import { type CardNeed, needOf } from '../../../src/placement/need.ts';
+import {
+  type CardsReading,
+  cardsToTell,
+  formatNodeCards,
+  type NodeCards,
+  parseNodeCards,
+} from '../../../src/placement/node-cards.ts';
 import { type ContainerGrant, formatPodGrant, type PodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
@@ -22,13 +28,17 @@ const podGrant: fc.Arbitrary<PodGrant> = fc.record({
 const nodeCards: fc.Arbitrary<NodeCards> = fc.record({
   mostTenantsPerCard: fc.integer({ min: 1, max: 1000 }),
   cards: fc.uniqueArray(
-    fc.record({
-      gpuUuid,
-      index: fc.nat(16),
-      model: fc.string({ maxLength: 40 }),
-      usableBytes: fc.nat(2 ** 30),
-      healthy: fc.boolean(),
-    }),
+    fc.record(
+      {
+        gpuUuid,
+        index: fc.nat(16),
+        model: fc.string({ maxLength: 40 }),
+        usableBytes: fc.nat(2 ** 30),
+        healthy: fc.boolean(),
+        others: fc.record({ memoryBytes: fc.nat(2 ** 30), coresPercent: fc.nat(500), tenants: fc.nat(50) }),
+      },
+      { requiredKeys: ['gpuUuid', 'index', 'model', 'usableBytes', 'healthy'] },
+    ),
     { selector: (one) => one.gpuUuid, maxLength: 8 },
   ),
 });
@@ -96,27 +106,81 @@ const cardOf = (digit: number, healthy = true) => ({
   healthy,
 });
 const known: NodeCards = { mostTenantsPerCard: 10, cards: [cardOf(0), cardOf(1), cardOf(2)] };
+const held = (
+  memoryBytes: number,
+  digits: readonly number[],
+  podUid?: string,
+  kind: ContainerGrant['kind'] = 'app',
+) => {
+  const cards = digits.map((digit) => ({ ...oneCard, gpuUuid: cardOf(digit).gpuUuid, memoryBytes, coresPercent: 20 }));
+  return { ...(podUid !== undefined && { podUid }), containers: [{ ...one, kind, cards }] };
+};
+const toTell = (
+  reading: Omit<CardsReading, 'mostTenantsPerCard'>,
+  shown?: NodeCards,
+  texts: Record<string, string> = {},
+) => cardsToTell({ mostTenantsPerCard: 20, ...reading }, shown, (podUid) => texts[podUid]).cards;
 
 test('a card that is missing stays, not healthy, while pods hold grants on it, and then no longer', (t) => {
-  const reading = {
-    mostTenantsPerCard: 20,
-    cards: [cardOf(1)],
-    complete: true,
-    heldGpuUuids: [cardOf(1), cardOf(2)].map((one) => one.gpuUuid),
-  };
-  t.deepEqual(withMissing(reading, known), { mostTenantsPerCard: 20, cards: [cardOf(1), cardOf(2, false)] });
-  t.deepEqual(withMissing({ ...reading, heldGpuUuids: [] }, known), { mostTenantsPerCard: 20, cards: [cardOf(1)] });
-  t.deepEqual(withMissing(reading, undefined), { mostTenantsPerCard: 20, cards: [cardOf(1)] });
+  const reading = { cards: [cardOf(1)], complete: true, held: [held(1, [1, 2], 'p')] };
+  t.deepEqual(toTell(reading, known), [cardOf(1), cardOf(2, false)]);
+  t.deepEqual(toTell({ ...reading, held: [] }, known), [cardOf(1)]);
+  t.deepEqual(toTell(reading), [cardOf(1)]);
+  const tell = cardsToTell({ mostTenantsPerCard: 20, ...reading }, known, () => undefined);
+  t.is(tell.mostTenantsPerCard, 20);
 });
 
 test('while the driver cannot be asked all cards stay, and none is healthy', (t) => {
-  const reading = { mostTenantsPerCard: 10, cards: [], complete: false, heldGpuUuids: [] };
-  t.deepEqual(withMissing(reading, known).cards, [cardOf(0, false), cardOf(1, false), cardOf(2, false)]);
+  const reading = { cards: [], complete: false, held: [] };
+  t.deepEqual(toTell(reading, known), [cardOf(0, false), cardOf(1, false), cardOf(2, false)]);
 });
 
 test('a lost card, which no longer tells its memory, keeps the amount that it had', (t) => {
   const lost = { ...cardOf(1, false), usableBytes: 0 };
-  const reading = { mostTenantsPerCard: 10, cards: [cardOf(0), lost], complete: true, heldGpuUuids: [] };
-  t.deepEqual(withMissing(reading, known).cards, [cardOf(0), cardOf(1, false)]);
-  t.deepEqual(withMissing(reading, undefined).cards, [cardOf(0), lost]);
+  const reading = { cards: [cardOf(0), lost], complete: true, held: [] };
+  t.deepEqual(toTell(reading, known), [cardOf(0), cardOf(1, false)]);
+  t.deepEqual(toTell(reading), [cardOf(0), lost]);
+});
+
+const annotated = (memoryBytes: number) =>
+  formatPodGrant({
+    epoch: 1,
+    containers: [{ ...one, cards: [{ ...oneCard, gpuUuid: cardOf(0).gpuUuid, memoryBytes }] }],
+  });
+const need = (memoryBytes: number, coresPercent = 0, tenants = 0): CardNeed => ({ memoryBytes, coresPercent, tenants });
+const OTHERS: [
+  what: string,
+  held: CardsReading['held'],
+  texts: Record<string, string>,
+  others: (CardNeed | undefined)[],
+][] = [
+  ['nothing is held', [], {}, [undefined, undefined]],
+  ['plain grants count whole', [held(300, [0]), held(50, [0, 1])], {}, [need(350, 40, 2), need(50, 20, 1)]],
+  ['a pod with what its annotation says', [held(300, [0], 'p')], { p: annotated(300) }, [undefined, undefined]],
+  [
+    'a pod that was given more',
+    [held(500, [0], 'p'), held(1, [0])],
+    { p: annotated(300) },
+    [need(201, 20, 1), undefined],
+  ],
+  ['a pod that was given less', [held(100, [0], 'p')], { p: annotated(300) }, [undefined, undefined]],
+  ['a pod that is not known', [held(500, [0], 'p')], {}, [undefined, undefined]],
+  ['a pod whose annotation cannot be read', [held(500, [0], 'p')], { p: '{' }, [undefined, undefined]],
+];
+
+for (const [what, grants, texts, others] of OTHERS) {
+  test(`what the agent gave away beyond annotations is told: ${what}`, (t) => {
+    // What was told before is not told again by itself.
+    const shown = { ...known, cards: known.cards.map((card) => ({ ...card, others: need(7, 7, 7) })) };
+    const reading = { cards: [cardOf(0), cardOf(1)], complete: true, held: grants };
+    const told = toTell(reading, shown, texts).map((card) => card.others);
+    t.deepEqual(told, others);
+  });
+}
+
+test('what an agent of a later version tells besides is passed over, and amounts that are none make no cards', (t) => {
+  const text = formatNodeCards({ mostTenantsPerCard: 10, cards: [{ ...cardOf(0), others: need(5, 1, 1) }] });
+  t.deepEqual(parseNodeCards(text.replace('"others":', '"later":1,"others":')), parseNodeCards(text));
+  for (const wrong of ['"memoryBytes":-5', '"memoryBytes":"5"', '"memory":5'])
+    t.deepEqual(parseNodeCards(text.replace('"memoryBytes":5', wrong)), { wrong: 'cards[0] is not a card' }, wrong);
 });

@@ -171,6 +171,23 @@ test('annotations choose for the whole pod where the rules allow it', (t) => {
   ]);
 });
 
+test('where every share must count in a quota on memory, whole cards and percent are refused, however they are asked for', (t) => {
+  const counted = rules({ allowUncountedMemory: false, templates: { whole: { gpu: 1 } } });
+  const refusal = (amounts: string) =>
+    `spec.containers[0].resources.limits: "${amounts}" is a share whose memory no quota counts, which is not allowed in this namespace; write ${M}, or have allowUncountedMemory switched on`;
+  const G = 'cotenant.io/gpu';
+  const C = 'cotenant.io/gpu-cores';
+  t.deepEqual(outcome(podWith({ [G]: '1' }), counted), [refusal(`${G}: 1`)]);
+  t.deepEqual(outcome(podWith({ [C]: '10' }), counted), [refusal(`${G}: 1, ${C}: 10`)]);
+  t.deepEqual(outcome(podWith({ 'cnvrg.io/metagpu': '50' }), counted), [refusal('cnvrg.io/metagpu: 50')]);
+  t.deepEqual(outcome(podWith({}, { annotations: { 'cotenant.io/template': 'whole' } }), counted), [
+    refusal(`${G}: 1, cotenant.io/template: whole`),
+  ]);
+  for (const limits of [{ [M]: '1Gi' }, { [G]: '2', [M]: '2Gi' }, { 'aliyun.com/gpu-mem': '3' }]) {
+    t.is(requestOf(podWith(limits), counted).containers.length, 1);
+  }
+});
+
 test('an isolation that is on and off at once is refused', (t) => {
   const pod = podWith(
     { 'aliyun.com/gpu-mem': '3' },
@@ -221,6 +238,27 @@ test('a template stands for amounts, for the only container or for those that ar
       ['b', 1],
     ],
   );
+});
+
+test('blanks around names of templates do not count, however many there are', (t) => {
+  const blanks = ' '.repeat(4000);
+  const spaced = requestOf(templated(`${blanks}b =${blanks}small , a= large`, { name: 'a' }, { name: 'b' }), sizes);
+  t.deepEqual(
+    spaced.containers.map(({ name, asked }) => [name, asked['cotenant.io/template']]),
+    [
+      ['a', 'large'],
+      ['b', 'small'],
+    ],
+  );
+  // Whoever tries all ways to split these blanks never comes to an end.
+  const hostile = outcome(templated(`${' '.repeat(8000)}x\ny`, { name: 'a' }), sizes) as string[];
+  t.regex(hostile[0] ?? '', /is no configured template/);
+});
+
+test('an annotation that is absurdly long is refused unread', (t) => {
+  t.deepEqual(outcome(templated(`small${' '.repeat(8188)}`, { name: 'a' }), sizes), [
+    `metadata.annotations["cotenant.io/template"]: "small${' '.repeat(75)}..." is longer than 8192 characters; write a shorter text`,
+  ]);
 });
 
 test('a template that is unclear, unknown or contradicted is refused', (t) => {

@@ -3,7 +3,7 @@ import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/request/quantity.ts';
-import { bindingOf } from '../../../src/scheduler/binder.ts';
+import { bindingOf } from '../../../src/scheduler/binding.ts';
 import { readBoundPod } from '../../../src/scheduler/bound-pods.ts';
 import { createDecider } from '../../../src/scheduler/decide.ts';
 import { filterResult, readBindingRequest, readNodesAsked } from '../../../src/scheduler/protocol.ts';
@@ -158,7 +158,7 @@ test('the binding carries node and grant together, for exactly this pod, and is 
     booking: booked('u', 'a', 0, 600),
     facts: {
       ...{ namespace: '', name: '', resourceVersion: '', epoch: 7, createdMs: 0 },
-      ...{ state: 'waits', hasController: false },
+      ...{ state: 'waits', isMadeAgain: false },
     },
   });
 });
@@ -206,14 +206,26 @@ test('a bound pod is known by whether anything of it has started, whether it is 
     const read = readBoundPod(pod as unknown as V1Pod);
     return read.kind === 'booking' ? read.facts : t.fail();
   };
-  const owner = (controller?: boolean) => ({ ownerReferences: [{ kind: 'x', name: 'x', uid: 'x', controller }] });
+  const owner = (apiVersion: string, kind: string, controller = true) => ({
+    ownerReferences: [{ apiVersion, kind, name: 'x', uid: 'x', controller }],
+  });
   const leaves = { deletionTimestamp: created };
   const waiting = { state: { waiting: {} } };
-  t.deepEqual(facts(owner(true), {}), {
+  t.deepEqual(facts(owner('apps/v1', 'ReplicaSet'), {}), {
     ...{ namespace: 'n', name: 'p', resourceVersion: '5', epoch: 7, createdMs: Date.parse(created) },
-    ...{ state: 'waits', hasController: true },
+    ...{ state: 'waits', isMadeAgain: true },
   });
-  t.like(facts(owner(false), {}), { hasController: false });
+  const owners: [owner: object, isMadeAgain: boolean][] = [
+    [{}, false],
+    [owner('apps/v1', 'ReplicaSet', false), false],
+    [owner('apps/v1', 'StatefulSet'), true],
+    [owner('apps/v1', 'DaemonSet'), true],
+    [owner('v1', 'ReplicationController'), true],
+    [owner('batch/v1', 'Job'), false],
+    [owner('apps.kruise.io/v1beta1', 'StatefulSet'), false],
+    [owner('example.com/v1', 'Notebook'), false],
+  ];
+  for (const [own, isMadeAgain] of owners) t.like(facts(own, {}), { isMadeAgain }, JSON.stringify(own));
   const cases: [status: object, metadata: object, state: 'waits' | 'leaves' | 'started'][] = [
     [{ phase: 'Pending', containerStatuses: [waiting] }, {}, 'waits'],
     [{ phase: 'Pending', containerStatuses: [waiting] }, leaves, 'leaves'],

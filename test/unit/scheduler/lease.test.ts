@@ -4,7 +4,8 @@ import test from 'ava';
 import { judge, type SeenLease, seen } from '../../../src/scheduler/lease.ts';
 
 const WALL = Date.parse('2026-11-21T10:00:00.000Z');
-const lease = (renewedMs: number, holderIdentity = 'pod-a_uuid', leaseTransitions = 3) => ({
+const lease = (renewedMs: number, holderIdentity = 'pod-a_uuid', leaseTransitions = 3, uid = 'uid') => ({
+  metadata: { uid },
   spec: { holderIdentity, leaseTransitions, leaseDurationSeconds: 15, renewTime: new V1MicroTime(WALL + renewedMs) },
 });
 const at = (lease: SeenLease | undefined, monotonicMs: number, wallMs = monotonicMs, hostname = 'pod-a') =>
@@ -12,7 +13,7 @@ const at = (lease: SeenLease | undefined, monotonicMs: number, wallMs = monotoni
 
 test('the replica whose kube-scheduler holds the Lease leads, with its transitions as epoch', (t) => {
   const fresh = seen(lease(0), undefined, 0);
-  t.deepEqual(at(fresh, 1000), { leads: true, epoch: 3 });
+  t.like(at(fresh, 1000), { leads: true, epoch: 3 });
   t.like(at(fresh, 1000, 1000, 'pod-b'), { leads: false, because: 'pod-a_uuid holds the Lease ns/name, not pod-b' });
   t.like(at(fresh, 1000, 1000, 'pod'), { leads: false }, 'a name that only begins alike');
   t.like(at(seen(lease(0, ''), undefined, 0), 1000), { because: 'nobody holds the Lease ns/name, not pod-a' });
@@ -40,4 +41,14 @@ test('seeing the same renewal again makes it no younger; another one does', (t) 
   const text = { spec: { ...lease(0).spec, renewTime: '2026-11-21T10:00:00.000000Z' as unknown as V1MicroTime } };
   t.is(seen(text, first, 9000).seenMs, 0);
   t.deepEqual(at(seen({}, undefined, 0), 0), { leads: false, because: 'nobody holds the Lease ns/name, not pod-a' });
+});
+
+test('a term is another one after another holder, and after the Lease was deleted and its transitions count anew', (t) => {
+  const terms = [lease(0), lease(0, 'pod-a_other'), lease(0, 'pod-a_uuid', 4), lease(0, 'pod-a_uuid', 3, 'new')].map(
+    (one) => {
+      const state = at(seen(one, undefined, 0), 1000);
+      return state.leads && state.term;
+    },
+  );
+  t.is(new Set(terms).size, terms.length, terms.join());
 });

@@ -37,6 +37,21 @@ test('the configuration that the page shows is one, with every setting in it', (
   t.deepEqual(read.value.namespaces.get('research')?.dialects, ['ack', 'metagpu']);
 });
 
+test('a pod that is patched under one setting and judged under another is refused by the field, and never let through', (t) => {
+  const [old, now] = [configured(), configured({ deviceRoute: 'environment' })];
+  for (const [one, other] of [
+    [old, now],
+    [now, old],
+  ]) {
+    const { pod } = answerOf(creation(sharePod()), one);
+    t.true(answerOf(creation(pod), one, 'validate').allowed);
+    t.regex(
+      answerOf(creation(pod), other, 'validate').denial ?? '',
+      /^403 Forbidden: [a-z]+\..* is not what the mutating/,
+    );
+  }
+});
+
 test('the variables that the page says are removed are removed, and the others are not', (t) => {
   const rows = page('webhook.md').split('Variables that are removed')[1]?.split('## ')[0] ?? '';
   const [table = '', after = ''] = rows.split('\n`LD_PRELOAD`');

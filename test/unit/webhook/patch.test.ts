@@ -1,7 +1,15 @@
 import test from 'ava';
 import fc from 'fast-check';
 import jsonpatch from 'jsonpatch';
-import { diff, escapeStep, fieldPath, type Operation, prototypeKeyOnTheWay, prove } from '../../../webhook/patch.ts';
+import {
+  diff,
+  escapeStep,
+  fieldPath,
+  MOST_CHANGES_OF_A_LIST,
+  type Operation,
+  prototypeKeyOnTheWay,
+  prove,
+} from '../../../webhook/patch.ts';
 import { same } from '../../../webhook/same.ts';
 
 test('a patch is as short as the change', (t) => {
@@ -20,6 +28,19 @@ test('a patch is as short as the change', (t) => {
 test('of entries with one name the last ones go', (t) => {
   const before = { list: [{ name: 'x' }, { name: 'x' }, { name: 'y' }] };
   t.deepEqual(diff(before, { list: [{ name: 'x' }, { name: 'y' }] }), [{ op: 'remove', path: '/list/1' }]);
+});
+
+test('a list with very many changes is sent whole, and a list in a list alone where that is enough', (t) => {
+  const entries = (count: number) => Array.from({ length: count }, (_, index) => ({ name: `v${index}` }));
+  const changed = (count: number) => diff({ list: entries(count) }, { list: [] });
+  t.is(changed(MOST_CHANGES_OF_A_LIST).length, MOST_CHANGES_OF_A_LIST);
+  t.deepEqual(changed(MOST_CHANGES_OF_A_LIST + 1), [{ op: 'replace', path: '/list', value: [] }]);
+
+  const before = { list: [{ name: 'a', env: entries(5000) }, { name: 'b' }] };
+  const after = { list: [{ name: 'a', env: [{ name: 'new' }] }, { name: 'b' }] };
+  const operations = diff(before, after);
+  t.deepEqual(operations, [{ op: 'replace', path: '/list/0/env', value: [{ name: 'new' }] }]);
+  t.deepEqual(prove(before, operations, after), { ok: true });
 });
 
 test('keys are escaped so that they come back as they were', (t) => {

@@ -20,11 +20,31 @@ const capabilityRow = (name: string): [object, string] => [
   `spec.containers[0].securityContext.capabilities.add[1]: "${name}" ${LEAVES} out ALL, SYS_ADMIN, SYS_MODULE, SYS_RAWIO, BPF, SYS_PTRACE in a pod with a share of a GPU`,
 ];
 
+const LONG = 'is too long; write at most 1000 entries in a pod with a share of a GPU';
+const named = (count: number, more: object = {}) =>
+  Array.from({ length: count }, (_, index) => ({ name: `n${index}`, ...more }));
+const longRow = (path: string, pod: object): [object, string] => [pod, `${path}: a list of 1001 ${LONG}`];
+
 const REFUSED: Record<string, [pod: object, message: string]> = {
   'a privileged container': [
     sharePod({ securityContext: { privileged: true } }),
     `spec.containers[0].securityContext.privileged: true ${LEAVES} it out in a pod with a share of a GPU`,
   ],
+  'too many variables': longRow('spec.containers[0].env', sharePod({ env: named(1001, { value: '1' }) })),
+  'too many mounts': longRow(
+    'spec.containers[0].volumeMounts',
+    sharePod({ volumeMounts: named(1001, { mountPath: '/data' }) }),
+  ),
+  'too many block devices': longRow(
+    'spec.containers[0].volumeDevices',
+    sharePod({ volumeDevices: named(1001, { devicePath: '/dev/x' }) }),
+  ),
+  'too many volumes': longRow('spec.volumes', sharePod({}, { volumes: named(1001, { emptyDir: {} }) })),
+  'too many init containers': longRow('spec.initContainers', sharePod({}, { initContainers: named(1001) })),
+  'too many variables in a container without a share': longRow(
+    'spec.initContainers[0].env',
+    sharePod({}, { initContainers: [{ name: 'copy', env: named(1001) }] }),
+  ),
   CAP_SYS_ADMIN: capabilityRow('SYS_ADMIN'),
   'CAP_SYS_ADMIN by its kernel name': capabilityRow('CAP_SYS_ADMIN'),
   'CAP_SYS_ADMIN in small letters': capabilityRow('sys_admin'),

@@ -3,8 +3,19 @@ Parts of ValidatingAdmissionPolicies. What a patched pod looks like is decided i
 webhook/environment.ts; the expressions here say the same again, in CEL, for pods that those never saw.
 */}}
 
-{{- define "cotenant.policies.enabled" -}}
-{{- if and (.Values.webhook).enabled (.Values.policies).enabled }}true{{ end -}}
+{{/* Those that hold pods to what the webhook does: without it no pod could pass them. */}}
+{{- define "cotenant.policies.pods" -}}
+{{- if and (.Values.policies).enabled (.Values.webhook).enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* What the agent writes on its Node, while it writes there. */}}
+{{- define "cotenant.policies.nodes" -}}
+{{- if and (.Values.policies).enabled .Values.agent.enabled (.Values.csi).enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* Grants, while somebody may write them, or serve what they say. */}}
+{{- define "cotenant.policies.grants" -}}
+{{- if or (include "cotenant.policies.pods" .) (include "cotenant.policies.nodes" .) }}true{{ end -}}
 {{- end -}}
 
 {{/* Head of a policy's object. Takes a dict of root, kind and name. */}}

@@ -26,7 +26,7 @@ matchExpressions:
     operator: NotIn
     values:
       - {{ .Release.Namespace }}
-      {{- range without .Values.webhook.excludedNamespaces .Release.Namespace }}
+      {{- range without ((.Values.webhook).excludedNamespaces | default list) .Release.Namespace }}
       - {{ . }}
       {{- end }}
 {{- end -}}

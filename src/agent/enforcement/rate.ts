@@ -1,0 +1,42 @@
+// How many stops a node makes in a minute, and whose turn it is: pure. A tenant can have as many containers stopped as it
+// likes, so the rate must not be for whoever is first or worst: what was stopped already comes last and leaves room for what
+// was not, a namespace leaves room for others, and whoever waits comes before those that come after.
+
+export type Stop = { readonly atMs: number; readonly grantId: string; readonly namespace: string };
+
+const WINDOW_MS = 60_000;
+
+export const recentStops = (stops: readonly Stop[], nowMs: number): readonly Stop[] =>
+  stops.filter(({ atMs }) => nowMs - atMs < WINDOW_MS);
+
+/** Why a container may not be stopped now, with these stops in the last minute; undefined: it may. */
+export function whyNotNow(
+  recent: readonly Stop[],
+  grant: { readonly id: string; readonly namespace: string },
+  mostPerMinute: number,
+): string | undefined {
+  if (recent.length >= mostPerMinute) return `${recent.length} containers were stopped within a minute`;
+  const again = recent.some(({ grantId }) => grantId === grant.id);
+  const mostOfAgain = mostPerMinute - Math.floor(mostPerMinute / 3);
+  if (again && recent.length >= mostOfAgain)
+    return `${recent.length} containers were stopped within a minute, and what is left is for those that were not`;
+  const ofNamespace = recent.filter(({ namespace }) => namespace === grant.namespace).length;
+  const mostOfNamespace = mostPerMinute - Math.floor(mostPerMinute / 6);
+  return ofNamespace >= mostOfNamespace
+    ? `${ofNamespace} containers of its namespace were stopped within a minute`
+    : undefined;
+}
+
+export type Turn = {
+  /** Of this container in the last minute. */
+  readonly stops: number;
+  /** Since when it should have been stopped. */
+  readonly waitingSinceMs: number | undefined;
+  readonly overBytes: number;
+};
+
+/** For sorting: who was stopped least, then who waits longest, then who is over by most. */
+export const byTurn = (a: Turn, b: Turn): number =>
+  a.stops - b.stops ||
+  Math.sign((a.waitingSinceMs ?? Number.MAX_VALUE) - (b.waitingSinceMs ?? Number.MAX_VALUE)) ||
+  b.overBytes - a.overBytes;

@@ -1,0 +1,162 @@
+// What follows a sample once everybody has been told of it: books of the containers are taught, grants that were made smaller
+// come down, and those whose owner is gone end. Owns what lives from sample to sample for that. Each grant is dealt with by
+// itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
+import type { KnownOwners } from './attribution/attribute.ts';
+import { insideView } from './attribution/inside.ts';
+import { removeGroup, unifiedMount } from './enforcement/targets.ts';
+import { feedbackOf, type Living, type Round, roundOf } from './feedback.ts';
+import { type Grant, isOfPod } from './grants/grant.ts';
+import type { LiveGrant, Registry } from './grants/registry.ts';
+import { givenBack, toldBytes } from './grants/resize.ts';
+import type { Feedback, LedgerReading, Native } from './native.ts';
+import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
+
+export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
+/** Processes of a grant in the sample at hand, by its id. */
+export type ProcessesOf = (id: string) => readonly SampledProcess[];
+
+export type Housekeeping = {
+  after(sample: Sample, grants: readonly ReadGrant[], processesOf: ProcessesOf): void;
+  /** It has other amounts since then (CLOCK_BOOTTIME): samples of before tell nothing about them. */
+  resized(id: string, atNs: number): void;
+  /** False: there is no such grant. */
+  takeDown(id: string): boolean;
+};
+
+export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & {
+  readonly registry: Registry;
+  readonly native: Native;
+  readonly onProblem: (text: string) => void;
+};
+
+/** Samples without its owner and without any process, after which a plain grant is taken down. */
+const SAMPLES_UNTIL_ENDED = 2;
+
+export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
+  const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
+  const isAliveInside = insideView(native);
+  const rounds = new Map<string, Round>();
+  const written = new Map<string, string>();
+  const ending = new Map<string, number>();
+  const justResized = new Map<string, number>();
+  const failing = new Map<string, string>();
+
+  /** A failure that lasts is told once. */
+  const trying = (grant: Grant, what: string, work: () => void): void => {
+    const key = `${grant.id} ${what}`;
+    try {
+      work();
+      failing.delete(key);
+    } catch (error) {
+      const text = `grant ${grant.id} of ${grant.namespace}/${grant.pod}: ${what}: ${(error as Error).message}`;
+      if (failing.get(key) !== text) onProblem(text);
+      failing.set(key, text);
+    }
+  };
+
+  const teach = (
+    sample: Sample,
+    { live, reading }: ReadGrant,
+    living: Living,
+    processes: readonly SampledProcess[],
+  ) => {
+    const { id, cards } = live.grant;
+    const after = roundOf(reading, living);
+    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
+    const text = (entry: Feedback) =>
+      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
+    const taught = {
+      before: rounds.get(id),
+      after,
+      sampledNs: sample.bootNs,
+      processes,
+      cardIndex: cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid)?.index),
+      listsComplete: tellsAll(sample, cards),
+    };
+    const news = feedbackOf(taught, (entry) => written.get(key(entry)) !== text(entry));
+    registry.writeFeedback(live, news);
+    for (const entry of news) written.set(key(entry), text(entry));
+    // Samples may queue up: only a reading that this one came after is done with.
+    const before = rounds.get(id);
+    if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
+  };
+
+  /** A grant that was made smaller comes down to what its holders have, and to its new size in the end. */
+  const shrink = (sample: Sample, grant: Grant, processes: readonly SampledProcess[]): void => {
+    // A sample that was under way tells of the time before.
+    const resizedNs = justResized.get(grant.id);
+    if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
+    justResized.delete(grant.id);
+    // By the driver's word: a ledger could claim forever what a smaller grant took away.
+    const after = grant.cards.map((card) => {
+      const bytes = toldBytes(card.gpuUuid, sample, processes);
+      return bytes === undefined ? card : givenBack(card, bytes);
+    });
+    if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
+  };
+
+  /** A plain grant ends when its owner is gone and its processes are, too; that of a pod at the kubelet's word. */
+  const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
+    if (isOfPod(owner)) return;
+    const over = !isAlive(owner.pid, owner.startTicks) && processes.every((process) => process.gone);
+    const samples = over ? (ending.get(id) ?? 0) + 1 : 0;
+    ending.set(id, samples);
+    if (samples >= SAMPLES_UNTIL_ENDED) takeDown(id);
+  };
+
+  const takeDown = (id: string): boolean => {
+    const entry = registry.get(id);
+    if (!entry) return false;
+    registry.remove(id);
+    removeGroup(entry.grant, unifiedMount());
+    rounds.delete(id);
+    ending.delete(id);
+    justResized.delete(id);
+    for (const map of [written, failing]) {
+      for (const key of map.keys()) if (key.startsWith(`${id} `)) map.delete(key);
+    }
+    return true;
+  };
+
+  return {
+    after(sample, grants, processesOf) {
+      for (const entry of grants) {
+        const { grant } = entry.live;
+        const processes = processesOf(grant.id);
+        const inside = isOfPod(grant.owner) ? { isAliveInside } : {};
+        trying(grant, 'its page cannot be taught', () =>
+          teach(sample, entry, { ownPidNamespace, isAlive, ...inside }, processes),
+        );
+        trying(grant, 'what was given back is not noted', () => shrink(sample, grant, processes));
+        // Of a card that is out of sight nobody knows who holds it.
+        if (!tellsAll(sample, grant.cards)) continue;
+        trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
+      }
+      registry.repair();
+    },
+    resized: (id, atNs) => void justResized.set(id, atNs),
+    takeDown,
+  };
+}
+
+/**
+ * What is known after a sample: what it showed, and of grants that it did not tell of what was known before, as long as
+ * those processes live. A process that is not seen for a moment must not lose its grant.
+ */
+export function stillKnown(
+  shown: KnownOwners,
+  before: KnownOwners,
+  isUntold: (grantId: string) => boolean,
+  isAlive: Living['isAlive'],
+): KnownOwners {
+  const byProcess = new Map(shown.byProcess);
+  const grantByPid = new Map(shown.grantByPid);
+  for (const [key, owner] of before.byProcess) {
+    if (owner.kind !== 'grant' || byProcess.has(key) || !isUntold(owner.id)) continue;
+    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
+    if (!isAlive(pid, startTicks)) continue;
+    byProcess.set(key, owner);
+    grantByPid.set(pid, owner.id);
+  }
+  return { byProcess, grantByPid };
+}

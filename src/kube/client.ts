@@ -1,0 +1,39 @@
+// Clients of the API server whose calls end: the library alone waits five minutes for an answer. Owns that bound; what follows
+// from a call without an answer is its caller's business, and a write without one may still be carried out.
+import { type Configuration, createConfiguration, type KubeConfig, ServerConfiguration } from '@kubernetes/client-node';
+
+/** Of one call, its body included. */
+export const ANSWER_MS = 5000;
+/** Of one page of a list. */
+export const PAGE_MS = 30_000;
+
+export function clientOf<T>(
+  config: KubeConfig,
+  Client: new (configuration: Configuration) => T,
+  withinMs = ANSWER_MS,
+): T {
+  const cluster = config.getCurrentCluster();
+  if (!cluster) throw new Error('the kubeconfig names no cluster');
+  return new Client(
+    createConfiguration({
+      baseServer: new ServerConfiguration(cluster.server, {}),
+      authMethods: { default: config },
+      promiseMiddleware: [
+        {
+          async pre(request) {
+            request.setHeaderParam('User-Agent', 'cotenant');
+            request.setSignal(endsAfter(withinMs));
+            return request;
+          },
+          post: async (response) => response,
+        },
+      ],
+    }),
+  );
+}
+
+function endsAfter(ms: number): AbortSignal {
+  const late = new AbortController();
+  setTimeout(() => late.abort(new Error(`no answer within ${ms / 1000} s`)), ms).unref();
+  return late.signal;
+}

@@ -1,0 +1,97 @@
+// What was bound to a full card by somebody else goes elsewhere if somebody makes it again; else it is told.
+import type { ExecutionContext } from 'ava';
+import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import { GRANT_ANNOTATION } from '../../../src/request/names.ts';
+import { GIB } from '../../../src/request/quantity.ts';
+import { EVICTED, KEPT } from '../../../src/scheduler/evictor.ts';
+import { eventually } from '../../support/node.ts';
+import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventsOf, type Pod, podPath, untilGone, untilPod } from '../support/pods.ts';
+import {
+  add,
+  addNode,
+  bound,
+  clear,
+  conditionOf,
+  grantOf,
+  memory,
+  must,
+  podOf,
+  podsOf,
+  uuid,
+  WAIT_MS,
+} from '../support/scheduling.ts';
+
+const REPLICA_SETS = '/apis/apps/v1/namespaces/default/replicasets';
+
+/** A grant of one card as a leader would write it that comes after all others. */
+const laterGrant = (gpuUuid: string, gib: number): Readonly<Record<string, string>> => {
+  const cards = [{ gpuUuid, memoryBytes: gib * GIB, limitBytes: gib * GIB, coresPercent: 0 }];
+  const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
+  return { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1000, containers }) };
+};
+
+/** As a second leader would, that does not know what the first has bound. */
+const bindTo = (
+  bed: Bed,
+  node: string,
+  { metadata: { name, uid } }: Pod,
+  annotations: Readonly<Record<string, string>>,
+) =>
+  must(bed, 'POST', `${podPath(name)}/binding`, {
+    apiVersion: 'v1',
+    kind: 'Binding',
+    metadata: { name, uid, annotations },
+    target: { apiVersion: 'v1', kind: 'Node', name: node },
+  });
+
+export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<void> {
+  const full = await addNode(bed, 5, 1);
+  await add(bed, podOf('full', { main: memory(15) }));
+  await bound(bed, 'full');
+  const labels = { app: 'again' };
+  const { metadata, spec } = podOf('again', { main: memory(4) }) as { metadata: object; spec: object };
+  await must(bed, 'POST', REPLICA_SETS, {
+    apiVersion: 'apps/v1',
+    kind: 'ReplicaSet',
+    metadata: { name: 'again' },
+    spec: { replicas: 1, selector: { matchLabels: labels }, template: { metadata: { ...metadata, labels }, spec } },
+  });
+  const made = (what: string, good: (pod: Pod) => boolean) =>
+    eventually(
+      async () => (await podsOf(bed)).find((pod) => pod.metadata.name.startsWith('again-') && good(pod)),
+      `a pod of the ReplicaSet ${what}`,
+      WAIT_MS,
+    );
+  const first = await made('waits', (pod) => conditionOf(pod)?.status === 'False');
+  await bindTo(bed, full, first, laterGrant(uuid(5, 0), 4));
+  const other = await addNode(bed, 6, 1);
+  const successor = await made('is bound', (pod) => pod.metadata.uid !== first.metadata.uid && !!pod.spec.nodeName);
+  t.is(successor.spec.nodeName, other);
+  t.like(grantOf(successor).containers[0]?.cards, [{ gpuUuid: uuid(6, 0), memoryBytes: 4 * GIB }]);
+  const over = (card: string, gib: number) =>
+    `${card} of node ${card === uuid(5, 0) ? full : other} is overbooked: ${gib * 1024} MiB of cotenant.io/gpu-memory are granted, it has 16384 MiB`;
+  const toldOf = (name: string) =>
+    eventually(
+      async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOverbooked'),
+      `${name} is told`,
+      WAIT_MS,
+    );
+  t.is((await toldOf(first.metadata.name)).message, `${over(uuid(5, 0), 19)}; ${EVICTED}`);
+
+  await add(bed, {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name: 'bare' },
+    spec: { schedulerName: 'nobody', containers: [{ name: 'main', image: BUSYBOX_IMAGE }] },
+  });
+  await bindTo(bed, other, await untilPod(bed, 'bare', 'is there', () => true), laterGrant(uuid(6, 0), 14));
+  const told = await toldOf('bare');
+  t.is(told.type, 'Warning');
+  t.is(told.message, `${over(uuid(6, 0), 18)}; ${KEPT}`);
+  const left = (await podsOf(bed)).filter((pod) => pod.metadata.deletionTimestamp === undefined);
+  t.deepEqual(left.map((pod) => pod.metadata.name).sort(), [successor.metadata.name, 'bare', 'full']);
+  await must(bed, 'DELETE', `${REPLICA_SETS}/again`);
+  await untilGone(bed, successor.metadata.name);
+  await clear(bed, full, other);
+}

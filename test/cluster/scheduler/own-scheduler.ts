@@ -1,0 +1,80 @@
+// The cluster's own scheduler, configured as the page says: it asks the extender alone, behind its Service and mutual TLS.
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { parse } from 'yaml';
+import { blocks, readPage } from '../../support/pages.ts';
+import type { Bed } from '../bed/bed.ts';
+import { installChart, NAMESPACE, OFF } from '../bed/product.ts';
+import { add, addNode, bound, grantOf, memory, pending, podOf, uuid } from '../support/scheduling.ts';
+
+type Endpoints = { readonly subsets?: readonly { readonly addresses?: readonly { readonly ip: string }[] }[] };
+/** A certificate of an authority, or the authority itself; files beside one another. */
+function certify(folder: string, name: string, host: string, authority?: string): void {
+  const openssl = (...args: readonly string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
+  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-keyout', `${name}.key`];
+  const by = authority === undefined ? [] : ['-CA', `${authority}.crt`, '-CAkey', `${authority}.key`];
+  const names = authority === undefined ? [] : ['-addext', `subjectAltName=DNS:${host}`];
+  openssl('req', '-x509', ...key, ...by, '-subj', `/CN=${name}`, ...names, '-out', `${name}.crt`);
+}
+
+export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath: string, bin: string): Promise<void> {
+  const folder = join(bed.folder, 'extender');
+  const at = (name: string) => join(folder, name);
+  mkdirSync(folder);
+  const host = `cotenant-extender.${NAMESPACE}.svc`;
+  certify(folder, 'authority', host);
+  for (const name of ['server', 'client']) certify(folder, name, host, 'authority');
+  const secret = (name: string, data: Readonly<Record<string, string>>) => ({
+    apiVersion: 'v1',
+    kind: 'Secret',
+    metadata: { name, namespace: NAMESPACE },
+    stringData: Object.fromEntries(Object.entries(data).map(([key, file]) => [key, readFileSync(at(file), 'utf8')])),
+  });
+  bed.apply(
+    secret('extender-server', { 'tls.crt': 'server.crt', 'tls.key': 'server.key' }),
+    secret('extender-callers', { 'ca.crt': 'authority.crt' }),
+  );
+  const service = { enabled: true, serverSecretName: 'extender-server', clientCaSecretName: 'extender-callers' };
+  installChart(bed, helmPath, { agent: OFF, csi: OFF, webhook: OFF, scheduler: { enabled: true, service } });
+
+  const { subsets = [] } = (await bed.api.get<Endpoints>(
+    `/api/v1/namespaces/${NAMESPACE}/endpoints/cotenant-extender`,
+  )) ?? { subsets: [] };
+  const addresses = subsets.flatMap((subset) => subset.addresses ?? []);
+  t.is(addresses.length, 1);
+  const [text = ''] = blocks(readPage('docs/scheduler.md'), 'yaml');
+  const { extenders } = parse(text);
+  t.is(extenders[0].tlsConfig.serverName, host);
+  const files = { certFile: at('client.crt'), keyFile: at('client.key'), caFile: at('authority.crt') };
+  const configuration = {
+    apiVersion: 'kubescheduler.config.k8s.io/v1',
+    kind: 'KubeSchedulerConfiguration',
+    clientConnection: { kubeconfig: join(bed.folder, 'kubeconfig') },
+    leaderElection: { leaderElect: false },
+    // Nobody translates addresses of Services on this node.
+    extenders: [
+      { ...extenders[0], urlPrefix: `https://${addresses[0]?.ip}:9840`, tlsConfig: { serverName: host, ...files } },
+    ],
+  };
+  writeFileSync(at('configuration.json'), JSON.stringify(configuration));
+  await bed.namespaces.stop('scheduler', 'SIGTERM');
+  bed.namespaces.start('scheduler', [join(bin, 'kube-scheduler'), '--config', at('configuration.json')]);
+
+  const node = await addNode(bed, 7, 1);
+  const own = (name: string, gib: number) => {
+    const pod = podOf(name, { main: memory(gib) }) as { spec: object };
+    return { ...pod, spec: { ...pod.spec, schedulerName: 'default-scheduler' } };
+  };
+  await add(bed, own('with-default', 10));
+  const pod = await bound(bed, 'with-default');
+  t.is(pod.spec.nodeName, node);
+  t.is(grantOf(pod).containers[0]?.cards[0]?.gpuUuid, uuid(7, 0));
+  await add(bed, own('too-large', 7));
+  await pending(
+    bed,
+    'too-large',
+    new RegExp(`node gpu-7: ${uuid(7, 0)} has 6144 MiB of cotenant\\.io/gpu-memory left`),
+  );
+}

@@ -1,0 +1,145 @@
+// Nodes with cards that no kubelet stands behind, pods as the webhook leaves them, and what of both is to be found on a bed: for
+// tests of placing alone.
+import type { ExecutionContext } from 'ava';
+import { needOf } from '../../../src/placement/need.ts';
+import { formatNodeCards } from '../../../src/placement/node-cards.ts';
+import { type PodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/request/names.ts';
+import { GIB } from '../../../src/request/quantity.ts';
+import { DEFAULT_CONFIGURATION } from '../../../webhook/configuration.ts';
+import { injectPod } from '../../../webhook/inject.ts';
+import { eventually } from '../../support/node.ts';
+import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { NAMESPACE } from '../bed/product.ts';
+import { type Pod, podPath, untilPod } from './pods.ts';
+
+const CARD_BYTES = 16 * GIB;
+export const WAIT_MS = 60_000;
+export const PODS = '/api/v1/namespaces/default/pods';
+const CONFIGURATION = { ...DEFAULT_CONFIGURATION, rules: { ...DEFAULT_CONFIGURATION.rules, allowGpuUuid: true } };
+
+export const uuid = (node: number, card: number) =>
+  `GPU-00000000-0000-4000-8000-${String(node * 100 + card).padStart(12, '0')}`;
+
+/** A node as its agent would describe it, that no kubelet stands behind. */
+export async function addNode(bed: Bed, number: number, cards: number): Promise<string> {
+  const name = `gpu-${number}`;
+  const text = formatNodeCards({
+    mostTenantsPerCard: 50,
+    cards: Array.from({ length: cards }, (_, index) => ({
+      gpuUuid: uuid(number, index),
+      index,
+      model: 'NVIDIA L4',
+      usableBytes: CARD_BYTES,
+      healthy: true,
+    })),
+  });
+  const metadata = { name, annotations: { [CARDS_ANNOTATION]: text } };
+  await must(bed, 'POST', '/api/v1/nodes', { apiVersion: 'v1', kind: 'Node', metadata });
+  const amounts = { cpu: '64', memory: '256Gi', pods: '500', 'cotenant.io/gpu': String(50 * cards) };
+  const ready = { type: 'Ready', status: 'True', reason: 'Test', message: 'written by a test' };
+  const status = { capacity: amounts, allocatable: amounts, conditions: [ready] };
+  await must(bed, 'PATCH', `/api/v1/nodes/${name}/status`, { status });
+  return name;
+}
+
+export async function must(bed: Bed, method: string, path: string, body?: object): Promise<void> {
+  const { status, body: said } = await bed.api.ask(method, path, body);
+  if (status >= 300) throw new Error(`${method} ${path}: ${status} ${JSON.stringify(said)}`);
+}
+
+export const add = (bed: Bed, ...pods: readonly object[]) =>
+  Promise.all(pods.map((pod) => must(bed, 'POST', PODS, pod)));
+
+type Limits = Readonly<Record<string, Record<string, string | number>>>;
+
+/** A pod as the webhook leaves it, that nobody evicts from a node that does not answer. */
+export function podOf(name: string, containers: Limits, annotations: Record<string, string> = {}): object {
+  const pod = {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name, namespace: 'default', annotations },
+    spec: {
+      tolerations: [{ operator: 'Exists' }],
+      terminationGracePeriodSeconds: 0,
+      containers: Object.entries(containers).map(([container, limits]) => ({
+        name: container,
+        image: BUSYBOX_IMAGE,
+        imagePullPolicy: 'Never',
+        command: ['sleep', '600'],
+        resources: { limits },
+      })),
+    },
+  };
+  const injected = injectPod(pod, 'default', CONFIGURATION);
+  if (injected.kind !== 'patched') throw new Error(JSON.stringify(injected));
+  return injected.pod;
+}
+export const memory = (gib: number, gpu = 1) => ({
+  'cotenant.io/gpu-memory': `${gib * 1024}Mi`,
+  'cotenant.io/gpu': gpu,
+});
+
+export function grantOf(pod: Pod): PodGrant {
+  const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
+  if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
+  return grant;
+}
+
+export const bound = (bed: Bed, name: string): Promise<Pod> =>
+  untilPod(bed, name, 'is bound', ({ spec }) => spec.nodeName !== undefined, { ms: WAIT_MS });
+
+export const conditionOf = ({ status }: Pod) => status?.conditions?.find(({ type }) => type === 'PodScheduled');
+
+/** What the pod's own status says of why it is not scheduled. */
+export const pending = async (bed: Bed, name: string, said: RegExp): Promise<string> => {
+  const told = (pod: Pod) => said.test(conditionOf(pod)?.message ?? '') && conditionOf(pod)?.status === 'False';
+  return conditionOf(await untilPod(bed, name, `is told ${said}`, told, { ms: WAIT_MS }))?.message ?? '';
+};
+
+export const podsOf = async (bed: Bed): Promise<readonly Pod[]> =>
+  (await bed.api.get<{ items: Pod[] }>(PODS))?.items ?? [];
+
+/** Waits for so many bound pods, adds every grant up by its card, and fails where one is over. */
+export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): Promise<readonly PodGrant[]> {
+  const holders = await eventually(
+    async () => {
+      const found = (await podsOf(bed)).filter(({ spec }) => spec.nodeName !== undefined);
+      return found.length >= count ? found : undefined;
+    },
+    `${count} pods are bound`,
+    2 * WAIT_MS,
+  );
+  t.is(holders.length, count);
+  const sums = new Map<string, number>();
+  const grants = holders.map(grantOf);
+  for (const [index, { containers }] of grants.entries()) {
+    const node = Number(holders[index]?.spec.nodeName?.slice('gpu-'.length));
+    const own = [0, 1, 2, 3].map((card) => uuid(node, card));
+    for (const [card, { memoryBytes }] of needOf(containers)) {
+      t.true(own.includes(card), `${holders[index]?.metadata.name} has a card of another node`);
+      sums.set(card, (sums.get(card) ?? 0) + memoryBytes);
+    }
+  }
+  for (const [card, sum] of sums) t.true(sum <= CARD_BYTES, `${card}: ${sum} bytes granted`);
+  return grants;
+}
+
+/** Nobody is there who would end them: they are taken away. */
+export async function clear(bed: Bed, ...nodes: readonly string[]): Promise<void> {
+  const pods = await podsOf(bed);
+  await Promise.all(pods.map(({ metadata }) => must(bed, 'DELETE', `${podPath(metadata.name)}?gracePeriodSeconds=0`)));
+  await Promise.all(nodes.map((name) => must(bed, 'DELETE', `/api/v1/nodes/${name}`)));
+}
+
+type Lease = { readonly spec?: { readonly holderIdentity?: string; readonly leaseTransitions?: number } };
+
+export async function leaderOf(bed: Bed): Promise<{ pod: string; epoch: number }> {
+  const path = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases/cotenant-scheduler`;
+  const held = async () => {
+    const spec = (await bed.api.get<Lease>(path))?.spec;
+    return spec?.holderIdentity ? spec : undefined;
+  };
+  const { holderIdentity = '', leaseTransitions = 0 } = await eventually(held, 'somebody leads', WAIT_MS);
+  return { pod: holderIdentity.split('_')[0] ?? '', epoch: leaseTransitions };
+}

@@ -1,0 +1,287 @@
+// What pods.test.ts looks at, done in a mount namespace of its own: pods-inside.ts SCENARIO FOLDER. The agent's node half with
+// real volumes, pages and ledgers, over samples that the scenario makes up. Prints facts as JSON; which of them are right is
+// said by the test.
+import {
+  closeSync,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import { DEFAULTS } from '../../../src/agent/configuration.ts';
+import { ledgerPath, markPublished, mountVolume, pagePath, withWritable } from '../../../src/agent/csi/volume.ts';
+import { SLOTS } from '../../../src/agent/grants/files.ts';
+import { podGrantId } from '../../../src/agent/grants/grant.ts';
+import { LIBRARIES } from '../../../src/agent/grants/registry.ts';
+import { loadNative } from '../../../src/agent/native.ts';
+import { type Node, openNode } from '../../../src/agent/node.ts';
+import { volumesOf } from '../../../src/agent/pods.ts';
+import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
+import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/request/names.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { formatRecord } from '../../../src/request/record.ts';
+
+const [scenario = '', folder = ''] = process.argv.slice(2);
+const native = loadNative();
+const state = join(folder, 'state');
+const CARD = 'GPU-0a000000-0000-4000-8000-000000000001';
+const CARD_MIB = 1000;
+const uidOf = (digit: number) => `0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b2${digit}`;
+const targetOf = (digit: number) => join(folder, `pods/${uidOf(digit)}/mount`);
+const containerIdOf = (digit: number, container: string) =>
+  `${digit}${container}`.padEnd(64, '0').replace(/[^0-9a-f]/g, 'f');
+
+type Started = { readonly node: Node; readonly problems: string[]; readonly actions: string[] };
+
+function start(): Started {
+  const problems: string[] = [];
+  const actions: string[] = [];
+  const node = openNode({ ...DEFAULTS, stateFolder: state, calibrate: false }, native, {
+    onView: () => {},
+    onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
+    onProblem: (text) => problems.push(text.replaceAll(folder, '')),
+    onInterval: () => {},
+    samplers: () => ({ abandoned: 0, hung: 0 }),
+    nameOf: () => ({ namespace: '', pod: '', podUid: '', container: '' }),
+    volumes: volumesOf(native),
+    version: '0',
+    revision: '',
+    clock: () => performance.now(),
+  });
+  return { node, problems, actions };
+}
+
+/** One that is nowhere else to be found, in a container of a pod. */
+const processOf = (digit: number, container: string, mib: number): SampledProcess => ({
+  pid: 2 ** 22 + digit,
+  startTicks: 1,
+  command: 'made-up',
+  cgroup: `0::/kubepods/pod${uidOf(digit)}/${containerIdOf(digit, container)}`,
+  pidNamespace: 1,
+  namespacePid: 1,
+  ancestors: [],
+  cards: [
+    {
+      card: 0,
+      listed: true,
+      bytes: mib * MIB,
+      types: 1,
+      smPercent: 0,
+      smUs: 0,
+      memoryUs: 0,
+      encoderUs: 0,
+      decoderUs: 0,
+    },
+  ],
+});
+
+const sampleOf = (...processes: SampledProcess[]): Sample => ({
+  round: 1,
+  atMs: Date.now(),
+  bootNs: 1,
+  driverVersion: '1',
+  cudaVersion: 13000,
+  cards: [
+    {
+      index: 0,
+      uuid: CARD,
+      name: 'a card',
+      pciBusId: '0',
+      totalBytes: CARD_MIB * MIB,
+      reservedBytes: 0,
+      lists: ['compute', 'graphics', 'mps'],
+      utilizationGaps: 0,
+      healthy: true,
+    },
+  ],
+  processes,
+  errors: [],
+  tookUs: 1,
+});
+
+/** The answer to the kubelet: 'given', or why not. */
+function publish({ node }: Started, digit: number, containers: Record<string, number>, mounted = false): string {
+  const shares = Object.entries(containers);
+  const annotations = {
+    [REQUEST_ANNOTATION]: formatRecord({
+      priority: 'normal',
+      gpuModels: [],
+      gpuUuids: [],
+      containers: shares.map(([name, mib]) => ({
+        name,
+        kind: 'app',
+        dialect: 'cotenant',
+        asked: {},
+        memoryIsolation: 'on',
+        cards: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
+      })),
+    }),
+    [GRANT_ANNOTATION]: formatPodGrant({
+      epoch: 1,
+      containers: shares.map(([name, mib]) => ({
+        name,
+        kind: 'app',
+        memoryIsolation: 'on',
+        cards: [{ gpuUuid: CARD, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }],
+      })),
+    }),
+  };
+  const target = targetOf(digit);
+  const given = node.publish({
+    podUid: uidOf(digit),
+    namespace: 'team',
+    pod: `pod-${digit}`,
+    target,
+    mounted,
+    annotations,
+    wrongMounts: () => undefined,
+  });
+  if ('refused' in given) return given.refused;
+  if (!mounted) markPublished(native, target);
+  for (const name of Object.keys(containers)) {
+    node.containers.tell(containerIdOf(digit, name), { podUid: uidOf(digit), container: name });
+  }
+  return 'given';
+}
+
+const stored = () => readdirSync(join(state, 'grants')).length;
+const descriptors = () => readdirSync('/proc/self/fd').length;
+const shown = ({ node }: Started) =>
+  node.view()?.containers.map(({ pod, container, tampered, usedBytes }) => ({
+    who: `${pod}/${container}`,
+    tampered,
+    usedMib: usedBytes / MIB,
+  }));
+const granted = ({ node }: Started) => (node.view()?.devices[0]?.grantedBytes ?? 0) / MIB;
+
+/** Takes all the room that there is. Returns what then is in the way. */
+function fill(path: string): string {
+  const fd = openSync(path, 'a');
+  try {
+    for (;;) writeSync(fd, Buffer.alloc(4096));
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code ?? String(error);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+const scenarios: Record<string, () => unknown> = {
+  starved() {
+    const first = start();
+    first.node.onSample(sampleOf());
+    const given = publish(first, 1, { a: 400, b: 400 });
+    first.node.close();
+    const [a, b] = [ledgerPath(targetOf(1), 'a'), ledgerPath(targetOf(1), 'b')];
+    const { size } = statSync(a);
+    truncateSync(b, 0);
+    const full = fill(a);
+    const second = start();
+    second.node.containers.tell(containerIdOf(1, 'b'), { podUid: uidOf(1), container: 'b' });
+    const started = [...second.problems];
+    for (let round = 0; round < 3; round++) second.node.onSample(sampleOf(processOf(1, 'b', 500)));
+    const facts = {
+      given,
+      full,
+      started,
+      told: [...second.problems],
+      actions: [...second.actions],
+      shown: shown(second),
+      foreign: second.node.view()?.foreign,
+      other: publish(second, 2, { c: 300 }),
+    };
+    truncateSync(a, size);
+    second.node.onSample(sampleOf());
+    second.node.onSample(sampleOf());
+    return { ...facts, size, after: { shown: shown(second), size: statSync(b).size } };
+  },
+
+  restarted() {
+    const started = start();
+    started.node.onSample(sampleOf());
+    publish(started, 1, { a: 400, b: 400 });
+    const [a, b] = [ledgerPath(targetOf(1), 'a'), ledgerPath(targetOf(1), 'b')];
+    const { size } = statSync(a);
+    truncateSync(b, 0);
+    fill(a);
+    const cards = started.node.containerStarts(uidOf(1), 'b');
+    const problems = [...started.problems];
+    started.node.onSample(sampleOf());
+    const during = statSync(b).size;
+    truncateSync(a, size);
+    started.node.onSample(sampleOf());
+    return { cards, problems, during, size, after: statSync(b).size };
+  },
+
+  lost() {
+    const first = start();
+    first.node.onSample(sampleOf());
+    publish(first, 1, { a: 300, b: 400 });
+    first.node.close();
+    rmSync(join(state, 'grants', podGrantId(uidOf(1), 'b')), { recursive: true });
+    const second = start();
+    second.node.onSample(sampleOf());
+    const holds = [second.node.holds(uidOf(1), targetOf(1))];
+    const other = publish(second, 2, { c: 600 });
+    const again = publish(second, 1, { a: 300, b: 400 }, true);
+    holds.push(second.node.holds(uidOf(1), targetOf(1)));
+    second.node.onSample(sampleOf());
+    second.node.close();
+    const third = start();
+    third.node.onSample(sampleOf());
+    return { holds, other, again, shown: shown(third), granted: granted(third), problems: third.problems };
+  },
+
+  half() {
+    const started = start();
+    started.node.onSample(sampleOf());
+    // Something else is mounted where its page belongs.
+    mkdirSync(join(folder, 'pods'));
+    const target = targetOf(1);
+    mountVolume(native, { target, containers: ['a'], ledgerBytes: native.ledgerBytes(SLOTS, 1), libraries: LIBRARIES });
+    withWritable(native, target, () => mkdirSync(pagePath(target, 'a')));
+    native.mountTmpfs(pagePath(target, 'a'), 'size=4k', false);
+    const before = descriptors();
+    const tries = Array.from({ length: 5 }, () => {
+      try {
+        return publish(started, 1, { a: 300 });
+      } catch (error) {
+        return (error as Error).message.replace(folder, '');
+      }
+    });
+    const after = { more: descriptors() - before, stored: stored(), holds: started.node.holds(uidOf(1), targetOf(1)) };
+    native.unmount(pagePath(target, 'a'), false);
+    return { tries: [...new Set(tries)], after, later: publish(started, 1, { a: 300 }), stored: stored() };
+  },
+
+  otherVolume() {
+    const started = start();
+    started.node.onSample(sampleOf());
+    publish(started, 1, { a: 300 });
+    started.node.unpublish(uidOf(1), `${targetOf(1)}-of-another`);
+    const kept = started.node.holds(uidOf(1), targetOf(1));
+    started.node.unpublish(uidOf(1), targetOf(1));
+    return { kept, after: started.node.holds(uidOf(1), targetOf(1)), stored: stored() };
+  },
+
+  anew() {
+    const started = start();
+    started.node.onSample(sampleOf());
+    publish(started, 1, { a: 300 });
+    native.unmount(join(targetOf(1), 'ledgers'), true);
+    native.unmount(targetOf(1), true);
+    const given = publish(started, 1, { a: 300 });
+    const now = started.node.grantFiles(podGrantId(uidOf(1), 'a'));
+    started.node.onSample(sampleOf());
+    const [named, held] = [statSync(ledgerPath(targetOf(1), 'a')), fstatSync(now?.ledgerFd ?? -1)];
+    return { given, same: named.ino === held.ino && named.dev === held.dev, shown: shown(started) };
+  },
+};
+
+console.log(JSON.stringify(scenarios[scenario]?.() ?? null));

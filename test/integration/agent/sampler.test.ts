@@ -1,0 +1,71 @@
+// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
+import { copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import type { Sample } from '../../../src/agent/sample.ts';
+import { startSampler } from '../../../src/agent/sampler.ts';
+import { BUILD, eventually, temporaryFolder } from '../../support/node.ts';
+
+const SILENCE_MS = 500;
+
+function start(t: ExecutionContext) {
+  const library = join(temporaryFolder(t), 'hang.so');
+  copyFileSync(join(BUILD, 'tests/hang.so'), library);
+  const samples: Sample[] = [];
+  const problems: string[] = [];
+  const release = () => writeFileSync(`${library}.release`, '');
+  const sampler = startSampler({
+    intervalMs: 100,
+    library,
+    silenceMs: SILENCE_MS,
+    onSample: (sample) => samples.push(sample),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(async () => {
+    release();
+    await sampler.close();
+    await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'nobody is left');
+  });
+  /** Processes that have asked the driver so far. */
+  const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
+  return { sampler, samples, problems, release, starts };
+}
+
+test('a driver that hangs for good is asked by three samplers and no more; what it lets go of is followed by a new one', async (t) => {
+  const { sampler, samples, problems, release, starts } = start(t);
+  await eventually(() => sampler.leftBehind().hung === 3 || undefined, 'three are left behind');
+  t.is(starts(), 3);
+  t.regex(problems.at(-1) ?? '', /3 hang in the driver; none is started until one has ended$/);
+  const until = Date.now() + 6 * SILENCE_MS;
+  await eventually(() => Date.now() > until || undefined, 'the time of several more');
+  t.is(starts(), 3);
+  t.deepEqual(sampler.leftBehind(), { abandoned: 3, hung: 3 });
+  t.deepEqual(samples, []);
+  release();
+  const sample = await eventually(() => samples.at(-1), 'samples come');
+  t.regex(sample.problem ?? '', /NVML does not start/);
+  await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'those that were held have ended');
+});
+
+test('the more samplers the driver holds, the later the next one is started', async (t) => {
+  const { sampler, starts } = start(t);
+  const times: number[] = [];
+  for (let count = 1; count <= 3; count += 1) {
+    await eventually(() => starts() === count || undefined, `start ${count}`);
+    times.push(Date.now());
+  }
+  await eventually(() => sampler.leftBehind().hung === 3 || undefined, 'three are left behind');
+  const [first = 0, second = 0, third = 0] = times;
+  // Each is silent for so long; then comes the pause, of one silence and of two.
+  t.true(second - first >= 1.8 * SILENCE_MS, `${second - first} ms`);
+  t.true(third - second >= 2.8 * SILENCE_MS, `${third - second} ms`);
+});
+
+test('the agent can end while the driver holds its sampler', async (t) => {
+  const { sampler, starts } = start(t);
+  await eventually(() => starts() === 1 || undefined, 'it asks the driver');
+  const begun = Date.now();
+  await sampler.close();
+  t.true(Date.now() - begun < 10_000);
+  t.is(starts(), 1);
+});

@@ -1,0 +1,150 @@
+// An API server that takes requests and says nothing, or nothing more: what waits for it goes on after a while, and tells.
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { CoordinationV1Api, CoreV1Api, KubeConfig, type V1Node } from '@kubernetes/client-node';
+import test, { type ExecutionContext } from 'ava';
+import { clientOf } from '../../../src/kube/client.ts';
+import { createReporter } from '../../../src/kube/events.ts';
+import { follow } from '../../../src/kube/follow.ts';
+import { problemOf } from '../../../src/kube/problem.ts';
+import { keepLease } from '../../../src/scheduler/leadership.ts';
+import { eventually } from '../../support/node.ts';
+
+type Kind = 'list' | 'watch' | 'other';
+
+async function startApi(t: ExecutionContext) {
+  const api = {
+    config: new KubeConfig(),
+    /** Taken, and never answered. */
+    silent: new Set<Kind>(),
+    /** Answers of which only the headers are sent. */
+    halves: 0,
+    lists: 0,
+    watches: [] as ServerResponse[],
+  };
+  const serve = (request: IncomingMessage, response: ServerResponse): void => {
+    const { pathname, searchParams } = new URL(request.url ?? '/', 'http://api');
+    const list = pathname.endsWith('/nodes') ? 'list' : 'other';
+    const kind = searchParams.get('watch') === 'true' ? 'watch' : list;
+    if (kind === 'list') api.lists += 1;
+    if (kind === 'watch') api.watches.push(response);
+    if (api.silent.has(kind)) return;
+    response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
+    if (kind === 'watch') return;
+    if (api.halves > 0) {
+      api.halves -= 1;
+      response.write('{');
+      return;
+    }
+    response.end(JSON.stringify({ metadata: { resourceVersion: '7' }, items: [{ metadata: { name: 'a' } }] }));
+  };
+  const server = createServer(serve);
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.teardown(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  api.config.loadFromClusterAndUser({ name: 'c', server: url, skipTLSVerify: true }, { name: 'u' });
+  return api;
+}
+
+type Api = Awaited<ReturnType<typeof startApi>>;
+
+function followNodes(t: ExecutionContext, api: Api, times: { answerMs: number; quietMs: number }, pageMs = 30_000) {
+  const client = clientOf(api.config, CoreV1Api, pageMs);
+  const seen = { problems: [] as string[] };
+  const following = follow<V1Node>(api.config, {
+    path: '/api/v1/nodes',
+    list: (limit) => client.listNode({ limit }),
+    onList: () => {},
+    onChange: () => {},
+    onGone: () => {},
+    onProblem: (text) => seen.problems.push(text),
+    times,
+  });
+  t.teardown(() => following.close());
+  return { seen, following };
+}
+
+const watched = (api: Api, count: number) =>
+  eventually(() => (api.watches.length >= count ? true : undefined), `${count} watches`);
+
+test('a call without an answer, or with half of one, is given up and told', async (t) => {
+  const api = await startApi(t);
+  api.silent.add('other');
+  const leases = clientOf(api.config, CoordinationV1Api, 100);
+  const error = await t.throwsAsync(leases.readNamespacedLease({ namespace: 'ns', name: 'l' }));
+  t.is(problemOf(error), 'no answer within 0.1 s');
+  api.halves = 1;
+  const half = await t.throwsAsync(clientOf(api.config, CoreV1Api, 100).listNode());
+  t.is(problemOf(half), 'no answer within 0.1 s');
+  t.is((await clientOf(api.config, CoreV1Api, 100).listNode()).items.length, 1);
+
+  const problems: string[] = [];
+  const report = createReporter(api.config, (text) => problems.push(text));
+  const by = { component: 'agent' as const, instance: 'n' };
+  await report({ namespace: 'team', pod: 'one', podUid: 'u', reason: 'R', type: 'Normal', message: 'm', atMs: 0, by });
+  t.deepEqual(problems, ['the Event for team/one could not be written: no answer within 5 s']);
+});
+
+test('a Lease whose keeper gets no answer once is kept all the same, and it is told', async (t) => {
+  const api = await startApi(t);
+  api.silent.add('other');
+  const problems: string[] = [];
+  const leadership = keepLease(api.config, { namespace: 'ns', name: 'l' }, 'me', (text) => problems.push(text));
+  t.teardown(() => leadership.close());
+  await eventually(() => problems[0], 'it is told');
+  t.is(problems[0], 'the Lease ns/l cannot be kept: no answer within 3 s');
+  api.silent.clear();
+  await eventually(() => leadership.state().leads || undefined, 'it leads', 10_000);
+});
+
+test('a watch that is never answered is told, and everything is listed anew', async (t) => {
+  const api = await startApi(t);
+  api.silent.add('watch');
+  const { seen, following } = followNodes(t, api, { answerMs: 200, quietMs: 20_000 });
+  await following.ready;
+  await eventually(() => (api.lists >= 2 ? true : undefined), 'it is listed again');
+  t.is(seen.problems[0], 'no answer to the watch within 0.2 s');
+  api.silent.clear();
+  await watched(api, 3);
+  // While a watch waits for its answer, nobody else waits for it.
+  api.silent.add('watch');
+  const slow = followNodes(t, api, { answerMs: 60_000, quietMs: 60_000 });
+  const before = api.watches.length;
+  await watched(api, before + 1);
+  await slow.following.relist();
+  await watched(api, before + 2);
+  await slow.following.close();
+  t.deepEqual(slow.seen.problems, []);
+});
+
+test('a quiet watch is made anew without a word, and after a few of them everything is listed once', async (t) => {
+  const api = await startApi(t);
+  // Longer than what counts as a failure.
+  const { seen } = followNodes(t, api, { answerMs: 20_000, quietMs: 1050 });
+  await watched(api, 2);
+  // Any word, a bookmark included, says that the connection lives.
+  const bookmark = { type: 'BOOKMARK', object: { metadata: { resourceVersion: '8' } } };
+  api.watches.at(-1)?.write(`${JSON.stringify(bookmark)}\n`);
+  await watched(api, 5);
+  t.is(api.lists, 1);
+  await watched(api, 6);
+  t.is(api.lists, 2);
+  t.deepEqual(seen.problems, []);
+});
+
+test('a list that is never answered is told, tried again, and does not hold up the end', async (t) => {
+  const api = await startApi(t);
+  api.silent.add('list');
+  const short = followNodes(t, api, { answerMs: 10_000, quietMs: 10_000 }, 100);
+  await eventually(() => short.seen.problems[0], 'it is told');
+  t.is(short.seen.problems[0], 'no answer within 0.1 s');
+  await eventually(() => (api.lists >= 2 ? true : undefined), 'it is asked again');
+  const long = followNodes(t, api, { answerMs: 10_000, quietMs: 10_000 }, 60_000);
+  const lists = api.lists;
+  await eventually(() => (api.lists > lists ? true : undefined), 'it asks');
+  await long.following.close();
+  t.deepEqual(long.seen.problems, []);
+});

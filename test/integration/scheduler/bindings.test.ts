@@ -1,0 +1,149 @@
+// What is booked while a binding is on its way, and when its room is given back: with an API server that takes its time, cuts
+// connections, and carries out afterwards what it never answered.
+import test from 'ava';
+import { eventually } from '../../support/node.ts';
+import { startApi } from './api.ts';
+import { feasible, leads, shows, start } from './running.ts';
+
+const UNDER_WAY = 'cotenant_scheduler_bindings_under_way';
+const TIMES = { answerMs: 300, landsMs: 60_000, shownMs: 60_000 };
+const NOT_KNOWN = 'whether the pod was bound to node a is not known yet, and its room there stays taken until it is';
+
+test('room is given back at once when a binding was refused, or never sent', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api, { binderTimes: TIMES });
+  await leads(running);
+  for (const name of ['refused', 'raced', 'away']) api.addPod(name, 800);
+  api.fault = 'refused';
+  t.regex(String(await running.bind('refused', 'a')), /the binding was not taken: .*not today/);
+  t.deepEqual(await feasible(running, 800), ['a']);
+  // Somebody else was quicker, to another node.
+  api.fault = 'none';
+  const raced = api.pods.get('raced');
+  if (raced?.spec) raced.spec.nodeName = 'b';
+  t.regex(String(await running.bind('raced', 'a')), /the binding was not taken: status 409/);
+  t.deepEqual(await feasible(running, 800), ['a']);
+  await running.filter('away', 800, ['a']);
+  api.close();
+  t.regex(String(await running.bind('away', 'a')), /the binding was not taken/);
+  t.deepEqual(await feasible(running, 800), ['a']);
+});
+
+test('a binding that takes longer than its answer keeps its room, and lands in it', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api, { binderTimes: TIMES });
+  await leads(running);
+  const slow = api.addPod('slow', 800);
+  const held = Promise.withResolvers<void>();
+  api.hold.bindings = held.promise;
+  t.is(await running.bind('slow', 'a'), NOT_KNOWN);
+  t.is(await running.bind('slow', 'a'), NOT_KNOWN);
+  t.is(api.bindings.length, 1);
+  t.deepEqual(await feasible(running, 300), []);
+  // A list that does not show it says nothing.
+  const lists = api.podLists;
+  api.show('ERROR' as 'DELETED', { metadata: {}, spec: { containers: [] } });
+  await eventually(() => (api.podLists > lists ? true : undefined), 'all pods are listed');
+  held.resolve();
+  await eventually(() => slow.spec?.nodeName, 'it lands');
+  t.deepEqual(await feasible(running, 300), []);
+  await eventually(
+    async () => ((await running.bind('slow', 'a')) === 'the pod has a grant already' ? true : undefined),
+    'it is known',
+  );
+  t.deepEqual(await feasible(running, 300), []);
+  api.show('ADDED', slow);
+  await shows(running, UNDER_WAY, 0);
+  t.deepEqual(await feasible(running, 300), []);
+});
+
+test('a binding whose connection was cut keeps its room until it landed, or cannot any more', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api, { binderTimes: { ...TIMES, landsMs: 3000 } });
+  await leads(running);
+  const gone = async (name: string) => {
+    const pod = api.pods.get(name);
+    if (pod) api.show('ADDED', pod);
+    await shows(running, UNDER_WAY, 0);
+    if (pod) api.show('DELETED', pod);
+    api.pods.delete(name);
+    await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+  };
+  // Written, and the answer lost: asking for the pod tells.
+  api.addPod('late', 800);
+  api.fault = 'cut-after';
+  t.is(await running.bind('late', 'a'), undefined);
+  t.deepEqual(await feasible(running, 300), []);
+  await gone('late');
+
+  // Read as not bound at first, and written all the same.
+  const later = api.addPod('later', 800);
+  const held = Promise.withResolvers<void>();
+  api.hold.afterCut = held.promise;
+  t.is(await running.bind('later', 'a'), NOT_KNOWN);
+  held.resolve();
+  await eventually(() => later.spec?.nodeName, 'it lands');
+  t.deepEqual(await feasible(running, 300), []);
+  await gone('later');
+
+  // Nobody can be asked what became of it.
+  api.hold = {};
+  api.addPod('blind', 800);
+  await running.filter('blind', 800, ['a']);
+  api.fault = 'cut-and-blind';
+  t.is(await running.bind('blind', 'a'), NOT_KNOWN);
+  t.deepEqual(await feasible(running, 300), []);
+  api.fault = 'none';
+  await gone('blind');
+
+  // Never written: it is given back when it cannot be written any more, and not before.
+  api.addPod('lost', 800);
+  api.fault = 'cut-before';
+  const begunMs = performance.now();
+  t.is(await running.bind('lost', 'a'), NOT_KNOWN);
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again', 20_000);
+  t.true(performance.now() - begunMs >= 3000);
+  api.fault = 'none';
+  t.is(await running.bind('lost', 'a'), undefined);
+});
+
+test('a pod that ended before the watch could show it gives its room back', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api, { binderTimes: { ...TIMES, shownMs: 600 } });
+  await leads(running);
+  api.addPod('short', 800);
+  t.is(await running.bind('short', 'a'), undefined);
+  api.pods.delete('short');
+  t.deepEqual(await feasible(running, 800), []);
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+  await shows(running, UNDER_WAY, 0);
+});
+
+test('what is being bound is kept when all pods are listed anew meanwhile', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api);
+  await leads(running);
+  api.addPod('one', 800);
+  const held = Promise.withResolvers<void>();
+  api.hold.bindings = held.promise;
+  const binding = running.bind('one', 'a');
+  await eventually(() => (api.bindings.length > 0 ? true : undefined), 'the binding is on its way');
+  const lists = api.podLists;
+  api.show('ERROR' as 'DELETED', { metadata: {}, spec: { containers: [] } });
+  await eventually(() => (api.podLists > lists ? true : undefined), 'all pods are listed');
+  // A later change is heard only once that list was taken in.
+  const marker = api.addPod('marker', 1, { spec: { containers: [], nodeName: 'a' } });
+  marker.metadata = { ...marker.metadata, annotations: { 'cotenant.io/grant': 'x' } };
+  await eventually(async () => {
+    api.show('ADDED', marker);
+    return (await running.series('cotenant_scheduler_unreadable', { of: 'pods' })) === 1 ? true : undefined;
+  }, 'the list is known');
+  t.deepEqual(await feasible(running, 800), []);
+  held.resolve();
+  t.is(await binding, undefined);
+});

@@ -1,0 +1,50 @@
+// What is read of a process in /proc, however long a tenant makes it.
+import { execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { loadNative, type ProcessFacts } from '../../src/agent/native.ts';
+import { testUnless } from '../support/gate.ts';
+import { BUILD, eventually } from '../support/node.ts';
+
+const NATIVE = join(import.meta.dirname, '../../src/agent/native.ts');
+const PIDFD_OPEN = 434;
+const read = (pid: number): ProcessFacts => {
+  const facts = loadNative().readProcess(pid);
+  if (!facts) throw new Error(`process ${pid} is not there`);
+  return facts;
+};
+
+/** The first process of a PID namespace of its own, with so many supplementary groups. */
+async function inNamespace(t: ExecutionContext, groups: number): Promise<number> {
+  const list = `Array.from({ length: ${groups} }, (_, index) => 100000 + index)`;
+  const script = `process.setgroups(${list}); console.log('ready'); setInterval(() => {}, 1e6)`;
+  const words = ['--pid', '--fork', '--kill-child', process.execPath, '-e', script];
+  const child = spawn('unshare', words, { stdio: ['ignore', 'pipe', 'inherit'] });
+  t.teardown(() => child.kill('SIGKILL'));
+  await once(child.stdout, 'data');
+  const children = `/proc/${child.pid}/task/${child.pid}/children`;
+  return eventually(() => Number(execFileSync('cat', [children], { encoding: 'utf8' })) || undefined, 'it has forked');
+}
+
+/** By an addon whose kernel gives no handles on processes: then /proc/PID/status tells. */
+function readWithoutHandles(pid: number): ProcessFacts {
+  const script = `import { loadNative } from '${NATIVE}'; console.log(JSON.stringify(loadNative().readProcess(${pid})))`;
+  const words = [String(PIDFD_OPEN), process.execPath, '--input-type=module', '-e', script];
+  return JSON.parse(execFileSync(join(BUILD, 'tests/without'), words, { encoding: 'utf8' })) as ProcessFacts;
+}
+
+const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can give a process groups');
+testAsRoot(
+  'the pid that a process has in its own namespace is read behind as many groups as there can be',
+  async (t) => {
+    const own = read(process.pid);
+    t.is(own.namespacePid, process.pid);
+    for (const groups of [0, 400, 65_536]) {
+      const pid = await inNamespace(t, groups);
+      t.is(read(pid).namespacePid, 1, `${groups} groups`);
+      t.not(read(pid).pidNamespace, own.pidNamespace);
+      t.deepEqual(readWithoutHandles(pid), read(pid), `${groups} groups, before Linux 5.5`);
+    }
+  },
+);
