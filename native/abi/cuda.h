@@ -232,6 +232,21 @@ enum {
     ABI_LIMIT_PERSISTING_L2 = 6,
 };
 
+enum { ABI_DEVICE_SM_COUNT = 16, ABI_DEVICE_THREADS_PER_SM = 39 };
+
+/* CUdevResource, 144 bytes */
+enum { ABI_RESOURCE_SM = 1 };
+typedef struct {
+    int type; /* ABI_RESOURCE_* */
+    unsigned char inside[92];
+    unsigned sm_count, least_sms, sm_alignment;
+    unsigned char reserved[36];
+} abi_resource;
+enum { ABI_GREEN_DEFAULT_STREAM = 1 }; /* the one flag that cuGreenCtxCreate must be given */
+
+/* cuCheckpointProcessGetState */
+enum { ABI_PROCESS_RUNNING = 0, ABI_PROCESS_LOCKED = 1, ABI_PROCESS_CHECKPOINTED = 2, ABI_PROCESS_FAILED = 3 };
+
 enum {
     ABI_POINTER_CONTEXT = 1,
     ABI_POINTER_MEMORY_TYPE = 2,
@@ -258,3 +273,4 @@ _Static_assert(sizeof(abi_kernel_node) == 72, "CUDA_KERNEL_NODE_PARAMS");
 _Static_assert(sizeof(abi_memset_node) == 40, "CUDA_MEMSET_NODE_PARAMS");
 _Static_assert(sizeof(abi_node_params) == 256, "CUgraphNodeParams");
 _Static_assert(sizeof(abi_instantiate_params) == 32, "CUDA_GRAPH_INSTANTIATE_PARAMS");
+_Static_assert(sizeof(abi_resource) == 144, "CUdevResource");

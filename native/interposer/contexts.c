@@ -10,8 +10,10 @@ struct known_context {
     void *handle;
     abi_device device;
     uint32_t card;
-    uint64_t charged;
+    uint64_t charged; /* limits included */
     bool primary;
+    void *green; /* the green context that this one is a view of, which pays */
+    struct cot_limit limits[COT_LIMITS];
 };
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known_context contexts[MOST_CONTEXTS];
@@ -32,7 +34,9 @@ static struct known_context *find(void *handle) {
 /* Under the lock. A full table loses sight of the context, not of its charge. */
 static void remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
     struct known_context *entry = find(NULL);
-    if (entry) *entry = (struct known_context){handle, device, card, charged, primary};
+    if (entry)
+        *entry = (struct known_context){
+            .handle = handle, .device = device, .card = card, .charged = charged, .primary = primary};
     if (card != COT_NO_CARD && charged) __atomic_fetch_add(&cot_own(card)->context, charged, __ATOMIC_RELAXED);
     atomic_fetch_add(&epoch, 1);
 }
@@ -93,8 +97,8 @@ abi_result cot_current(uint32_t *card, void **context) {
     return ABI_SUCCESS;
 }
 
-/* Room for one context on the card of a device: reserved bytes, or a refusal. */
-static abi_result make_room(abi_device device, uint32_t *card, uint64_t *reserved) {
+/* Room for contexts on the card of a device: bytes reserved for each, or a refusal. */
+static abi_result make_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
     *card = cot_card_of(device);
@@ -102,7 +106,7 @@ static abi_result make_room(abi_device device, uint32_t *card, uint64_t *reserve
     if (*card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
     struct cot_limits limits;
     cot_limits(*card, &limits);
-    if (!cot_reserve(*card, limits.context_bytes)) {
+    if (!cot_reserve(*card, count * limits.context_bytes)) {
         cot_deny(*card);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -143,7 +147,7 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
     if (known) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     uint32_t card;
     uint64_t reserved;
-    abi_result result = make_room(device, &card, &reserved);
+    abi_result result = make_room(device, 1, &card, &reserved);
     if (result != ABI_SUCCESS) return result;
     result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, true);
@@ -175,6 +179,36 @@ AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
 AFTER_PRIMARY(cuDevicePrimaryCtxReset)
 AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
+/* ---- limits ---- */
+
+bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
+    pthread_mutex_lock(&contexts_lock);
+    struct known_context *entry = find(context);
+    if (entry) {
+        if (entry->limits[which].version == 0) entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
+        *limit = entry->limits[which];
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return entry;
+}
+
+bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
+    pthread_mutex_lock(&contexts_lock);
+    struct known_context *entry = find(context);
+    bool current = entry && entry->limits[which].version == version;
+    if (current) {
+        uint64_t before = entry->limits[which].charged;
+        entry->limits[which].charged = bytes;
+        entry->limits[which].version++;
+        entry->charged += bytes - before;
+        __atomic_fetch_add(&cot_own(entry->card)->context, bytes - before, __ATOMIC_RELAXED);
+        if (bytes > before) cot_charge(entry->card, bytes - before);
+        if (bytes < before) cot_release(entry->card, before - bytes);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return current || !entry;
+}
+
 /* ---- explicit contexts ---- */
 
 /* `device` is the last argument of every version; the rest goes to the driver as it came. */
@@ -183,7 +217,7 @@ AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
         uint32_t card;                                                                      \
         uint64_t reserved;                                                                  \
         if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                             \
-        abi_result result = make_room(device, &card, &reserved);                            \
+        abi_result result = make_room(device, 1, &card, &reserved);                         \
         if (result != ABI_SUCCESS) return result;                                           \
         result = CALL_REAL(symbol, types, __VA_ARGS__);                                     \
         settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false); \
@@ -225,5 +259,68 @@ abi_result cot_cuCtxDetach(abi_context context) {
         CALL_DRIVER("cuCtxGetApiVersion", (abi_context, unsigned *), context, &version) != ABI_SUCCESS) {
         after_destroy(context);
     }
+    return result;
+}
+
+/* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
+
+/* The handle of a primary context that is there. */
+static void *primary_handle(abi_device device) {
+    abi_context handle = NULL;
+    if (CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &handle, device) != ABI_SUCCESS) return NULL;
+    CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
+    return handle;
+}
+
+abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
+    uint32_t card;
+    uint64_t reserved;
+    if (!out)
+        return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
+                         device, flags);
+    pthread_mutex_lock(&contexts_lock);
+    bool known = primary_of(device) != NULL;
+    pthread_mutex_unlock(&contexts_lock);
+    abi_result result = make_room(device, known ? 1 : 2, &card, &reserved);
+    if (result != ABI_SUCCESS) return result;
+    result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
+                       device, flags);
+    void *primary = !known && result == ABI_SUCCESS ? primary_handle(device) : NULL;
+    settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false);
+    if (primary) settle(result, primary, device, card, reserved, true);
+    else if (!known) cot_rollback(card, reserved);
+    return result;
+}
+
+/* What is allocated by way of the view goes with the green context. */
+abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
+    abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    pthread_mutex_lock(&contexts_lock);
+    const struct known_context *owner = find(green);
+    if (owner && !find(*out)) {
+        remember(*out, owner->device, owner->card, 0, false);
+        struct known_context *view = find(*out);
+        if (view) view->green = green;
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return result;
+}
+
+abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
+    abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
+    if (result != ABI_SUCCESS || !cot_attached() || !green) return result;
+    abi_device device = -1;
+    pthread_mutex_lock(&contexts_lock);
+    for (int i = 0; i < MOST_CONTEXTS; i++) {
+        if (contexts[i].handle && contexts[i].green == green) forget(&contexts[i]);
+    }
+    struct known_context *entry = find(green);
+    if (entry) {
+        device = entry->device;
+        forget(entry);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    if (entry) check_primary(device);
     return result;
 }

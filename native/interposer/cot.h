@@ -146,6 +146,20 @@ void cot_tiles_drop_context(void *context);
  * without a grant. */
 abi_result cot_current(uint32_t *card, void **context);
 
+/* What a limit of a context (heap, stack or printf buffer) costs, beyond what it did when the context was measured. */
+#define COT_LIMITS 3
+struct cot_limit {
+    uint64_t base, charged;
+    uint32_t version; /* grows with each change; 0 = never looked at */
+};
+/* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
+bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit);
+/* Makes `bytes` the charge, if the limit's version still is `version`; false: it is not. */
+bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes);
+
+/* ---- checkpoint.c ---- */
+bool cot_is_away(void); /* this process's memory is out of its cards: every other call of the driver would wait */
+
 /* ---- pools.c ---- */
 void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
 void cot_pools_forget(uint32_t card);

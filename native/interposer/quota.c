@@ -81,7 +81,7 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *ow
         if (tries % REAP_EVERY == 0) cot_reap();
         struct sums others = sum(card, limits.releases_late);
         if (others.held + bytes > limits.memory_bytes) {
-            if (!trimmed) {
+            if (!trimmed && !cot_is_away()) {
                 trimmed = true;
                 cot_pools_trim(card);
                 cot_graphs_trim(card);

@@ -33,6 +33,7 @@ enum sim_op {
     SIM_RESIDUAL,    /* card, arg[0] bytes that the context grew by (code, local memory); as SIM_TAKE, freed with it */
     SIM_SHARE,       /* arg[0] block id, fd: its contents lie in this file from now on, and others may open it */
     SIM_OPEN,        /* arg[0] id of a block that another process shared; reply as SIM_IMPORT, and its fd */
+    SIM_PROCESS,     /* arg[0] pid as the caller sees it, arg[1] SIM_PROCESS_*; reply arg[0] ABI_PROCESS_* afterwards */
     /* NVML role */
     SIM_PROCESSES = 32, /* card, arg[0] SIM_TYPE_* bit; payload sim_process[] as the caller may see them */
     SIM_UTILISATION,    /* card, arg[0] last seen us; reply arg[0] newest us; payload sim_process_utilisation[] */
@@ -61,6 +62,7 @@ enum {
     SIM_KIND_EXTERNAL,
     SIM_KIND_COUNT
 };
+enum { SIM_PROCESS_LOOK, SIM_PROCESS_LOCK, SIM_PROCESS_CHECKPOINT, SIM_PROCESS_RESTORE, SIM_PROCESS_UNLOCK };
 enum { SIM_STATE_TEMPERATURE, SIM_STATE_POWER_MW, SIM_STATE_LOST };
 
 struct sim_request {

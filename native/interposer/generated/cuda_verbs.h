@@ -16,305 +16,305 @@
     X(10, cuArrayGetPlane, PASS, 1) \
     X(11, cuArrayGetSparseProperties, PASS, 1) \
     X(12, cuBinaryFree, PASS, 3) \
-    X(13, cuCheckpointProcessCheckpoint, PASS, 4) \
-    X(14, cuCheckpointProcessGetRestoreThreadId, PASS, 4) \
-    X(15, cuCheckpointProcessGetState, PASS, 4) \
-    X(16, cuCheckpointProcessLock, PASS, 4) \
-    X(17, cuCheckpointProcessRestore, PASS, 4) \
-    X(18, cuCheckpointProcessUnlock, PASS, 4) \
+    X(13, cuCheckpointProcessCheckpoint, RELEASE, 4) \
+    X(14, cuCheckpointProcessGetRestoreThreadId, PASS, 5) \
+    X(15, cuCheckpointProcessGetState, PASS, 5) \
+    X(16, cuCheckpointProcessLock, PASS, 5) \
+    X(17, cuCheckpointProcessRestore, RESERVE, 6) \
+    X(18, cuCheckpointProcessUnlock, TRACK, 7) \
     X(19, cuCompilePtx, PASS, 3) \
-    X(20, cuCoredumpGetAttribute, PASS, 5) \
-    X(21, cuCoredumpGetAttributeGlobal, PASS, 5) \
-    X(22, cuCoredumpSetAttribute, PASS, 5) \
-    X(23, cuCoredumpSetAttributeGlobal, PASS, 5) \
-    X(24, cuCtxAttach, RESERVE, 6) \
-    X(25, cuCtxCreate, RESERVE, 6) \
-    X(26, cuCtxCreate_v2, RESERVE, 6) \
-    X(27, cuCtxCreate_v3, RESERVE, 6) \
-    X(28, cuCtxCreate_v4, RESERVE, 6) \
-    X(29, cuCtxDestroy, RELEASE, 7) \
-    X(30, cuCtxDestroy_v2, RELEASE, 7) \
-    X(31, cuCtxDetach, RELEASE, 7) \
-    X(32, cuCtxDisablePeerAccess, PASS, 8) \
-    X(33, cuCtxEnablePeerAccess, PASS, 8) \
-    X(34, cuCtxFromGreenCtx, PASS, 9) \
-    X(35, cuCtxGetApiVersion, PASS, 8) \
-    X(36, cuCtxGetCacheConfig, PASS, 8) \
-    X(37, cuCtxGetCurrent, PASS, 8) \
-    X(38, cuCtxGetDevResource, PASS, 8) \
-    X(39, cuCtxGetDevice, PASS, 8) \
-    X(40, cuCtxGetDevice_v2, PASS, 8) \
-    X(41, cuCtxGetExecAffinity, PASS, 8) \
-    X(42, cuCtxGetFlags, PASS, 8) \
-    X(43, cuCtxGetId, PASS, 8) \
-    X(44, cuCtxGetLimit, PASS, 8) \
-    X(45, cuCtxGetSharedMemConfig, PASS, 8) \
-    X(46, cuCtxGetStreamPriorityRange, PASS, 8) \
-    X(47, cuCtxPopCurrent, PASS, 8) \
-    X(48, cuCtxPopCurrent_v2, PASS, 8) \
-    X(49, cuCtxPushCurrent, PASS, 8) \
-    X(50, cuCtxPushCurrent_v2, PASS, 8) \
-    X(51, cuCtxRecordEvent, PASS, 10) \
-    X(52, cuCtxResetPersistingL2Cache, PASS, 8) \
-    X(53, cuCtxSetCacheConfig, PASS, 8) \
-    X(54, cuCtxSetCurrent, PASS, 8) \
-    X(55, cuCtxSetFlags, PASS, 8) \
-    X(56, cuCtxSetLimit, PASS, 11) \
-    X(57, cuCtxSetSharedMemConfig, PASS, 8) \
-    X(58, cuCtxSynchronize, PASS, 10) \
-    X(59, cuCtxSynchronize_v2, PASS, 10) \
-    X(60, cuCtxWaitEvent, PASS, 10) \
-    X(61, cuDestroyExternalMemory, RELEASE, 12) \
-    X(62, cuDestroyExternalSemaphore, PASS, 10) \
-    X(63, cuDevResourceGenerateDesc, PASS, 8) \
-    X(64, cuDevSmResourceSplitByCount, PASS, 8) \
-    X(65, cuDeviceCanAccessPeer, PASS, 13) \
-    X(66, cuDeviceComputeCapability, PASS, 13) \
-    X(67, cuDeviceGet, PASS, 13) \
-    X(68, cuDeviceGetAttribute, PASS, 13) \
-    X(69, cuDeviceGetByPCIBusId, PASS, 13) \
-    X(70, cuDeviceGetCount, PASS, 13) \
-    X(71, cuDeviceGetDefaultMemPool, PASS, 14) \
-    X(72, cuDeviceGetDevResource, PASS, 13) \
-    X(73, cuDeviceGetExecAffinitySupport, PASS, 13) \
-    X(74, cuDeviceGetGraphMemAttribute, PASS, 14) \
-    X(75, cuDeviceGetHostAtomicCapabilities, PASS, 13) \
-    X(76, cuDeviceGetLuid, PASS, 13) \
-    X(77, cuDeviceGetMemPool, PASS, 14) \
-    X(78, cuDeviceGetName, PASS, 13) \
-    X(79, cuDeviceGetNvSciSyncAttributes, PASS, 13) \
-    X(80, cuDeviceGetP2PAtomicCapabilities, PASS, 13) \
-    X(81, cuDeviceGetP2PAttribute, PASS, 13) \
-    X(82, cuDeviceGetPCIBusId, PASS, 13) \
-    X(83, cuDeviceGetProperties, PASS, 13) \
-    X(84, cuDeviceGetTexture1DLinearMaxWidth, PASS, 13) \
-    X(85, cuDeviceGetUuid, PASS, 13) \
-    X(86, cuDeviceGetUuid_v2, PASS, 13) \
-    X(87, cuDeviceGraphMemTrim, RELEASE, 15) \
-    X(88, cuDevicePrimaryCtxGetState, PASS, 8) \
-    X(89, cuDevicePrimaryCtxRelease, RELEASE, 7) \
-    X(90, cuDevicePrimaryCtxRelease_v2, RELEASE, 7) \
-    X(91, cuDevicePrimaryCtxReset, RELEASE, 7) \
-    X(92, cuDevicePrimaryCtxReset_v2, RELEASE, 7) \
-    X(93, cuDevicePrimaryCtxRetain, RESERVE, 6) \
-    X(94, cuDevicePrimaryCtxSetFlags, PASS, 8) \
-    X(95, cuDevicePrimaryCtxSetFlags_v2, PASS, 8) \
-    X(96, cuDeviceRegisterAsyncNotification, PASS, 13) \
-    X(97, cuDeviceSetGraphMemAttribute, PASS, 14) \
-    X(98, cuDeviceSetMemPool, PASS, 14) \
-    X(99, cuDeviceTotalMem, VIRTUALISE, 16) \
-    X(100, cuDeviceTotalMem_v2, VIRTUALISE, 16) \
-    X(101, cuDeviceUnregisterAsyncNotification, PASS, 13) \
-    X(102, cuDriverGetGpuCodeIsaVersion, PASS, 13) \
-    X(103, cuDriverGetVersion, PASS, 13) \
-    X(104, cuEGLStreamConsumerAcquireFrame, PASS, 17) \
-    X(105, cuEGLStreamConsumerConnect, PASS, 17) \
-    X(106, cuEGLStreamConsumerConnectWithFlags, PASS, 17) \
-    X(107, cuEGLStreamConsumerDisconnect, PASS, 17) \
-    X(108, cuEGLStreamConsumerReleaseFrame, PASS, 17) \
-    X(109, cuEGLStreamProducerConnect, PASS, 17) \
-    X(110, cuEGLStreamProducerDisconnect, PASS, 17) \
-    X(111, cuEGLStreamProducerPresentFrame, PASS, 17) \
-    X(112, cuEGLStreamProducerReturnFrame, PASS, 17) \
-    X(113, cuEventCreate, PASS, 10) \
-    X(114, cuEventCreateFromEGLSync, PASS, 10) \
-    X(115, cuEventCreateFromNVNSync, PASS, 10) \
-    X(116, cuEventDestroy, PASS, 10) \
-    X(117, cuEventDestroy_v2, PASS, 10) \
-    X(118, cuEventElapsedTime, PASS, 10) \
-    X(119, cuEventElapsedTime_v2, PASS, 10) \
-    X(120, cuEventQuery, PASS, 10) \
-    X(121, cuEventRecord, PASS, 10) \
-    X(122, cuEventRecordWithFlags, PASS, 10) \
-    X(123, cuEventRecordWithFlags_ptsz, PASS, 10) \
-    X(124, cuEventRecord_ptsz, PASS, 10) \
-    X(125, cuEventSynchronize, PASS, 10) \
-    X(126, cuExternalMemoryGetMappedBuffer, PASS, 18) \
-    X(127, cuExternalMemoryGetMappedMipmappedArray, PASS, 18) \
-    X(128, cuFlushGPUDirectRDMAWrites, PASS, 10) \
-    X(129, cuFuncGetAttribute, PASS, 19) \
-    X(130, cuFuncGetModule, PASS, 19) \
-    X(131, cuFuncGetName, PASS, 19) \
-    X(132, cuFuncGetParamInfo, PASS, 19) \
-    X(133, cuFuncIsLoaded, PASS, 19) \
+    X(20, cuCoredumpGetAttribute, PASS, 8) \
+    X(21, cuCoredumpGetAttributeGlobal, PASS, 8) \
+    X(22, cuCoredumpSetAttribute, PASS, 8) \
+    X(23, cuCoredumpSetAttributeGlobal, PASS, 8) \
+    X(24, cuCtxAttach, RESERVE, 9) \
+    X(25, cuCtxCreate, RESERVE, 9) \
+    X(26, cuCtxCreate_v2, RESERVE, 9) \
+    X(27, cuCtxCreate_v3, RESERVE, 9) \
+    X(28, cuCtxCreate_v4, RESERVE, 9) \
+    X(29, cuCtxDestroy, RELEASE, 10) \
+    X(30, cuCtxDestroy_v2, RELEASE, 10) \
+    X(31, cuCtxDetach, RELEASE, 10) \
+    X(32, cuCtxDisablePeerAccess, PASS, 11) \
+    X(33, cuCtxEnablePeerAccess, PASS, 11) \
+    X(34, cuCtxFromGreenCtx, TRACK, 12) \
+    X(35, cuCtxGetApiVersion, PASS, 11) \
+    X(36, cuCtxGetCacheConfig, PASS, 11) \
+    X(37, cuCtxGetCurrent, PASS, 11) \
+    X(38, cuCtxGetDevResource, PASS, 11) \
+    X(39, cuCtxGetDevice, PASS, 11) \
+    X(40, cuCtxGetDevice_v2, PASS, 11) \
+    X(41, cuCtxGetExecAffinity, PASS, 11) \
+    X(42, cuCtxGetFlags, PASS, 11) \
+    X(43, cuCtxGetId, PASS, 11) \
+    X(44, cuCtxGetLimit, PASS, 11) \
+    X(45, cuCtxGetSharedMemConfig, PASS, 11) \
+    X(46, cuCtxGetStreamPriorityRange, PASS, 11) \
+    X(47, cuCtxPopCurrent, PASS, 11) \
+    X(48, cuCtxPopCurrent_v2, PASS, 11) \
+    X(49, cuCtxPushCurrent, PASS, 11) \
+    X(50, cuCtxPushCurrent_v2, PASS, 11) \
+    X(51, cuCtxRecordEvent, PASS, 13) \
+    X(52, cuCtxResetPersistingL2Cache, PASS, 11) \
+    X(53, cuCtxSetCacheConfig, PASS, 11) \
+    X(54, cuCtxSetCurrent, PASS, 11) \
+    X(55, cuCtxSetFlags, PASS, 11) \
+    X(56, cuCtxSetLimit, RESERVE, 14) \
+    X(57, cuCtxSetSharedMemConfig, PASS, 11) \
+    X(58, cuCtxSynchronize, PASS, 13) \
+    X(59, cuCtxSynchronize_v2, PASS, 13) \
+    X(60, cuCtxWaitEvent, PASS, 13) \
+    X(61, cuDestroyExternalMemory, RELEASE, 15) \
+    X(62, cuDestroyExternalSemaphore, PASS, 13) \
+    X(63, cuDevResourceGenerateDesc, PASS, 11) \
+    X(64, cuDevSmResourceSplitByCount, PASS, 11) \
+    X(65, cuDeviceCanAccessPeer, PASS, 16) \
+    X(66, cuDeviceComputeCapability, PASS, 16) \
+    X(67, cuDeviceGet, PASS, 16) \
+    X(68, cuDeviceGetAttribute, PASS, 16) \
+    X(69, cuDeviceGetByPCIBusId, PASS, 16) \
+    X(70, cuDeviceGetCount, PASS, 16) \
+    X(71, cuDeviceGetDefaultMemPool, PASS, 17) \
+    X(72, cuDeviceGetDevResource, PASS, 16) \
+    X(73, cuDeviceGetExecAffinitySupport, PASS, 16) \
+    X(74, cuDeviceGetGraphMemAttribute, PASS, 17) \
+    X(75, cuDeviceGetHostAtomicCapabilities, PASS, 16) \
+    X(76, cuDeviceGetLuid, PASS, 16) \
+    X(77, cuDeviceGetMemPool, PASS, 17) \
+    X(78, cuDeviceGetName, PASS, 16) \
+    X(79, cuDeviceGetNvSciSyncAttributes, PASS, 16) \
+    X(80, cuDeviceGetP2PAtomicCapabilities, PASS, 16) \
+    X(81, cuDeviceGetP2PAttribute, PASS, 16) \
+    X(82, cuDeviceGetPCIBusId, PASS, 16) \
+    X(83, cuDeviceGetProperties, PASS, 16) \
+    X(84, cuDeviceGetTexture1DLinearMaxWidth, PASS, 16) \
+    X(85, cuDeviceGetUuid, PASS, 16) \
+    X(86, cuDeviceGetUuid_v2, PASS, 16) \
+    X(87, cuDeviceGraphMemTrim, RELEASE, 18) \
+    X(88, cuDevicePrimaryCtxGetState, PASS, 11) \
+    X(89, cuDevicePrimaryCtxRelease, RELEASE, 10) \
+    X(90, cuDevicePrimaryCtxRelease_v2, RELEASE, 10) \
+    X(91, cuDevicePrimaryCtxReset, RELEASE, 10) \
+    X(92, cuDevicePrimaryCtxReset_v2, RELEASE, 10) \
+    X(93, cuDevicePrimaryCtxRetain, RESERVE, 9) \
+    X(94, cuDevicePrimaryCtxSetFlags, PASS, 11) \
+    X(95, cuDevicePrimaryCtxSetFlags_v2, PASS, 11) \
+    X(96, cuDeviceRegisterAsyncNotification, PASS, 16) \
+    X(97, cuDeviceSetGraphMemAttribute, PASS, 17) \
+    X(98, cuDeviceSetMemPool, PASS, 17) \
+    X(99, cuDeviceTotalMem, VIRTUALISE, 19) \
+    X(100, cuDeviceTotalMem_v2, VIRTUALISE, 19) \
+    X(101, cuDeviceUnregisterAsyncNotification, PASS, 16) \
+    X(102, cuDriverGetGpuCodeIsaVersion, PASS, 16) \
+    X(103, cuDriverGetVersion, PASS, 16) \
+    X(104, cuEGLStreamConsumerAcquireFrame, PASS, 20) \
+    X(105, cuEGLStreamConsumerConnect, PASS, 20) \
+    X(106, cuEGLStreamConsumerConnectWithFlags, PASS, 20) \
+    X(107, cuEGLStreamConsumerDisconnect, PASS, 20) \
+    X(108, cuEGLStreamConsumerReleaseFrame, PASS, 20) \
+    X(109, cuEGLStreamProducerConnect, PASS, 20) \
+    X(110, cuEGLStreamProducerDisconnect, PASS, 20) \
+    X(111, cuEGLStreamProducerPresentFrame, PASS, 20) \
+    X(112, cuEGLStreamProducerReturnFrame, PASS, 20) \
+    X(113, cuEventCreate, PASS, 13) \
+    X(114, cuEventCreateFromEGLSync, PASS, 13) \
+    X(115, cuEventCreateFromNVNSync, PASS, 13) \
+    X(116, cuEventDestroy, PASS, 13) \
+    X(117, cuEventDestroy_v2, PASS, 13) \
+    X(118, cuEventElapsedTime, PASS, 13) \
+    X(119, cuEventElapsedTime_v2, PASS, 13) \
+    X(120, cuEventQuery, PASS, 13) \
+    X(121, cuEventRecord, PASS, 13) \
+    X(122, cuEventRecordWithFlags, PASS, 13) \
+    X(123, cuEventRecordWithFlags_ptsz, PASS, 13) \
+    X(124, cuEventRecord_ptsz, PASS, 13) \
+    X(125, cuEventSynchronize, PASS, 13) \
+    X(126, cuExternalMemoryGetMappedBuffer, PASS, 21) \
+    X(127, cuExternalMemoryGetMappedMipmappedArray, PASS, 21) \
+    X(128, cuFlushGPUDirectRDMAWrites, PASS, 13) \
+    X(129, cuFuncGetAttribute, PASS, 22) \
+    X(130, cuFuncGetModule, PASS, 22) \
+    X(131, cuFuncGetName, PASS, 22) \
+    X(132, cuFuncGetParamInfo, PASS, 22) \
+    X(133, cuFuncIsLoaded, PASS, 22) \
     X(134, cuFuncLoad, PASS, 3) \
-    X(135, cuFuncSetAttribute, PASS, 19) \
-    X(136, cuFuncSetBlockShape, PASS, 19) \
-    X(137, cuFuncSetCacheConfig, PASS, 19) \
-    X(138, cuFuncSetSharedMemConfig, PASS, 19) \
-    X(139, cuFuncSetSharedSize, PASS, 19) \
-    X(140, cuGLCtxCreate, PASS, 9) \
-    X(141, cuGLCtxCreate_v2, PASS, 9) \
-    X(142, cuGLGetDevices, PASS, 17) \
-    X(143, cuGLGetDevices_v2, PASS, 17) \
-    X(144, cuGLInit, PASS, 17) \
-    X(145, cuGLMapBufferObject, PASS, 17) \
-    X(146, cuGLMapBufferObjectAsync, PASS, 17) \
-    X(147, cuGLMapBufferObjectAsync_v2, PASS, 17) \
-    X(148, cuGLMapBufferObjectAsync_v2_ptsz, PASS, 17) \
-    X(149, cuGLMapBufferObject_v2, PASS, 17) \
-    X(150, cuGLMapBufferObject_v2_ptds, PASS, 17) \
-    X(151, cuGLRegisterBufferObject, PASS, 17) \
-    X(152, cuGLSetBufferObjectMapFlags, PASS, 17) \
-    X(153, cuGLUnmapBufferObject, PASS, 17) \
-    X(154, cuGLUnmapBufferObjectAsync, PASS, 17) \
-    X(155, cuGLUnregisterBufferObject, PASS, 17) \
-    X(156, cuGetErrorName, PASS, 5) \
-    X(157, cuGetErrorString, PASS, 5) \
-    X(158, cuGetExportTable, PASS, 20) \
-    X(159, cuGetProcAddress, RESOLVE, 21) \
-    X(160, cuGetProcAddress_v2, RESOLVE, 21) \
-    X(161, cuGraphAddBatchMemOpNode, PASS, 22) \
-    X(162, cuGraphAddChildGraphNode, PASS, 22) \
-    X(163, cuGraphAddDependencies, PASS, 22) \
-    X(164, cuGraphAddDependencies_v2, PASS, 22) \
-    X(165, cuGraphAddEmptyNode, PASS, 22) \
-    X(166, cuGraphAddEventRecordNode, PASS, 22) \
-    X(167, cuGraphAddEventWaitNode, PASS, 22) \
-    X(168, cuGraphAddExternalSemaphoresSignalNode, PASS, 22) \
-    X(169, cuGraphAddExternalSemaphoresWaitNode, PASS, 22) \
-    X(170, cuGraphAddHostNode, PASS, 22) \
-    X(171, cuGraphAddKernelNode, PASS, 22) \
-    X(172, cuGraphAddKernelNode_v2, PASS, 22) \
-    X(173, cuGraphAddMemAllocNode, PASS, 22) \
-    X(174, cuGraphAddMemFreeNode, PASS, 22) \
-    X(175, cuGraphAddMemcpyNode, PASS, 22) \
-    X(176, cuGraphAddMemsetNode, PASS, 22) \
-    X(177, cuGraphAddNode, PASS, 22) \
-    X(178, cuGraphAddNode_v2, PASS, 22) \
-    X(179, cuGraphBatchMemOpNodeGetParams, PASS, 22) \
-    X(180, cuGraphBatchMemOpNodeSetParams, PASS, 22) \
-    X(181, cuGraphChildGraphNodeGetGraph, PASS, 22) \
-    X(182, cuGraphClone, PASS, 22) \
-    X(183, cuGraphConditionalHandleCreate, PASS, 22) \
-    X(184, cuGraphCreate, PASS, 22) \
-    X(185, cuGraphDebugDotPrint, PASS, 22) \
-    X(186, cuGraphDestroy, PASS, 22) \
-    X(187, cuGraphDestroyNode, PASS, 22) \
-    X(188, cuGraphEventRecordNodeGetEvent, PASS, 22) \
-    X(189, cuGraphEventRecordNodeSetEvent, PASS, 22) \
-    X(190, cuGraphEventWaitNodeGetEvent, PASS, 22) \
-    X(191, cuGraphEventWaitNodeSetEvent, PASS, 22) \
-    X(192, cuGraphExecBatchMemOpNodeSetParams, PASS, 22) \
-    X(193, cuGraphExecChildGraphNodeSetParams, PASS, 22) \
-    X(194, cuGraphExecDestroy, RELEASE, 15) \
-    X(195, cuGraphExecEventRecordNodeSetEvent, PASS, 22) \
-    X(196, cuGraphExecEventWaitNodeSetEvent, PASS, 22) \
-    X(197, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 22) \
-    X(198, cuGraphExecExternalSemaphoresWaitNodeSetParams, PASS, 22) \
-    X(199, cuGraphExecGetFlags, PASS, 22) \
-    X(200, cuGraphExecHostNodeSetParams, PASS, 22) \
-    X(201, cuGraphExecKernelNodeSetParams, PASS, 22) \
-    X(202, cuGraphExecKernelNodeSetParams_v2, PASS, 22) \
-    X(203, cuGraphExecMemcpyNodeSetParams, PASS, 22) \
-    X(204, cuGraphExecMemsetNodeSetParams, PASS, 22) \
-    X(205, cuGraphExecNodeSetParams, PASS, 22) \
-    X(206, cuGraphExecUpdate, PASS, 22) \
-    X(207, cuGraphExecUpdate_v2, PASS, 22) \
-    X(208, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 22) \
-    X(209, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 22) \
-    X(210, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 22) \
-    X(211, cuGraphExternalSemaphoresWaitNodeSetParams, PASS, 22) \
-    X(212, cuGraphGetEdges, PASS, 22) \
-    X(213, cuGraphGetEdges_v2, PASS, 22) \
-    X(214, cuGraphGetNodes, PASS, 22) \
-    X(215, cuGraphGetRootNodes, PASS, 22) \
-    X(216, cuGraphHostNodeGetParams, PASS, 22) \
-    X(217, cuGraphHostNodeSetParams, PASS, 22) \
-    X(218, cuGraphInstantiate, RESERVE, 23) \
-    X(219, cuGraphInstantiateWithFlags, RESERVE, 23) \
-    X(220, cuGraphInstantiateWithParams, RESERVE, 23) \
-    X(221, cuGraphInstantiateWithParams_ptsz, RESERVE, 23) \
-    X(222, cuGraphInstantiate_v2, RESERVE, 23) \
-    X(223, cuGraphKernelNodeCopyAttributes, PASS, 22) \
-    X(224, cuGraphKernelNodeGetAttribute, PASS, 22) \
-    X(225, cuGraphKernelNodeGetParams, PASS, 22) \
-    X(226, cuGraphKernelNodeGetParams_v2, PASS, 22) \
-    X(227, cuGraphKernelNodeSetAttribute, PASS, 22) \
-    X(228, cuGraphKernelNodeSetParams, PASS, 22) \
-    X(229, cuGraphKernelNodeSetParams_v2, PASS, 22) \
-    X(230, cuGraphLaunch, GATE, 24) \
-    X(231, cuGraphLaunch_ptsz, GATE, 24) \
-    X(232, cuGraphMemAllocNodeGetParams, PASS, 22) \
-    X(233, cuGraphMemFreeNodeGetParams, PASS, 22) \
-    X(234, cuGraphMemcpyNodeGetParams, PASS, 22) \
-    X(235, cuGraphMemcpyNodeSetParams, PASS, 22) \
-    X(236, cuGraphMemsetNodeGetParams, PASS, 22) \
-    X(237, cuGraphMemsetNodeSetParams, PASS, 22) \
-    X(238, cuGraphNodeFindInClone, PASS, 22) \
-    X(239, cuGraphNodeGetDependencies, PASS, 22) \
-    X(240, cuGraphNodeGetDependencies_v2, PASS, 22) \
-    X(241, cuGraphNodeGetDependentNodes, PASS, 22) \
-    X(242, cuGraphNodeGetDependentNodes_v2, PASS, 22) \
-    X(243, cuGraphNodeGetEnabled, PASS, 22) \
-    X(244, cuGraphNodeGetType, PASS, 22) \
-    X(245, cuGraphNodeSetEnabled, PASS, 22) \
-    X(246, cuGraphNodeSetParams, PASS, 22) \
-    X(247, cuGraphReleaseUserObject, PASS, 22) \
-    X(248, cuGraphRemoveDependencies, PASS, 22) \
-    X(249, cuGraphRemoveDependencies_v2, PASS, 22) \
-    X(250, cuGraphRetainUserObject, PASS, 22) \
-    X(251, cuGraphUpload, RESERVE, 23) \
-    X(252, cuGraphUpload_ptsz, RESERVE, 23) \
-    X(253, cuGraphicsEGLRegisterImage, PASS, 17) \
-    X(254, cuGraphicsGLRegisterBuffer, PASS, 17) \
-    X(255, cuGraphicsGLRegisterImage, PASS, 17) \
-    X(256, cuGraphicsMapResources, PASS, 17) \
-    X(257, cuGraphicsMapResources_ptsz, PASS, 17) \
-    X(258, cuGraphicsResourceGetMappedEglFrame, PASS, 17) \
-    X(259, cuGraphicsResourceGetMappedMipmappedArray, PASS, 17) \
-    X(260, cuGraphicsResourceGetMappedPointer, PASS, 17) \
-    X(261, cuGraphicsResourceGetMappedPointer_v2, PASS, 17) \
-    X(262, cuGraphicsResourceSetMapFlags, PASS, 17) \
-    X(263, cuGraphicsResourceSetMapFlags_v2, PASS, 17) \
-    X(264, cuGraphicsSubResourceGetMappedArray, PASS, 17) \
-    X(265, cuGraphicsUnmapResources, PASS, 17) \
-    X(266, cuGraphicsUnmapResources_ptsz, PASS, 17) \
-    X(267, cuGraphicsUnregisterResource, PASS, 17) \
-    X(268, cuGraphicsVDPAURegisterOutputSurface, PASS, 17) \
-    X(269, cuGraphicsVDPAURegisterVideoSurface, PASS, 17) \
-    X(270, cuGreenCtxCreate, PASS, 9) \
-    X(271, cuGreenCtxDestroy, PASS, 9) \
-    X(272, cuGreenCtxGetDevResource, PASS, 8) \
-    X(273, cuGreenCtxGetId, PASS, 8) \
-    X(274, cuGreenCtxRecordEvent, PASS, 10) \
-    X(275, cuGreenCtxStreamCreate, PASS, 25) \
-    X(276, cuGreenCtxWaitEvent, PASS, 10) \
-    X(277, cuImportExternalMemory, RESERVE, 26) \
-    X(278, cuImportExternalSemaphore, PASS, 10) \
-    X(279, cuInit, TRACK, 27) \
-    X(280, cuIpcCloseMemHandle, PASS, 28) \
-    X(281, cuIpcGetEventHandle, PASS, 28) \
-    X(282, cuIpcGetMemHandle, PASS, 28) \
-    X(283, cuIpcOpenEventHandle, PASS, 28) \
-    X(284, cuIpcOpenMemHandle, PASS, 28) \
-    X(285, cuIpcOpenMemHandle_v2, PASS, 28) \
-    X(286, cuKernelGetAttribute, PASS, 19) \
+    X(135, cuFuncSetAttribute, PASS, 22) \
+    X(136, cuFuncSetBlockShape, PASS, 22) \
+    X(137, cuFuncSetCacheConfig, PASS, 22) \
+    X(138, cuFuncSetSharedMemConfig, PASS, 22) \
+    X(139, cuFuncSetSharedSize, PASS, 22) \
+    X(140, cuGLCtxCreate, PASS, 23) \
+    X(141, cuGLCtxCreate_v2, PASS, 23) \
+    X(142, cuGLGetDevices, PASS, 20) \
+    X(143, cuGLGetDevices_v2, PASS, 20) \
+    X(144, cuGLInit, PASS, 20) \
+    X(145, cuGLMapBufferObject, PASS, 20) \
+    X(146, cuGLMapBufferObjectAsync, PASS, 20) \
+    X(147, cuGLMapBufferObjectAsync_v2, PASS, 20) \
+    X(148, cuGLMapBufferObjectAsync_v2_ptsz, PASS, 20) \
+    X(149, cuGLMapBufferObject_v2, PASS, 20) \
+    X(150, cuGLMapBufferObject_v2_ptds, PASS, 20) \
+    X(151, cuGLRegisterBufferObject, PASS, 20) \
+    X(152, cuGLSetBufferObjectMapFlags, PASS, 20) \
+    X(153, cuGLUnmapBufferObject, PASS, 20) \
+    X(154, cuGLUnmapBufferObjectAsync, PASS, 20) \
+    X(155, cuGLUnregisterBufferObject, PASS, 20) \
+    X(156, cuGetErrorName, PASS, 8) \
+    X(157, cuGetErrorString, PASS, 8) \
+    X(158, cuGetExportTable, PASS, 24) \
+    X(159, cuGetProcAddress, RESOLVE, 25) \
+    X(160, cuGetProcAddress_v2, RESOLVE, 25) \
+    X(161, cuGraphAddBatchMemOpNode, PASS, 26) \
+    X(162, cuGraphAddChildGraphNode, PASS, 26) \
+    X(163, cuGraphAddDependencies, PASS, 26) \
+    X(164, cuGraphAddDependencies_v2, PASS, 26) \
+    X(165, cuGraphAddEmptyNode, PASS, 26) \
+    X(166, cuGraphAddEventRecordNode, PASS, 26) \
+    X(167, cuGraphAddEventWaitNode, PASS, 26) \
+    X(168, cuGraphAddExternalSemaphoresSignalNode, PASS, 26) \
+    X(169, cuGraphAddExternalSemaphoresWaitNode, PASS, 26) \
+    X(170, cuGraphAddHostNode, PASS, 26) \
+    X(171, cuGraphAddKernelNode, PASS, 26) \
+    X(172, cuGraphAddKernelNode_v2, PASS, 26) \
+    X(173, cuGraphAddMemAllocNode, PASS, 26) \
+    X(174, cuGraphAddMemFreeNode, PASS, 26) \
+    X(175, cuGraphAddMemcpyNode, PASS, 26) \
+    X(176, cuGraphAddMemsetNode, PASS, 26) \
+    X(177, cuGraphAddNode, PASS, 26) \
+    X(178, cuGraphAddNode_v2, PASS, 26) \
+    X(179, cuGraphBatchMemOpNodeGetParams, PASS, 26) \
+    X(180, cuGraphBatchMemOpNodeSetParams, PASS, 26) \
+    X(181, cuGraphChildGraphNodeGetGraph, PASS, 26) \
+    X(182, cuGraphClone, PASS, 26) \
+    X(183, cuGraphConditionalHandleCreate, PASS, 26) \
+    X(184, cuGraphCreate, PASS, 26) \
+    X(185, cuGraphDebugDotPrint, PASS, 26) \
+    X(186, cuGraphDestroy, PASS, 26) \
+    X(187, cuGraphDestroyNode, PASS, 26) \
+    X(188, cuGraphEventRecordNodeGetEvent, PASS, 26) \
+    X(189, cuGraphEventRecordNodeSetEvent, PASS, 26) \
+    X(190, cuGraphEventWaitNodeGetEvent, PASS, 26) \
+    X(191, cuGraphEventWaitNodeSetEvent, PASS, 26) \
+    X(192, cuGraphExecBatchMemOpNodeSetParams, PASS, 26) \
+    X(193, cuGraphExecChildGraphNodeSetParams, PASS, 26) \
+    X(194, cuGraphExecDestroy, RELEASE, 18) \
+    X(195, cuGraphExecEventRecordNodeSetEvent, PASS, 26) \
+    X(196, cuGraphExecEventWaitNodeSetEvent, PASS, 26) \
+    X(197, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 26) \
+    X(198, cuGraphExecExternalSemaphoresWaitNodeSetParams, PASS, 26) \
+    X(199, cuGraphExecGetFlags, PASS, 26) \
+    X(200, cuGraphExecHostNodeSetParams, PASS, 26) \
+    X(201, cuGraphExecKernelNodeSetParams, PASS, 26) \
+    X(202, cuGraphExecKernelNodeSetParams_v2, PASS, 26) \
+    X(203, cuGraphExecMemcpyNodeSetParams, PASS, 26) \
+    X(204, cuGraphExecMemsetNodeSetParams, PASS, 26) \
+    X(205, cuGraphExecNodeSetParams, PASS, 26) \
+    X(206, cuGraphExecUpdate, PASS, 26) \
+    X(207, cuGraphExecUpdate_v2, PASS, 26) \
+    X(208, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 26) \
+    X(209, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 26) \
+    X(210, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 26) \
+    X(211, cuGraphExternalSemaphoresWaitNodeSetParams, PASS, 26) \
+    X(212, cuGraphGetEdges, PASS, 26) \
+    X(213, cuGraphGetEdges_v2, PASS, 26) \
+    X(214, cuGraphGetNodes, PASS, 26) \
+    X(215, cuGraphGetRootNodes, PASS, 26) \
+    X(216, cuGraphHostNodeGetParams, PASS, 26) \
+    X(217, cuGraphHostNodeSetParams, PASS, 26) \
+    X(218, cuGraphInstantiate, RESERVE, 27) \
+    X(219, cuGraphInstantiateWithFlags, RESERVE, 27) \
+    X(220, cuGraphInstantiateWithParams, RESERVE, 27) \
+    X(221, cuGraphInstantiateWithParams_ptsz, RESERVE, 27) \
+    X(222, cuGraphInstantiate_v2, RESERVE, 27) \
+    X(223, cuGraphKernelNodeCopyAttributes, PASS, 26) \
+    X(224, cuGraphKernelNodeGetAttribute, PASS, 26) \
+    X(225, cuGraphKernelNodeGetParams, PASS, 26) \
+    X(226, cuGraphKernelNodeGetParams_v2, PASS, 26) \
+    X(227, cuGraphKernelNodeSetAttribute, PASS, 26) \
+    X(228, cuGraphKernelNodeSetParams, PASS, 26) \
+    X(229, cuGraphKernelNodeSetParams_v2, PASS, 26) \
+    X(230, cuGraphLaunch, GATE, 28) \
+    X(231, cuGraphLaunch_ptsz, GATE, 28) \
+    X(232, cuGraphMemAllocNodeGetParams, PASS, 26) \
+    X(233, cuGraphMemFreeNodeGetParams, PASS, 26) \
+    X(234, cuGraphMemcpyNodeGetParams, PASS, 26) \
+    X(235, cuGraphMemcpyNodeSetParams, PASS, 26) \
+    X(236, cuGraphMemsetNodeGetParams, PASS, 26) \
+    X(237, cuGraphMemsetNodeSetParams, PASS, 26) \
+    X(238, cuGraphNodeFindInClone, PASS, 26) \
+    X(239, cuGraphNodeGetDependencies, PASS, 26) \
+    X(240, cuGraphNodeGetDependencies_v2, PASS, 26) \
+    X(241, cuGraphNodeGetDependentNodes, PASS, 26) \
+    X(242, cuGraphNodeGetDependentNodes_v2, PASS, 26) \
+    X(243, cuGraphNodeGetEnabled, PASS, 26) \
+    X(244, cuGraphNodeGetType, PASS, 26) \
+    X(245, cuGraphNodeSetEnabled, PASS, 26) \
+    X(246, cuGraphNodeSetParams, PASS, 26) \
+    X(247, cuGraphReleaseUserObject, PASS, 26) \
+    X(248, cuGraphRemoveDependencies, PASS, 26) \
+    X(249, cuGraphRemoveDependencies_v2, PASS, 26) \
+    X(250, cuGraphRetainUserObject, PASS, 26) \
+    X(251, cuGraphUpload, RESERVE, 27) \
+    X(252, cuGraphUpload_ptsz, RESERVE, 27) \
+    X(253, cuGraphicsEGLRegisterImage, PASS, 20) \
+    X(254, cuGraphicsGLRegisterBuffer, PASS, 20) \
+    X(255, cuGraphicsGLRegisterImage, PASS, 20) \
+    X(256, cuGraphicsMapResources, PASS, 20) \
+    X(257, cuGraphicsMapResources_ptsz, PASS, 20) \
+    X(258, cuGraphicsResourceGetMappedEglFrame, PASS, 20) \
+    X(259, cuGraphicsResourceGetMappedMipmappedArray, PASS, 20) \
+    X(260, cuGraphicsResourceGetMappedPointer, PASS, 20) \
+    X(261, cuGraphicsResourceGetMappedPointer_v2, PASS, 20) \
+    X(262, cuGraphicsResourceSetMapFlags, PASS, 20) \
+    X(263, cuGraphicsResourceSetMapFlags_v2, PASS, 20) \
+    X(264, cuGraphicsSubResourceGetMappedArray, PASS, 20) \
+    X(265, cuGraphicsUnmapResources, PASS, 20) \
+    X(266, cuGraphicsUnmapResources_ptsz, PASS, 20) \
+    X(267, cuGraphicsUnregisterResource, PASS, 20) \
+    X(268, cuGraphicsVDPAURegisterOutputSurface, PASS, 20) \
+    X(269, cuGraphicsVDPAURegisterVideoSurface, PASS, 20) \
+    X(270, cuGreenCtxCreate, RESERVE, 29) \
+    X(271, cuGreenCtxDestroy, RELEASE, 30) \
+    X(272, cuGreenCtxGetDevResource, PASS, 11) \
+    X(273, cuGreenCtxGetId, PASS, 11) \
+    X(274, cuGreenCtxRecordEvent, PASS, 13) \
+    X(275, cuGreenCtxStreamCreate, PASS, 31) \
+    X(276, cuGreenCtxWaitEvent, PASS, 13) \
+    X(277, cuImportExternalMemory, RESERVE, 32) \
+    X(278, cuImportExternalSemaphore, PASS, 13) \
+    X(279, cuInit, TRACK, 33) \
+    X(280, cuIpcCloseMemHandle, PASS, 34) \
+    X(281, cuIpcGetEventHandle, PASS, 34) \
+    X(282, cuIpcGetMemHandle, PASS, 34) \
+    X(283, cuIpcOpenEventHandle, PASS, 34) \
+    X(284, cuIpcOpenMemHandle, PASS, 34) \
+    X(285, cuIpcOpenMemHandle_v2, PASS, 34) \
+    X(286, cuKernelGetAttribute, PASS, 22) \
     X(287, cuKernelGetFunction, PASS, 3) \
-    X(288, cuKernelGetLibrary, PASS, 19) \
-    X(289, cuKernelGetName, PASS, 19) \
-    X(290, cuKernelGetParamInfo, PASS, 19) \
-    X(291, cuKernelSetAttribute, PASS, 19) \
-    X(292, cuKernelSetCacheConfig, PASS, 19) \
-    X(293, cuLaunch, GATE, 24) \
-    X(294, cuLaunchCooperativeKernel, GATE, 24) \
-    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 24) \
-    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 24) \
-    X(297, cuLaunchGrid, GATE, 24) \
-    X(298, cuLaunchGridAsync, GATE, 24) \
-    X(299, cuLaunchHostFunc, PASS, 10) \
-    X(300, cuLaunchHostFunc_ptsz, PASS, 10) \
-    X(301, cuLaunchKernel, GATE, 24) \
-    X(302, cuLaunchKernelEx, GATE, 24) \
-    X(303, cuLaunchKernelEx_ptsz, GATE, 24) \
-    X(304, cuLaunchKernel_ptsz, GATE, 24) \
-    X(305, cuLibraryEnumerateKernels, PASS, 19) \
-    X(306, cuLibraryGetGlobal, PASS, 19) \
-    X(307, cuLibraryGetKernel, PASS, 19) \
-    X(308, cuLibraryGetKernelCount, PASS, 19) \
-    X(309, cuLibraryGetManaged, PASS, 19) \
-    X(310, cuLibraryGetModule, PASS, 19) \
-    X(311, cuLibraryGetUnifiedFunction, PASS, 19) \
+    X(288, cuKernelGetLibrary, PASS, 22) \
+    X(289, cuKernelGetName, PASS, 22) \
+    X(290, cuKernelGetParamInfo, PASS, 22) \
+    X(291, cuKernelSetAttribute, PASS, 22) \
+    X(292, cuKernelSetCacheConfig, PASS, 22) \
+    X(293, cuLaunch, GATE, 28) \
+    X(294, cuLaunchCooperativeKernel, GATE, 28) \
+    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 28) \
+    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 28) \
+    X(297, cuLaunchGrid, GATE, 28) \
+    X(298, cuLaunchGridAsync, GATE, 28) \
+    X(299, cuLaunchHostFunc, PASS, 13) \
+    X(300, cuLaunchHostFunc_ptsz, PASS, 13) \
+    X(301, cuLaunchKernel, GATE, 28) \
+    X(302, cuLaunchKernelEx, GATE, 28) \
+    X(303, cuLaunchKernelEx_ptsz, GATE, 28) \
+    X(304, cuLaunchKernel_ptsz, GATE, 28) \
+    X(305, cuLibraryEnumerateKernels, PASS, 22) \
+    X(306, cuLibraryGetGlobal, PASS, 22) \
+    X(307, cuLibraryGetKernel, PASS, 22) \
+    X(308, cuLibraryGetKernelCount, PASS, 22) \
+    X(309, cuLibraryGetManaged, PASS, 22) \
+    X(310, cuLibraryGetModule, PASS, 22) \
+    X(311, cuLibraryGetUnifiedFunction, PASS, 22) \
     X(312, cuLibraryLoadData, PASS, 3) \
     X(313, cuLibraryLoadFromFile, PASS, 3) \
     X(314, cuLibraryUnload, PASS, 3) \
@@ -326,384 +326,387 @@
     X(320, cuLinkCreate, PASS, 3) \
     X(321, cuLinkCreate_v2, PASS, 3) \
     X(322, cuLinkDestroy, PASS, 3) \
-    X(323, cuLogsCurrent, PASS, 5) \
-    X(324, cuLogsDumpToFile, PASS, 5) \
-    X(325, cuLogsDumpToMemory, PASS, 5) \
-    X(326, cuLogsRegisterCallback, PASS, 5) \
-    X(327, cuLogsUnregisterCallback, PASS, 5) \
-    X(328, cuMemAddressFree, PASS, 29) \
-    X(329, cuMemAddressReserve, PASS, 29) \
-    X(330, cuMemAdvise, PASS, 30) \
-    X(331, cuMemAdvise_v2, PASS, 30) \
-    X(332, cuMemAlloc, RESERVE, 31) \
-    X(333, cuMemAllocAsync, RESERVE, 32) \
-    X(334, cuMemAllocAsync_ptsz, RESERVE, 32) \
-    X(335, cuMemAllocFromPoolAsync, RESERVE, 32) \
-    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 32) \
-    X(337, cuMemAllocHost, PASS, 33) \
-    X(338, cuMemAllocHost_v2, PASS, 33) \
-    X(339, cuMemAllocManaged, RESERVE, 34) \
-    X(340, cuMemAllocPitch, RESERVE, 31) \
-    X(341, cuMemAllocPitch_v2, RESERVE, 31) \
-    X(342, cuMemAlloc_v2, RESERVE, 31) \
-    X(343, cuMemBatchDecompressAsync, PASS, 35) \
-    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 35) \
-    X(345, cuMemCreate, RESERVE, 36) \
-    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 30) \
-    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 30) \
-    X(348, cuMemDiscardBatchAsync, PASS, 30) \
-    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 30) \
-    X(350, cuMemExportToShareableHandle, PASS, 29) \
-    X(351, cuMemFree, RELEASE, 37) \
-    X(352, cuMemFreeAsync, RELEASE, 38) \
-    X(353, cuMemFreeAsync_ptsz, RELEASE, 38) \
-    X(354, cuMemFreeHost, PASS, 33) \
-    X(355, cuMemFree_v2, RELEASE, 37) \
-    X(356, cuMemGetAccess, PASS, 29) \
+    X(323, cuLogsCurrent, PASS, 8) \
+    X(324, cuLogsDumpToFile, PASS, 8) \
+    X(325, cuLogsDumpToMemory, PASS, 8) \
+    X(326, cuLogsRegisterCallback, PASS, 8) \
+    X(327, cuLogsUnregisterCallback, PASS, 8) \
+    X(328, cuMemAddressFree, PASS, 35) \
+    X(329, cuMemAddressReserve, PASS, 35) \
+    X(330, cuMemAdvise, PASS, 36) \
+    X(331, cuMemAdvise_v2, PASS, 36) \
+    X(332, cuMemAlloc, RESERVE, 37) \
+    X(333, cuMemAllocAsync, RESERVE, 38) \
+    X(334, cuMemAllocAsync_ptsz, RESERVE, 38) \
+    X(335, cuMemAllocFromPoolAsync, RESERVE, 38) \
+    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 38) \
+    X(337, cuMemAllocHost, PASS, 39) \
+    X(338, cuMemAllocHost_v2, PASS, 39) \
+    X(339, cuMemAllocManaged, RESERVE, 40) \
+    X(340, cuMemAllocPitch, RESERVE, 37) \
+    X(341, cuMemAllocPitch_v2, RESERVE, 37) \
+    X(342, cuMemAlloc_v2, RESERVE, 37) \
+    X(343, cuMemBatchDecompressAsync, PASS, 41) \
+    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 41) \
+    X(345, cuMemCreate, RESERVE, 42) \
+    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 36) \
+    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 36) \
+    X(348, cuMemDiscardBatchAsync, PASS, 36) \
+    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 36) \
+    X(350, cuMemExportToShareableHandle, PASS, 35) \
+    X(351, cuMemFree, RELEASE, 43) \
+    X(352, cuMemFreeAsync, RELEASE, 44) \
+    X(353, cuMemFreeAsync_ptsz, RELEASE, 44) \
+    X(354, cuMemFreeHost, PASS, 39) \
+    X(355, cuMemFree_v2, RELEASE, 43) \
+    X(356, cuMemGetAccess, PASS, 35) \
     X(357, cuMemGetAddressRange, PASS, 1) \
     X(358, cuMemGetAddressRange_v2, PASS, 1) \
-    X(359, cuMemGetAllocationGranularity, PASS, 29) \
-    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 29) \
-    X(361, cuMemGetDefaultMemPool, PASS, 14) \
-    X(362, cuMemGetHandleForAddressRange, PASS, 29) \
-    X(363, cuMemGetInfo, VIRTUALISE, 16) \
-    X(364, cuMemGetInfo_v2, VIRTUALISE, 16) \
-    X(365, cuMemGetMemPool, PASS, 14) \
-    X(366, cuMemHostAlloc, PASS, 33) \
-    X(367, cuMemHostAlloc_v2, PASS, 33) \
-    X(368, cuMemHostGetDevicePointer, PASS, 33) \
-    X(369, cuMemHostGetDevicePointer_v2, PASS, 33) \
-    X(370, cuMemHostGetFlags, PASS, 33) \
-    X(371, cuMemHostRegister, PASS, 33) \
-    X(372, cuMemHostRegister_v2, PASS, 33) \
-    X(373, cuMemHostUnregister, PASS, 33) \
-    X(374, cuMemImportFromShareableHandle, TRACK, 39) \
-    X(375, cuMemMap, TRACK, 40) \
-    X(376, cuMemMapArrayAsync, TRACK, 41) \
-    X(377, cuMemMapArrayAsync_ptsz, TRACK, 41) \
-    X(378, cuMemPeerGetDevicePointer, PASS, 42) \
-    X(379, cuMemPeerRegister, PASS, 42) \
-    X(380, cuMemPeerUnregister, PASS, 42) \
-    X(381, cuMemPoolCreate, TRACK, 43) \
-    X(382, cuMemPoolDestroy, RELEASE, 44) \
-    X(383, cuMemPoolExportPointer, PASS, 45) \
-    X(384, cuMemPoolExportToShareableHandle, PASS, 45) \
-    X(385, cuMemPoolGetAccess, PASS, 14) \
-    X(386, cuMemPoolGetAttribute, PASS, 14) \
-    X(387, cuMemPoolImportFromShareableHandle, PASS, 45) \
-    X(388, cuMemPoolImportPointer, PASS, 45) \
-    X(389, cuMemPoolSetAccess, PASS, 14) \
-    X(390, cuMemPoolSetAttribute, PASS, 14) \
-    X(391, cuMemPoolTrimTo, RELEASE, 44) \
-    X(392, cuMemPrefetchAsync, PASS, 30) \
-    X(393, cuMemPrefetchAsync_ptsz, PASS, 30) \
-    X(394, cuMemPrefetchAsync_v2, PASS, 30) \
-    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 30) \
-    X(396, cuMemPrefetchBatchAsync, PASS, 30) \
-    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 30) \
-    X(398, cuMemRangeGetAttribute, PASS, 30) \
-    X(399, cuMemRangeGetAttributes, PASS, 30) \
-    X(400, cuMemRelease, RELEASE, 46) \
-    X(401, cuMemRetainAllocationHandle, TRACK, 40) \
-    X(402, cuMemSetAccess, PASS, 29) \
-    X(403, cuMemSetMemPool, PASS, 14) \
-    X(404, cuMemUnmap, RELEASE, 46) \
-    X(405, cuMemcpy, PASS, 35) \
-    X(406, cuMemcpy2D, PASS, 35) \
-    X(407, cuMemcpy2DAsync, PASS, 35) \
-    X(408, cuMemcpy2DAsync_v2, PASS, 35) \
-    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 35) \
-    X(410, cuMemcpy2DUnaligned, PASS, 35) \
-    X(411, cuMemcpy2DUnaligned_v2, PASS, 35) \
-    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 35) \
-    X(413, cuMemcpy2D_v2, PASS, 35) \
-    X(414, cuMemcpy2D_v2_ptds, PASS, 35) \
-    X(415, cuMemcpy3D, PASS, 35) \
-    X(416, cuMemcpy3DAsync, PASS, 35) \
-    X(417, cuMemcpy3DAsync_v2, PASS, 35) \
-    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 35) \
-    X(419, cuMemcpy3DBatchAsync, PASS, 35) \
-    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 35) \
-    X(421, cuMemcpy3DBatchAsync_v2, PASS, 35) \
-    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 35) \
-    X(423, cuMemcpy3DPeer, PASS, 35) \
-    X(424, cuMemcpy3DPeerAsync, PASS, 35) \
-    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 35) \
-    X(426, cuMemcpy3DPeer_ptds, PASS, 35) \
-    X(427, cuMemcpy3D_v2, PASS, 35) \
-    X(428, cuMemcpy3D_v2_ptds, PASS, 35) \
-    X(429, cuMemcpyAsync, PASS, 35) \
-    X(430, cuMemcpyAsync_ptsz, PASS, 35) \
-    X(431, cuMemcpyAtoA, PASS, 35) \
-    X(432, cuMemcpyAtoA_v2, PASS, 35) \
-    X(433, cuMemcpyAtoA_v2_ptds, PASS, 35) \
-    X(434, cuMemcpyAtoD, PASS, 35) \
-    X(435, cuMemcpyAtoD_v2, PASS, 35) \
-    X(436, cuMemcpyAtoD_v2_ptds, PASS, 35) \
-    X(437, cuMemcpyAtoH, PASS, 35) \
-    X(438, cuMemcpyAtoHAsync, PASS, 35) \
-    X(439, cuMemcpyAtoHAsync_v2, PASS, 35) \
-    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 35) \
-    X(441, cuMemcpyAtoH_v2, PASS, 35) \
-    X(442, cuMemcpyAtoH_v2_ptds, PASS, 35) \
-    X(443, cuMemcpyBatchAsync, PASS, 35) \
-    X(444, cuMemcpyBatchAsync_ptsz, PASS, 35) \
-    X(445, cuMemcpyBatchAsync_v2, PASS, 35) \
-    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 35) \
-    X(447, cuMemcpyDtoA, PASS, 35) \
-    X(448, cuMemcpyDtoA_v2, PASS, 35) \
-    X(449, cuMemcpyDtoA_v2_ptds, PASS, 35) \
-    X(450, cuMemcpyDtoD, PASS, 35) \
-    X(451, cuMemcpyDtoDAsync, PASS, 35) \
-    X(452, cuMemcpyDtoDAsync_v2, PASS, 35) \
-    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 35) \
-    X(454, cuMemcpyDtoD_v2, PASS, 35) \
-    X(455, cuMemcpyDtoD_v2_ptds, PASS, 35) \
-    X(456, cuMemcpyDtoH, PASS, 35) \
-    X(457, cuMemcpyDtoHAsync, PASS, 35) \
-    X(458, cuMemcpyDtoHAsync_v2, PASS, 35) \
-    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 35) \
-    X(460, cuMemcpyDtoH_v2, PASS, 35) \
-    X(461, cuMemcpyDtoH_v2_ptds, PASS, 35) \
-    X(462, cuMemcpyHtoA, PASS, 35) \
-    X(463, cuMemcpyHtoAAsync, PASS, 35) \
-    X(464, cuMemcpyHtoAAsync_v2, PASS, 35) \
-    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 35) \
-    X(466, cuMemcpyHtoA_v2, PASS, 35) \
-    X(467, cuMemcpyHtoA_v2_ptds, PASS, 35) \
-    X(468, cuMemcpyHtoD, PASS, 35) \
-    X(469, cuMemcpyHtoDAsync, PASS, 35) \
-    X(470, cuMemcpyHtoDAsync_v2, PASS, 35) \
-    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 35) \
-    X(472, cuMemcpyHtoD_v2, PASS, 35) \
-    X(473, cuMemcpyHtoD_v2_ptds, PASS, 35) \
-    X(474, cuMemcpyPeer, PASS, 35) \
-    X(475, cuMemcpyPeerAsync, PASS, 35) \
-    X(476, cuMemcpyPeerAsync_ptsz, PASS, 35) \
-    X(477, cuMemcpyPeer_ptds, PASS, 35) \
-    X(478, cuMemcpy_ptds, PASS, 35) \
-    X(479, cuMemcpy_v2, PASS, 35) \
-    X(480, cuMemsetD16, PASS, 35) \
-    X(481, cuMemsetD16Async, PASS, 35) \
-    X(482, cuMemsetD16Async_ptsz, PASS, 35) \
-    X(483, cuMemsetD16_v2, PASS, 35) \
-    X(484, cuMemsetD16_v2_ptds, PASS, 35) \
-    X(485, cuMemsetD2D16, PASS, 35) \
-    X(486, cuMemsetD2D16Async, PASS, 35) \
-    X(487, cuMemsetD2D16Async_ptsz, PASS, 35) \
-    X(488, cuMemsetD2D16_v2, PASS, 35) \
-    X(489, cuMemsetD2D16_v2_ptds, PASS, 35) \
-    X(490, cuMemsetD2D32, PASS, 35) \
-    X(491, cuMemsetD2D32Async, PASS, 35) \
-    X(492, cuMemsetD2D32Async_ptsz, PASS, 35) \
-    X(493, cuMemsetD2D32_v2, PASS, 35) \
-    X(494, cuMemsetD2D32_v2_ptds, PASS, 35) \
-    X(495, cuMemsetD2D8, PASS, 35) \
-    X(496, cuMemsetD2D8Async, PASS, 35) \
-    X(497, cuMemsetD2D8Async_ptsz, PASS, 35) \
-    X(498, cuMemsetD2D8_v2, PASS, 35) \
-    X(499, cuMemsetD2D8_v2_ptds, PASS, 35) \
-    X(500, cuMemsetD32, PASS, 35) \
-    X(501, cuMemsetD32Async, PASS, 35) \
-    X(502, cuMemsetD32Async_ptsz, PASS, 35) \
-    X(503, cuMemsetD32_v2, PASS, 35) \
-    X(504, cuMemsetD32_v2_ptds, PASS, 35) \
-    X(505, cuMemsetD8, PASS, 35) \
-    X(506, cuMemsetD8Async, PASS, 35) \
-    X(507, cuMemsetD8Async_ptsz, PASS, 35) \
-    X(508, cuMemsetD8_v2, PASS, 35) \
-    X(509, cuMemsetD8_v2_ptds, PASS, 35) \
+    X(359, cuMemGetAllocationGranularity, PASS, 35) \
+    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 35) \
+    X(361, cuMemGetDefaultMemPool, PASS, 17) \
+    X(362, cuMemGetHandleForAddressRange, PASS, 35) \
+    X(363, cuMemGetInfo, VIRTUALISE, 19) \
+    X(364, cuMemGetInfo_v2, VIRTUALISE, 19) \
+    X(365, cuMemGetMemPool, PASS, 17) \
+    X(366, cuMemHostAlloc, PASS, 39) \
+    X(367, cuMemHostAlloc_v2, PASS, 39) \
+    X(368, cuMemHostGetDevicePointer, PASS, 39) \
+    X(369, cuMemHostGetDevicePointer_v2, PASS, 39) \
+    X(370, cuMemHostGetFlags, PASS, 39) \
+    X(371, cuMemHostRegister, PASS, 39) \
+    X(372, cuMemHostRegister_v2, PASS, 39) \
+    X(373, cuMemHostUnregister, PASS, 39) \
+    X(374, cuMemImportFromShareableHandle, TRACK, 45) \
+    X(375, cuMemMap, TRACK, 46) \
+    X(376, cuMemMapArrayAsync, TRACK, 47) \
+    X(377, cuMemMapArrayAsync_ptsz, TRACK, 47) \
+    X(378, cuMemPeerGetDevicePointer, PASS, 48) \
+    X(379, cuMemPeerRegister, PASS, 48) \
+    X(380, cuMemPeerUnregister, PASS, 48) \
+    X(381, cuMemPoolCreate, TRACK, 49) \
+    X(382, cuMemPoolDestroy, RELEASE, 50) \
+    X(383, cuMemPoolExportPointer, PASS, 51) \
+    X(384, cuMemPoolExportToShareableHandle, PASS, 51) \
+    X(385, cuMemPoolGetAccess, PASS, 17) \
+    X(386, cuMemPoolGetAttribute, PASS, 17) \
+    X(387, cuMemPoolImportFromShareableHandle, PASS, 51) \
+    X(388, cuMemPoolImportPointer, PASS, 51) \
+    X(389, cuMemPoolSetAccess, PASS, 17) \
+    X(390, cuMemPoolSetAttribute, PASS, 17) \
+    X(391, cuMemPoolTrimTo, RELEASE, 50) \
+    X(392, cuMemPrefetchAsync, PASS, 36) \
+    X(393, cuMemPrefetchAsync_ptsz, PASS, 36) \
+    X(394, cuMemPrefetchAsync_v2, PASS, 36) \
+    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 36) \
+    X(396, cuMemPrefetchBatchAsync, PASS, 36) \
+    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 36) \
+    X(398, cuMemRangeGetAttribute, PASS, 36) \
+    X(399, cuMemRangeGetAttributes, PASS, 36) \
+    X(400, cuMemRelease, RELEASE, 52) \
+    X(401, cuMemRetainAllocationHandle, TRACK, 46) \
+    X(402, cuMemSetAccess, PASS, 35) \
+    X(403, cuMemSetMemPool, PASS, 17) \
+    X(404, cuMemUnmap, RELEASE, 52) \
+    X(405, cuMemcpy, PASS, 41) \
+    X(406, cuMemcpy2D, PASS, 41) \
+    X(407, cuMemcpy2DAsync, PASS, 41) \
+    X(408, cuMemcpy2DAsync_v2, PASS, 41) \
+    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 41) \
+    X(410, cuMemcpy2DUnaligned, PASS, 41) \
+    X(411, cuMemcpy2DUnaligned_v2, PASS, 41) \
+    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 41) \
+    X(413, cuMemcpy2D_v2, PASS, 41) \
+    X(414, cuMemcpy2D_v2_ptds, PASS, 41) \
+    X(415, cuMemcpy3D, PASS, 41) \
+    X(416, cuMemcpy3DAsync, PASS, 41) \
+    X(417, cuMemcpy3DAsync_v2, PASS, 41) \
+    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 41) \
+    X(419, cuMemcpy3DBatchAsync, PASS, 41) \
+    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 41) \
+    X(421, cuMemcpy3DBatchAsync_v2, PASS, 41) \
+    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 41) \
+    X(423, cuMemcpy3DPeer, PASS, 41) \
+    X(424, cuMemcpy3DPeerAsync, PASS, 41) \
+    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 41) \
+    X(426, cuMemcpy3DPeer_ptds, PASS, 41) \
+    X(427, cuMemcpy3D_v2, PASS, 41) \
+    X(428, cuMemcpy3D_v2_ptds, PASS, 41) \
+    X(429, cuMemcpyAsync, PASS, 41) \
+    X(430, cuMemcpyAsync_ptsz, PASS, 41) \
+    X(431, cuMemcpyAtoA, PASS, 41) \
+    X(432, cuMemcpyAtoA_v2, PASS, 41) \
+    X(433, cuMemcpyAtoA_v2_ptds, PASS, 41) \
+    X(434, cuMemcpyAtoD, PASS, 41) \
+    X(435, cuMemcpyAtoD_v2, PASS, 41) \
+    X(436, cuMemcpyAtoD_v2_ptds, PASS, 41) \
+    X(437, cuMemcpyAtoH, PASS, 41) \
+    X(438, cuMemcpyAtoHAsync, PASS, 41) \
+    X(439, cuMemcpyAtoHAsync_v2, PASS, 41) \
+    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 41) \
+    X(441, cuMemcpyAtoH_v2, PASS, 41) \
+    X(442, cuMemcpyAtoH_v2_ptds, PASS, 41) \
+    X(443, cuMemcpyBatchAsync, PASS, 41) \
+    X(444, cuMemcpyBatchAsync_ptsz, PASS, 41) \
+    X(445, cuMemcpyBatchAsync_v2, PASS, 41) \
+    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 41) \
+    X(447, cuMemcpyDtoA, PASS, 41) \
+    X(448, cuMemcpyDtoA_v2, PASS, 41) \
+    X(449, cuMemcpyDtoA_v2_ptds, PASS, 41) \
+    X(450, cuMemcpyDtoD, PASS, 41) \
+    X(451, cuMemcpyDtoDAsync, PASS, 41) \
+    X(452, cuMemcpyDtoDAsync_v2, PASS, 41) \
+    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 41) \
+    X(454, cuMemcpyDtoD_v2, PASS, 41) \
+    X(455, cuMemcpyDtoD_v2_ptds, PASS, 41) \
+    X(456, cuMemcpyDtoH, PASS, 41) \
+    X(457, cuMemcpyDtoHAsync, PASS, 41) \
+    X(458, cuMemcpyDtoHAsync_v2, PASS, 41) \
+    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 41) \
+    X(460, cuMemcpyDtoH_v2, PASS, 41) \
+    X(461, cuMemcpyDtoH_v2_ptds, PASS, 41) \
+    X(462, cuMemcpyHtoA, PASS, 41) \
+    X(463, cuMemcpyHtoAAsync, PASS, 41) \
+    X(464, cuMemcpyHtoAAsync_v2, PASS, 41) \
+    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 41) \
+    X(466, cuMemcpyHtoA_v2, PASS, 41) \
+    X(467, cuMemcpyHtoA_v2_ptds, PASS, 41) \
+    X(468, cuMemcpyHtoD, PASS, 41) \
+    X(469, cuMemcpyHtoDAsync, PASS, 41) \
+    X(470, cuMemcpyHtoDAsync_v2, PASS, 41) \
+    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 41) \
+    X(472, cuMemcpyHtoD_v2, PASS, 41) \
+    X(473, cuMemcpyHtoD_v2_ptds, PASS, 41) \
+    X(474, cuMemcpyPeer, PASS, 41) \
+    X(475, cuMemcpyPeerAsync, PASS, 41) \
+    X(476, cuMemcpyPeerAsync_ptsz, PASS, 41) \
+    X(477, cuMemcpyPeer_ptds, PASS, 41) \
+    X(478, cuMemcpy_ptds, PASS, 41) \
+    X(479, cuMemcpy_v2, PASS, 41) \
+    X(480, cuMemsetD16, PASS, 41) \
+    X(481, cuMemsetD16Async, PASS, 41) \
+    X(482, cuMemsetD16Async_ptsz, PASS, 41) \
+    X(483, cuMemsetD16_v2, PASS, 41) \
+    X(484, cuMemsetD16_v2_ptds, PASS, 41) \
+    X(485, cuMemsetD2D16, PASS, 41) \
+    X(486, cuMemsetD2D16Async, PASS, 41) \
+    X(487, cuMemsetD2D16Async_ptsz, PASS, 41) \
+    X(488, cuMemsetD2D16_v2, PASS, 41) \
+    X(489, cuMemsetD2D16_v2_ptds, PASS, 41) \
+    X(490, cuMemsetD2D32, PASS, 41) \
+    X(491, cuMemsetD2D32Async, PASS, 41) \
+    X(492, cuMemsetD2D32Async_ptsz, PASS, 41) \
+    X(493, cuMemsetD2D32_v2, PASS, 41) \
+    X(494, cuMemsetD2D32_v2_ptds, PASS, 41) \
+    X(495, cuMemsetD2D8, PASS, 41) \
+    X(496, cuMemsetD2D8Async, PASS, 41) \
+    X(497, cuMemsetD2D8Async_ptsz, PASS, 41) \
+    X(498, cuMemsetD2D8_v2, PASS, 41) \
+    X(499, cuMemsetD2D8_v2_ptds, PASS, 41) \
+    X(500, cuMemsetD32, PASS, 41) \
+    X(501, cuMemsetD32Async, PASS, 41) \
+    X(502, cuMemsetD32Async_ptsz, PASS, 41) \
+    X(503, cuMemsetD32_v2, PASS, 41) \
+    X(504, cuMemsetD32_v2_ptds, PASS, 41) \
+    X(505, cuMemsetD8, PASS, 41) \
+    X(506, cuMemsetD8Async, PASS, 41) \
+    X(507, cuMemsetD8Async_ptsz, PASS, 41) \
+    X(508, cuMemsetD8_v2, PASS, 41) \
+    X(509, cuMemsetD8_v2_ptds, PASS, 41) \
     X(510, cuMipmappedArrayCreate, RESERVE, 0) \
     X(511, cuMipmappedArrayDestroy, RELEASE, 2) \
     X(512, cuMipmappedArrayGetLevel, PASS, 1) \
     X(513, cuMipmappedArrayGetMemoryRequirements, PASS, 1) \
     X(514, cuMipmappedArrayGetSparseProperties, PASS, 1) \
-    X(515, cuModuleEnumerateFunctions, PASS, 19) \
-    X(516, cuModuleGetFunction, PASS, 19) \
-    X(517, cuModuleGetFunctionCount, PASS, 19) \
-    X(518, cuModuleGetGlobal, PASS, 19) \
-    X(519, cuModuleGetGlobal_v2, PASS, 19) \
-    X(520, cuModuleGetLoadingMode, PASS, 19) \
-    X(521, cuModuleGetSurfRef, PASS, 19) \
-    X(522, cuModuleGetTexRef, PASS, 19) \
+    X(515, cuModuleEnumerateFunctions, PASS, 22) \
+    X(516, cuModuleGetFunction, PASS, 22) \
+    X(517, cuModuleGetFunctionCount, PASS, 22) \
+    X(518, cuModuleGetGlobal, PASS, 22) \
+    X(519, cuModuleGetGlobal_v2, PASS, 22) \
+    X(520, cuModuleGetLoadingMode, PASS, 22) \
+    X(521, cuModuleGetSurfRef, PASS, 22) \
+    X(522, cuModuleGetTexRef, PASS, 22) \
     X(523, cuModuleLoad, PASS, 3) \
     X(524, cuModuleLoadData, PASS, 3) \
     X(525, cuModuleLoadDataEx, PASS, 3) \
     X(526, cuModuleLoadFatBinary, PASS, 3) \
     X(527, cuModuleUnload, PASS, 3) \
-    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 42) \
-    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 42) \
-    X(530, cuMulticastAddDevice, PASS, 47) \
-    X(531, cuMulticastBindAddr, PASS, 47) \
-    X(532, cuMulticastBindMem, PASS, 47) \
-    X(533, cuMulticastCreate, PASS, 47) \
-    X(534, cuMulticastGetGranularity, PASS, 47) \
-    X(535, cuMulticastUnbind, PASS, 47) \
-    X(536, cuNNSetAllocator, PASS, 42) \
-    X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 19) \
-    X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 19) \
-    X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 19) \
-    X(540, cuOccupancyMaxActiveClusters, PASS, 19) \
-    X(541, cuOccupancyMaxPotentialBlockSize, PASS, 19) \
-    X(542, cuOccupancyMaxPotentialBlockSizeWithFlags, PASS, 19) \
-    X(543, cuOccupancyMaxPotentialClusterSize, PASS, 19) \
-    X(544, cuParamSetSize, PASS, 19) \
-    X(545, cuParamSetTexRef, PASS, 19) \
-    X(546, cuParamSetf, PASS, 19) \
-    X(547, cuParamSeti, PASS, 19) \
-    X(548, cuParamSetv, PASS, 19) \
+    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 48) \
+    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 48) \
+    X(530, cuMulticastAddDevice, PASS, 53) \
+    X(531, cuMulticastBindAddr, PASS, 53) \
+    X(532, cuMulticastBindMem, PASS, 53) \
+    X(533, cuMulticastCreate, PASS, 53) \
+    X(534, cuMulticastGetGranularity, PASS, 53) \
+    X(535, cuMulticastUnbind, PASS, 53) \
+    X(536, cuNNSetAllocator, PASS, 48) \
+    X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 22) \
+    X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 22) \
+    X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 22) \
+    X(540, cuOccupancyMaxActiveClusters, PASS, 22) \
+    X(541, cuOccupancyMaxPotentialBlockSize, PASS, 22) \
+    X(542, cuOccupancyMaxPotentialBlockSizeWithFlags, PASS, 22) \
+    X(543, cuOccupancyMaxPotentialClusterSize, PASS, 22) \
+    X(544, cuParamSetSize, PASS, 22) \
+    X(545, cuParamSetTexRef, PASS, 22) \
+    X(546, cuParamSetf, PASS, 22) \
+    X(547, cuParamSeti, PASS, 22) \
+    X(548, cuParamSetv, PASS, 22) \
     X(549, cuPointerGetAttribute, PASS, 1) \
     X(550, cuPointerGetAttributes, PASS, 1) \
     X(551, cuPointerSetAttribute, PASS, 1) \
-    X(552, cuProfilerInitialize, PASS, 5) \
-    X(553, cuProfilerStart, PASS, 5) \
-    X(554, cuProfilerStop, PASS, 5) \
-    X(555, cuSemaphoreCreate, PASS, 10) \
-    X(556, cuSemaphoreDestroy, PASS, 10) \
-    X(557, cuSemaphoreExport, PASS, 10) \
-    X(558, cuSignalExternalSemaphoresAsync, PASS, 10) \
-    X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 10) \
-    X(560, cuStreamAddCallback, PASS, 10) \
-    X(561, cuStreamAddCallback_ptsz, PASS, 10) \
-    X(562, cuStreamAttachMemAsync, PASS, 30) \
-    X(563, cuStreamAttachMemAsync_ptsz, PASS, 30) \
-    X(564, cuStreamBatchMemOp, PASS, 10) \
-    X(565, cuStreamBatchMemOp_ptsz, PASS, 10) \
-    X(566, cuStreamBatchMemOp_v2, PASS, 10) \
-    X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 10) \
-    X(568, cuStreamBeginCapture, PASS, 48) \
-    X(569, cuStreamBeginCaptureToGraph, PASS, 48) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 48) \
-    X(571, cuStreamBeginCapture_ptsz, PASS, 48) \
-    X(572, cuStreamBeginCapture_v2, PASS, 48) \
-    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 48) \
-    X(574, cuStreamCopyAttributes, PASS, 25) \
-    X(575, cuStreamCopyAttributes_ptsz, PASS, 25) \
-    X(576, cuStreamCreate, PASS, 25) \
-    X(577, cuStreamCreateForCaptureToCig, PASS, 25) \
-    X(578, cuStreamCreateWithPriority, PASS, 25) \
-    X(579, cuStreamDestroy, PASS, 25) \
-    X(580, cuStreamDestroy_v2, PASS, 25) \
-    X(581, cuStreamEndCapture, PASS, 48) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 48) \
-    X(583, cuStreamGetAttribute, PASS, 25) \
-    X(584, cuStreamGetAttribute_ptsz, PASS, 25) \
-    X(585, cuStreamGetCaptureInfo, PASS, 48) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 48) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 48) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 48) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 48) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 48) \
-    X(591, cuStreamGetCtx, PASS, 25) \
-    X(592, cuStreamGetCtx_ptsz, PASS, 25) \
-    X(593, cuStreamGetCtx_v2, PASS, 25) \
-    X(594, cuStreamGetCtx_v2_ptsz, PASS, 25) \
-    X(595, cuStreamGetDevice, PASS, 25) \
-    X(596, cuStreamGetDevice_ptsz, PASS, 25) \
-    X(597, cuStreamGetFlags, PASS, 25) \
-    X(598, cuStreamGetFlags_ptsz, PASS, 25) \
-    X(599, cuStreamGetGreenCtx, PASS, 25) \
-    X(600, cuStreamGetId, PASS, 25) \
-    X(601, cuStreamGetId_ptsz, PASS, 25) \
-    X(602, cuStreamGetPriority, PASS, 25) \
-    X(603, cuStreamGetPriority_ptsz, PASS, 25) \
-    X(604, cuStreamIsCapturing, PASS, 48) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 48) \
-    X(606, cuStreamQuery, PASS, 10) \
-    X(607, cuStreamQuery_ptsz, PASS, 10) \
-    X(608, cuStreamSetAttribute, PASS, 25) \
-    X(609, cuStreamSetAttribute_ptsz, PASS, 25) \
-    X(610, cuStreamSetFlags, PASS, 25) \
-    X(611, cuStreamSetFlags_ptsz, PASS, 25) \
-    X(612, cuStreamSynchronize, PASS, 10) \
-    X(613, cuStreamSynchronize_ptsz, PASS, 10) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 48) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 48) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 48) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 48) \
-    X(618, cuStreamWaitEvent, PASS, 10) \
-    X(619, cuStreamWaitEvent_ptsz, PASS, 10) \
-    X(620, cuStreamWaitValue32, PASS, 10) \
-    X(621, cuStreamWaitValue32_ptsz, PASS, 10) \
-    X(622, cuStreamWaitValue32_v2, PASS, 10) \
-    X(623, cuStreamWaitValue32_v2_ptsz, PASS, 10) \
-    X(624, cuStreamWaitValue64, PASS, 10) \
-    X(625, cuStreamWaitValue64_ptsz, PASS, 10) \
-    X(626, cuStreamWaitValue64_v2, PASS, 10) \
-    X(627, cuStreamWaitValue64_v2_ptsz, PASS, 10) \
-    X(628, cuStreamWriteValue32, PASS, 10) \
-    X(629, cuStreamWriteValue32_ptsz, PASS, 10) \
-    X(630, cuStreamWriteValue32_v2, PASS, 10) \
-    X(631, cuStreamWriteValue32_v2_ptsz, PASS, 10) \
-    X(632, cuStreamWriteValue64, PASS, 10) \
-    X(633, cuStreamWriteValue64_ptsz, PASS, 10) \
-    X(634, cuStreamWriteValue64_v2, PASS, 10) \
-    X(635, cuStreamWriteValue64_v2_ptsz, PASS, 10) \
-    X(636, cuSurfObjectCreate, PASS, 49) \
-    X(637, cuSurfObjectDestroy, PASS, 49) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 49) \
-    X(639, cuSurfRefCreate, PASS, 49) \
-    X(640, cuSurfRefDestroy, PASS, 49) \
-    X(641, cuSurfRefGetArray, PASS, 49) \
-    X(642, cuSurfRefGetFormat, PASS, 49) \
-    X(643, cuSurfRefSetArray, PASS, 49) \
-    X(644, cuSurfRefSetFormat, PASS, 49) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 49) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 49) \
-    X(647, cuTensorMapEncodeTiled, PASS, 49) \
-    X(648, cuTensorMapReplaceAddress, PASS, 49) \
-    X(649, cuTexObjectCreate, PASS, 49) \
-    X(650, cuTexObjectDestroy, PASS, 49) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 49) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 49) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 49) \
-    X(654, cuTexRefCreate, PASS, 49) \
-    X(655, cuTexRefDestroy, PASS, 49) \
-    X(656, cuTexRefGetAddress, PASS, 49) \
-    X(657, cuTexRefGetAddressMode, PASS, 49) \
-    X(658, cuTexRefGetAddress_v2, PASS, 49) \
-    X(659, cuTexRefGetArray, PASS, 49) \
-    X(660, cuTexRefGetBorderColor, PASS, 49) \
-    X(661, cuTexRefGetFilterMode, PASS, 49) \
-    X(662, cuTexRefGetFlags, PASS, 49) \
-    X(663, cuTexRefGetFormat, PASS, 49) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 49) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 49) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 49) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 49) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 49) \
-    X(669, cuTexRefSetAddress, PASS, 49) \
-    X(670, cuTexRefSetAddress2D, PASS, 49) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 49) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 49) \
-    X(673, cuTexRefSetAddressMode, PASS, 49) \
-    X(674, cuTexRefSetAddress_v2, PASS, 49) \
-    X(675, cuTexRefSetArray, PASS, 49) \
-    X(676, cuTexRefSetBorderColor, PASS, 49) \
-    X(677, cuTexRefSetFilterMode, PASS, 49) \
-    X(678, cuTexRefSetFlags, PASS, 49) \
-    X(679, cuTexRefSetFormat, PASS, 49) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 49) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 49) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 49) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 49) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 49) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 48) \
-    X(686, cuUserObjectCreate, PASS, 22) \
-    X(687, cuUserObjectRelease, PASS, 22) \
-    X(688, cuUserObjectRetain, PASS, 22) \
-    X(689, cuVDPAUCtxCreate, PASS, 9) \
-    X(690, cuVDPAUCtxCreate_v2, PASS, 9) \
-    X(691, cuVDPAUGetDevice, PASS, 17) \
-    X(692, cuWGLGetDevice, PASS, 17) \
-    X(693, cuWaitExternalSemaphoresAsync, PASS, 10) \
-    X(694, cuWaitExternalSemaphoresAsync_ptsz, PASS, 10)
+    X(552, cuProfilerInitialize, PASS, 8) \
+    X(553, cuProfilerStart, PASS, 8) \
+    X(554, cuProfilerStop, PASS, 8) \
+    X(555, cuSemaphoreCreate, PASS, 13) \
+    X(556, cuSemaphoreDestroy, PASS, 13) \
+    X(557, cuSemaphoreExport, PASS, 13) \
+    X(558, cuSignalExternalSemaphoresAsync, PASS, 13) \
+    X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 13) \
+    X(560, cuStreamAddCallback, PASS, 13) \
+    X(561, cuStreamAddCallback_ptsz, PASS, 13) \
+    X(562, cuStreamAttachMemAsync, PASS, 36) \
+    X(563, cuStreamAttachMemAsync_ptsz, PASS, 36) \
+    X(564, cuStreamBatchMemOp, PASS, 13) \
+    X(565, cuStreamBatchMemOp_ptsz, PASS, 13) \
+    X(566, cuStreamBatchMemOp_v2, PASS, 13) \
+    X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
+    X(568, cuStreamBeginCapture, PASS, 54) \
+    X(569, cuStreamBeginCaptureToGraph, PASS, 54) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 54) \
+    X(571, cuStreamBeginCapture_ptsz, PASS, 54) \
+    X(572, cuStreamBeginCapture_v2, PASS, 54) \
+    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 54) \
+    X(574, cuStreamCopyAttributes, PASS, 31) \
+    X(575, cuStreamCopyAttributes_ptsz, PASS, 31) \
+    X(576, cuStreamCreate, PASS, 31) \
+    X(577, cuStreamCreateForCaptureToCig, PASS, 31) \
+    X(578, cuStreamCreateWithPriority, PASS, 31) \
+    X(579, cuStreamDestroy, PASS, 31) \
+    X(580, cuStreamDestroy_v2, PASS, 31) \
+    X(581, cuStreamEndCapture, PASS, 54) \
+    X(582, cuStreamEndCapture_ptsz, PASS, 54) \
+    X(583, cuStreamGetAttribute, PASS, 31) \
+    X(584, cuStreamGetAttribute_ptsz, PASS, 31) \
+    X(585, cuStreamGetCaptureInfo, PASS, 54) \
+    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 54) \
+    X(587, cuStreamGetCaptureInfo_v2, PASS, 54) \
+    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 54) \
+    X(589, cuStreamGetCaptureInfo_v3, PASS, 54) \
+    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 54) \
+    X(591, cuStreamGetCtx, PASS, 31) \
+    X(592, cuStreamGetCtx_ptsz, PASS, 31) \
+    X(593, cuStreamGetCtx_v2, PASS, 31) \
+    X(594, cuStreamGetCtx_v2_ptsz, PASS, 31) \
+    X(595, cuStreamGetDevice, PASS, 31) \
+    X(596, cuStreamGetDevice_ptsz, PASS, 31) \
+    X(597, cuStreamGetFlags, PASS, 31) \
+    X(598, cuStreamGetFlags_ptsz, PASS, 31) \
+    X(599, cuStreamGetGreenCtx, PASS, 31) \
+    X(600, cuStreamGetId, PASS, 31) \
+    X(601, cuStreamGetId_ptsz, PASS, 31) \
+    X(602, cuStreamGetPriority, PASS, 31) \
+    X(603, cuStreamGetPriority_ptsz, PASS, 31) \
+    X(604, cuStreamIsCapturing, PASS, 54) \
+    X(605, cuStreamIsCapturing_ptsz, PASS, 54) \
+    X(606, cuStreamQuery, PASS, 13) \
+    X(607, cuStreamQuery_ptsz, PASS, 13) \
+    X(608, cuStreamSetAttribute, PASS, 31) \
+    X(609, cuStreamSetAttribute_ptsz, PASS, 31) \
+    X(610, cuStreamSetFlags, PASS, 31) \
+    X(611, cuStreamSetFlags_ptsz, PASS, 31) \
+    X(612, cuStreamSynchronize, PASS, 13) \
+    X(613, cuStreamSynchronize_ptsz, PASS, 13) \
+    X(614, cuStreamUpdateCaptureDependencies, PASS, 54) \
+    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 54) \
+    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 54) \
+    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 54) \
+    X(618, cuStreamWaitEvent, PASS, 13) \
+    X(619, cuStreamWaitEvent_ptsz, PASS, 13) \
+    X(620, cuStreamWaitValue32, PASS, 13) \
+    X(621, cuStreamWaitValue32_ptsz, PASS, 13) \
+    X(622, cuStreamWaitValue32_v2, PASS, 13) \
+    X(623, cuStreamWaitValue32_v2_ptsz, PASS, 13) \
+    X(624, cuStreamWaitValue64, PASS, 13) \
+    X(625, cuStreamWaitValue64_ptsz, PASS, 13) \
+    X(626, cuStreamWaitValue64_v2, PASS, 13) \
+    X(627, cuStreamWaitValue64_v2_ptsz, PASS, 13) \
+    X(628, cuStreamWriteValue32, PASS, 13) \
+    X(629, cuStreamWriteValue32_ptsz, PASS, 13) \
+    X(630, cuStreamWriteValue32_v2, PASS, 13) \
+    X(631, cuStreamWriteValue32_v2_ptsz, PASS, 13) \
+    X(632, cuStreamWriteValue64, PASS, 13) \
+    X(633, cuStreamWriteValue64_ptsz, PASS, 13) \
+    X(634, cuStreamWriteValue64_v2, PASS, 13) \
+    X(635, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
+    X(636, cuSurfObjectCreate, PASS, 55) \
+    X(637, cuSurfObjectDestroy, PASS, 55) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 55) \
+    X(639, cuSurfRefCreate, PASS, 55) \
+    X(640, cuSurfRefDestroy, PASS, 55) \
+    X(641, cuSurfRefGetArray, PASS, 55) \
+    X(642, cuSurfRefGetFormat, PASS, 55) \
+    X(643, cuSurfRefSetArray, PASS, 55) \
+    X(644, cuSurfRefSetFormat, PASS, 55) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 55) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 55) \
+    X(647, cuTensorMapEncodeTiled, PASS, 55) \
+    X(648, cuTensorMapReplaceAddress, PASS, 55) \
+    X(649, cuTexObjectCreate, PASS, 55) \
+    X(650, cuTexObjectDestroy, PASS, 55) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 55) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 55) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 55) \
+    X(654, cuTexRefCreate, PASS, 55) \
+    X(655, cuTexRefDestroy, PASS, 55) \
+    X(656, cuTexRefGetAddress, PASS, 55) \
+    X(657, cuTexRefGetAddressMode, PASS, 55) \
+    X(658, cuTexRefGetAddress_v2, PASS, 55) \
+    X(659, cuTexRefGetArray, PASS, 55) \
+    X(660, cuTexRefGetBorderColor, PASS, 55) \
+    X(661, cuTexRefGetFilterMode, PASS, 55) \
+    X(662, cuTexRefGetFlags, PASS, 55) \
+    X(663, cuTexRefGetFormat, PASS, 55) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 55) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 55) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 55) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 55) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 55) \
+    X(669, cuTexRefSetAddress, PASS, 55) \
+    X(670, cuTexRefSetAddress2D, PASS, 55) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 55) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 55) \
+    X(673, cuTexRefSetAddressMode, PASS, 55) \
+    X(674, cuTexRefSetAddress_v2, PASS, 55) \
+    X(675, cuTexRefSetArray, PASS, 55) \
+    X(676, cuTexRefSetBorderColor, PASS, 55) \
+    X(677, cuTexRefSetFilterMode, PASS, 55) \
+    X(678, cuTexRefSetFlags, PASS, 55) \
+    X(679, cuTexRefSetFormat, PASS, 55) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 55) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 55) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 55) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 55) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 55) \
+    X(685, cuThreadExchangeStreamCaptureMode, PASS, 54) \
+    X(686, cuUserObjectCreate, PASS, 26) \
+    X(687, cuUserObjectRelease, PASS, 26) \
+    X(688, cuUserObjectRetain, PASS, 26) \
+    X(689, cuVDPAUCtxCreate, PASS, 23) \
+    X(690, cuVDPAUCtxCreate_v2, PASS, 23) \
+    X(691, cuVDPAUGetDevice, PASS, 20) \
+    X(692, cuWGLGetDevice, PASS, 20) \
+    X(693, cuWaitExternalSemaphoresAsync, PASS, 13) \
+    X(694, cuWaitExternalSemaphoresAsync_ptsz, PASS, 13)
 #define COT_CUDA_WRAPPED(X) \
     X(0, cuArray3DCreate) \
     X(1, cuArray3DCreate_v2) \
     X(4, cuArrayCreate) \
     X(5, cuArrayCreate_v2) \
     X(6, cuArrayDestroy) \
+    X(13, cuCheckpointProcessCheckpoint) \
+    X(17, cuCheckpointProcessRestore) \
+    X(18, cuCheckpointProcessUnlock) \
     X(24, cuCtxAttach) \
     X(25, cuCtxCreate) \
     X(26, cuCtxCreate_v2) \
@@ -712,6 +715,8 @@
     X(29, cuCtxDestroy) \
     X(30, cuCtxDestroy_v2) \
     X(31, cuCtxDetach) \
+    X(34, cuCtxFromGreenCtx) \
+    X(56, cuCtxSetLimit) \
     X(61, cuDestroyExternalMemory) \
     X(87, cuDeviceGraphMemTrim) \
     X(89, cuDevicePrimaryCtxRelease) \
@@ -731,6 +736,8 @@
     X(222, cuGraphInstantiate_v2) \
     X(251, cuGraphUpload) \
     X(252, cuGraphUpload_ptsz) \
+    X(270, cuGreenCtxCreate) \
+    X(271, cuGreenCtxDestroy) \
     X(277, cuImportExternalMemory) \
     X(279, cuInit) \
     X(332, cuMemAlloc) \
@@ -765,53 +772,59 @@
     X(0, "reserve", "arrays", "an estimate by the way in which textures are stored; arrays without memory cost nothing") \
     X(1, "pass", "memory-facts", "describes memory that is charged already") \
     X(2, "release", "arrays", "the driver destroys it first, then the charge goes") \
-    X(3, "pass", "uncounted-code", "not counted here yet: code, its static data and lazily loaded kernels; the agent charges them as residual") \
-    X(4, "pass", "uncounted-checkpoint", "not counted here yet: a checkpoint takes a process's memory out and back in behind the allocators") \
-    X(5, "pass", "diagnostics", "errors, logs, profiling and core dumps") \
-    X(6, "reserve", "context", "a context costs what the agent measured on this card") \
-    X(7, "release", "context", "destroying a context frees all that was allocated in it") \
-    X(8, "pass", "context-state", "selects, reads or tunes a context that exists already") \
-    X(9, "pass", "uncounted-contexts", "not counted here yet: contexts made by other front ends; the agent charges them as residual") \
-    X(10, "pass", "order", "orders or signals work: holding a signal back would deadlock whoever waits for it") \
-    X(11, "pass", "uncounted-limits", "not counted here yet: heap, stack and printf sizes of a context; the agent charges them as residual") \
-    X(12, "release", "external", "the import ends, and the charge with it") \
-    X(13, "pass", "device-facts", "facts about the card; its SM count and identity stay true, for tuned libraries rely on them") \
-    X(14, "pass", "pool-facts", "changes or reads how a pool behaves; its bytes are read back at every charge") \
-    X(15, "release", "graphs", "what graphs have reserved may shrink") \
-    X(16, "virtualise", "memory", "total is the grant, free is what the container may still take") \
-    X(17, "pass", "graphics", "graphics interoperability: that memory belongs to the graphics side; the agent counts its processes") \
-    X(18, "pass", "external-views", "views of imported memory, which is charged at its import") \
-    X(19, "pass", "code-facts", "reads or tunes code that is loaded already") \
-    X(20, "pass", "tables", "the driver proves itself to its runtime through the addresses in these tables, so they stay untouched") \
-    X(21, "resolve", "look-up", "the answer is wrapped if, and only if, it is a variant that this table knows") \
-    X(22, "pass", "graph-editing", "describes work without running it; what its memory nodes need is read from a graph when it is instantiated") \
-    X(23, "reserve", "graphs", "what the memory nodes of a graph need must fit; the charge is what the driver says graphs have reserved") \
-    X(24, "gate", "launch", "starts kernels") \
-    X(25, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
-    X(26, "reserve", "external", "memory of another interface, which nobody else counts; memory by handle is its owner's") \
-    X(27, "track", "start", "the first call of any client: maps the limits page and the ledger") \
-    X(28, "pass", "ipc", "the exporting process pays") \
-    X(29, "pass", "virtual-addresses", "address space and access rights are not memory") \
-    X(30, "pass", "residency", "moves or hints at memory that is charged in full already") \
-    X(31, "reserve", "linear", "device memory by bytes; pages of the driver's granule") \
-    X(32, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
-    X(33, "pass", "host-memory", "page-locked host memory is not device memory") \
-    X(34, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
-    X(35, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
-    X(36, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
-    X(37, "release", "linear", "the driver's free succeeds first, then the charge goes") \
-    X(38, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
-    X(39, "track", "import", "memory that another process owns: the owner pays") \
-    X(40, "track", "vmm", "one more reference to physical memory that is charged already") \
-    X(41, "track", "arrays", "memory by handle under sparse and deferred arrays lives as long as it is mapped there") \
-    X(42, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
-    X(43, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
-    X(44, "release", "pools", "the pool's reserved bytes shrink") \
-    X(45, "pass", "pool-sharing", "the exporting process pays") \
-    X(46, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
-    X(47, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(48, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
-    X(49, "pass", "textures", "views of memory that is charged already")
+    X(3, "pass", "uncounted-code", "code, its static data and kernels loaded at first use have no size that a call tells: the agent finds them in the driver's count and charges them as residual") \
+    X(4, "release", "checkpoint", "this process's memory leaves its cards, and the charge with it") \
+    X(5, "pass", "checkpoint-state", "moves no memory") \
+    X(6, "reserve", "checkpoint", "all that left must fit before it comes back") \
+    X(7, "track", "checkpoint", "a process that runs has its memory, whoever restored it") \
+    X(8, "pass", "diagnostics", "errors, logs, profiling and core dumps") \
+    X(9, "reserve", "context", "a context costs what the agent measured on this card") \
+    X(10, "release", "context", "destroying a context frees all that was allocated in it") \
+    X(11, "pass", "context-state", "selects, reads or tunes a context that exists already") \
+    X(12, "track", "green", "another name of a green context, which has paid") \
+    X(13, "pass", "order", "orders or signals work: holding a signal back would deadlock whoever waits for it") \
+    X(14, "reserve", "limits", "what heap, printf buffer and stacks take beyond what they did when contexts were measured") \
+    X(15, "release", "external", "the import ends, and the charge with it") \
+    X(16, "pass", "device-facts", "facts about the card; its SM count and identity stay true, for tuned libraries rely on them") \
+    X(17, "pass", "pool-facts", "changes or reads how a pool behaves; its bytes are read back at every charge") \
+    X(18, "release", "graphs", "what graphs have reserved may shrink") \
+    X(19, "virtualise", "memory", "total is the grant, free is what the container may still take") \
+    X(20, "pass", "graphics", "graphics interoperability: that memory belongs to the graphics side; the agent counts its processes") \
+    X(21, "pass", "external-views", "views of imported memory, which is charged at its import") \
+    X(22, "pass", "code-facts", "reads or tunes code that is loaded already") \
+    X(23, "pass", "graphics-contexts", "contexts for OpenGL and VDPAU: charged when they first appear in a call that takes memory") \
+    X(24, "pass", "tables", "the driver proves itself to its runtime through the addresses in these tables, so they stay untouched") \
+    X(25, "resolve", "look-up", "the answer is wrapped if, and only if, it is a variant that this table knows") \
+    X(26, "pass", "graph-editing", "describes work without running it; what its memory nodes need is read from a graph when it is instantiated") \
+    X(27, "reserve", "graphs", "what the memory nodes of a graph need must fit; the charge is what the driver says graphs have reserved") \
+    X(28, "gate", "launch", "starts kernels") \
+    X(29, "reserve", "green", "a green context is charged as a context, and so is the primary one that it keeps alive") \
+    X(30, "release", "green", "what was allocated in it goes with it, and perhaps the primary one") \
+    X(31, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
+    X(32, "reserve", "external", "memory of another interface, which nobody else counts; memory by handle is its owner's") \
+    X(33, "track", "start", "the first call of any client: maps the limits page and the ledger") \
+    X(34, "pass", "ipc", "the exporting process pays") \
+    X(35, "pass", "virtual-addresses", "address space and access rights are not memory") \
+    X(36, "pass", "residency", "moves or hints at memory that is charged in full already") \
+    X(37, "reserve", "linear", "device memory by bytes; pages of the driver's granule") \
+    X(38, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
+    X(39, "pass", "host-memory", "page-locked host memory is not device memory") \
+    X(40, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
+    X(41, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
+    X(42, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
+    X(43, "release", "linear", "the driver's free succeeds first, then the charge goes") \
+    X(44, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
+    X(45, "track", "import", "memory that another process owns: the owner pays") \
+    X(46, "track", "vmm", "one more reference to physical memory that is charged already") \
+    X(47, "track", "arrays", "memory by handle under sparse and deferred arrays lives as long as it is mapped there") \
+    X(48, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
+    X(49, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
+    X(50, "release", "pools", "the pool's reserved bytes shrink") \
+    X(51, "pass", "pool-sharing", "the exporting process pays") \
+    X(52, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(53, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(54, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
+    X(55, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real one. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -819,6 +832,9 @@ enum {
     COT_AT_cuArrayCreate = 4,
     COT_AT_cuArrayCreate_v2 = 5,
     COT_AT_cuArrayDestroy = 6,
+    COT_AT_cuCheckpointProcessCheckpoint = 13,
+    COT_AT_cuCheckpointProcessRestore = 17,
+    COT_AT_cuCheckpointProcessUnlock = 18,
     COT_AT_cuCtxAttach = 24,
     COT_AT_cuCtxCreate = 25,
     COT_AT_cuCtxCreate_v2 = 26,
@@ -827,6 +843,8 @@ enum {
     COT_AT_cuCtxDestroy = 29,
     COT_AT_cuCtxDestroy_v2 = 30,
     COT_AT_cuCtxDetach = 31,
+    COT_AT_cuCtxFromGreenCtx = 34,
+    COT_AT_cuCtxSetLimit = 56,
     COT_AT_cuDestroyExternalMemory = 61,
     COT_AT_cuDeviceGraphMemTrim = 87,
     COT_AT_cuDevicePrimaryCtxRelease = 89,
@@ -846,6 +864,8 @@ enum {
     COT_AT_cuGraphInstantiate_v2 = 222,
     COT_AT_cuGraphUpload = 251,
     COT_AT_cuGraphUpload_ptsz = 252,
+    COT_AT_cuGreenCtxCreate = 270,
+    COT_AT_cuGreenCtxDestroy = 271,
     COT_AT_cuImportExternalMemory = 277,
     COT_AT_cuInit = 279,
     COT_AT_cuMemAlloc = 332,

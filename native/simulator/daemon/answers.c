@@ -9,11 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../abi/cuda.h"
 #include "../../abi/nvml.h"
 #include "node.h"
 
 static bool in_list(const struct client *client, uint32_t card, uint64_t type) {
     return client->role == SIM_ROLE_CUDA && (client->types & type) &&
+           client->process_state != ABI_PROCESS_CHECKPOINTED &&
            (client->contexts[card] || client_bytes(client, card, false));
 }
 

@@ -118,6 +118,7 @@ int books_keep(struct client *client, struct block *block) {
             return ABI_SUCCESS;
         }
     }
+    if (block->away) return ABI_ERROR_INVALID_VALUE;
     struct holding *holding = calloc(1, sizeof *holding);
     if (!holding) return ABI_ERROR_OUT_OF_MEMORY;
     *holding = (struct holding){.client = client, .count = 1};
@@ -146,7 +147,7 @@ int books_open(struct client *client, struct block *block) {
 }
 
 static void leave_books(struct node *node, struct block *block) {
-    account(node, block->payer, block->card, block->kind, -(int64_t)block->bytes);
+    if (!block->away) account(node, block->payer, block->card, block->kind, -(int64_t)block->bytes);
     block_end(node, block);
 }
 
@@ -165,7 +166,7 @@ static void drop_holding(struct node *node, struct block *block, struct holding 
         return;
     }
     if (block->kind == SIM_KIND_CONTEXT) block->payer->contexts[block->card]--;
-    if (node->late_ns == 0) {
+    if (node->late_ns == 0 || block->away) {
         leave_books(node, block);
     } else {
         block->linger_until_ns = node_now_ns() + node_random(node) % node->late_ns;
@@ -194,6 +195,40 @@ void books_bury(struct node *node, struct client *client) {
         }
     }
     client->linger_until_ns = node_now_ns();
+}
+
+int books_take_away(struct node *node, struct client *client) {
+    for (size_t i = 0; i < node->block_count; i++) {
+        const struct block *block = &node->blocks[i];
+        if (block->id && !block->linger_until_ns && holds(client, block) && block->holders->next)
+            return ABI_ERROR_NOT_SUPPORTED; /* another process has it too */
+    }
+    for (size_t i = 0; i < node->block_count; i++) {
+        struct block *block = &node->blocks[i];
+        if (!block->id || block->linger_until_ns || !holds(client, block)) continue;
+        account(node, client, block->card, block->kind, -(int64_t)block->bytes);
+        block->away = true;
+    }
+    return ABI_SUCCESS;
+}
+
+int books_bring_back(struct node *node, struct client *client) {
+    uint64_t needed[SIM_MAX_CARDS] = {0};
+    for (size_t i = 0; i < node->block_count; i++) {
+        const struct block *block = &node->blocks[i];
+        if (block->id && block->away && block->payer == client) needed[block->card] += block->bytes;
+    }
+    for (uint32_t card = 0; card < node->facts->card_count; card++) {
+        if (needed[card] > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))
+            return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    for (size_t i = 0; i < node->block_count; i++) {
+        struct block *block = &node->blocks[i];
+        if (!block->id || !block->away || block->payer != client) continue;
+        account(node, client, block->card, block->kind, (int64_t)block->bytes);
+        block->away = false;
+    }
+    return ABI_SUCCESS;
 }
 
 static bool owes_anything(const struct node *node, const struct client *client) {

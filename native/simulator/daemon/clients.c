@@ -185,6 +185,35 @@ static void reply_with(struct client *client, const struct sim_reply *reply, con
     if (sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN) return;
 }
 
+static int process_step(struct node *node, struct client *client, uint64_t step) {
+    static const struct {
+        int from, to;
+    } STEPS[] = {
+        [SIM_PROCESS_LOCK] = {ABI_PROCESS_RUNNING, ABI_PROCESS_LOCKED},
+        [SIM_PROCESS_CHECKPOINT] = {ABI_PROCESS_LOCKED, ABI_PROCESS_CHECKPOINTED},
+        [SIM_PROCESS_RESTORE] = {ABI_PROCESS_CHECKPOINTED, ABI_PROCESS_LOCKED},
+        [SIM_PROCESS_UNLOCK] = {ABI_PROCESS_LOCKED, ABI_PROCESS_RUNNING},
+    };
+    if (step == SIM_PROCESS_LOOK) return ABI_SUCCESS;
+    if (step > SIM_PROCESS_UNLOCK) return ABI_ERROR_INVALID_VALUE;
+    if (client->process_state != STEPS[step].from) return ABI_ERROR_ILLEGAL_STATE;
+    int result = step == SIM_PROCESS_CHECKPOINT ? books_take_away(node, client)
+                 : step == SIM_PROCESS_RESTORE  ? books_bring_back(node, client)
+                                                : ABI_SUCCESS;
+    if (result == ABI_SUCCESS) client->process_state = STEPS[step].to;
+    return result;
+}
+
+static void answer_process(struct node *node, const struct client *caller, const struct sim_request *request,
+                           struct sim_reply *reply) {
+    struct client *client = node->clients;
+    while (client && (client->role != SIM_ROLE_CUDA || client->fd < 0 ||
+                      pid_seen_by(caller, client) != (uint32_t)request->arg[0]))
+        client = client->next;
+    reply->result = client ? process_step(node, client, request->arg[1]) : ABI_ERROR_INVALID_VALUE;
+    if (client) reply->arg[0] = (uint64_t)client->process_state;
+}
+
 static void answer_cuda(struct node *node, struct client *client, const struct sim_request *request, int passed_fd,
                         struct sim_reply *reply, int *fds, int *fd_count) {
     uint32_t card = request->card;
@@ -244,6 +273,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         reply->arg[2] = block->card;
         fds[(*fd_count)++] = block->shared_fd;
         return;
+    case SIM_PROCESS: answer_process(node, client, request, reply); return;
     case SIM_MEMORY:
         reply->arg[0] = atomic_load(&node->facts->cards[card].used_bytes);
         reply->arg[1] = card_usable(node, card) - reply->arg[0];

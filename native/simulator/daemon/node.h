@@ -55,7 +55,8 @@ struct client {
     int fd;    /* -1 once the process is gone and only its memory lingers */
     int pidfd; /* -1 where the kernel has none */
     uint32_t role, types;
-    pid_t pid; /* in the daemon's PID namespace */
+    int process_state; /* ABI_PROCESS_* */
+    pid_t pid;         /* in the daemon's PID namespace */
     uint64_t started_us;
     uint64_t pid_namespace;
     char command[16];
@@ -83,6 +84,7 @@ struct block {
     struct holding *holders;
     uint64_t linger_until_ns; /* given back, not yet gone from the books; 0 = live */
     struct client *payer;
+    bool away; /* out of its card with its checkpointed process */
 };
 
 /* A process and its descendants, watched for the most that they held at once. */
@@ -129,6 +131,9 @@ int books_context(struct node *node, struct client *client, uint32_t card, struc
 struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode);
 void books_bury(struct node *node, struct client *client); /* the process is gone: all its references go */
 uint64_t books_expire(struct node *node, uint64_t now_ns); /* returns when the next thing expires; UINT64_MAX = never */
+/* A checkpoint takes all that a process holds out of its cards; a restore brings all of it back, or nothing. */
+int books_take_away(struct node *node, struct client *client);
+int books_bring_back(struct node *node, struct client *client);
 uint64_t client_bytes(const struct client *client, uint32_t card, bool with_managed);
 
 /* timeline.c */

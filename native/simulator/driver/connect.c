@@ -14,6 +14,7 @@ const volatile uint32_t *sim_alive = &always;
 static pthread_mutex_t socket_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int sim_enter_slow(const char *name) {
+    sim_wait_for_unlock(name);
     int result = sim_faults_armed ? sim_fault(name) : ABI_SUCCESS;
     if (result) return result;
     if (!strcmp(name, "cuInit") || !strcmp(name, "cuDriverGetVersion")) return ABI_SUCCESS;

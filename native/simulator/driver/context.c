@@ -33,7 +33,7 @@ int sim_current(struct sim_context **context) {
 }
 
 /* Under sim.lock. Context structures are never freed: a handle that outlives its context must answer, not crash. */
-static int context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
+int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     uint32_t card = sim.card_of[device];
     struct sim_context *context = calloc(1, sizeof *context);
@@ -66,11 +66,7 @@ static int context_new(struct sim_context **out, unsigned flags, abi_device devi
                                     .block = reply.arg[0],
                                     .id = ++sim.next_id,
                                     .next = sim.contexts};
-    context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
-    context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
-    context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-    context->limits[ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES] = 2048;
-    context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
+    sim_limits_begin(context);
     sim.contexts = context;
     *out = context;
     return ABI_SUCCESS;
@@ -85,6 +81,9 @@ static void context_end(struct sim_context *context) {
             module->block = 0;
         }
     }
+    for (int limit = 0; limit < 3; limit++) {
+        if (context->limit_blocks[limit]) sim_simple(SIM_GIVE, context->card, context->limit_blocks[limit], 0, NULL);
+    }
     sim_simple(SIM_CONTEXT_END, context->card, context->block, 0, NULL);
     context->alive = false;
     bool last = true;
@@ -97,7 +96,7 @@ static void context_end(struct sim_context *context) {
     if (sim.channel[context->card]) atomic_store(&sim.channel[context->card]->error, 0);
 }
 
-static int finish(struct sim_context *context) {
+int sim_context_finish(struct sim_context *context) {
     sim_wait_all(context);
     pthread_mutex_lock(&sim.lock);
     if (context->alive) context_end(context);
@@ -110,18 +109,21 @@ bool sim_primary_of(int device, struct sim_context **context) {
     return *context != NULL;
 }
 
-SIM_EXPORT abi_result cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
-    SIM_ENTER("cuDevicePrimaryCtxRetain");
-    if (!out) return ABI_ERROR_INVALID_VALUE;
+int sim_primary_retain(int device, struct sim_context **out) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = sim.primary[device];
     int result = ABI_SUCCESS;
     if (context) context->refs++;
-    else if ((result = context_new(&context, 0, device, true)) == ABI_SUCCESS) sim.primary[device] = context;
+    else if ((result = sim_context_new(&context, 0, device, true)) == ABI_SUCCESS) sim.primary[device] = context;
     pthread_mutex_unlock(&sim.lock);
-    if (result == ABI_SUCCESS) *out = (abi_context)context;
+    if (result == ABI_SUCCESS) *out = context;
     return result;
+}
+
+SIM_EXPORT abi_result cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxRetain");
+    return out ? sim_primary_retain(device, (struct sim_context **)out) : ABI_ERROR_INVALID_VALUE;
 }
 
 static int primary_drop(abi_device device, bool reset) {
@@ -131,8 +133,12 @@ static int primary_drop(abi_device device, bool reset) {
     bool ends = context && (reset || --context->refs == 0);
     if (ends) sim.primary[device] = NULL;
     pthread_mutex_unlock(&sim.lock);
-    if (ends) finish(context);
+    if (ends) sim_context_finish(context);
     return context || reset ? ABI_SUCCESS : ABI_ERROR_INVALID_CONTEXT;
+}
+
+int sim_primary_release(int device) {
+    return primary_drop(device, false);
 }
 
 SIM_EXPORT abi_result cuDevicePrimaryCtxRelease_v2(abi_device device) {
@@ -177,7 +183,7 @@ static int create(abi_context *out, unsigned flags, abi_device device) {
     if (!out) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = NULL;
-    int result = context_new(&context, flags, device, false);
+    int result = sim_context_new(&context, flags, device, false);
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) return result;
     *out = (abi_context)context;
@@ -207,11 +213,11 @@ SIM_EXPORT abi_result cuCtxCreate(abi_context *out, unsigned flags, abi_device d
 static int destroy(abi_context handle) {
     struct sim_context *context = (struct sim_context *)handle;
     pthread_mutex_lock(&sim.lock);
-    bool known = sim_is_context(context) && context->alive && !context->primary;
+    bool known = sim_is_context(context) && context->alive && !context->primary && !context->green;
     pthread_mutex_unlock(&sim.lock);
     if (!known) return ABI_ERROR_INVALID_CONTEXT;
     if (depth > 0 && stack[depth - 1] == context) depth--;
-    return finish(context);
+    return sim_context_finish(context);
 }
 
 SIM_EXPORT abi_result cuCtxDestroy_v2(abi_context context) {
@@ -292,25 +298,6 @@ SIM_EXPORT abi_result cuCtxGetApiVersion(abi_context context, unsigned *version)
     (void)context;
     if (!version) return ABI_ERROR_INVALID_VALUE;
     *version = 3020;
-    return ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
-    SIM_ENTER("cuCtxGetLimit");
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
-    if (!value) return ABI_ERROR_INVALID_VALUE;
-    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
-    *value = context->limits[limit];
-    return ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
-    SIM_ENTER("cuCtxSetLimit");
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
-    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
-    context->limits[limit] = value; /* remembered; the simulated context does not grow by it */
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuCtxGetStreamPriorityRange(int *least, int *greatest) {

@@ -89,10 +89,7 @@ int sim_wait_stream(abi_stream handle) {
 
 /* ---- streams ---- */
 
-static int stream_new(abi_stream *out, unsigned flags, int priority) {
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority) {
     if (!out || flags > ABI_STREAM_NON_BLOCKING) return ABI_ERROR_INVALID_VALUE;
     struct sim_stream *stream = calloc(1, sizeof *stream);
     if (!stream) return ABI_ERROR_OUT_OF_MEMORY;
@@ -105,6 +102,12 @@ static int stream_new(abi_stream *out, unsigned flags, int priority) {
     pthread_mutex_unlock(&sim.lock);
     *out = (abi_stream)stream;
     return ABI_SUCCESS;
+}
+
+static int stream_new(abi_stream *out, unsigned flags, int priority) {
+    struct sim_context *context;
+    int result = sim_current(&context);
+    return result == ABI_SUCCESS ? sim_stream_new(context, out, flags, priority) : result;
 }
 
 SIM_EXPORT abi_result cuStreamCreate(abi_stream *out, unsigned flags) {

@@ -17,7 +17,8 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_PAGE (2ull << 20) /* unit of the address space */
-#define SIM_SMALL_UNIT 512u   /* small allocations are multiples of this */
+#define SIM_THREADS_PER_SM 2048
+#define SIM_SMALL_UNIT 512u /* small allocations are multiples of this */
 
 struct sim_context {
     uint32_t magic;
@@ -29,6 +30,8 @@ struct sim_context {
     uint64_t block; /* the daemon's id of the context's own memory */
     uint64_t id;
     size_t limits[8];
+    uint64_t limit_blocks[3]; /* what heap, stack and printf buffer take beyond the context's own bytes */
+    bool green;
     struct sim_context *next;
 };
 
@@ -150,10 +153,20 @@ int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *re
 int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out);
 int sim_enter_slow(const char *name);
 
+/* limits.c: what a context begins with */
+void sim_limits_begin(struct sim_context *context);
+
+/* checkpoint.c: waits while the process is locked, unless the call is one of the checkpoint's own */
+void sim_wait_for_unlock(const char *name);
+
 /* context.c: the calling thread's current context, or an error */
 int sim_current(struct sim_context **context);
 int sim_usable(struct sim_context *context); /* its sticky error, if any */
 bool sim_is_context(struct sim_context *context);
+int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary); /* under sim.lock */
+int sim_context_finish(struct sim_context *context);
+int sim_primary_retain(int device, struct sim_context **out);
+int sim_primary_release(int device);
 bool sim_primary_of(int device, struct sim_context **context);
 
 /* arena.c and memory.c; all under sim.lock unless said otherwise */
@@ -248,6 +261,7 @@ int sim_wait(struct sim_context *context, uint64_t number);
 int sim_wait_all(struct sim_context *context);
 int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
 int sim_wait_stream(abi_stream handle);
+int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority);
 
 #define SIM_CONTEXT_MAGIC 0x43545821u
 #define SIM_MODULE_MAGIC 0x4d4f4421u

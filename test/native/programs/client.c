@@ -87,6 +87,7 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
 }
 
+#include "client_contexts.h"
 #include "client_graphs.h"
 
 /* The next command: those of the command line first. */
@@ -289,7 +290,7 @@ int main(int argc, char **argv) {
             abort();
         } else if (!strcmp(word, "kill-self")) {
             kill(getpid(), SIGKILL);
-        } else if (!graph_command(word, a, b, c, &result, &value)) {
+        } else if (!graph_command(word, a, b, c, &result, &value) && !context_command(word, a, b, &result, &value)) {
             fprintf(stderr, "client: no such command: %s\n", word);
             return 2;
         }

@@ -105,6 +105,9 @@ abi_result cot_current(uint32_t *card, void **context) {
 }
 void cot_pools_trim(uint32_t card) {}
 void cot_graphs_trim(uint32_t card) {}
+bool cot_is_away(void) {
+    return false;
+}
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 abi_result cot_cuMemFree_v2(abi_devptr pointer);

@@ -1,0 +1,77 @@
+/* Limits of a context: device heap, printf buffer, and stacks for all threads that the card can hold at once. What a
+ * limit costs beyond what it did when contexts were measured must fit into the grant, and is charged as part of the
+ * context until it is lowered or the context ends. */
+#include "cot.h"
+
+/* Bytes of the card for one unit of a limit's value. */
+static abi_result unit_of(int limit, uint64_t *bytes) {
+    abi_device device;
+    int sms = 0, threads = 0;
+    *bytes = 1;
+    if (limit != ABI_LIMIT_STACK_SIZE) return ABI_SUCCESS;
+    abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
+    if (result == ABI_SUCCESS)
+        result = CALL_DRIVER("cuDeviceGetAttribute", (int *, int, abi_device), &sms, (int)ABI_DEVICE_SM_COUNT, device);
+    if (result == ABI_SUCCESS)
+        result = CALL_DRIVER("cuDeviceGetAttribute", (int *, int, abi_device), &threads, (int)ABI_DEVICE_THREADS_PER_SM,
+                             device);
+    *bytes = (uint64_t)sms * (uint64_t)threads;
+    return result;
+}
+
+static uint64_t times(uint64_t value, uint64_t unit) {
+    uint64_t bytes;
+    return __builtin_mul_overflow(value, unit, &bytes) ? UINT64_MAX : bytes;
+}
+
+static uint64_t beyond(uint64_t bytes, uint64_t base, uint64_t granule) {
+    if (bytes <= base) return 0;
+    bytes -= base;
+    return bytes > UINT64_MAX - granule ? UINT64_MAX : (bytes + granule - 1) / granule * granule;
+}
+
+static abi_result value_of(int limit, size_t *value) {
+    return CALL_DRIVER("cuCtxGetLimit", (size_t *, int), value, limit);
+}
+
+/* Makes the charge what the driver says now, whoever else sets the same limit at the same time; where it does not say,
+ * what was asked for. */
+static void settle(void *context, int limit, size_t asked, uint64_t unit, uint64_t granule) {
+    struct cot_limit account;
+    size_t value;
+    uint64_t bytes;
+    do {
+        if (!cot_context_limit(context, (unsigned)limit, 0, &account)) return;
+        if (value_of(limit, &value) != ABI_SUCCESS) value = asked;
+        bytes = beyond(times(value, unit), account.base, granule);
+    } while (!cot_context_charge_limit(context, (unsigned)limit, account.version, bytes));
+}
+
+abi_result cot_cuCtxSetLimit(int limit, size_t value) {
+    uint32_t card;
+    void *context;
+    uint64_t unit, more = 0;
+    size_t before;
+    struct cot_limit account;
+    struct cot_limits limits;
+    if (limit < 0 || limit >= COT_LIMITS) return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
+    abi_result result = cot_attach();
+    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
+    if (result == ABI_SUCCESS) result = unit_of(limit, &unit);
+    if (result == ABI_SUCCESS) result = value_of(limit, &before);
+    if (result != ABI_SUCCESS) return result;
+    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
+    cot_limits(card, &limits);
+    if (cot_context_limit(context, (unsigned)limit, times(before, unit), &account)) {
+        uint64_t wanted = beyond(times(value, unit), account.base, limits.granule_bytes);
+        if (wanted > account.charged) more = wanted - account.charged;
+    }
+    if (more && !cot_reserve(card, more)) {
+        cot_deny(card);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    result = CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
+    settle(context, limit, result == ABI_SUCCESS ? value : before, unit, limits.granule_bytes);
+    if (more) cot_rollback(card, more);
+    return result;
+}

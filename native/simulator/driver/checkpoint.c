@@ -1,0 +1,89 @@
+/* Checkpoints: a process's memory leaves its cards and comes back. Contents stay where they are, in host memory; the
+ * node's books say where they count. A process that has locked itself has every other call of the driver wait until it
+ * is unlocked, as the real one does; one that another process has locked is not held up here. */
+#include <string.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static bool locked; /* under gate; `sim.ready` is 0 meanwhile, so that entries come here at no cost of their own */
+
+void sim_wait_for_unlock(const char *name) {
+    if (!strncmp(name, "cuCheckpoint", 12) || !*sim_alive) return;
+    pthread_mutex_lock(&gate);
+    while (locked) pthread_cond_wait(&opened, &gate);
+    pthread_mutex_unlock(&gate);
+}
+
+static void set_locked(bool now) {
+    pthread_mutex_lock(&gate);
+    locked = now;
+    atomic_store(&sim.ready, !now);
+    if (!now) pthread_cond_broadcast(&opened);
+    pthread_mutex_unlock(&gate);
+}
+
+static bool is_locked(void) {
+    pthread_mutex_lock(&gate);
+    bool now = locked;
+    pthread_mutex_unlock(&gate);
+    return now;
+}
+
+/* As SIM_ENTER, for calls that a locked process may make. */
+static int enter(const char *name) {
+    int result = sim_faults_armed ? sim_fault(name) : ABI_SUCCESS;
+    if (result) return result;
+    return *sim_alive && (atomic_load(&sim.ready) || is_locked()) ? ABI_SUCCESS : ABI_ERROR_NOT_INITIALIZED;
+}
+
+static int step(const char *name, int pid, uint64_t what, uint64_t *state) {
+    int result = enter(name);
+    return result == ABI_SUCCESS ? sim_simple(SIM_PROCESS, 0, (uint64_t)pid, what, state) : result;
+}
+
+SIM_EXPORT abi_result cuCheckpointProcessLock(int pid, const void *arguments) {
+    (void)arguments;
+    uint64_t state;
+    int result = step("cuCheckpointProcessLock", pid, SIM_PROCESS_LOCK, &state);
+    if (result != ABI_SUCCESS || pid != getpid()) return result;
+    set_locked(true);
+    for (int i = 0; i < SIM_MAX_CARDS; i++) {
+        struct sim_context context = {.card = (uint32_t)i};
+        sim_wait_all(&context);
+    }
+    return result;
+}
+SIM_EXPORT abi_result cuCheckpointProcessCheckpoint(int pid, const void *arguments) {
+    (void)arguments;
+    uint64_t state;
+    return step("cuCheckpointProcessCheckpoint", pid, SIM_PROCESS_CHECKPOINT, &state);
+}
+SIM_EXPORT abi_result cuCheckpointProcessRestore(int pid, const void *arguments) {
+    (void)arguments;
+    uint64_t state;
+    return step("cuCheckpointProcessRestore", pid, SIM_PROCESS_RESTORE, &state);
+}
+SIM_EXPORT abi_result cuCheckpointProcessUnlock(int pid, const void *arguments) {
+    (void)arguments;
+    uint64_t state;
+    int result = step("cuCheckpointProcessUnlock", pid, SIM_PROCESS_UNLOCK, &state);
+    if (result == ABI_SUCCESS && pid == getpid()) set_locked(false);
+    return result;
+}
+SIM_EXPORT abi_result cuCheckpointProcessGetState(int pid, int *out) {
+    uint64_t state = ABI_PROCESS_RUNNING;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    int result = step("cuCheckpointProcessGetState", pid, SIM_PROCESS_LOOK, &state);
+    if (result == ABI_SUCCESS) *out = (int)state;
+    return result;
+}
+SIM_EXPORT abi_result cuCheckpointProcessGetRestoreThreadId(int pid, int *out) {
+    uint64_t state;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    int result = step("cuCheckpointProcessGetRestoreThreadId", pid, SIM_PROCESS_LOOK, &state);
+    if (result == ABI_SUCCESS) *out = pid; /* the first thread */
+    return result;
+}

@@ -1,0 +1,62 @@
+/* Limits of a context. Heap, printf buffer and stacks take memory of the card beyond what a context begins with; stacks
+ * as if every thread that the card can hold at once had one. Assumption: at once when a limit is set, in whole
+ * granules, and given back when it is lowered. */
+#include "sim.h"
+
+void sim_limits_begin(struct sim_context *context) {
+    context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
+    context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES] = 2048;
+    context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
+}
+
+/* Bytes of the card for a limit of `value`, beyond what a new context has for it. */
+static uint64_t cost(const struct sim_context *context, int limit, uint64_t value) {
+    struct sim_context fresh = {0};
+    sim_limits_begin(&fresh);
+    uint64_t threads = (uint64_t)sim.facts->cards[context->card].sm_count * SIM_THREADS_PER_SM;
+    uint64_t each = limit == ABI_LIMIT_STACK_SIZE ? threads : 1;
+    return value > fresh.limits[limit] ? (value - fresh.limits[limit]) * each : 0;
+}
+
+/* Under sim.lock. What there was goes first, and comes back if there is no room for the new. */
+static int resize(struct sim_context *context, int limit, uint64_t value) {
+    uint64_t *block = &context->limit_blocks[limit], before = cost(context, limit, context->limits[limit]),
+             bytes = cost(context, limit, value);
+    if (bytes == before) return ABI_SUCCESS;
+    if (*block) sim_simple(SIM_GIVE, context->card, *block, 0, NULL);
+    *block = 0;
+    int result = bytes ? sim_simple(SIM_TAKE, context->card, bytes, SIM_KIND_LIMITS, block) : ABI_SUCCESS;
+    if (result != ABI_SUCCESS) {
+        *block = 0;
+        if (before && sim_simple(SIM_TAKE, context->card, before, SIM_KIND_LIMITS, block) != ABI_SUCCESS) *block = 0;
+    }
+    return result;
+}
+
+SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
+    SIM_ENTER("cuCtxGetLimit");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!value) return ABI_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    *value = context->limits[limit];
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
+    SIM_ENTER("cuCtxSetLimit");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    if (limit == ABI_LIMIT_STACK_SIZE && value > 512u << 10) return ABI_ERROR_INVALID_VALUE;
+    if (limit == ABI_LIMIT_STACK_SIZE) value = (value + 15) / 16 * 16;
+    pthread_mutex_lock(&sim.lock);
+    if (limit <= ABI_LIMIT_MALLOC_HEAP_SIZE) result = resize(context, limit, value);
+    if (result == ABI_SUCCESS) context->limits[limit] = value;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}

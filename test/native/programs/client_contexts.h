@@ -1,0 +1,82 @@
+/* Commands of client.c on what contexts hold beside allocations: limits, green contexts, code, checkpoints. */
+
+static abi_result green(abi_device device, unsigned sms, abi_green_context *made) {
+    abi_resource all, group;
+    abi_resource_desc desc;
+    unsigned count = 1;
+    abi_result result =
+        CALL(cuDeviceGetDevResource, (abi_device, abi_resource *, int), device, &all, (int)ABI_RESOURCE_SM);
+    if (!result)
+        result = CALL(cuDevSmResourceSplitByCount,
+                      (abi_resource *, unsigned *, const abi_resource *, abi_resource *, unsigned, unsigned), &group,
+                      &count, &all, NULL, 0u, sms);
+    if (!result)
+        result = CALL(cuDevResourceGenerateDesc, (abi_resource_desc *, abi_resource *, unsigned), &desc, &group, 1u);
+    if (!result)
+        result = CALL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), made, desc,
+                      device, (unsigned)ABI_GREEN_DEFAULT_STREAM);
+    return result;
+}
+
+/* A module of so many bytes. */
+static abi_result load_module(uint64_t bytes, uint64_t *value) {
+    static const char HEAD[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry work()\n{\n ret;\n}\n";
+    char *text = malloc(bytes + sizeof HEAD);
+    abi_module loaded = NULL;
+    if (!text) return ABI_ERROR_OUT_OF_MEMORY;
+    memset(text, '\n', bytes);
+    memcpy(text, HEAD, sizeof HEAD - 1);
+    text[bytes > sizeof HEAD ? bytes : sizeof HEAD] = 0;
+    abi_result result = CALL(cuModuleLoadData, (abi_module *, const void *), &loaded, text);
+    free(text);
+    *value = (uintptr_t)loaded;
+    return result;
+}
+
+/* checkpoint-STEP [PID]: of this process where none is named */
+static abi_result checkpoint(const char *word, int pid, uint64_t *value) {
+    int state = 0;
+    if (!strcmp(word, "lock")) return CALL(cuCheckpointProcessLock, (int, void *), pid, NULL);
+    if (!strcmp(word, "take")) return CALL(cuCheckpointProcessCheckpoint, (int, void *), pid, NULL);
+    if (!strcmp(word, "restore")) return CALL(cuCheckpointProcessRestore, (int, void *), pid, NULL);
+    if (!strcmp(word, "unlock")) return CALL(cuCheckpointProcessUnlock, (int, void *), pid, NULL);
+    abi_result result = CALL(cuCheckpointProcessGetState, (int, int *), pid, &state);
+    *value = (uint64_t)state;
+    return result;
+}
+
+/* False: no such command. */
+static int context_command(const char *word, uint64_t a, uint64_t b, abi_result *result, uint64_t *value) {
+    abi_green_context made = (abi_green_context)(uintptr_t)a;
+    abi_context view;
+    size_t size = 0;
+    if (!strcmp(word, "limit")) { /* limit WHICH: its value */
+        *result = CALL(cuCtxGetLimit, (size_t *, int), &size, (int)a);
+        *value = size;
+    } else if (!strcmp(word, "set-limit")) { /* set-limit WHICH VALUE */
+        *result = CALL(cuCtxSetLimit, (int, size_t), (int)a, (size_t)b);
+    } else if (!strcmp(word, "attribute")) { /* attribute WHICH: of device 0 */
+        int number = 0;
+        *result = CALL(cuDeviceGetAttribute, (int *, int, abi_device), &number, (int)a, (abi_device)0);
+        *value = (uint64_t)number;
+    } else if (!strcmp(word, "green")) { /* green DEVICE SMS */
+        *result = green((abi_device)a, (unsigned)b, &made);
+        *value = (uintptr_t)made;
+    } else if (!strcmp(word, "green-enter")) { /* green-enter GREEN: its context, made current */
+        *result = CALL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, made);
+        if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
+    } else if (!strcmp(word, "green-end")) {
+        *result = CALL(cuGreenCtxDestroy, (abi_green_context), made);
+    } else if (!strcmp(word, "enter")) { /* enter CONTEXT; 0: none */
+        *result = CALL(cuCtxSetCurrent, (abi_context), (abi_context)(uintptr_t)a);
+    } else if (!strcmp(word, "module")) { /* module BYTES */
+        *result = load_module(a, value);
+    } else if (!strcmp(word, "unload")) {
+        *result = CALL(cuModuleUnload, (abi_module), (abi_module)(uintptr_t)a);
+    } else if (!strncmp(word, "checkpoint-", 11)) {
+        *result = checkpoint(word + 11, a ? (int)a : getpid(), value);
+    } else {
+        return 0;
+    }
+    return 1;
+}
