@@ -131,17 +131,24 @@ ${inC.map(({ symbol, index }) => `    COT_AT_${symbol} = ${index},`).join('\n')}
 `;
 }
 
-function trampolines(joined: { symbol: string; row: VerbRow }[]): string {
+/** Entry points of a newer driver that one object can hand through under their own names. */
+const SPARES = 256;
+
+function trampolines(marker: string, joined: { symbol: string; row: VerbRow }[]): string {
   const lines: string[] = [];
   joined.forEach(({ symbol, row }, index) => {
     const kind = row.verb === 'gate' ? 'GATED' : 'DIRECT';
     lines.push(`${kind} ${symbol}, ${index}`);
   });
+  const spares = Array.from({ length: SPARES }, (_, spare) => joined.length + spare);
   return `/* ${NOTICE} */
 #include "../trampoline.inc"
 ${lines.join('\n')}
-LAZY_TABLE ${joined.length}
-${joined.map((_, index) => `LAZY_ENTRY ${index}`).join('\n')}
+BEGIN_SPARES
+${spares.map((index) => `SPARE ${index}`).join('\n')}
+LAZY_TABLE ${joined.length + SPARES}
+${[...joined.keys(), ...spares].map((index) => `LAZY_ENTRY ${index}`).join('\n')}
+FORM ${marker}, ${joined.length}, ${SPARES}
 `;
 }
 
@@ -194,9 +201,9 @@ export function generate(sources: Sources): Map<string, string> {
   return new Map([
     [join(native, 'abi/generated/cuda_symbols.h'), symbolHeader(cuda)],
     [join(native, 'interposer/generated/cuda_verbs.h'), verbHeader('CUDA', cudaVerbs)],
-    [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines(cudaVerbs)],
+    [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines('cotenant_interposer', cudaVerbs)],
     [join(native, 'interposer/generated/nvml_verbs.h'), verbHeader('NVML', nvmlVerbs)],
-    [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines(nvmlVerbs)],
+    [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines('cotenant_nvml', nvmlVerbs)],
     [join(native, '../docs/entry-points.md'), entryPointsPage(cuda, cudaVerbs)],
   ]);
 }

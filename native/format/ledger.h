@@ -35,8 +35,10 @@ struct cot_slot {
     uint64_t start_ticks;   /* field 22 of /proc/PID/stat */
     uint64_t pid_namespace; /* inode of /proc/PID/ns/pid */
     uint64_t image;         /* tells two programs apart that one process ran, before and after an exec */
-    uint64_t reserved[3];
+    uint64_t observers;     /* COT_OBSERVER_*: who watched it when the slot was taken */
+    uint64_t reserved[2];
 };
+enum { COT_OBSERVER_DEBUGGER = 1, COT_OBSERVER_PROFILER = 2 };
 enum { COT_SLOT_LIVE = 0, COT_SLOT_REAPING = 1 };
 
 /* What a container counts as a whole, per card, because it must outlive the process that counted. */

@@ -186,6 +186,7 @@ static bool take_slot(void) {
             slot->start_ticks = start;
             slot->pid_namespace = space;
             slot->image = program_image();
+            slot->observers = cot_observers();
             __atomic_store_n(&slot->pid, pid, __ATOMIC_SEQ_CST);
             at.slot = i;
             return true;

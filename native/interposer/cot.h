@@ -82,6 +82,9 @@ void cot_touch(uint32_t card); /* something may have changed although no count d
 /* What the container holds on a card, everything announced included. */
 uint64_t cot_held(uint32_t card);
 
+/* ---- observers.c: COT_OBSERVER_* of this process ---- */
+uint64_t cot_observers(void);
+
 /* ---- liveness.c ---- */
 bool cot_reap(void); /* frees slots of the dead; true if any was */
 bool cot_lock_slot(int fd, uint32_t slot);

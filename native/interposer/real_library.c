@@ -1,33 +1,19 @@
-/* Finding the library that we stand in for, as the loader would have found it had we not been there: the folders that
- * the loader itself searches for the program (library path, RUNPATH), its cache, its default folders, then places where
- * vendors put drivers. Ourselves are rejected by identity: device and inode, and our marker symbol. */
+/* The library that we stand in for: found once, as the loader would have found it had we not been there, or where the
+ * object says when it was made to be mounted over it. Never ourselves: by device and inode, and by our marker, which
+ * another copy of us carries too. */
 #include <dlfcn.h>
-#include <elf.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "search.h"
 #include "shim.h"
-
-static const char *const VENDOR_FOLDERS[] = {
-    "/usr/local/nvidia/lib64",
-    "/usr/local/cuda/compat",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib64/nvidia",
-    "/usr/lib/wsl/lib",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-};
 
 static struct stat own_file;
 static _Atomic(void *) known; /* the handle; (void *)-1: looked for in vain */
+static _Atomic bool aside;
 static _Atomic uintptr_t code_first, code_last, library_base;
 
 static bool own_path(char *path, size_t size) {
@@ -37,6 +23,7 @@ static bool own_path(char *path, size_t size) {
 }
 
 bool shim_own_folder(char *path, size_t size) {
+    if (shim_form.files[0]) return (size_t)snprintf(path, size, "%s", shim_form.files) < size;
     if (!own_path(path, size)) return false;
     char *slash = strrchr(path, '/');
     if (!slash) return (size_t)snprintf(path, size, ".") < size;
@@ -70,117 +57,82 @@ bool shim_is_real_code(const void *address) {
            at < atomic_load_explicit(&code_last, memory_order_relaxed);
 }
 
-static void *try_file(const char *path) {
+static void *open_other(const char *path) {
     struct stat info;
     if (cot_stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
     if (info.st_dev == own_file.st_dev && info.st_ino == own_file.st_ino) return NULL;
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return NULL;
-    if (libc_dlsym(handle, shim_marker)) { /* another copy of us */
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* A copy of us that was made for this host knows where the real one is. */
+static void *try_file(const char *path) {
+    void *handle = open_other(path);
+    const struct shim_form *copy = handle ? libc_dlsym(handle, shim_marker) : NULL;
+    if (copy) {
+        void *behind = copy->library[0] ? open_other(copy->library) : NULL;
         dlclose(handle);
-        return NULL;
+        handle = behind;
+        if (handle && libc_dlsym(handle, shim_marker)) {
+            dlclose(handle);
+            handle = NULL;
+        }
     }
+    if (!handle) return NULL;
     struct link_map *map = handle;
     ElfW(Addr) base = map->l_addr;
     dl_iterate_phdr(remember_code, &base);
     return handle;
 }
 
-static void *try_folder(const char *folder) {
+/* Another copy of us that was loaded before us into the same namespace. */
+static int find_elder(struct dl_phdr_info *object, size_t size, void *data) {
+    const void **elder = data;
+    if (shim_holds(object, &shim_entry_count)) return 1;
+    for (int i = 0; i < object->dlpi_phnum && !*elder; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type == PT_DYNAMIC)
+            *elder = shim_symbol_in(object->dlpi_addr, (const void *)(object->dlpi_addr + part->p_vaddr), shim_marker);
+    }
+    return *elder != NULL;
+}
+
+/* Of two copies the older one counts and refuses, and this one leads to it: nothing is charged twice. dlsym takes only
+ * what was opened, and a preloaded object was not. */
+static void *elder_copy(void) {
+    const void *elder = NULL;
+    Dl_info info;
+    dl_iterate_phdr(find_elder, &elder);
+    return elder && dladdr(elder, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+}
+
+static void *find_library(const void *caller) {
     char path[PATH_MAX];
-    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%s", folder, shim_soname) >= (int)sizeof path)
-        return NULL;
-    return try_file(path);
-}
-
-/* The folders that the loader would search for the program itself; default ones only in the second round. */
-static void *try_loader_paths(bool defaults) {
-    void *program = dlopen(NULL, RTLD_LAZY), *handle = NULL;
-    Dl_serinfo size;
-    if (!program || dlinfo(program, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > 1 << 20) return NULL;
-    Dl_serinfo *paths = malloc(size.dls_size);
-    if (!paths) return NULL;
-    *paths = size;
-    if (dlinfo(program, RTLD_DI_SERINFOSIZE, paths) == 0 && dlinfo(program, RTLD_DI_SERINFO, paths) == 0) {
-        for (unsigned i = 0; i < paths->dls_cnt && !handle; i++) {
-            const char *folder = paths->dls_serpath[i].dls_name;
-            bool is_default = !strncmp(folder, "/lib", 4) || !strncmp(folder, "/usr/lib", 8);
-            if (is_default == defaults) handle = try_folder(folder);
-        }
+    void *handle = elder_copy();
+    if (handle) {
+        atomic_store(&aside, true);
+        return handle;
     }
-    free(paths);
-    return handle;
-}
-
-/* glibc's cache, in its own format: after a magic text, entry count and string size, then entries of flags, key offset,
- * value offset, os version and hardware capabilities; offsets count from the start of that header. */
-struct cache_header {
-    char magic[17], version[3];
-    uint32_t count, strings;
-    uint8_t flags, padding[3];
-    uint32_t extensions, unused[3];
-};
-struct cache_entry {
-    int32_t flags;
-    uint32_t key, value, os_version;
-    uint64_t capabilities;
-};
-
-static void *search_cache(const char *text, size_t size) {
-    static const char MAGIC[] = "glibc-ld.so.cache1.1";
-    const char *at = size >= sizeof(struct cache_header) ? memmem(text, size, MAGIC, sizeof MAGIC - 1) : NULL;
-    if (!at || (size_t)(text + size - at) < sizeof(struct cache_header)) return NULL;
-    struct cache_header header;
-    memcpy(&header, at, sizeof header);
-    size_t left = (size_t)(text + size - at);
-    if (header.count > (left - sizeof header) / sizeof(struct cache_entry)) return NULL;
-    for (uint32_t i = 0; i < header.count; i++) {
-        struct cache_entry entry;
-        memcpy(&entry, at + sizeof header + i * sizeof entry, sizeof entry);
-        if (entry.key >= left || entry.value >= left) continue;
-        if (strncmp(at + entry.key, shim_soname, left - entry.key) != 0 ||
-            strnlen(at + entry.value, left - entry.value) >= PATH_MAX)
-            continue;
-        void *handle = try_file(at + entry.value);
-        if (handle) return handle;
-    }
-    return NULL;
-}
-
-static void *try_cache(void) {
-    int fd = open("/etc/ld.so.cache", O_RDONLY | O_CLOEXEC);
-    struct stat info;
-    void *handle = NULL;
-    if (fd < 0) return NULL;
-    if (cot_fstat(fd, &info) == 0 && info.st_size > 0) {
-        char *text = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (text != MAP_FAILED) {
-            handle = search_cache(text, (size_t)info.st_size);
-            munmap(text, (size_t)info.st_size);
-        }
-    }
-    close(fd);
-    return handle;
-}
-
-static void *find_library(void) {
-    char path[PATH_MAX];
     if (!own_path(path, sizeof path) || cot_stat(path, &own_file) != 0) memset(&own_file, 0, sizeof own_file);
-    void *handle = try_loader_paths(false);
-    if (!handle) handle = try_cache();
-    if (!handle) handle = try_loader_paths(true);
-    for (size_t i = 0; !handle && i < sizeof VENDOR_FOLDERS / sizeof *VENDOR_FOLDERS; i++)
-        handle = try_folder(VENDOR_FOLDERS[i]);
-    return handle;
+    if (shim_form.library[0]) handle = try_file(shim_form.library);
+    return handle ? handle : shim_search(shim_soname, caller, try_file);
 }
 
-void *shim_real_library(void) {
+void *shim_real_library_for(const void *caller) {
     void *handle = atomic_load_explicit(&known, memory_order_acquire);
     if (!handle) {
-        void *found = find_library();
+        void *found = find_library(caller);
         /* Racing threads open the same file and get the same handle; one reference more does no harm. */
         handle = found ? found : (void *)-1;
         atomic_store_explicit(&known, handle, memory_order_release);
     }
     return handle == (void *)-1 ? NULL : handle;
+}
+
+void *shim_real_library(void) {
+    return shim_real_library_for(NULL);
+}
+
+bool shim_is_aside(void) {
+    shim_real_library();
+    return atomic_load_explicit(&aside, memory_order_relaxed);
 }

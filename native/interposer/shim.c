@@ -31,10 +31,21 @@ void *shim_real(uint32_t index) {
     return address;
 }
 
-void *shim_resolve(uint64_t index) {
-    const struct shim_entry *entry = &shim_entries[index];
-    void *address = entry->wrapper; /* wrappers know what to say without a real library */
-    if (!address) address = shim_real((uint32_t)index);
+/* A spare trampoline: straight to what the real library has by the name that the spare was given. */
+static void *resolve_spare(uint32_t spare) {
+    if (spare >= shim_form.spares_used) return NULL;
+    const char *name = (const char *)&shim_form + shim_form.tables + shim_form.spare_names[spare];
+    void *library = shim_real_library(), *address = library ? libc_dlsym(library, name) : NULL;
+    if (address) shim_unknown();
+    return address;
+}
+
+void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
+    shim_real_library_for((const void *)stack[-1]); /* below the arguments lies where the call returns to */
+    bool spare = index >= shim_entry_count;
+    /* Wrappers know what to say without a real library. */
+    void *address = spare || shim_is_aside() ? NULL : shim_entries[index].wrapper;
+    if (!address) address = spare ? resolve_spare((uint32_t)index - shim_entry_count) : shim_real((uint32_t)index);
     if (!address) address = (void *)shim_missing;
     __atomic_store_n(&shim_target[index], address, __ATOMIC_SEQ_CST);
     void *diverted = atomic_load(&diversions[index]); /* perhaps while it was resolved */
@@ -66,7 +77,7 @@ struct succession {
     enum { NOBODY, LIBRARY, SOMEBODY_ELSE } next; /* LIBRARY: we, or what we stand in for */
 };
 
-static bool holds(const struct dl_phdr_info *object, const void *address) {
+bool shim_holds(const struct dl_phdr_info *object, const void *address) {
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &object->dlpi_phdr[i];
         if (part->p_type == PT_LOAD && (uintptr_t)address - object->dlpi_addr - part->p_vaddr < part->p_memsz)
@@ -78,10 +89,10 @@ static bool holds(const struct dl_phdr_info *object, const void *address) {
 static int succeed(struct dl_phdr_info *object, size_t size, void *data) {
     struct succession *order = data;
     if (!order->past_caller) {
-        order->past_caller = holds(object, order->caller);
+        order->past_caller = shim_holds(object, order->caller);
         return 0;
     }
-    if (holds(object, &shim_entry_count) || shim_is_real_object(object->dlpi_addr)) {
+    if (shim_holds(object, &shim_entry_count) || shim_is_real_object(object->dlpi_addr)) {
         order->next = LIBRARY;
         return 1;
     }
@@ -110,7 +121,7 @@ static bool look_up_unknown(void *handle, const char *name, const void *caller, 
         if (*answer || handle != RTLD_DEFAULT) return true;
     }
     void *library = shim_real_library();
-    if (!library || shim_is_real_code(caller)) return false;
+    if (!library) return false;
     *answer = libc_dlsym(library, name);
     if (*answer) shim_unknown();
     return true;
@@ -121,16 +132,24 @@ static bool is_global(void *handle) {
     return handle == RTLD_DEFAULT || !((const struct link_map *)handle)->l_prev;
 }
 
+/* The library's own look-ups are its own: by whatever name it asks for itself, it finds itself. */
+static bool look_up_inside(void *handle, const char *name, void **answer) {
+    if (handle != RTLD_DEFAULT && handle != shim_own_handle()) return false;
+    *answer = libc_dlsym(shim_real_library(), name);
+    return *answer != NULL;
+}
+
 /* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the library's own look-ups are its
  * own; the pseudo handles mean something relative to the caller, so what is not the library's goes to libc untouched.
  */
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer) {
-    if (shim_is_real_code(caller)) return false;
     int index = shim_find(name);
+    if (index < 0 && !strcmp(name, shim_marker)) return false;
+    shim_real_library_for(caller); /* whose constructors may be who asks */
+    if (shim_is_real_code(caller)) return look_up_inside(handle, name, answer);
     if (index < 0) return look_up_unknown(handle, name, caller, answer);
     const struct shim_entry *entry = &shim_entries[index];
     void *real = shim_real((uint32_t)index), *library = shim_real_library();
-    if (shim_is_real_code(caller)) return false; /* its constructors ask while it is being loaded */
     if (library && !real) {
         *answer = libc_dlsym(library, name); /* nothing; asking sets dlerror */
         return true;

@@ -26,7 +26,20 @@ struct shim_entry {
 extern const struct shim_entry shim_entries[];
 extern const uint32_t shim_entry_count;
 extern const char shim_soname[]; /* "libcuda.so.1" */
-extern const char shim_marker[]; /* a symbol that only our own object exports */
+extern const char shim_marker[]; /* the symbol under which it exports its shim_form */
+
+/* What makes the preloaded form of this object the one that is mounted over a host's library: as built, all of it is
+ * empty; src/agent/mounted/object.ts fills it in, and makes tables of symbols after the host's. */
+struct shim_form {
+    char magic[8];              /* "COTFORM1" */
+    uint32_t known, spares;     /* entry points of this build; trampolines without a name */
+    int32_t spare_code, tables; /* where they are and where the room for tables is, from this structure on */
+    uint32_t table_bytes, spares_used;
+    char library[1024];     /* the real library; empty: searched for */
+    char files[1024];       /* the folder of limits and ledger; empty: the one that the object lies in */
+    uint32_t spare_names[]; /* of the spares that are used: offsets into the tables */
+};
+extern const struct shim_form shim_form;
 
 int shim_missing(void); /* what a call answers whose real entry point is not there */
 
@@ -37,8 +50,13 @@ extern const uint32_t *shim_gate; /* points at the gate word; 0 = open */
 int shim_find(const char *name);
 /* The real entry point, or NULL when the real library lacks it or is not there. */
 void *shim_real(uint32_t index);
+/* True when an older copy of this object in the process does the work: then the real library is that copy. */
+bool shim_is_aside(void);
+/* Does a loaded object hold this address? */
+bool shim_holds(const struct dl_phdr_info *object, const void *address);
 /* The real library's handle, or NULL. Looked for once; a failure is remembered. */
 void *shim_real_library(void);
+void *shim_real_library_for(const void *caller); /* the first time, as the caller's object would find it */
 /* Lets a name that has no wrapper jump to `function` from now on, instead of to the real entry point. */
 void shim_divert(const char *name, void *function);
 /* True for an address inside the real library's code. */
@@ -64,7 +82,7 @@ void shim_unknown(void);
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer);
 
 /* Called by the assembly. */
-void *shim_resolve(uint64_t index);
+void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack);
 void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack);
 
 /* The folder that this object lies in, without a slash at its end; false when it cannot be told. */

@@ -27,9 +27,6 @@ const uint32_t shim_entry_count = COT_CUDA_COUNT;
 const char shim_soname[] = "libcuda.so.1";
 const char shim_marker[] = "cotenant_interposer";
 
-/* Exported so that another copy of this object is recognised as one. */
-__attribute__((visibility("default"))) const uint32_t cotenant_interposer = COT_PAGE_VERSION;
-
 static const uint32_t open_gate = COT_GATE_OPEN;
 const uint32_t *shim_gate = &open_gate;
 

@@ -32,7 +32,7 @@ bool Library::open(const std::string &path, std::string &problem) {
         problem = "no NVIDIA driver library: " + std::string(why ? why : path);
         return false;
     }
-    if (dlsym(handle_, "cotenant_nvml_look_up")) {
+    if (dlsym(handle_, "cotenant_nvml")) {
         problem = path + " is the view from inside a grant, not the driver; start the agent outside of any grant";
         dlclose(handle_);
         handle_ = nullptr;

@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
 import { joinVerbs, parseFacts, parseVerbs, readSources, versionText } from '../../native/abi/generate.ts';
-import { MIB, makeGrant } from '../support/grant.ts';
+import { MIB, makeGrant, mountOver } from '../support/grant.ts';
 import { BUILD, environment, startNode, temporaryFolder } from '../support/node.ts';
 
 const sources = readSources();
@@ -74,6 +74,28 @@ for (const cuda of [11_080, 12_040, 12_080, 13_000, 14_000]) {
       t.is(count?.wrong, 0, way);
       t.true((count?.ours ?? 0) > 1000 && (count?.driver ?? 0) > 10_000 && (count?.absent ?? 0) > 10_000, way);
     }
+    t.is(counts.size, ASKED.length + OPENED.length + EXPORTS.length + ways.length + 2);
+  });
+}
+
+for (const cuda of [11_080, 12_040, 12_080, 13_000, 14_000]) {
+  test(`mounted over the file of a driver of CUDA ${versionText(cuda)}: every way finds exactly what the driver has`, async (t) => {
+    const node = await startNode(t, '--card', 't4', '--cuda', String(cuda));
+    const mounted = mountOver(t, node, makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]));
+    const real = join(node.lib, 'libcuda.so.1');
+    const args = ['mounted', real, ...plugins, mounted.cuda];
+    const counts = walk(environment({ LD_LIBRARY_PATH: mounted.lib }), args);
+    const { ours, driver, newer, lacking } = expected(cuda);
+    const absent = lacking + STRANGERS + NEWER.length - newer;
+    for (const way of [...ASKED, ...OPENED, ...EXPORTS]) {
+      const right = { ours, driver: driver + newer, absent, pretended: 0, missing: 0, wrong: 0 };
+      t.deepEqual(counts.get(way), right, way);
+    }
+    for (const way of ['direct-link', 'plugin-dlmopen']) {
+      t.deepEqual(counts.get(way), { ours, driver, absent: lacking, pretended: 0, missing: 0, wrong: 0 }, way);
+    }
+    const ways = cuda < 12_000 ? ADDRESSES.slice(0, 1) : ADDRESSES;
+    for (const way of ways) t.true(counts.get(way)?.wrong === 0 && (counts.get(way)?.ours ?? 0) > 1000, way);
     t.is(counts.size, ASKED.length + OPENED.length + EXPORTS.length + ways.length + 2);
   });
 }

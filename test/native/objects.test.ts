@@ -14,8 +14,8 @@ const libcs = otherLibcs();
 const ALLOWED =
   `__errno_location __stack_chk_fail calloc clock_gettime close closedir dl_iterate_phdr dladdr dlclose dlinfo
   dlopen fcntl free getauxval getpid madvise malloc memcpy memmem memmove memset mmap munmap nanosleep open opendir pread
-  pthread_mutex_lock pthread_mutex_unlock read readdir realloc sched_yield snprintf sprintf strchr strcmp strerror strncmp
-  strnlen strrchr strstr syscall write`.split(/\s+/);
+  pthread_mutex_lock pthread_mutex_unlock read readdir realloc rewinddir sched_yield snprintf sprintf strchr strcmp strerror strlen strncmp
+  strnlen strrchr strstr strverscmp syscall write`.split(/\s+/);
 /** These may be missing. */
 const WEAK = [
   '_ITM_deregisterTMCloneTable',

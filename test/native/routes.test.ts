@@ -1,16 +1,20 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { MIB, makeGrant } from '../support/grant.ts';
+import { MIB, makeGrant, mountOver } from '../support/grant.ts';
 import { BUILD, environment, type SimulatedNode, startNode } from '../support/node.ts';
 
 const GRANT_MIB = 512;
 const plugins = [1, 2, 3].map((number) => join(BUILD, `tests/plugin${number}.so`));
 
 /** Way -> total memory in MiB as found by it. */
-function totals(node: SimulatedNode, preload?: string): Map<string, number> {
-  const absolute = join(node.lib, 'libcuda.so.1');
-  const env = environment({ LD_LIBRARY_PATH: node.lib }, preload);
+function totals(
+  node: SimulatedNode,
+  preload?: string,
+  lib = node.lib,
+  absolute = join(lib, 'libcuda.so.1'),
+): Map<string, number> {
+  const env = environment({ LD_LIBRARY_PATH: lib }, preload);
   const output = execFileSync(join(BUILD, 'tests/routes'), [...plugins, absolute], { encoding: 'utf8', env });
   return new Map(
     output
@@ -34,4 +38,15 @@ test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new n
   t.is(held.size, 15);
   const escaped = [...held].filter(([, mib]) => mib !== GRANT_MIB);
   t.deepEqual(escaped, [['plugin-dlmopen', whole]]);
+});
+
+test("mounted over the driver's file all 15 look-up routes are caught, with the preload and without it", async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_MIB * MIB }]);
+  const mounted = mountOver(t, node, grant);
+  for (const preload of [undefined, grant.cuda]) {
+    const held = totals(node, preload, mounted.lib, mounted.cuda);
+    t.is(held.size, 15);
+    for (const [way, mib] of held) t.is(mib, GRANT_MIB, `${way}, ${preload ? 'both forms' : 'mounted'}`);
+  }
 });

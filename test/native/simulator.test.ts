@@ -191,6 +191,13 @@ test('CUDA_VISIBLE_DEVICES chooses and orders devices by index and by identifier
   t.deepEqual(await visible(node.uuid(1)), [1, node.usable(1)]);
   t.deepEqual(await visible('1,9,0'), [1, node.usable(1)], 'the first word that names no card ends the list');
   t.deepEqual(await visible(''), [100]);
+  t.deepEqual(await visible('-1'), [100]);
+  t.deepEqual(await visible('2,MIG-GPU-51a0c07e/1/0,0'), [1, node.usable(2)], 'no card has MIG devices');
+  t.deepEqual(await visible('0,0'), [100], 'a card twice is none at all');
+  const [first = '', second = ''] = [node.uuid(0), node.uuid(1)];
+  const shared = [...first].findIndex((letter, index) => letter !== second[index]);
+  t.deepEqual(await visible(second.slice(0, shared + 1)), [1, node.usable(1)], 'the beginning that no other has');
+  t.deepEqual(await visible(second.slice(0, shared)), [100], 'a beginning that several have');
 });
 
 test("a forked child cannot use its parent's CUDA, and a dead parent's memory is not kept by its child", async (t) => {

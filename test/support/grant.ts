@@ -1,7 +1,8 @@
 // A container's files without an agent: page, ledger and the interposer beside them, as a mount would bring them.
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, symlinkSync } from 'node:fs';
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { mountedObject } from '../../src/agent/mounted/object.ts';
 import { BUILD, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
 export const MIB = 1024 * 1024;
@@ -46,4 +47,27 @@ export function makeGrant(
   write(cards);
   const cuda = join(folder, 'libcotenant.so');
   return { folder, cuda, both: `${cuda} ${join(folder, 'libcotenant-nvml.so')}`, rewrite: write };
+}
+
+export type MountedForm = {
+  /** For LD_LIBRARY_PATH: our objects under the driver's names. */
+  readonly lib: string;
+  /** The driver's file, as it is named in the container. */
+  readonly cuda: string;
+};
+
+/** The interposer over the driver's files: ours under the driver's names, the real ones where the node has them. */
+export function mountOver(t: Teardown, node: Pick<SimulatedNode, 'lib'>, grant: GrantFiles): MountedForm {
+  const lib = join(temporaryFolder(t), 'lib');
+  mkdirSync(lib);
+  for (const [object, name] of [
+    ['libcotenant.so', 'libcuda.so'],
+    ['libcotenant-nvml.so', 'libnvidia-ml.so'],
+  ] as const) {
+    const real = join(node.lib, `${name}.1`);
+    const made = mountedObject(readFileSync(join(BUILD, object)), readFileSync(real), real, grant.folder);
+    writeFileSync(join(lib, `${name}.580.95.05`), made.bytes);
+    for (const link of [name, `${name}.1`]) symlinkSync(`${name}.580.95.05`, join(lib, link));
+  }
+  return { lib, cuda: join(lib, 'libcuda.so.580.95.05') };
 }

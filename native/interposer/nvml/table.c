@@ -20,7 +20,7 @@ const struct shim_entry shim_entries[] = {
 };
 const uint32_t shim_entry_count = COT_NVML_COUNT;
 const char shim_soname[] = "libnvidia-ml.so.1";
-const char shim_marker[] = "cotenant_nvml_look_up";
+const char shim_marker[] = "cotenant_nvml";
 
 static const uint32_t open_gate = COT_GATE_OPEN;
 const uint32_t *shim_gate = &open_gate;

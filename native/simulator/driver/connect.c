@@ -41,8 +41,22 @@ int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out
     return result;
 }
 
+/* The card that begins with this text, if it is one; -1 also for a beginning that several share. */
+static int card_of_prefix(const char *text, size_t length, const uint32_t *cards, uint32_t count) {
+    int found = -1;
+    for (uint32_t i = 0; i < count; i++) {
+        char uuid[SIM_UUID_TEXT];
+        sim_uuid_text(sim.facts->cards[cards[i]].uuid, uuid);
+        if (length > strlen(uuid) || strncmp(uuid, text, length) != 0) continue;
+        if (found >= 0) return -1;
+        found = (int)cards[i];
+    }
+    return found;
+}
+
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first word that
- * names no card ends the list. It chooses among the cards that the process may see. */
+ * names no card ends the list, and names of MIG devices (MIG-...) name none, for no simulated card has any. It chooses
+ * among the cards that the process may see. */
 static void choose_devices(void) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
     uint32_t cards[SIM_MAX_CARDS], count = sim_visible_cards(&sim, sim.facts, cards);
@@ -56,11 +70,7 @@ static void choose_devices(void) {
         int found = -1;
         char *end;
         if (!strncmp(text, "GPU-", 4)) {
-            for (uint32_t i = 0; i < count; i++) {
-                char uuid[SIM_UUID_TEXT];
-                sim_uuid_text(sim.facts->cards[cards[i]].uuid, uuid);
-                if (length <= strlen(uuid) && !strncmp(uuid, text, length)) found = (int)cards[i];
-            }
+            found = card_of_prefix(text, length, cards, count);
         } else {
             long index = strtol(text, &end, 10);
             if (end == text + length && length > 0 && index >= 0 && index < (long)count) found = (int)cards[index];

@@ -134,6 +134,26 @@ int main(int argc, char **argv) {
         } else if (!strcmp(word, "count")) {
             result = CALL(cuDeviceGetCount, (int *), &number);
             value = (uint64_t)number;
+        } else if (!strcmp(word, "version")) {
+            result = CALL(cuDriverGetVersion, (int *), &number);
+            value = (uint64_t)number;
+        } else if (!strcmp(word, "through")) { /* through PLUGIN: the version, looked up out of that object */
+            char object[4096];
+            if (sscanf(line, "through %4095s", object) != 1) return 2;
+            void *plugin = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+            void *(*look_up)(const char *) = plugin ? (void *(*)(const char *))dlsym(plugin, "plugin_find") : NULL;
+            abi_result (*get)(int *) = look_up ? (abi_result (*)(int *))look_up("cuDriverGetVersion") : NULL;
+            result = get ? get(&number) : ABI_ERROR_NOT_FOUND;
+            value = (uint64_t)number;
+        } else if (!strcmp(word, "heap")) { /* heap BYTES: by an entry point that only a newer driver has */
+            result = CALL(cuTensorHeapCreate, (abi_devptr *, size_t), &at, (size_t)a);
+            value = at;
+        } else if (!strcmp(word, "newer")) { /* newer BYTES: by the newest form of cuMemAlloc that there is */
+            abi_result (*form)(abi_devptr *, uint64_t, size_t) = NULL;
+            result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), "cuMemAlloc",
+                          (void **)&form, 14000, (uint64_t)0, (int *)NULL);
+            if (!result) result = form(&at, 0, (size_t)a);
+            value = at;
         } else if (!strcmp(word, "uuid")) { /* uuid DEVICE: as the driver's own tools write it */
             abi_uuid uuid = {0};
             result = CALL(cuDeviceGetUuid, (abi_uuid *, abi_device), &uuid, (abi_device)a);
@@ -149,6 +169,10 @@ int main(int argc, char **argv) {
             result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), &first, &second);
             printf("%d %zu %zu\n", result, first, second);
             continue;
+        } else if (!strcmp(word, "default-info")) { /* as whoever comes first in the program's scope tells it */
+            abi_result (*get)(size_t *, size_t *) = dlsym(RTLD_DEFAULT, "cuMemGetInfo_v2");
+            result = get ? get(&first, &second) : ABI_ERROR_NOT_FOUND;
+            value = second;
         } else if (!strcmp(word, "alloc")) {
             result = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)a);
             value = at;
