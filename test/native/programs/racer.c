@@ -1,7 +1,8 @@
 /* Many processes that allocate and free at random against one grant; optionally some are killed all the time.
  *   racer WORKERS SECONDS KILLS-PER-SECOND MAX-BYTES SEED
- * Prints one JSON line: attempts, granted, refused, other failures, kills, longest call in ms, wrong bytes found. Each
- * worker writes its own pattern into what it gets and checks it before it frees. */
+ * It goes on until all of those kills were made. Prints one JSON line: attempts, granted, refused, other failures,
+ * kills, longest call in ms, wrong bytes found. Each worker writes its own pattern into what it gets and checks it
+ * before it frees. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -116,21 +117,22 @@ int main(int argc, char **argv) {
     }
     int workers = atoi(argv[1]), kills_per_second = atoi(argv[3]);
     double seconds = atof(argv[2]);
-    uint64_t most_bytes = strtoull(argv[4], NULL, 10), kills = 0;
+    uint64_t most_bytes = strtoull(argv[4], NULL, 10), kills = 0, wanted = (uint64_t)(seconds * kills_per_second);
+    double patience = wanted ? 3600 : 0;
     unsigned seed = (unsigned)atoi(argv[5]), sequence = 0;
     pid_t pids[256];
     if (workers < 1 || workers > 256) return 2;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     double start_by = now() + 30;
     for (int i = 0; i < workers; i++) {
-        if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, start_by + seconds));
+        if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, start_by + seconds + patience));
         sequence++;
     }
     while (now() < start_by && atomic_load(&shared->started) + atomic_load(&shared->failed) < (uint64_t)workers)
         usleep(1000);
     atomic_store(&shared->go, 1);
     double until = now() + seconds, next = now();
-    while (now() < until) {
+    while (now() < until || kills < wanted) {
         usleep(2000);
         if (kills_per_second == 0 || now() < next) continue;
         next += 1.0 / kills_per_second;
@@ -138,7 +140,7 @@ int main(int argc, char **argv) {
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);
         kills++;
-        if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, until));
+        if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, until + patience));
         sequence++;
     }
     for (int i = 0; i < workers; i++) kill(pids[i], SIGKILL);
