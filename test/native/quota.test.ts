@@ -72,7 +72,7 @@ test(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody wa
   // Room for all contexts and then some: whoever starts must not have to wait for room that the living hold.
   const limit = 40 * context + 2048 * MIB;
   const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
-  const result = await race(t, node, grant, [32, 14 * LONGER, 75, 32 * MIB, 2]);
+  const result = await race(t, node, grant, [32, 14 * SHARE, 75, 32 * MIB, 2]);
   t.log(result);
   t.true(result.kills >= KILLS, `${result.kills} kills`);
   t.true(result.longestMs < 500, `the longest request took ${result.longestMs} ms, 32 processes on a few cores`);
@@ -91,7 +91,7 @@ test('every worker that a SIGKILL storm restarts gets its context', async (t) =>
   const context = node.books().cards[0]?.contextBytes ?? 0;
   // Eight live at a time with at most 64 MiB each, so whatever is refused is refused for memory of the dead.
   const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 9 * context + 9 * 66 * MIB }]);
-  const result = await race(t, node, grant, [8, 6 * LONGER, 60, MIB, 3]);
+  const result = await race(t, node, grant, [8, 6 * SHARE, 60, MIB, 3]);
   t.log(result);
   t.is(result.failed, 0, `last error ${result.lastError}`);
   t.is(result.refused, 0);

@@ -1,8 +1,8 @@
 /* Many processes that allocate and free at random against one grant; optionally some are killed all the time.
  *   racer WORKERS SECONDS KILLS-PER-SECOND MAX-BYTES SEED [ATTEMPTS]
- * With ATTEMPTS it goes on until so many requests were made. Prints one JSON line: attempts, granted, refused, other
- * failures, kills, longest call in ms, wrong bytes found. Each worker writes its own pattern into what it gets and
- * checks it before it frees. */
+ * It goes on until all of those kills were made, and with ATTEMPTS until so many requests were. Prints one JSON line:
+ * attempts, granted, refused, other failures, kills, longest call in ms, wrong bytes found. Each worker writes its own
+ * pattern into what it gets and checks it before it frees. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -117,9 +117,9 @@ int main(int argc, char **argv) {
     }
     int workers = atoi(argv[1]), kills_per_second = atoi(argv[3]);
     double seconds = atof(argv[2]);
-    uint64_t most_bytes = strtoull(argv[4], NULL, 10), kills = 0;
+    uint64_t most_bytes = strtoull(argv[4], NULL, 10), kills = 0, wanted = (uint64_t)(seconds * kills_per_second);
     uint64_t attempts = argc == 7 ? strtoull(argv[6], NULL, 10) : 0;
-    double patience = attempts ? 3600 : 0;
+    double patience = attempts || wanted ? 3600 : 0;
     unsigned seed = (unsigned)atoi(argv[5]), sequence = 0;
     pid_t pids[256];
     if (workers < 1 || workers > 256) return 2;
@@ -133,7 +133,7 @@ int main(int argc, char **argv) {
         usleep(1000);
     atomic_store(&shared->go, 1);
     double until = now() + seconds, next = now();
-    while (now() < until || atomic_load(&shared->attempts) < attempts) {
+    while (now() < until || kills < wanted || atomic_load(&shared->attempts) < attempts) {
         usleep(2000);
         if (kills_per_second == 0 || now() < next) continue;
         next += 1.0 / kills_per_second;
