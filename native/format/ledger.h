@@ -54,7 +54,7 @@ struct cot_slot_card {
     uint64_t freed;   /* un-charged so far, ever */
     uint64_t context; /* part of held */
     uint64_t managed; /* part of held; no process list of the driver shows it */
-    uint64_t pool;    /* part of held: reserved by stream-ordered pools */
+    uint64_t pool;    /* part of held: reserved by stream-ordered pools and for graphs */
     uint64_t changes; /* grows where something may have changed although no other word did */
     uint64_t reserved;
 };

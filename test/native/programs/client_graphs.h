@@ -113,6 +113,7 @@ static int graph_command(const char *word, uint64_t a, uint64_t b, uint64_t c, a
         *result = CALL(cuEventCreate, (abi_event *, unsigned), &event, 0u);
         if (!*result) *result = CALL(cuEventRecord, (abi_event, abi_stream), event, stream);
         if (!*result) *result = CALL(cuStreamWaitEvent, (abi_stream, abi_event, unsigned), second, event, 0u);
+        if (!*result) *result = CALL(cuEventDestroy_v2, (abi_event), event);
     } else if (!strcmp(word, "capture")) { /* capture STREAM */
         *result = CALL(cuStreamBeginCapture_v2, (abi_stream, int), stream, (int)ABI_CAPTURE_RELAXED);
     } else if (!strcmp(word, "capture-end")) { /* capture-end STREAM: the graph */
@@ -124,5 +125,6 @@ static int graph_command(const char *word, uint64_t a, uint64_t b, uint64_t c, a
     } else {
         return 0;
     }
+    keep(*value);
     return 1;
 }
