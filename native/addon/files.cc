@@ -205,11 +205,15 @@ Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
         return fail(info.Env(), "ledger");
     }
     const size_t size = cards * sizeof *totals;
+    cot_ledger_header before{};
+    if (pread(fd, &before, sizeof before, 0) != static_cast<ssize_t>(sizeof before)) before.unknown = 0;
     if (pread(fd, totals, size, sizeof(cot_ledger_header)) != static_cast<ssize_t>(size))
         std::memset(totals, 0, sizeof totals);
     const Napi::Value made = InitLedger(info);
     if (info.Env().IsExceptionPending()) return made;
-    if (!write_at(fd, totals, size, sizeof(cot_ledger_header))) return fail(info.Env(), "ledger");
+    if (!write_at(fd, totals, size, sizeof(cot_ledger_header)) ||
+        !write_at(fd, &before.unknown, sizeof before.unknown, offsetof(cot_ledger_header, unknown)))
+        return fail(info.Env(), "ledger");
     return made;
 }
 
@@ -275,9 +279,9 @@ Napi::Object row_object(Napi::Env env, const cot_slot_card &row) {
     return out;
 }
 
-// readLedger(fd, slots, cardCount) -> {whole, denied: number[], slots: [...], readNs}; sizes are the agent's own, never
-// the file's. `whole` is false when the file is shorter than it was made: then only what could be read is there; and
-// when it has so many locks that not all slots could be told locked or not: then those pass for locked.
+// readLedger(fd, slots, cardCount) -> {whole, denied: number[], unknown, slots: [...], readNs}; sizes are the agent's
+// own, never the file's. `whole` is false when the file is shorter than it was made: then only what could be read is
+// there; and when it has so many locks that not all slots could be told locked or not: then those pass for locked.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();
@@ -320,6 +324,7 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         denied.Set(card, bytes_value(env, total.denied));
     }
     out.Set("denied", denied);
+    out.Set("unknown", bytes_value(env, header.unknown));
     Napi::Array list = Napi::Array::New(env);
     for (uint32_t i = 0; i < slots; i++) {
         if (!used[i]) continue;

@@ -56,6 +56,8 @@ export type ContainerState = {
   readonly told: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
   readonly tampered: boolean;
+  /** Entry points that its processes looked up and the interposer does not know. */
+  readonly unknownEntryPoints: number;
 };
 
 export type ForeignState = {
@@ -193,6 +195,7 @@ function containerState(
     verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
     told: tellsAll(sample, grant.cards),
     tampered: !ledger.whole || !untouched,
+    unknownEntryPoints: ledger.unknown,
   };
 }
 

@@ -15,6 +15,8 @@ export type ContainerTotals = {
   readonly memoryBusySeconds: number;
   readonly overLimitSeconds: number;
   readonly denied: number;
+  /** Of the container, the same on each of its cards. */
+  readonly unknownEntryPoints: number;
   readonly peakBytes: number;
   /** Wall clock of the last sample in which its grant existed. */
   readonly seenMs: number;
@@ -75,7 +77,7 @@ export function advance(
   for (const [key, totals] of before.containers) {
     if (sample.atMs - totals.seenMs <= KEEP_MS) containers.set(key, totals);
   }
-  for (const { grant, cards, verdict } of state.containers) {
+  for (const { grant, cards, verdict, unknownEntryPoints } of state.containers) {
     for (const card of cards) {
       const key = `${grant.id} ${card.gpuUuid}`;
       const last = containers.get(key);
@@ -91,8 +93,9 @@ export function advance(
         smSeconds: (last?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
         memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + (engine?.memoryUs ?? 0) / 1e6,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
-        // The tenant can write the ledger's count: it may only grow here.
+        // The tenant can write the ledger's counts: they may only grow here.
         denied: Math.max(last?.denied ?? 0, card.denied),
+        unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
         peakBytes: Math.max(last?.peakBytes ?? 0, card.usedBytes),
         seenMs: sample.atMs,
       });

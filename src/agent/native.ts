@@ -38,6 +38,8 @@ export type LedgerReading = {
   readonly whole: boolean;
   /** Refusals per card since the ledger was made. */
   readonly denied: readonly number[];
+  /** Entry points that its processes looked up and the interposer does not know, since the ledger was made. */
+  readonly unknown: number;
   readonly slots: readonly LedgerSlot[];
   /** CLOCK_BOOTTIME when all of it had been read. */
   readonly readNs: number;
@@ -70,7 +72,7 @@ export type Native = {
   writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;
   initLedger(fd: number, slots: number, cardCount: number): void;
   ledgerBytes(slots: number, cardCount: number): number;
-  /** Frees all slots in place and keeps the counts of refusals. */
+  /** Frees all slots in place and keeps what counts for the container as a whole. */
   clearLedger(fd: number, slots: number, cardCount: number): void;
   readLedger(fd: number, slots: number, cardCount: number): LedgerReading;
   readProcess(pid: number): ProcessFacts | undefined;

@@ -1,4 +1,5 @@
 import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { MIB, makeGrant, mountOver } from '../support/grant.ts';
@@ -42,11 +43,13 @@ test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new n
 
 test("mounted over the driver's file all 15 look-up routes are caught, with the preload and without it", async (t) => {
   const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_MIB * MIB }]);
-  const mounted = mountOver(t, node, grant);
-  for (const preload of [undefined, grant.cuda]) {
-    const held = totals(node, preload, mounted.lib, mounted.cuda);
+  for (const form of ['mounted', 'both forms']) {
+    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_MIB * MIB }]);
+    const mounted = mountOver(t, node, grant);
+    const held = totals(node, form === 'mounted' ? undefined : grant.cuda, mounted.lib, mounted.cuda);
     t.is(held.size, 15);
-    for (const [way, mib] of held) t.is(mib, GRANT_MIB, `${way}, ${preload ? 'both forms' : 'mounted'}`);
+    for (const [way, mib] of held) t.is(mib, GRANT_MIB, `${way}, ${form}`);
+    const slots = readFileSync(join(grant.folder, 'ledger')).readUInt32LE(20);
+    t.is(slots, 2, `${form}: one for the process and one for the namespace of its own`);
   }
 });

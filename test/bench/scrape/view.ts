@@ -99,6 +99,7 @@ export function viewOfSize(containers: number, turn: number): View {
       memoryBusySeconds: turn * 0.125,
       overLimitSeconds: 0,
       denied: number % 5,
+      unknownEntryPoints: 0,
       peakBytes: 4 * GIB,
       seenMs: Date.now(),
     })),

@@ -325,3 +325,23 @@ test('a tenant without a group of its own is told, and stopped, by its process t
   t.is(living(node).length, 1, 'all of it is gone but the neighbour');
   t.is((await tell(neighbour, `alloc ${MIB}`))[0], 0);
 });
+
+test('entry points that only a newer driver has are published once per container, and what they take is in the count of its use', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--cuda', '14000');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '4Gi', '--gpus', '2', '--name', 'newer'], [CLIENT]);
+  for (const command of ['init', 'context 0', `heap ${100 * MIB}`, `newer ${64 * MIB}`]) {
+    t.is((await tell(tenant, command))[0], 0, command);
+  }
+  const [client] = living(node);
+  const page = await eventually(async () => {
+    const text = await agent.metrics();
+    return seriesOf(text, 'cotenant_container_unknown_entry_points_total', { pod: 'newer' }) === 2 ? text : undefined;
+  }, 'both look-ups on the page');
+  t.is([...page.matchAll(/^cotenant_container_unknown_entry_points_total\{/gm)].length, 1);
+  await eventually(async () => {
+    const used = seriesOf(await agent.metrics(), 'cotenant_container_memory_used_bytes', { pod: 'newer', gpu: '0' });
+    return client && used === attributed(client) ? true : undefined;
+  }, 'the bytes that nobody charged');
+});

@@ -28,6 +28,7 @@ type Tick = {
   readonly second: number;
   readonly processes?: readonly SampledProcess[];
   readonly denied?: number;
+  readonly unknown?: number;
   /** The grant no longer exists. */
   readonly ended?: boolean;
 };
@@ -37,9 +38,9 @@ const busy = (pid: number, smUs: number, more: Partial<Parameters<typeof use>[1]
 /** Totals after each tick; the grant is of 100 MiB, and its processes are in its ledger. */
 function run(ticks: readonly Tick[]): Totals[] {
   let totals = NO_TOTALS;
-  return ticks.map(({ second, processes = [], denied = 0, ended = false }) => {
+  return ticks.map(({ second, processes = [], denied = 0, unknown = 0, ended = false }) => {
     const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
-    const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied] }))];
+    const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
     const state = compared(sampleOf([card(0)], processes, START + second * 1000), grants, OWNERS);
     totals = advance(totals, state, owners(OWNERS));
     return totals;
@@ -155,19 +156,19 @@ test('seconds over the limit are the time between samples, and a long silence is
   }
 });
 
-test('the peak stays, and refusals never fall whatever the tenant writes into its ledger', (t) => {
+test('the peak stays, and refusals and unknown entry points never fall whatever the tenant writes into its ledger', (t) => {
   const holding = (mib: number) => [sampledProcess(11, [use(0, { bytes: mib * MIB })])];
   const totals = run([
-    { second: 0, processes: holding(50), denied: 2 },
-    { second: 1, processes: holding(90), denied: 7 },
+    { second: 0, processes: holding(50), denied: 2, unknown: 9 },
+    { second: 1, processes: holding(90), denied: 7, unknown: 1 },
     { second: 2, processes: holding(10), denied: 0 },
   ]);
   t.deepEqual(
-    totals.map((each) => [(one(each)?.peakBytes ?? 0) / MIB, one(each)?.denied]),
+    totals.map((each) => [(one(each)?.peakBytes ?? 0) / MIB, one(each)?.denied, one(each)?.unknownEntryPoints]),
     [
-      [50, 2],
-      [90, 7],
-      [90, 7],
+      [50, 2, 9],
+      [90, 7, 9],
+      [90, 7, 9],
     ],
   );
 });

@@ -110,6 +110,7 @@ export const READ_NS = 1000;
 export const ledgerOf = (slots: readonly LedgerSlot[], more: Partial<LedgerReading> = {}): LedgerReading => ({
   whole: true,
   denied: [],
+  unknown: 0,
   slots,
   readNs: READ_NS,
   ...more,

@@ -1,5 +1,5 @@
 // Containers that hold a grant: limits, the driver's truth about them, and how it was counted.
-import { CONTAINER_LABELS, containerLabels, type Family, metricSet } from '../family.ts';
+import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
 export const container: Family = {
   name: 'container',
@@ -44,6 +44,11 @@ export const container: Family = {
       'Time in which it used the memory bus, integrated likewise.',
     );
     const denied = counter('allocations_denied_total', 'Requests for memory that were refused because of the grant.');
+    const unknown = set.counter(
+      'cotenant_container_unknown_entry_points_total',
+      'Entry points of the driver that its processes looked up and the interposer does not know: they pass uncounted.',
+      CONTAINER_LABELS.filter((label) => !DEVICE_LABELS.includes(label)),
+    );
     const overSeconds = counter('over_limit_seconds_total', 'Time above its grant and tolerance.');
     return {
       clear: set.clear,
@@ -75,12 +80,16 @@ export const container: Family = {
           over(labels, entry.over ? 1 : 0);
         }
         const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
+        const told = new Set<string>();
         for (const totals of view.containerTotals) {
           const labels = containerLabels(totals);
           if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(labels, totals.peakBytes);
           smSeconds(labels, totals.smSeconds);
           memorySeconds(labels, totals.memoryBusySeconds);
           denied(labels, totals.denied);
+          const { gpu: _, gpu_uuid: __, ...ofContainer } = labels;
+          if (!told.has(totals.grantId)) unknown(ofContainer, totals.unknownEntryPoints);
+          told.add(totals.grantId);
           overSeconds(labels, totals.overLimitSeconds);
         }
       },
