@@ -22,8 +22,27 @@ COT_AS_OF(dlopen, "2.2.5")
 #undef COT_AS_OF
 #endif
 
-/* musl has no such thing. */
+/* Not there for an older glibc whose program has not loaded libdl.so.2: such a program finds no driver either. Naming
+ * that library as needed would keep these objects out of every image without it, and with them the limit. dladdr1 is
+ * not musl's, either. */
+#pragma weak dladdr
 #pragma weak dladdr1
+#pragma weak dlclose
+#pragma weak dlinfo
+#pragma weak dlopen
+
+static inline void *cot_dlopen(const char *path, int flags) {
+    return dlopen ? dlopen(path, flags) : NULL;
+}
+static inline void cot_dlclose(void *handle) {
+    if (dlclose) dlclose(handle);
+}
+static inline int cot_dlinfo(void *handle, int request, void *out) {
+    return dlinfo ? dlinfo(handle, request, out) : -1;
+}
+static inline int cot_dladdr(const void *address, Dl_info *out) {
+    return dladdr ? dladdr(address, out) : 0;
+}
 
 /* stat and fstat have been other names before glibc 2.33. */
 static inline int cot_stat(const char *path, struct stat *out) {

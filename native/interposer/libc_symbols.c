@@ -134,6 +134,6 @@ SHIM_EARLY void *libc_dlvsym(void *handle, const char *name, const char *version
 
 void *libc_dlsym_nothing(const char *name) {
     const struct link_map *libc = found_symbols().object;
-    void *handle = libc ? dlopen(libc->l_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *handle = libc ? cot_dlopen(libc->l_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
     return handle ? libc_dlsym(handle, name) : NULL;
 }

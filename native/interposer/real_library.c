@@ -18,7 +18,7 @@ static _Atomic uintptr_t code_first, code_last, library_base;
 
 static bool own_path(char *path, size_t size) {
     Dl_info info;
-    if (!dladdr((const void *)&shim_entry_count, &info) || !info.dli_fname) return false;
+    if (!cot_dladdr((const void *)&shim_entry_count, &info) || !info.dli_fname) return false;
     return (size_t)snprintf(path, size, "%s", info.dli_fname) < size;
 }
 
@@ -61,7 +61,7 @@ static void *open_other(const char *path) {
     struct stat info;
     if (cot_stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
     if (info.st_dev == own_file.st_dev && info.st_ino == own_file.st_ino) return NULL;
-    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return cot_dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
 /* A copy of us that was made for this host knows where the real one is. */
@@ -70,10 +70,10 @@ static void *try_file(const char *path) {
     const struct shim_form *copy = handle ? libc_dlsym(handle, shim_marker) : NULL;
     if (copy) {
         void *behind = copy->library[0] ? open_other(copy->library) : NULL;
-        dlclose(handle);
+        cot_dlclose(handle);
         handle = behind;
         if (handle && libc_dlsym(handle, shim_marker)) {
-            dlclose(handle);
+            cot_dlclose(handle);
             handle = NULL;
         }
     }
@@ -102,7 +102,7 @@ static void *elder_copy(void) {
     const void *elder = NULL;
     Dl_info info;
     dl_iterate_phdr(find_elder, &elder);
-    return elder && dladdr(elder, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    return elder && cot_dladdr(elder, &info) ? cot_dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
 static void *find_library(const void *caller) {

@@ -71,11 +71,11 @@ static unsigned before_defaults(const Dl_serinfo *paths) {
 static void *try_object(const struct search *search, void *object) {
     Dl_serinfo size;
     void *handle = NULL;
-    if (!object || dlinfo(object, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > 1 << 20) return NULL;
+    if (!object || cot_dlinfo(object, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > 1 << 20) return NULL;
     Dl_serinfo *paths = malloc(size.dls_size);
     if (!paths) return NULL;
     *paths = size;
-    if (dlinfo(object, RTLD_DI_SERINFOSIZE, paths) == 0 && dlinfo(object, RTLD_DI_SERINFO, paths) == 0) {
+    if (cot_dlinfo(object, RTLD_DI_SERINFOSIZE, paths) == 0 && cot_dlinfo(object, RTLD_DI_SERINFO, paths) == 0) {
         unsigned count = before_defaults(paths);
         for (unsigned i = 0; i < count && !handle; i++) handle = try_folder(search, paths->dls_serpath[i].dls_name);
     }
@@ -166,7 +166,7 @@ static void *try_compatibility(const struct search *search) {
 void *shim_search(const char *name, const void *caller, shim_try_file *try_file) {
     struct search search = {.name = name, .try_file = try_file};
     void *handle = try_caller(&search, caller);
-    if (!handle) handle = try_object(&search, dlopen(NULL, RTLD_LAZY));
+    if (!handle) handle = try_object(&search, cot_dlopen(NULL, RTLD_LAZY));
     if (!handle) handle = try_cache(&search);
     for (size_t i = 0; !handle && i < DEFAULT_COUNT; i++) handle = try_folder(&search, DEFAULT_FOLDERS[i]);
     for (size_t i = 0; !handle && i < sizeof VENDOR_FOLDERS / sizeof *VENDOR_FOLDERS; i++)

@@ -127,7 +127,7 @@ static bool look_up_unknown(void *handle, const char *name, const void *caller, 
     return true;
 }
 
-/* The pseudo handle, and what dlopen(NULL) gives: the program itself, the first of all objects. */
+/* The pseudo handle, and what cot_dlopen(NULL) gives: the program itself, the first of all objects. */
 static bool is_global(void *handle) {
     return handle == RTLD_DEFAULT || !((const struct link_map *)handle)->l_prev;
 }
