@@ -72,6 +72,20 @@ function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
   return grant.containers.length;
 }
 
+/** As a controller does it: a machine too busy to answer an admission in its time is asked again. */
+const createAsControllers = (bed: Bed, pod: object): Promise<true> =>
+  eventually(
+    async () => {
+      const { status, body } = await bed.api.ask('POST', `/api/v1/namespaces/${NAMESPACE}/pods`, pod);
+      if (status === 201) return true;
+      const late = status === 500 && JSON.stringify(body).includes('context deadline exceeded');
+      if (!late) throw new Error(`a pod was not created: ${status} ${JSON.stringify(body)}`);
+      return undefined;
+    },
+    'a pod is admitted in time',
+    60_000,
+  );
+
 onCluster(
   `${PODS} pods in rounds of ${A_ROUND}: no container has another grant than its own, and no card is overbooked`,
   async (t, { bed, uuids }) => {
@@ -80,16 +94,7 @@ onCluster(
     for (let from = 0; from < PODS; from += A_ROUND) {
       const numbers = Array.from({ length: Math.min(A_ROUND, PODS - from) }, (_, index) => from + index);
       const started = performance.now();
-      const created = await Promise.all(
-        numbers.map((number) =>
-          bed.api.ask('POST', `/api/v1/namespaces/${NAMESPACE}/pods`, podNumber(number, `pod-${number}`)),
-        ),
-      );
-      t.deepEqual(
-        [...new Set(created.map(({ status }) => status))],
-        [201],
-        JSON.stringify(created.find(({ status }) => status !== 201)?.body),
-      );
+      await Promise.all(numbers.map((number) => createAsControllers(bed, podNumber(number, `pod-${number}`))));
       const pods = await eventually(
         async () => {
           const found = await listPods(bed);
