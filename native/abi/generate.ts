@@ -114,14 +114,15 @@ function verbHeader(prefix: string, joined: { symbol: string; row: VerbRow }[]):
   });
   const wrapped = joined.map(({ symbol, row }, index) => ({ symbol, row, index }));
   const inC = wrapped.filter(({ row }) => row.verb !== 'pass' && row.verb !== 'gate');
+  const served = inC.filter(({ row }) => row.verb !== 'resolve');
   return `/* ${NOTICE}
- * Index, symbol, verb and group of every entry point; which of them a C wrapper serves; why each group is as it is. */
+ * Index, symbol, verb and group of every entry point; which of them functions serve that hold policy; why each group is as it is. */
 #pragma once
 #define COT_${prefix}_COUNT ${joined.length}
 #define COT_${prefix}_ROWS(X) \\
 ${lines.join(' \\\n')}
-#define COT_${prefix}_WRAPPED(X) \\
-${inC.map(({ symbol, index }) => `    X(${index}, ${symbol})`).join(' \\\n')}
+#define COT_${prefix}_SERVED(X) \\
+${served.map(({ symbol, index }) => `    X(${index}, ${symbol})`).join(' \\\n')}
 #define COT_${prefix}_GROUPS(X) \\
 ${groups.map((row, index) => `    X(${index}, "${row.verb}", "${row.group}", "${row.reason}")`).join(' \\\n')}
 /* Indices by name, for wrappers that call the real one. */

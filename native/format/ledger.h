@@ -29,14 +29,16 @@ struct cot_ledger_header {
 };
 
 struct cot_slot {
-    uint64_t stamp;         /* CLOCK_BOOTTIME when the slot was taken, made odd; 0 = free. Names the occupant */
-    uint32_t pid;           /* in its own PID namespace; 0 while the slot is being taken */
-    uint32_t state;         /* COT_SLOT_* */
-    uint64_t start_ticks;   /* field 22 of /proc/PID/stat */
-    uint64_t pid_namespace; /* inode of /proc/PID/ns/pid */
-    uint64_t image;         /* tells two programs apart that one process ran, before and after an exec */
-    uint64_t observers;     /* COT_OBSERVER_*: who watched it when the slot was taken */
-    uint64_t reserved[2];
+    uint64_t stamp;          /* CLOCK_BOOTTIME when the slot was taken, made odd; 0 = free. Names the occupant */
+    uint32_t pid;            /* in its own PID namespace; 0 while the slot is being taken */
+    uint32_t state;          /* COT_SLOT_* */
+    uint64_t start_ticks;    /* field 22 of /proc/PID/stat */
+    uint64_t pid_namespace;  /* inode of /proc/PID/ns/pid */
+    uint64_t image;          /* tells two programs apart that one process ran, before and after an exec */
+    uint64_t observers;      /* COT_OBSERVER_*: who watched it when the slot was taken */
+    uint32_t engine;         /* number of the engine that the process runs; 0 = not told */
+    uint32_t engine_refused; /* the last one that it was to run and could not; 0 = none since one could */
+    uint64_t reserved;
 };
 enum { COT_OBSERVER_DEBUGGER = 1, COT_OBSERVER_PROFILER = 2 };
 enum { COT_SLOT_LIVE = 0, COT_SLOT_REAPING = 1 };
@@ -58,6 +60,10 @@ struct cot_slot_card {
     uint64_t changes; /* grows where something may have changed although no other word did */
     uint64_t reserved;
 };
+
+static inline uint32_t cot_ledger_version(const struct cot_page_header *page) {
+    return page->ledger_version ? page->ledger_version : 1;
+}
 
 static_assert(sizeof(struct cot_ledger_header) == 64, "ledger header");
 static_assert(sizeof(struct cot_slot) == 64, "slot");

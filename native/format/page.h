@@ -35,7 +35,9 @@ struct cot_page_header {
     uint32_t gate;         /* COT_GATE_*: the one word that every launch reads */
     uint64_t generation;   /* grows with every change of a card entry */
     uint64_t heartbeat_ns; /* CLOCK_BOOTTIME of the agent's last visit */
-    uint64_t reserved[2];
+    uint32_t engine;       /* number of the engine that processes shall run; 0 = the one that their object came with */
+    uint32_t ledger_version; /* of the ledger beside it, which is not asked itself; 0 = 1 */
+    uint64_t reserved;
 };
 
 struct cot_page_card {

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "../abi/generated/cuda_symbols.h"
-#include "cot.h"
+#include "entry.h"
+#include "generated/cuda_verbs.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -116,7 +117,8 @@ static abi_result ask(bool second, const char *base, void **address, int version
 static int driver_version(void) {
     static _Atomic int known;
     int version = atomic_load_explicit(&known, memory_order_relaxed);
-    if (version == 0 && CALL_DRIVER("cuDriverGetVersion", (int *), &version) == ABI_SUCCESS)
+    abi_result (*get_version)(int *) = version ? NULL : entry_driver("cuDriverGetVersion");
+    if (get_version && get_version(&version) == ABI_SUCCESS)
         atomic_store_explicit(&known, version, memory_order_relaxed);
     return version;
 }
@@ -164,4 +166,9 @@ abi_result cot_cuGetProcAddress(const char *base, void **address, int version, u
     if (result == ABI_SUCCESS && base && address && *address)
         *address = recognise(false, base, *address, version, flags);
     return result;
+}
+
+void *entry_driver(const char *name) {
+    int index = shim_find(name);
+    return index < 0 ? NULL : shim_real((uint32_t)index);
 }

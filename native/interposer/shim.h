@@ -87,6 +87,3 @@ void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *
 
 /* The folder that this object lies in, without a slash at its end; false when it cannot be told. */
 bool shim_own_folder(char *path, size_t size);
-
-/* Field 22 of /proc/PID/stat; 0: no such process, or a zombie. */
-uint64_t cot_start_ticks(uint32_t pid);

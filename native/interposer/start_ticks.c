@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "start_ticks.h"
 
 /* Field 22 of stat, counted after the last bracket: the command may hold anything. 0: gone, or a zombie, whose memory
  * the kernel has taken back already. */

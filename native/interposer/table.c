@@ -1,20 +1,20 @@
-/* The object itself: its names and who serves them, where a program enters the grant, and the gate's slow side. */
+/* The object itself: its names and who serves them, and the gate's slow side. */
+#include <stdatomic.h>
 #include <time.h>
 
-#include "cot.h"
+#include "../format/page.h"
+#include "entry.h"
+#include "generated/cuda_verbs.h"
 
 #define DECLARE_SYMBOL(index, symbol, verb, group) extern void symbol(void);
 COT_CUDA_ROWS(DECLARE_SYMBOL)
-/* Every wrapped symbol has a C function cot_SYMBOL; a verb without its wrapper does not link. */
-#define DECLARE_WRAPPER(index, symbol) extern abi_result cot_##symbol();
-COT_CUDA_WRAPPED(DECLARE_WRAPPER)
 
-#define SERVE_WRAPPED(symbol) (void *)symbol, (void *)cot_##symbol, false
+#define SERVE_WRAPPED(symbol) (void *)symbol, (void *)entry_##symbol, false
 #define SERVE_RESERVE SERVE_WRAPPED
 #define SERVE_RELEASE SERVE_WRAPPED
 #define SERVE_TRACK SERVE_WRAPPED
 #define SERVE_VIRTUALISE SERVE_WRAPPED
-#define SERVE_RESOLVE SERVE_WRAPPED
+#define SERVE_RESOLVE(symbol) (void *)symbol, (void *)cot_##symbol, false
 #define SERVE_GATE(symbol) (void *)symbol, NULL, true
 #define SERVE_PASS(symbol) (void *)symbol, NULL, false
 
@@ -29,18 +29,24 @@ const char shim_marker[] = "cotenant_interposer";
 
 static const uint32_t open_gate = COT_GATE_OPEN;
 const uint32_t *shim_gate = &open_gate;
+static _Atomic(const uint64_t *) agent_beat;
+static _Atomic uint64_t unknown_before; /* looked up before there was a ledger */
+static _Atomic(_Atomic uint64_t *) unknown = &unknown_before;
 
 int shim_missing(void) {
     return shim_real_library() ? ABI_ERROR_NOT_FOUND : ABI_ERROR_NO_DEVICE;
 }
 
 void shim_unknown(void) {
-    cot_note_unknown();
+    atomic_fetch_add_explicit(atomic_load(&unknown), 1, memory_order_relaxed);
 }
 
-abi_result cot_cuInit(unsigned flags) {
-    abi_result result = CALL_REAL(cuInit, (unsigned), flags);
-    return result == ABI_SUCCESS ? cot_attach() : result;
+void entry_watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *count) {
+    atomic_store(&agent_beat, heartbeat);
+    __atomic_store_n(&shim_gate, gate ? gate : &open_gate, __ATOMIC_SEQ_CST);
+    atomic_store(&unknown, count ? (_Atomic uint64_t *)count : &unknown_before);
+    uint64_t before = count ? atomic_exchange(&unknown_before, 0) : 0;
+    if (before) atomic_fetch_add_explicit((_Atomic uint64_t *)count, before, memory_order_relaxed);
 }
 
 /* ---- the gate ---- */
@@ -79,11 +85,11 @@ static uint64_t boot_ns(void) {
 void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     int status = ABI_CAPTURE_NONE;
     abi_stream stream = stream_of(shim_entries[index].name, registers, stack);
-    bool capturing = CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
-                     status != ABI_CAPTURE_NONE;
+    abi_result (*is_capturing)(abi_stream, int *) = entry_driver("cuStreamIsCapturing");
+    bool capturing = is_capturing && is_capturing(stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
     while (!capturing && __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE) != COT_GATE_OPEN) {
-        const struct cot_page *page = cot_page_now();
-        if (!page || boot_ns() - __atomic_load_n(&page->header.heartbeat_ns, __ATOMIC_RELAXED) > STALE_NS) break;
+        const uint64_t *beat = atomic_load(&agent_beat);
+        if (!beat || boot_ns() - __atomic_load_n(beat, __ATOMIC_RELAXED) > STALE_NS) break;
         struct timespec pause = {.tv_nsec = LOOK_NS};
         nanosleep(&pause, NULL);
     }

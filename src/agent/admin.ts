@@ -1,7 +1,9 @@
 // The agent's local socket: grants for plain processes, and what the CLI shows. Who may open the socket may ask for GPU
 // memory of this node, so its file mode is the access control; nothing of it listens on a network.
+import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import type { CardShare } from '../request/request.ts';
+import { PRELOADED } from './engines.ts';
 import type { Refusal } from './grants/plain.ts';
 import type { LiveGrant } from './grants/registry.ts';
 import type { Node } from './node.ts';
@@ -28,7 +30,7 @@ function answerOf(live: LiveGrant): GrantAnswer {
   return {
     id: live.grant.id,
     folder: live.folder,
-    preload: [`${live.folder}/libcotenant.so`, `${live.folder}/libcotenant-nvml.so`].join(' '),
+    preload: PRELOADED.map((name) => join(live.folder, name)).join(' '),
     cards: live.grant.cards.map(({ gpuUuid, memoryBytes, coresPercent }) => ({ gpuUuid, memoryBytes, coresPercent })),
   };
 }

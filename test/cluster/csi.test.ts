@@ -6,7 +6,7 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { ExecutionContext } from 'ava';
-import { LIBRARIES } from '../../src/agent/grants/registry.ts';
+import { libraries } from '../../src/agent/grants/registry.ts';
 import { CSI_DRIVER, mountsOf, VOLUME, VOLUME_NAME } from '../../src/request/mounts.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
@@ -232,7 +232,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     for (const [index, [attack, wanted]] of ATTACKS.entries()) t.regex(answers[index] ?? '', wanted, attack);
     const sizes = bed.namespaces.run(['du', '-sk', join(place, 'ledgers')]).out;
     t.true(Number.parseInt(sizes, 10) <= 128, `its ledgers end at their bound: ${sizes}`);
-    for (const library of LIBRARIES) {
+    for (const library of libraries()) {
       const copy = join(place, 'lib', library.split('/').at(-1) ?? '');
       t.is(bed.namespaces.run(['cmp', library, copy]).code, 0, 'nothing has changed');
     }

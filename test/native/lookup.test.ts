@@ -1,16 +1,16 @@
 // Who is answered what: callers inside the driver, tools that stand before it, cards by whatever name a program gives
 // them, and processes that somebody watches.
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, readFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../support/client.ts';
 import { MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, environment, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, environment, INTERPOSER, startNode, temporaryFolder } from '../support/node.ts';
 
 test("what the driver's own code looks up is the driver's, also while it is being loaded", (t) => {
   const folder = temporaryFolder(t);
-  execFileSync('ln', ['-s', join(BUILD, 'libcotenant.so'), folder]);
+  for (const name of INTERPOSER) symlinkSync(join(BUILD, name), join(folder, name));
   const version = (preload?: string) =>
     execFileSync(join(BUILD, 'tests/client'), ['libcuda.so.1', 'version', 'version'], {
       input: '',

@@ -3,18 +3,20 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
+import { engineName, enginesIn, PRELOADED } from '../../src/agent/engines.ts';
 import { testUnless } from '../support/gate.ts';
 import { otherLibcs } from '../support/libcs.ts';
 import { BUILD } from '../support/node.ts';
 
-const OBJECTS = ['libcotenant.so', 'libcotenant-nvml.so'];
+const OBJECTS = PRELOADED;
+const ENGINES = enginesIn(BUILD).map(engineName);
 const libcs = otherLibcs();
 
 /** All that the objects may ask of a libc: glibc 2.17 has it, and musl. */
 const ALLOWED =
   `__errno_location __stack_chk_fail calloc clock_gettime close closedir dl_iterate_phdr fcntl free getauxval getpid madvise malloc memcpy memmem memmove memset mmap munmap nanosleep open opendir pread
   pthread_mutex_lock pthread_mutex_unlock read readdir realloc rewinddir sched_yield snprintf sprintf strchr strcmp strerror strlen strncmp
-  strnlen strrchr strstr strverscmp syscall write`.split(/\s+/);
+  strnlen strrchr strstr strverscmp syscall vsnprintf write`.split(/\s+/);
 /** These may be missing. */
 const WEAK = [
   '_ITM_deregisterTMCloneTable',
@@ -43,7 +45,7 @@ const imports = (object: string): Import[] =>
 const readelf = (option: string, object: string) =>
   execFileSync('readelf', [option, '-W', join(BUILD, object)], { encoding: 'utf8' });
 
-for (const object of OBJECTS) {
+for (const object of [...OBJECTS, ...ENGINES]) {
   test(`${object} needs nothing that an older glibc or musl lacks`, (t) => {
     const found = imports(object);
     t.true(found.length > 20);
@@ -64,7 +66,9 @@ for (const object of OBJECTS) {
       'every glibc has it, musl takes the name for its own, and no image needs another',
     );
   });
+}
 
+for (const object of OBJECTS) {
   test(`${object} takes at most ${MOST_THREAD_STORAGE} bytes of every thread's storage, and is never unloaded`, (t) => {
     const segment = /^ *TLS +\S+ +\S+ +\S+ +\S+ +(0x[0-9a-f]+)/m.exec(readelf('-l', object))?.[1] ?? '0x0';
     t.true(Number(segment) <= MOST_THREAD_STORAGE, segment);
@@ -78,6 +82,39 @@ for (const object of OBJECTS) {
     t.true(
       searched.length > 0 && searched.length <= imports(object).length + 2,
       `${searched.length} look-ups per exec`,
+    );
+  });
+}
+
+for (const engine of ENGINES) {
+  test(`${engine} can be unloaded: it has no thread storage, and one name, which says what it is`, (t) => {
+    t.false(/^ *TLS /m.test(readelf('-l', engine)));
+    t.false(/NODELETE/.test(readelf('-d', engine)));
+    const names = execFileSync('nm', ['-D', '--defined-only', join(BUILD, engine)], { encoding: 'utf8' });
+    t.deepEqual(
+      names
+        .trim()
+        .split('\n')
+        .map((line) => line.split(' ')[2]),
+      ['cotenant_engine'],
+    );
+  });
+
+  // What is handed through to it are six registers.
+  test(`no function of ${engine} that serves an entry point takes more than six arguments`, (t) => {
+    const text = execFileSync('readelf', ['--debug-dump=info', '-W', join(BUILD, engine)], {
+      encoding: 'utf8',
+      maxBuffer: 1 << 28,
+    });
+    const functions = text.split(/^ <1><[0-9a-f]+>: /m).flatMap((entry) => {
+      const name = /^Abbrev Number: \d+ \(DW_TAG_subprogram\)[\s\S]*?DW_AT_name +:.*?(cot_cu\w+)$/m.exec(entry)?.[1];
+      return name ? [{ name, count: entry.match(/^ <2>.*DW_TAG_formal_parameter/gm)?.length ?? 0 }] : [];
+    });
+    t.true(functions.length > 50, String(functions.length));
+    t.true(functions.some(({ count }) => count === 5));
+    t.deepEqual(
+      functions.filter(({ count }) => count > 6),
+      [],
     );
   });
 }

@@ -5,8 +5,12 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { engineName, enginesIn, PRELOADED } from '../../src/agent/engines.ts';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
+
+/** The interposer's files in BUILD: what is preloaded, and its engines. */
+export const INTERPOSER = [...PRELOADED, ...enginesIn(BUILD).map(engineName)];
 
 /** The environment of a program of BUILD and of what is preloaded into it; a sanitizer's runtime has to come first. */
 export function environment(variables: Readonly<Record<string, string>>, preload = ''): Record<string, string> {

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { startCsi, VolumeRefused } from '../../src/agent/csi/driver.ts';
 import { ledgerPath, mountVolume, pagePath, withWritable } from '../../src/agent/csi/volume.ts';
 import { makeFile } from '../../src/agent/grants/files.ts';
-import { LIBRARIES } from '../../src/agent/grants/registry.ts';
+import { libraries } from '../../src/agent/grants/registry.ts';
 import { loadNative } from '../../src/agent/native.ts';
 
 export type Told =
@@ -33,7 +33,7 @@ const tell = (told: Told) => console.log(JSON.stringify(told));
 
 function fill(target: string, containers: readonly string[]): void {
   const ledgerBytes = native.ledgerBytes(SLOTS, 1);
-  mountVolume(native, { target, containers, ledgerBytes, libraries: LIBRARIES });
+  mountVolume(native, { target, containers, ledgerBytes, libraries: libraries() });
   const open = (path: string, mode: number) => (existsSync(path) ? openSync(path, 'r+') : makeFile(path, mode));
   withWritable(native, target, () => {
     for (const name of containers) {

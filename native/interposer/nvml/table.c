@@ -8,7 +8,7 @@
 #define DECLARE_SYMBOL(index, symbol, verb, group) extern void symbol(void);
 COT_NVML_ROWS(DECLARE_SYMBOL)
 #define DECLARE_WRAPPER(index, symbol) extern nvml_abi_return cot_##symbol();
-COT_NVML_WRAPPED(DECLARE_WRAPPER)
+COT_NVML_SERVED(DECLARE_WRAPPER)
 
 #define SERVE_VIRTUALISE(symbol) (void *)symbol, (void *)cot_##symbol, false
 #define SERVE_PASS(symbol) (void *)symbol, NULL, false

@@ -13,6 +13,7 @@
 
 #include "../../format/counted.h"
 #include "../shim.h"
+#include "../start_ticks.h"
 
 static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int joined;

@@ -27,6 +27,7 @@ import {
 import { basename, dirname, join } from 'node:path';
 import { HOME } from '../../request/mounts.ts';
 import { isContainerName } from '../../request/names.ts';
+import { engineNumber } from '../engines.ts';
 import type { Native } from '../native.ts';
 
 export type VolumePlan = {
@@ -178,7 +179,10 @@ function piecesOf({ target, containers, libraries }: VolumePlan): readonly Piece
   const file = (make: (path: string) => void, ...names: string[]): Piece => ({ path: join(target, ...names), make });
   const empty = (path: string) => makeFile(path, 0o644);
   const names = libraries.map((path) => basename(path));
-  const preload = names.map((name) => `${HOME}/${name}\n`).join('');
+  const preload = names
+    .filter((name) => engineNumber(name) === undefined)
+    .map((name) => `${HOME}/${name}\n`)
+    .join('');
   return [
     ...['lib', 'containers', 'ledgers'].map((name) => folder(name)),
     ...libraries.map((from, index) => file((path) => copyLibrary(from, path), 'lib', names[index] ?? '')),

@@ -16,6 +16,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
+import { engineName, enginesIn, PRELOADED } from '../engines.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
 import { allOf, createFileKeeper, type GrantFiles, SLOTS, type Volumes } from './files.ts';
 import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
@@ -38,9 +39,9 @@ export type LiveGrant = GrantFiles & {
 /** Of one container of a pod. */
 export type PodShare = Omit<Grant, 'id' | 'owner' | 'createdMs'> & { readonly owner: PodOwner };
 
-export const LIBRARIES: readonly string[] = ['libcotenant.so', 'libcotenant-nvml.so'].map((name) =>
-  join(BUILD_FOLDER, name),
-);
+/** All that a grant's folder needs of the interposer: what is preloaded, and the engines that it may be told to run. */
+export const libraries = (): readonly string[] =>
+  [...PRELOADED, ...enginesIn(BUILD_FOLDER).map(engineName)].map((name) => join(BUILD_FOLDER, name));
 
 export type Registry = {
   list(): readonly LiveGrant[];
@@ -225,7 +226,7 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       const id = randomBytes(6).toString('hex');
       const folder = join(root, id);
       return make({ ...request, id }, folder, () => {
-        for (const path of LIBRARIES) symlinkSync(path, join(folder, path.slice(BUILD_FOLDER.length + 1)));
+        for (const path of libraries()) symlinkSync(path, join(folder, path.slice(BUILD_FOLDER.length + 1)));
       });
     },
     createPod(shares, { inUse }) {
@@ -235,7 +236,7 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       const { target } = first.owner;
       const mostCards = Math.max(...shares.map(({ cards }) => cards.length));
       const names = shares.map(({ container }) => container);
-      if (!inUse) volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), LIBRARIES);
+      if (!inUse) volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), libraries());
       for (const share of shares) {
         const id = podGrantId(share.owner.podUid, share.container);
         const before = live.get(id);

@@ -39,8 +39,9 @@ class Grant:
     def __init__(self, context: Context, folder: str, memory_bytes: int, measured: dict):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir()
-        for name in ("libcotenant.so", "libcotenant-nvml.so"):
-            os.symlink(context.program(name), self.folder / name)
+        built = pathlib.Path(context.program("libcotenant.so")).parent
+        for path in built.glob("libcotenant*.so"):
+            os.symlink(path, self.folder / path.name)
         card = ":".join((
             measured["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(measured["contextBytes"]),
             str(measured["granuleBytes"]), "1" if measured["releasesLate"] else "0",

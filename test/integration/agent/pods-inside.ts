@@ -17,7 +17,7 @@ import { DEFAULTS } from '../../../src/agent/configuration.ts';
 import { ledgerPath, markPublished, mountVolume, pagePath, withWritable } from '../../../src/agent/csi/volume.ts';
 import { SLOTS } from '../../../src/agent/grants/files.ts';
 import { podGrantId } from '../../../src/agent/grants/grant.ts';
-import { LIBRARIES } from '../../../src/agent/grants/registry.ts';
+import { libraries } from '../../../src/agent/grants/registry.ts';
 import { loadNative } from '../../../src/agent/native.ts';
 import { type Node, openNode } from '../../../src/agent/node.ts';
 import { volumesOf } from '../../../src/agent/pods.ts';
@@ -244,7 +244,12 @@ const scenarios: Record<string, () => unknown> = {
     // Something else is mounted where its page belongs.
     mkdirSync(join(folder, 'pods'));
     const target = targetOf(1);
-    mountVolume(native, { target, containers: ['a'], ledgerBytes: native.ledgerBytes(SLOTS, 1), libraries: LIBRARIES });
+    mountVolume(native, {
+      target,
+      containers: ['a'],
+      ledgerBytes: native.ledgerBytes(SLOTS, 1),
+      libraries: libraries(),
+    });
     withWritable(native, target, () => mkdirSync(pagePath(target, 'a')));
     native.mountTmpfs(pagePath(target, 'a'), 'size=4k', false);
     const before = descriptors();

@@ -17,7 +17,7 @@ import {
   writeFileSync,
   writeSync,
 } from 'node:fs';
-import { join, relative } from 'node:path';
+import { basename, join, relative } from 'node:path';
 import {
   isMounted,
   isPublished,
@@ -29,12 +29,13 @@ import {
   type VolumePlan,
   withWritable,
 } from '../../../src/agent/csi/volume.ts';
-import { BUILD_FOLDER, loadNative } from '../../../src/agent/native.ts';
+import { libraries } from '../../../src/agent/grants/registry.ts';
+import { loadNative } from '../../../src/agent/native.ts';
 
 const [scenario = '', folder = ''] = process.argv.slice(2);
 const native = loadNative();
 const target = join(folder, 'pods/a pod\\of ours/mount');
-const LIBRARIES = ['libcotenant.so', 'libcotenant-nvml.so'].map((name) => join(BUILD_FOLDER, name));
+const LIBRARIES = libraries();
 const plan: VolumePlan = { target, containers: ['main', 'side-car'], ledgerBytes: 100_000, libraries: LIBRARIES };
 
 /** What became of it: `done`, the name of the error's number, or its text. */
@@ -131,7 +132,7 @@ const scenarios: Record<string, () => unknown> = {
       copies,
       preload: readFileSync(join(target, 'ld.so.preload'), 'utf8'),
       mounts: mounts(),
-      sizes: LIBRARIES.map((path) => statSync(path).size),
+      sizes: Object.fromEntries(LIBRARIES.map((path) => [basename(path), statSync(path).size])),
     };
   },
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { mountsOf } from '../../../src/request/mounts.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { INTERPOSER, temporaryFolder } from '../../support/node.ts';
 import { quoted, readPage, rowsWith } from '../../support/pages.ts';
 
 const test = testUnless(namespacesReason());
@@ -24,23 +24,22 @@ type Tree = Readonly<Record<string, string>>;
 const folders = ['lib', 'containers', 'containers/main', 'containers/side-car'];
 const ledgers = ['ledgers', 'ledgers/main', 'ledgers/side-car'];
 /** As it is mounted, before there are pages and ledgers. */
-const layout = (sizes: readonly number[]): Tree => ({
+const layout = (sizes: Readonly<Record<string, number>>): Tree => ({
   ...Object.fromEntries([...folders, ...ledgers].map((path) => [path, '755'])),
   'lib/limits': '644 0',
   'lib/ledger': '644 0',
-  'lib/libcotenant.so': `755 ${sizes[0]}`,
-  'lib/libcotenant-nvml.so': `755 ${sizes[1]}`,
+  ...Object.fromEntries(INTERPOSER.map((name) => [`lib/${name}`, `755 ${sizes[name]}`])),
   'ld.so.preload': '644 63',
 });
 
 test('a volume has the layout that the webhook mounts, with modes that a umask does not change', (t) => {
-  type Facts = { tree: Tree; copies: boolean[]; preload: string; mounts: Mount[]; sizes: number[] };
+  type Facts = { tree: Tree; copies: boolean[]; preload: string; mounts: Mount[]; sizes: Record<string, number> };
   const facts = inside<Facts>(t, 'layout');
   const isOwn = (path: string) => /^(containers|ledgers)\/.*\/(limits|ledger)$/.test(path);
   const entries = Object.entries(facts.tree);
   t.deepEqual(Object.fromEntries(entries.filter(([path]) => !isOwn(path))), layout(facts.sizes));
   t.is(entries.filter(([path]) => isOwn(path)).length, 4);
-  t.deepEqual(facts.copies, [true, true]);
+  t.deepEqual(facts.copies, [true, true, true]);
   t.is(facts.preload, '/run/cotenant/libcotenant.so\n/run/cotenant/libcotenant-nvml.so\n');
   const parts = ['main', 'side-car'].flatMap((name) => mountsOf(name).map((mount) => String(mount.subPath)));
   t.is(parts.length, 8);
@@ -161,7 +160,7 @@ test('a volume that was left half made is not published, and is completed', (t) 
   );
   t.true(facts.sealed);
   const size = (name: string) => Number(facts.tree[`lib/${name}`]?.split(' ')[1]);
-  t.deepEqual(facts.tree, layout([size('libcotenant.so'), size('libcotenant-nvml.so')]));
+  t.deepEqual(facts.tree, layout(Object.fromEntries(INTERPOSER.map((name) => [name, size(name)]))));
   t.true(size('libcotenant.so') > 100_000);
 });
 

@@ -54,7 +54,9 @@ test('the routes of the page are those of the test, and one of them escapes', (t
 });
 
 test('the page has every reason for which the GPU stays closed', (t) => {
-  const said = [...source('native/interposer/attach.c').matchAll(/\brefuse\("([^"]+)"/g)].map(([, what]) => what ?? '');
+  const said = [...source('native/interposer/engine/attach.c').matchAll(/\brefuse\("([^"]+)"/g)].map(
+    ([, what]) => what ?? '',
+  );
   const told = rowsWith(section(page, '## When the grant cannot be read'), 'the line says').flatMap((row) =>
     quoted(row['the line says']),
   );

@@ -9,82 +9,60 @@
 
 #include "cot.h"
 
-#define MOST_GRAPHS 1024
 #define DEEPEST 64 /* graphs within graphs */
 
-struct need {
-    uint64_t bytes[COT_MAX_CARDS];
-    bool any;
-    uint32_t epoch; /* when it was reserved */
-};
+/* Never 0. */
+static uint32_t epoch_now(void) {
+    return atomic_load(&cot->graphs.epoch) + 1;
+}
 
 /* ---- executable graphs with memory nodes ---- */
 
-struct known_graph {
-    struct need need;
-    abi_stream stream; /* of its last launch */
-    uint32_t epoch;    /* what it needs was there then; 0 = never launched */
-};
-static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
-static abi_graph_exec handles[MOST_GRAPHS]; /* apart from the rest, for every launch searches them */
-static struct known_graph graphs[MOST_GRAPHS];
-static uint32_t graphs_used;       /* no entry at or above it was ever taken */
-static _Atomic uint32_t epoch = 1; /* grows before memory that graphs keep may be taken from them */
-
 /* Under the lock. */
-static struct known_graph *find(abi_graph_exec handle) {
-    for (uint32_t i = 0; i < graphs_used; i++) {
-        if (handles[i] == handle) return &graphs[i];
+static struct cot_known_graph *find(abi_graph_exec handle) {
+    for (uint32_t i = 0; i < cot->graphs.used; i++) {
+        if (cot->graphs.handles[i] == handle) return &cot->graphs.known[i];
     }
     return NULL;
 }
 
-static abi_result launch_legacy(abi_graph_exec handle, abi_stream stream);
-static abi_result launch_per_thread(abi_graph_exec handle, abi_stream stream);
-
 /* A full table loses sight of the graph; what it takes is the agent's to see. */
-static void remember(abi_graph_exec handle, const struct need *need) {
-    shim_divert("cuGraphLaunch", (void *)launch_legacy);
-    shim_divert("cuGraphLaunch_ptsz", (void *)launch_per_thread);
-    pthread_mutex_lock(&graphs_lock);
-    struct known_graph *free_one = find(NULL);
-    if (!free_one && graphs_used < MOST_GRAPHS) free_one = &graphs[graphs_used++];
+static void remember(abi_graph_exec handle, const struct cot_graph_need *need) {
+    cot_services->divert("cuGraphLaunch");
+    cot_services->divert("cuGraphLaunch_ptsz");
+    pthread_mutex_lock(&cot->graphs.lock);
+    struct cot_known_graph *free_one = find(NULL);
+    if (!free_one && cot->graphs.used < COT_MOST_GRAPHS) free_one = &cot->graphs.known[cot->graphs.used++];
     if (free_one) {
-        *free_one = (struct known_graph){.need = *need};
-        handles[free_one - graphs] = handle;
+        *free_one = (struct cot_known_graph){.need = *need};
+        cot->graphs.handles[free_one - cot->graphs.known] = handle;
     }
-    pthread_mutex_unlock(&graphs_lock);
+    pthread_mutex_unlock(&cot->graphs.lock);
 }
 
-static bool take(abi_graph_exec handle, struct need *need) {
-    pthread_mutex_lock(&graphs_lock);
-    struct known_graph *known = handle ? find(handle) : NULL;
+static bool take(abi_graph_exec handle, struct cot_graph_need *need) {
+    pthread_mutex_lock(&cot->graphs.lock);
+    struct cot_known_graph *known = handle ? find(handle) : NULL;
     if (known) {
         *need = known->need;
-        handles[known - graphs] = NULL;
+        cot->graphs.handles[known - cot->graphs.known] = NULL;
     }
-    pthread_mutex_unlock(&graphs_lock);
+    pthread_mutex_unlock(&cot->graphs.lock);
     return known;
 }
 
 /* What it needs is there now. */
 static void mark(abi_graph_exec handle, abi_stream stream, uint32_t now) {
-    pthread_mutex_lock(&graphs_lock);
-    struct known_graph *known = find(handle);
+    pthread_mutex_lock(&cot->graphs.lock);
+    struct cot_known_graph *known = find(handle);
     if (known) {
         known->stream = stream;
         known->epoch = now;
     }
-    pthread_mutex_unlock(&graphs_lock);
+    pthread_mutex_unlock(&cot->graphs.lock);
 }
 
 /* ---- what the driver has reserved ---- */
-
-static pthread_mutex_t charge_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-    uint64_t charged;
-    uint32_t version; /* grows with each change, so that an answer that is older than the charge is asked for again */
-} cards[COT_MAX_CARDS];
 
 static bool device_of(uint32_t card, abi_device *device) {
     for (*device = 0; *device < (abi_device)COT_MAX_CARDS; (*device)++) {
@@ -95,9 +73,9 @@ static bool device_of(uint32_t card, abi_device *device) {
 
 /* Under the lock. */
 static void set_charge(uint32_t card, uint64_t now) {
-    uint64_t before = cards[card].charged;
-    cards[card].charged = now;
-    cards[card].version++;
+    uint64_t before = cot->graphs.cards[card].charged;
+    cot->graphs.cards[card].charged = now;
+    cot->graphs.cards[card].version++;
     cot_touch(card);
     __atomic_fetch_add(&cot_own(card)->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(card, now - before);
@@ -109,49 +87,49 @@ static void read_back(uint32_t card) {
     uint64_t now = 0;
     bool set = !device_of(card, &device);
     while (!set) {
-        pthread_mutex_lock(&charge_lock);
-        uint32_t version = cards[card].version;
-        pthread_mutex_unlock(&charge_lock);
+        pthread_mutex_lock(&cot->graphs.charge_lock);
+        uint32_t version = cot->graphs.cards[card].version;
+        pthread_mutex_unlock(&cot->graphs.charge_lock);
         if (CALL_DRIVER("cuDeviceGetGraphMemAttribute", (abi_device, int, void *), device, ABI_GRAPH_MEMORY_RESERVED,
                         &now) != ABI_SUCCESS)
             return;
-        pthread_mutex_lock(&charge_lock);
-        set = cards[card].version == version;
+        pthread_mutex_lock(&cot->graphs.charge_lock);
+        set = cot->graphs.cards[card].version == version;
         if (set) set_charge(card, now);
-        pthread_mutex_unlock(&charge_lock);
+        pthread_mutex_unlock(&cot->graphs.charge_lock);
     }
 }
 
 static uint64_t charged(uint32_t card) {
-    pthread_mutex_lock(&charge_lock);
-    uint64_t bytes = cards[card].charged;
-    pthread_mutex_unlock(&charge_lock);
+    pthread_mutex_lock(&cot->graphs.charge_lock);
+    uint64_t bytes = cot->graphs.cards[card].charged;
+    pthread_mutex_unlock(&cot->graphs.charge_lock);
     return bytes;
 }
 
 void cot_graphs_trim(uint32_t card) {
     abi_device device;
     if (charged(card) == 0 || !device_of(card, &device)) return;
-    atomic_fetch_add(&epoch, 1);
+    atomic_fetch_add(&cot->graphs.epoch, 1);
     CALL_REAL(cuDeviceGraphMemTrim, (abi_device), device);
     read_back(card);
 }
 
 void cot_graphs_forget(uint32_t card) {
-    atomic_fetch_add(&epoch, 1);
-    pthread_mutex_lock(&graphs_lock);
-    for (uint32_t i = 0; i < graphs_used; i++) {
-        if (handles[i] && graphs[i].need.bytes[card]) handles[i] = NULL;
+    atomic_fetch_add(&cot->graphs.epoch, 1);
+    pthread_mutex_lock(&cot->graphs.lock);
+    for (uint32_t i = 0; i < cot->graphs.used; i++) {
+        if (cot->graphs.handles[i] && cot->graphs.known[i].need.bytes[card]) cot->graphs.handles[i] = NULL;
     }
-    pthread_mutex_unlock(&graphs_lock);
-    pthread_mutex_lock(&charge_lock);
-    if (cards[card].charged) set_charge(card, 0);
-    pthread_mutex_unlock(&charge_lock);
+    pthread_mutex_unlock(&cot->graphs.lock);
+    pthread_mutex_lock(&cot->graphs.charge_lock);
+    if (cot->graphs.cards[card].charged) set_charge(card, 0);
+    pthread_mutex_unlock(&cot->graphs.charge_lock);
 }
 
 /* ---- what a graph needs ---- */
 
-static abi_result add_node(abi_graph_node node, struct need *need) {
+static abi_result add_node(abi_graph_node node, struct cot_graph_need *need) {
     abi_alloc_node alloc;
     abi_result result = CALL_DRIVER("cuGraphMemAllocNodeGetParams", (abi_graph_node, abi_alloc_node *), node, &alloc);
     if (result != ABI_SUCCESS || alloc.pool.location.type != ABI_LOCATION_DEVICE) return result;
@@ -167,7 +145,7 @@ static abi_result add_node(abi_graph_node node, struct need *need) {
 }
 
 /* Sums up the memory nodes of a graph and of those within it, whichever call made them. */
-static abi_result add_graph(abi_graph graph, int depth, struct need *need) {
+static abi_result add_graph(abi_graph graph, int depth, struct cot_graph_need *need) {
     size_t count = 0;
     abi_result result =
         CALL_DRIVER("cuGraphGetNodes", (abi_graph, abi_graph_node *, size_t *), graph, (abi_graph_node *)NULL, &count);
@@ -190,13 +168,13 @@ static abi_result add_graph(abi_graph graph, int depth, struct need *need) {
     return result;
 }
 
-static void rollback(const struct need *need) {
+static void rollback(const struct cot_graph_need *need) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
         if (need->bytes[card]) cot_rollback(card, need->bytes[card]);
     }
 }
 
-static bool reserve(const struct need *need) {
+static bool reserve(const struct cot_graph_need *need) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
         if (!need->bytes[card] || cot_reserve(card, need->bytes[card])) continue;
         cot_deny(card);
@@ -209,7 +187,7 @@ static bool reserve(const struct need *need) {
 }
 
 /* After a call for which `announced` was reserved: charges what it came to on the cards of `need`. */
-static void settle(const struct need *need, const struct need *announced) {
+static void settle(const struct cot_graph_need *need, const struct cot_graph_need *announced) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
         if (need->bytes[card]) read_back(card);
     }
@@ -218,16 +196,16 @@ static void settle(const struct need *need, const struct need *announced) {
 
 /* ---- instantiation ---- */
 
-static abi_result begin(abi_graph graph, struct need *need) {
-    *need = (struct need){0};
+static abi_result begin(abi_graph graph, struct cot_graph_need *need) {
+    *need = (struct cot_graph_need){0};
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = add_graph(graph, 0, need);
     if (result == ABI_SUCCESS && need->any && !reserve(need)) result = ABI_ERROR_OUT_OF_MEMORY;
-    need->epoch = atomic_load(&epoch);
+    need->epoch = epoch_now();
     return result;
 }
 
-static void finish(abi_result result, abi_graph_exec handle, const struct need *need) {
+static void finish(abi_result result, abi_graph_exec handle, const struct cot_graph_need *need) {
     if (!need->any) return;
     if (result == ABI_SUCCESS) remember(handle, need);
     settle(need, need);
@@ -235,14 +213,14 @@ static void finish(abi_result result, abi_graph_exec handle, const struct need *
 
 /* The driver's own upload at instantiation, if it was asked for. */
 static void note_upload(abi_result result, abi_graph_exec handle, const abi_instantiate_params *params,
-                        const struct need *need) {
+                        const struct cot_graph_need *need) {
     if (result == ABI_SUCCESS && need->any && params && params->flags & ABI_INSTANTIATE_UPLOAD)
         mark(handle, params->upload_stream, need->epoch);
 }
 
 #define INSTANTIATE(symbol, parameters, types, upload, ...)               \
     abi_result cot_##symbol parameters {                                  \
-        struct need need;                                                 \
+        struct cot_graph_need need;                                       \
         if (!out || !graph) return CALL_REAL(symbol, types, __VA_ARGS__); \
         abi_result result = begin(graph, &need);                          \
         if (result != ABI_SUCCESS) return result;                         \
@@ -265,16 +243,16 @@ INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (abi_graph_exec * out, abi_graph 
             (abi_graph_exec *, abi_graph, abi_instantiate_params *), params, out, graph, params)
 
 abi_result cot_cuGraphExecDestroy(abi_graph_exec handle) {
-    struct need need;
+    struct cot_graph_need need;
     if (!cot_attached() || !take(handle, &need)) return CALL_REAL(cuGraphExecDestroy, (abi_graph_exec), handle);
     abi_result result = CALL_REAL(cuGraphExecDestroy, (abi_graph_exec), handle);
     if (result != ABI_SUCCESS) remember(handle, &need);
-    settle(&need, &(struct need){0});
+    settle(&need, &(struct cot_graph_need){0});
     return result;
 }
 
 abi_result cot_cuDeviceGraphMemTrim(abi_device device) {
-    atomic_fetch_add(&epoch, 1);
+    atomic_fetch_add(&cot->graphs.epoch, 1);
     abi_result result = CALL_REAL(cuDeviceGraphMemTrim, (abi_device), device);
     uint32_t card = cot_attached() ? cot_card_of(device) : COT_NO_CARD;
     if (result == ABI_SUCCESS && card != COT_NO_CARD) read_back(card);
@@ -286,12 +264,13 @@ abi_result cot_cuDeviceGraphMemTrim(abi_device device) {
 /* By how much a launch can make the pool grow: the first one by all that its graph needs. A later one, on another
  * stream or after the pool was trimmed, by no more than what all graphs need beyond what is reserved. Under the lock.
  */
-static void growth(const struct known_graph *known, struct need *announced) {
+static void growth(const struct cot_known_graph *known, struct cot_graph_need *announced) {
     *announced = known->need;
     for (uint32_t card = 0; known->epoch && card < cot_card_count(); card++) {
         uint64_t all = 0, held = charged(card);
-        for (uint32_t i = 0; announced->bytes[card] && i < graphs_used; i++) {
-            if (handles[i] && __builtin_add_overflow(all, graphs[i].need.bytes[card], &all)) all = UINT64_MAX;
+        for (uint32_t i = 0; announced->bytes[card] && i < cot->graphs.used; i++) {
+            if (cot->graphs.handles[i] && __builtin_add_overflow(all, cot->graphs.known[i].need.bytes[card], &all))
+                all = UINT64_MAX;
         }
         uint64_t most = all > held ? all - held : 0;
         if (announced->bytes[card] > most) announced->bytes[card] = most;
@@ -300,11 +279,11 @@ static void growth(const struct known_graph *known, struct need *announced) {
 
 enum standing { STRANGER, SETTLED, UNSETTLED };
 
-static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t now, struct need *need,
-                              struct need *announced) {
+static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t now, struct cot_graph_need *need,
+                              struct cot_graph_need *announced) {
     enum standing answer = STRANGER;
-    pthread_mutex_lock(&graphs_lock);
-    const struct known_graph *known = handle ? find(handle) : NULL;
+    pthread_mutex_lock(&cot->graphs.lock);
+    const struct cot_known_graph *known = handle ? find(handle) : NULL;
     if (known && known->epoch == now && known->stream == stream) {
         answer = SETTLED;
     } else if (known) {
@@ -312,29 +291,29 @@ static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t
         *need = known->need;
         growth(known, announced);
     }
-    pthread_mutex_unlock(&graphs_lock);
+    pthread_mutex_unlock(&cot->graphs.lock);
     return answer;
 }
 
 typedef abi_result (*stream_call)(abi_graph_exec, abi_stream);
 
 static abi_result run(stream_call real, abi_graph_exec handle, abi_stream stream) {
-    struct need need, announced;
-    if (!real) return (abi_result)shim_missing();
+    struct cot_graph_need need, announced;
+    if (!real) return (abi_result)cot_missing();
     if (!cot_attached()) return real(handle, stream);
-    uint32_t now = atomic_load(&epoch);
+    uint32_t now = epoch_now();
     enum standing known = standing(handle, stream, now, &need, &announced);
     if (known == STRANGER) return real(handle, stream);
     if (known == SETTLED) {
         abi_result result = real(handle, stream);
         /* Trimmed at the same time: then the launch may have taken it anew. */
-        if (atomic_load(&epoch) != now && standing(handle, stream, 0, &need, &announced) == UNSETTLED)
-            settle(&need, &(struct need){0});
+        if (epoch_now() != now && standing(handle, stream, 0, &need, &announced) == UNSETTLED)
+            settle(&need, &(struct cot_graph_need){0});
         return result;
     }
     if (cot_is_capturing(stream)) return real(handle, stream);
     if (!reserve(&announced)) return ABI_ERROR_OUT_OF_MEMORY;
-    now = atomic_load(&epoch); /* reserving may have trimmed */
+    now = epoch_now(); /* reserving may have trimmed */
     abi_result result = real(handle, stream);
     settle(&need, &announced);
     if (result == ABI_SUCCESS) mark(handle, stream, now);
@@ -342,15 +321,15 @@ static abi_result run(stream_call real, abi_graph_exec handle, abi_stream stream
 }
 
 /* The gate has been passed when these are entered. */
-static abi_result launch_legacy(abi_graph_exec handle, abi_stream stream) {
+abi_result cot_cuGraphLaunch(abi_graph_exec handle, abi_stream stream) {
     return run((stream_call)DRIVER("cuGraphLaunch"), handle, stream);
 }
-static abi_result launch_per_thread(abi_graph_exec handle, abi_stream stream) {
+abi_result cot_cuGraphLaunch_ptsz(abi_graph_exec handle, abi_stream stream) {
     return run((stream_call)DRIVER("cuGraphLaunch_ptsz"), handle, stream);
 }
 abi_result cot_cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
-    return run((stream_call)shim_real(COT_AT_cuGraphUpload), handle, stream);
+    return run((stream_call)cot_real(COT_AT_cuGraphUpload), handle, stream);
 }
 abi_result cot_cuGraphUpload_ptsz(abi_graph_exec handle, abi_stream stream) {
-    return run((stream_call)shim_real(COT_AT_cuGraphUpload_ptsz), handle, stream);
+    return run((stream_call)cot_real(COT_AT_cuGraphUpload_ptsz), handle, stream);
 }

@@ -1,4 +1,4 @@
-/* Inside of libcotenant.so: one process's view of its container's grant, and the charge on it.
+/* Inside of an engine: one process's view of its container's grant, and the charge on it.
  *
  * The grant is the limits page (trusted, read-only), the charge is this process's slot of the ledger plus everybody
  * else's. Nothing is charged or refused in a process that has no page: such a process never gets past cuInit. */
@@ -9,20 +9,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../abi/cuda.h"
-#include "../abi/cuda_arrays.h"
-#include "../format/ledger.h"
-#include "../format/page.h"
-#include "generated/cuda_verbs.h"
-#include "shim.h"
+#include "../../abi/cuda.h"
+#include "../../abi/cuda_arrays.h"
+#include "../../format/ledger.h"
+#include "../../format/page.h"
+#include "../engine.h"
+#include "../generated/cuda_verbs.h"
+#include "../libc.h"
+#include "../start_ticks.h"
+#include "../state.h"
 
 #define COT_NO_CARD UINT32_MAX
 
 /* Calls the real entry point or answers what a machine without a driver answers. */
-#define CALL_REAL(symbol, types, ...)                                               \
-    ({                                                                              \
-        abi_result(*real_) types = (abi_result(*) types)shim_real(COT_AT_##symbol); \
-        real_ ? real_(__VA_ARGS__) : (abi_result)shim_missing();                    \
+#define CALL_REAL(symbol, types, ...)                                              \
+    ({                                                                             \
+        abi_result(*real_) types = (abi_result(*) types)cot_real(COT_AT_##symbol); \
+        real_ ? real_(__VA_ARGS__) : (abi_result)cot_missing();                    \
     })
 /* The address of an entry point that has no wrapper, looked for once; NULL. */
 #define DRIVER(name)                                                                                    \
@@ -37,7 +40,26 @@
         abi_result(*call_) types = (abi_result(*) types)DRIVER(name); \
         call_ ? call_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND; \
     })
+
+/* ---- engine.c: where the process keeps what must outlive an engine, and what the entry does for it ---- */
+
+extern struct cot_state *cot;
+extern const struct cot_services *cot_services;
+extern ptrdiff_t cot_thread_offset;
+extern _Atomic(void *) cot_real_known[];
+bool cot_start(const struct cot_services *services);
+void *cot_look_for_real(uint32_t index);
 void *cot_driver(const char *name);
+int cot_missing(void);
+
+/* The driver's entry point, or NULL. */
+static inline void *cot_real(uint32_t index) {
+    void *known = atomic_load_explicit(&cot_real_known[index], memory_order_acquire);
+    return __builtin_expect(known != NULL, 1) ? known : cot_look_for_real(index);
+}
+static inline struct cot_thread *cot_thread(void) {
+    return (struct cot_thread *)((char *)__builtin_thread_pointer() + cot_thread_offset);
+}
 
 /* ---- attach.c: the page, the ledger, this process's slot ---- */
 
@@ -56,8 +78,7 @@ uint32_t cot_slots_used(void);
 struct cot_ledger_total *cot_total(uint32_t card);
 const struct cot_page *cot_page_now(void);
 int cot_ledger_fd(void);
-/* One more entry point was handed out that this build does not know: what it takes is not counted here. */
-void cot_note_unknown(void);
+void cot_note_engine(void); /* the numbers of the engine that works and of one that could not, into the slot */
 
 /* The card entry as last read whole. */
 struct cot_limits {
@@ -91,15 +112,6 @@ bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 
 /* ---- blocks.c: what this process allocated ---- */
-enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL };
-struct cot_block {
-    uint64_t key; /* pointer or handle */
-    uint64_t bytes;
-    uint32_t card;
-    uint32_t kind;
-    void *context;
-    uint32_t references; /* COT_VMM: handles and mappings */
-};
 bool cot_blocks_add(const struct cot_block *block);
 bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block); /* removes it */
 /* Adds `change` to a block's references; *left gets what remains. False: no such block. At 0 it is removed. */
@@ -149,12 +161,6 @@ void cot_tiles_drop_context(void *context);
  * without a grant. */
 abi_result cot_current(uint32_t *card, void **context);
 
-/* What a limit of a context (heap, stack or printf buffer) costs, beyond what it did when the context was measured. */
-#define COT_LIMITS 3
-struct cot_limit {
-    uint64_t base, charged;
-    uint32_t version; /* grows with each change; 0 = never looked at */
-};
 /* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit);
 /* Makes `bytes` the charge, if the limit's version still is `version`; false: it is not. */

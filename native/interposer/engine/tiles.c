@@ -6,56 +6,40 @@
 
 #include "cot.h"
 
-/* A part: a box of elements of one level and layer, or a run of bytes of a mip tail. */
-struct box {
-    int type;
-    unsigned level, layer;
-    uint64_t from[3], to[3];
-};
-struct tile {
-    void *array, *context;
-    abi_vmm_handle handle;
-    struct box box; /* mapped throughout */
-    bool leaving;   /* its array is being destroyed */
-};
-static pthread_mutex_t tiles_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct tile *tiles;
-static size_t tile_count, tile_capacity;
-
-static bool is_empty(const struct box *box) {
+static bool is_empty(const struct cot_box *box) {
     return box->from[0] >= box->to[0] || box->from[1] >= box->to[1] || box->from[2] >= box->to[2];
 }
 
-static bool meet(const struct box *a, const struct box *b) {
+static bool meet(const struct cot_box *a, const struct cot_box *b) {
     bool both = a->type == b->type && a->level == b->level && a->layer == b->layer;
     for (int i = 0; i < 3; i++) both = both && a->from[i] < b->to[i] && b->from[i] < a->to[i];
     return both;
 }
 
-static bool add(const struct tile *tile) {
-    if (tile_count == tile_capacity) {
-        size_t capacity = tile_capacity ? tile_capacity * 2 : 64;
-        struct tile *grown = realloc(tiles, capacity * sizeof *grown);
+static bool add(const struct cot_tile *tile) {
+    if (cot->tiles.count == cot->tiles.capacity) {
+        size_t capacity = cot->tiles.capacity ? cot->tiles.capacity * 2 : 64;
+        struct cot_tile *grown = realloc(cot->tiles.list, capacity * sizeof *grown);
         if (!grown) return false;
-        tiles = grown;
-        tile_capacity = capacity;
+        cot->tiles.list = grown;
+        cot->tiles.capacity = capacity;
     }
-    tiles[tile_count++] = *tile;
+    cot->tiles.list[cot->tiles.count++] = *tile;
     return true;
 }
 
 /* Under the lock. */
 static void end(size_t index) {
-    abi_vmm_handle handle = tiles[index].handle;
-    tiles[index] = tiles[--tile_count];
+    abi_vmm_handle handle = cot->tiles.list[index].handle;
+    cot->tiles.list[index] = cot->tiles.list[--cot->tiles.count];
     cot_handle_drop(handle);
 }
 
 /* What is left of a tile are up to six boxes around the part that is cut out, each a mapping with a reference of its
  * own. Where there is no memory for one its reference stays: it counts too long, never too short. */
-static void cut(struct tile tile, const struct box *part) {
+static void cut(struct cot_tile tile, const struct cot_box *part) {
     for (int i = 0; i < 3; i++) {
-        struct tile below = tile, above = tile;
+        struct cot_tile below = tile, above = tile;
         if (below.box.to[i] > part->from[i]) below.box.to[i] = part->from[i];
         if (above.box.from[i] < part->to[i]) above.box.from[i] = part->to[i];
         if (!is_empty(&below.box) && cot_handle_hold(tile.handle)) add(&below);
@@ -65,59 +49,61 @@ static void cut(struct tile tile, const struct box *part) {
     }
 }
 
-static void unmap(const struct tile *part) {
-    for (size_t i = tile_count; i-- > 0;) {
-        if (tiles[i].array != part->array || tiles[i].leaving || !meet(&tiles[i].box, &part->box)) continue;
-        cut(tiles[i], &part->box);
+static void unmap(const struct cot_tile *part) {
+    for (size_t i = cot->tiles.count; i-- > 0;) {
+        if (cot->tiles.list[i].array != part->array || cot->tiles.list[i].leaving ||
+            !meet(&cot->tiles.list[i].box, &part->box))
+            continue;
+        cut(cot->tiles.list[i], &part->box);
         end(i);
     }
 }
 
 void cot_tiles_leave(void *array) {
-    pthread_mutex_lock(&tiles_lock);
-    for (size_t i = 0; i < tile_count; i++) {
-        if (tiles[i].array == array) tiles[i].leaving = true;
+    pthread_mutex_lock(&cot->tiles.lock);
+    for (size_t i = 0; i < cot->tiles.count; i++) {
+        if (cot->tiles.list[i].array == array) cot->tiles.list[i].leaving = true;
     }
-    pthread_mutex_unlock(&tiles_lock);
+    pthread_mutex_unlock(&cot->tiles.lock);
 }
 
 void cot_tiles_left(void *array, bool gone) {
-    pthread_mutex_lock(&tiles_lock);
-    for (size_t i = tile_count; i-- > 0;) {
-        if (tiles[i].array != array || !tiles[i].leaving) continue;
+    pthread_mutex_lock(&cot->tiles.lock);
+    for (size_t i = cot->tiles.count; i-- > 0;) {
+        if (cot->tiles.list[i].array != array || !cot->tiles.list[i].leaving) continue;
         if (gone) end(i);
-        else tiles[i].leaving = false;
+        else cot->tiles.list[i].leaving = false;
     }
-    pthread_mutex_unlock(&tiles_lock);
+    pthread_mutex_unlock(&cot->tiles.lock);
 }
 
 void cot_tiles_drop_context(void *context) {
-    pthread_mutex_lock(&tiles_lock);
-    for (size_t i = tile_count; i-- > 0;) {
-        if (tiles[i].context == context) end(i);
+    pthread_mutex_lock(&cot->tiles.lock);
+    for (size_t i = cot->tiles.count; i-- > 0;) {
+        if (cot->tiles.list[i].context == context) end(i);
     }
-    pthread_mutex_unlock(&tiles_lock);
+    pthread_mutex_unlock(&cot->tiles.lock);
 }
 
 /* What an entry of the driver's list is about. False: no array of ours, or nothing that the driver will take. */
-static bool read_part(const abi_array_map *entry, struct tile *tile) {
+static bool read_part(const abi_array_map *entry, struct cot_tile *tile) {
     struct cot_block block;
     uint32_t left;
     uint64_t key = (uintptr_t)entry->resource;
-    *tile = (struct tile){.array = entry->resource, .handle = entry->handle};
+    *tile = (struct cot_tile){.array = entry->resource, .handle = entry->handle};
     if (cot_blocks_refer(key, COT_DEFERRED, 0, &block, &left)) {
-        tile->box = (struct box){.to = {1, 1, 1}}; /* the driver ignores the part: it is the whole */
+        tile->box = (struct cot_box){.to = {1, 1, 1}}; /* the driver ignores the part: it is the whole */
     } else if (!cot_blocks_refer(key, COT_SPARSE, 0, &block, &left)) {
         return false;
     } else if (entry->part_type == ABI_TILES_MIP_TAIL) {
         uint64_t offset = entry->part.tail.offset;
-        tile->box = (struct box){.type = entry->part_type,
-                                 .layer = entry->part.tail.layer,
-                                 .from = {offset},
-                                 .to = {offset + entry->part.tail.size, 1, 1}};
+        tile->box = (struct cot_box){.type = entry->part_type,
+                                     .layer = entry->part.tail.layer,
+                                     .from = {offset},
+                                     .to = {offset + entry->part.tail.size, 1, 1}};
     } else {
         uint64_t x = entry->part.tiles.x, y = entry->part.tiles.y, z = entry->part.tiles.z;
-        tile->box = (struct box){
+        tile->box = (struct cot_box){
             .level = entry->part.tiles.level,
             .layer = entry->part.tiles.layer,
             .from = {x, y, z},
@@ -129,7 +115,7 @@ static bool read_part(const abi_array_map *entry, struct tile *tile) {
 
 struct step {
     int operation; /* 0: nothing to do */
-    struct tile tile;
+    struct cot_tile tile;
 };
 
 /* Handles are referenced before the driver maps them: a release on another thread must not let the charge go in
@@ -150,7 +136,7 @@ static void settle(const struct step *step, bool done) {
 
 static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, abi_stream stream) {
     typedef abi_result (*call)(abi_array_map *, unsigned, abi_stream);
-    if (!real) return (abi_result)shim_missing();
+    if (!real) return (abi_result)cot_missing();
     if (!list || !count || !cot_attached()) return ((call)real)(list, count, stream);
     struct step *steps = calloc(count, sizeof *steps);
     abi_array_map *copy = calloc(count, sizeof *copy);
@@ -161,9 +147,9 @@ static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, ab
             prepare(&copy[i], &steps[i]);
         }
         result = ((call)real)(copy, count, stream);
-        pthread_mutex_lock(&tiles_lock);
+        pthread_mutex_lock(&cot->tiles.lock);
         for (unsigned i = 0; i < count; i++) settle(&steps[i], result == ABI_SUCCESS);
-        pthread_mutex_unlock(&tiles_lock);
+        pthread_mutex_unlock(&cot->tiles.lock);
     }
     free(copy);
     free(steps);
@@ -171,8 +157,8 @@ static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, ab
 }
 
 abi_result cot_cuMemMapArrayAsync(abi_array_map *list, unsigned count, abi_stream stream) {
-    return map_arrays(shim_real(COT_AT_cuMemMapArrayAsync), list, count, stream);
+    return map_arrays(cot_real(COT_AT_cuMemMapArrayAsync), list, count, stream);
 }
 abi_result cot_cuMemMapArrayAsync_ptsz(abi_array_map *list, unsigned count, abi_stream stream) {
-    return map_arrays(shim_real(COT_AT_cuMemMapArrayAsync_ptsz), list, count, stream);
+    return map_arrays(cot_real(COT_AT_cuMemMapArrayAsync_ptsz), list, count, stream);
 }

@@ -6,7 +6,7 @@
  * since; and freed memory as long as the card may still hold it. */
 #include <time.h>
 
-#include "../format/counted.h"
+#include "../../format/counted.h"
 #include "cot.h"
 
 #define SPIN_TRIES 16
@@ -54,9 +54,9 @@ static uint64_t now_ns(void) {
 
 /* Steps aside for a time that differs from process to process and grows with each try. */
 static void back_off(unsigned tries) {
-    static _Thread_local uint32_t seed;
-    if (!seed) seed = (uint32_t)now_ns() ^ (uint32_t)(uintptr_t)&seed;
-    seed = seed * 1664525u + 1013904223u;
+    uint32_t seed = cot_thread()->seed;
+    if (!seed) seed = (uint32_t)now_ns() ^ (uint32_t)(uintptr_t)cot_thread();
+    cot_thread()->seed = seed = seed * 1664525u + 1013904223u;
     unsigned reach = tries < 8 ? tries : 8;
     if (tries < SPIN_TRIES) {
         for (volatile uint32_t i = (seed >> 16) % (64u << reach); i > 0; i--) {

@@ -6,65 +6,57 @@
 #include "cot.h"
 
 /* ---- which handle lies behind which addresses ---- */
-struct mapping {
-    abi_devptr at;
-    uint64_t bytes;
-    abi_vmm_handle handle;
-};
-static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct mapping *mappings;
-static size_t mapping_count, mapping_capacity;
-
 static bool mapping_add(abi_devptr at, uint64_t bytes, abi_vmm_handle handle) {
-    pthread_mutex_lock(&mappings_lock);
-    bool room = mapping_count < mapping_capacity;
+    pthread_mutex_lock(&cot->mappings.lock);
+    bool room = cot->mappings.count < cot->mappings.capacity;
     if (!room) {
-        size_t capacity = mapping_capacity ? mapping_capacity * 2 : 256;
-        struct mapping *grown = realloc(mappings, capacity * sizeof *grown);
+        size_t capacity = cot->mappings.capacity ? cot->mappings.capacity * 2 : 256;
+        struct cot_mapping *grown = realloc(cot->mappings.list, capacity * sizeof *grown);
         room = grown != NULL;
         if (grown) {
-            mappings = grown;
-            mapping_capacity = capacity;
+            cot->mappings.list = grown;
+            cot->mappings.capacity = capacity;
         }
     }
-    if (room) mappings[mapping_count++] = (struct mapping){at, bytes, handle};
-    pthread_mutex_unlock(&mappings_lock);
+    if (room) cot->mappings.list[cot->mappings.count++] = (struct cot_mapping){at, bytes, handle};
+    pthread_mutex_unlock(&cot->mappings.lock);
     return room;
 }
 
 /* Takes one mapping that lies in the range out; false: none left. */
 static bool mapping_take(abi_devptr at, uint64_t bytes, abi_vmm_handle *handle) {
     bool found = false;
-    pthread_mutex_lock(&mappings_lock);
-    for (size_t i = 0; i < mapping_count && !found; i++) {
-        if (mappings[i].at < at || mappings[i].at - at >= bytes) continue;
-        *handle = mappings[i].handle;
-        mappings[i] = mappings[--mapping_count];
+    pthread_mutex_lock(&cot->mappings.lock);
+    for (size_t i = 0; i < cot->mappings.count && !found; i++) {
+        if (cot->mappings.list[i].at < at || cot->mappings.list[i].at - at >= bytes) continue;
+        *handle = cot->mappings.list[i].handle;
+        cot->mappings.list[i] = cot->mappings.list[--cot->mappings.count];
         found = true;
     }
-    pthread_mutex_unlock(&mappings_lock);
+    pthread_mutex_unlock(&cot->mappings.lock);
     return found;
 }
 
 /* Takes back what mapping_add put there: not whatever else is mapped in its place. */
 static void mapping_undo(abi_devptr at, uint64_t bytes, abi_vmm_handle handle) {
     bool found = false;
-    pthread_mutex_lock(&mappings_lock);
-    for (size_t i = mapping_count; i-- > 0 && !found;) {
-        found = mappings[i].at == at && mappings[i].bytes == bytes && mappings[i].handle == handle;
-        if (found) mappings[i] = mappings[--mapping_count];
+    pthread_mutex_lock(&cot->mappings.lock);
+    for (size_t i = cot->mappings.count; i-- > 0 && !found;) {
+        found = cot->mappings.list[i].at == at && cot->mappings.list[i].bytes == bytes &&
+                cot->mappings.list[i].handle == handle;
+        if (found) cot->mappings.list[i] = cot->mappings.list[--cot->mappings.count];
     }
-    pthread_mutex_unlock(&mappings_lock);
+    pthread_mutex_unlock(&cot->mappings.lock);
 }
 
 static bool mapping_at(abi_devptr at, abi_vmm_handle *handle) {
     bool found = false;
-    pthread_mutex_lock(&mappings_lock);
-    for (size_t i = 0; i < mapping_count && !found; i++) {
-        found = at >= mappings[i].at && at - mappings[i].at < mappings[i].bytes;
-        if (found) *handle = mappings[i].handle;
+    pthread_mutex_lock(&cot->mappings.lock);
+    for (size_t i = 0; i < cot->mappings.count && !found; i++) {
+        found = at >= cot->mappings.list[i].at && at - cot->mappings.list[i].at < cot->mappings.list[i].bytes;
+        if (found) *handle = cot->mappings.list[i].handle;
     }
-    pthread_mutex_unlock(&mappings_lock);
+    pthread_mutex_unlock(&cot->mappings.lock);
     return found;
 }
 

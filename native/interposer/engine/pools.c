@@ -5,26 +5,16 @@
 
 #include "cot.h"
 
-#define MOST_POOLS 256
-
-struct known_pool {
-    abi_pool handle;
-    uint32_t card;
-    uint64_t charged;
-};
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct known_pool pools[MOST_POOLS];
-
-static struct known_pool *find(abi_pool handle) {
-    for (int i = 0; i < MOST_POOLS; i++) {
-        if (pools[i].handle == handle) return &pools[i];
+static struct cot_known_pool *find(abi_pool handle) {
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        if (cot->pools.known[i].handle == handle) return &cot->pools.known[i];
     }
     return NULL;
 }
 
-static struct known_pool *find_or_add(abi_pool handle, uint32_t card) {
-    struct known_pool *pool = find(handle);
-    if (!pool && (pool = find(NULL))) *pool = (struct known_pool){.handle = handle, .card = card};
+static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t card) {
+    struct cot_known_pool *pool = find(handle);
+    if (!pool && (pool = find(NULL))) *pool = (struct cot_known_pool){.handle = handle, .card = card};
     return pool;
 }
 
@@ -35,7 +25,7 @@ static uint64_t attribute(abi_pool pool, int which) {
 }
 
 /* Under the lock: makes the charge what the pool reserves now. */
-static void read_back(struct known_pool *pool) {
+static void read_back(struct cot_known_pool *pool) {
     uint64_t now = attribute(pool->handle, ABI_POOL_RESERVED_CURRENT), before = pool->charged;
     pool->charged = now;
     cot_touch(pool->card);
@@ -46,25 +36,25 @@ static void read_back(struct known_pool *pool) {
 }
 
 void cot_pools_trim(uint32_t card) {
-    pthread_mutex_lock(&pools_lock);
-    for (int i = 0; i < MOST_POOLS; i++) {
-        if (!pools[i].handle || pools[i].card != card) continue;
-        CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), pools[i].handle, 0);
-        read_back(&pools[i]);
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        if (!cot->pools.known[i].handle || cot->pools.known[i].card != card) continue;
+        CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), cot->pools.known[i].handle, 0);
+        read_back(&cot->pools.known[i]);
     }
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
 }
 
 void cot_pools_forget(uint32_t card) {
-    pthread_mutex_lock(&pools_lock);
-    for (int i = 0; i < MOST_POOLS; i++) {
-        if (!pools[i].handle || pools[i].card != card) continue;
-        uint64_t charged = pools[i].charged;
-        pools[i] = (struct known_pool){0};
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        if (!cot->pools.known[i].handle || cot->pools.known[i].card != card) continue;
+        uint64_t charged = cot->pools.known[i].charged;
+        cot->pools.known[i] = (struct cot_known_pool){0};
         __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
         if (charged) cot_release(card, charged);
     }
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
 }
 
 bool cot_is_capturing(abi_stream stream) {
@@ -94,7 +84,7 @@ typedef abi_result (*alloc_from_call)(abi_devptr *, size_t, abi_pool, abi_stream
 
 static abi_result call(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool,
                        abi_stream stream) {
-    if (!real) return (abi_result)shim_missing();
+    if (!real) return (abi_result)cot_missing();
     return from_pool ? ((alloc_from_call)real)(pointer, bytes, pool, stream)
                      : ((alloc_call)real)(pointer, bytes, stream);
 }
@@ -137,12 +127,12 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
         from_kept = true;
     }
     result = call(real, from_pool, pointer, bytes, pool, stream);
-    pthread_mutex_lock(&pools_lock);
-    struct known_pool *known = find_or_add(from, card);
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = find_or_add(from, card);
     uint64_t before = known ? known->charged : 0;
     if (known) read_back(known);
     bool grew = known && known->charged > before;
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
     cot_rollback(card, reserved); /* read_back has charged what it came to */
     if (result == ABI_SUCCESS && from_kept && grew) {
         free_again(*pointer, stream);
@@ -154,27 +144,27 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
 }
 
 abi_result cot_cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    return allocate(shim_real(COT_AT_cuMemAllocAsync), false, pointer, bytes, NULL, stream);
+    return allocate(cot_real(COT_AT_cuMemAllocAsync), false, pointer, bytes, NULL, stream);
 }
 abi_result cot_cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    return allocate(shim_real(COT_AT_cuMemAllocAsync_ptsz), false, pointer, bytes, NULL, stream);
+    return allocate(cot_real(COT_AT_cuMemAllocAsync_ptsz), false, pointer, bytes, NULL, stream);
 }
 abi_result cot_cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
-    return allocate(shim_real(COT_AT_cuMemAllocFromPoolAsync), true, pointer, bytes, pool, stream);
+    return allocate(cot_real(COT_AT_cuMemAllocFromPoolAsync), true, pointer, bytes, pool, stream);
 }
 abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
-    return allocate(shim_real(COT_AT_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
+    return allocate(cot_real(COT_AT_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
 }
 
 /* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
  * sees, or the agent. */
 static abi_result after_free(abi_result result) {
     if (result != ABI_SUCCESS || !cot_attached()) return result;
-    pthread_mutex_lock(&pools_lock);
-    for (int i = 0; i < MOST_POOLS; i++) {
-        if (pools[i].handle && pools[i].charged) read_back(&pools[i]);
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        if (cot->pools.known[i].handle && cot->pools.known[i].charged) read_back(&cot->pools.known[i]);
     }
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }
 abi_result cot_cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
@@ -189,35 +179,35 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     if (result != ABI_SUCCESS || !cot_attached() || props->location.type != ABI_LOCATION_DEVICE) return result;
     uint32_t card = cot_card_of(props->location.id);
     if (card == COT_NO_CARD) return result; /* nothing can be allocated from it */
-    pthread_mutex_lock(&pools_lock);
-    struct known_pool *known = find_or_add(*out, card);
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = find_or_add(*out, card);
     if (known) read_back(known);
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }
 
 abi_result cot_cuMemPoolDestroy(abi_pool pool) {
     abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
     if (result != ABI_SUCCESS || !cot_attached()) return result;
-    pthread_mutex_lock(&pools_lock);
-    struct known_pool *known = find(pool);
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = find(pool);
     if (known) {
         uint64_t charged = known->charged;
         uint32_t card = known->card;
-        *known = (struct known_pool){0};
+        *known = (struct cot_known_pool){0};
         __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
         if (charged) cot_release(card, charged);
     }
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }
 
 abi_result cot_cuMemPoolTrimTo(abi_pool pool, size_t keep) {
     abi_result result = CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), pool, keep);
     if (result != ABI_SUCCESS || !cot_attached()) return result;
-    pthread_mutex_lock(&pools_lock);
-    struct known_pool *known = pool ? find(pool) : NULL;
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = pool ? find(pool) : NULL;
     if (known) read_back(known);
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }

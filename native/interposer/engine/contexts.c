@@ -4,53 +4,34 @@
 
 #include "cot.h"
 
-#define MOST_CONTEXTS 1024
-
-struct known_context {
-    void *handle;
-    abi_device device;
-    uint32_t card;
-    uint64_t charged; /* limits included */
-    bool primary;
-    void *green; /* the green context that this one is a view of, which pays */
-    struct cot_limit limits[COT_LIMITS];
-};
-static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct known_context contexts[MOST_CONTEXTS];
-static _Atomic uint32_t epoch = 1; /* grows when any context comes or goes: what threads remember is void then */
-
-static _Thread_local struct {
-    void *handle;
-    uint32_t card, epoch;
-} recent;
-
-static struct known_context *find(void *handle) {
-    for (int i = 0; i < MOST_CONTEXTS; i++) {
-        if (contexts[i].handle == handle) return &contexts[i];
+static struct cot_known_context *find(void *handle) {
+    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+        if (cot->contexts.known[i].handle == handle) return &cot->contexts.known[i];
     }
     return NULL;
 }
 
 /* Under the lock. A full table loses sight of the context, not of its charge. */
 static void remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
-    struct known_context *entry = find(NULL);
+    struct cot_known_context *entry = find(NULL);
     if (entry)
-        *entry = (struct known_context){
+        *entry = (struct cot_known_context){
             .handle = handle, .device = device, .card = card, .charged = charged, .primary = primary};
     if (card != COT_NO_CARD && charged) __atomic_fetch_add(&cot_own(card)->context, charged, __ATOMIC_RELAXED);
-    atomic_fetch_add(&epoch, 1);
+    atomic_fetch_add(&cot->contexts.epoch, 1);
 }
 
 /* Under the lock. */
-static void forget(struct known_context *entry) {
-    struct known_context old = *entry;
-    *entry = (struct known_context){0};
-    atomic_fetch_add(&epoch, 1);
+static void forget(struct cot_known_context *entry) {
+    struct cot_known_context old = *entry;
+    *entry = (struct cot_known_context){0};
+    atomic_fetch_add(&cot->contexts.epoch, 1);
     if (old.card == COT_NO_CARD) return;
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
     bool last = true;
-    for (int i = 0; i < MOST_CONTEXTS; i++) last = last && !(contexts[i].handle && contexts[i].card == old.card);
+    for (int i = 0; i < COT_MOST_CONTEXTS; i++)
+        last = last && !(cot->contexts.known[i].handle && cot->contexts.known[i].card == old.card);
     if (last) {
         cot_pools_forget(old.card);
         cot_graphs_forget(old.card);
@@ -65,7 +46,7 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
     if (result != ABI_SUCCESS) return result;
     *card = cot_card_of(device);
-    pthread_mutex_lock(&contexts_lock);
+    pthread_mutex_lock(&cot->contexts.lock);
     if (!find(handle)) {
         struct cot_limits limits = {0};
         if (*card != COT_NO_CARD) {
@@ -74,7 +55,7 @@ static abi_result learn_current(void *handle, uint32_t *card) {
         }
         remember(handle, device, *card, limits.context_bytes, false);
     }
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     return ABI_SUCCESS;
 }
 
@@ -84,16 +65,17 @@ abi_result cot_current(uint32_t *card, void **context) {
     if (result != ABI_SUCCESS) return result;
     if (!handle) return ABI_ERROR_INVALID_CONTEXT;
     *context = handle;
-    uint32_t now = atomic_load_explicit(&epoch, memory_order_acquire);
-    if (__builtin_expect(recent.handle == handle && recent.epoch == now, 1)) {
-        *card = recent.card;
+    uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
+    struct cot_thread *recent = cot_thread();
+    if (__builtin_expect(recent->context == handle && recent->epoch == now, 1)) {
+        *card = recent->card;
         return ABI_SUCCESS;
     }
     result = learn_current(handle, card);
     if (result != ABI_SUCCESS) return result;
-    recent.handle = handle;
-    recent.card = *card;
-    recent.epoch = atomic_load_explicit(&epoch, memory_order_acquire);
+    recent->context = handle;
+    recent->card = *card;
+    recent->epoch = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
     return ABI_SUCCESS;
 }
 
@@ -119,31 +101,32 @@ static void settle(abi_result result, void *handle, abi_device device, uint32_t 
         cot_rollback(card, reserved);
         return;
     }
-    pthread_mutex_lock(&contexts_lock);
-    struct known_context *known = find(handle);
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *known = find(handle);
     if (known) {
         cot_rollback(card, reserved); /* another thread retained the same one meanwhile */
     } else {
         cot_commit(card, reserved, reserved);
         remember(handle, device, card, reserved, primary);
     }
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
 }
 
 /* ---- primary contexts ---- */
 
-static struct known_context *primary_of(abi_device device) {
-    for (int i = 0; i < MOST_CONTEXTS; i++) {
-        if (contexts[i].handle && contexts[i].primary && contexts[i].device == device) return &contexts[i];
+static struct cot_known_context *primary_of(abi_device device) {
+    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+        if (cot->contexts.known[i].handle && cot->contexts.known[i].primary && cot->contexts.known[i].device == device)
+            return &cot->contexts.known[i];
     }
     return NULL;
 }
 
 abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
     if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-    pthread_mutex_lock(&contexts_lock);
+    pthread_mutex_lock(&cot->contexts.lock);
     bool known = primary_of(device) != NULL;
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     if (known) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     uint32_t card;
     uint64_t reserved;
@@ -162,10 +145,10 @@ static void check_primary(abi_device device) {
             ABI_SUCCESS ||
         active)
         return;
-    pthread_mutex_lock(&contexts_lock);
-    struct known_context *entry = primary_of(device);
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = primary_of(device);
     if (entry) forget(entry);
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
 }
 
 #define AFTER_PRIMARY(symbol)                                               \
@@ -182,19 +165,19 @@ AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 /* ---- limits ---- */
 
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
-    pthread_mutex_lock(&contexts_lock);
-    struct known_context *entry = find(context);
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = find(context);
     if (entry) {
         if (entry->limits[which].version == 0) entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
         *limit = entry->limits[which];
     }
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     return entry;
 }
 
 bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
-    pthread_mutex_lock(&contexts_lock);
-    struct known_context *entry = find(context);
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = find(context);
     bool current = entry && entry->limits[which].version == version;
     if (current) {
         uint64_t before = entry->limits[which].charged;
@@ -205,7 +188,7 @@ bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, u
         if (bytes > before) cot_charge(entry->card, bytes - before);
         if (bytes < before) cot_release(entry->card, before - bytes);
     }
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     return current || !entry;
 }
 
@@ -233,10 +216,10 @@ CREATE(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi
        (abi_context *, void *, unsigned, abi_device), out, parameters, flags, device)
 
 static void after_destroy(void *handle) {
-    pthread_mutex_lock(&contexts_lock);
-    struct known_context *entry = handle ? find(handle) : NULL;
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = handle ? find(handle) : NULL;
     if (entry) forget(entry);
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
 }
 
 #define DESTROY(symbol)                                                      \
@@ -278,9 +261,9 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
     if (!out)
         return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                          device, flags);
-    pthread_mutex_lock(&contexts_lock);
+    pthread_mutex_lock(&cot->contexts.lock);
     bool known = primary_of(device) != NULL;
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     abi_result result = make_room(device, known ? 1 : 2, &card, &reserved);
     if (result != ABI_SUCCESS) return result;
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
@@ -296,14 +279,14 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
 abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
     abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
     if (result != ABI_SUCCESS || !cot_attached()) return result;
-    pthread_mutex_lock(&contexts_lock);
-    const struct known_context *owner = find(green);
+    pthread_mutex_lock(&cot->contexts.lock);
+    const struct cot_known_context *owner = find(green);
     if (owner && !find(*out)) {
         remember(*out, owner->device, owner->card, 0, false);
-        struct known_context *view = find(*out);
+        struct cot_known_context *view = find(*out);
         if (view) view->green = green;
     }
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     return result;
 }
 
@@ -311,16 +294,16 @@ abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
     abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
     if (result != ABI_SUCCESS || !cot_attached() || !green) return result;
     abi_device device = -1;
-    pthread_mutex_lock(&contexts_lock);
-    for (int i = 0; i < MOST_CONTEXTS; i++) {
-        if (contexts[i].handle && contexts[i].green == green) forget(&contexts[i]);
+    pthread_mutex_lock(&cot->contexts.lock);
+    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+        if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green) forget(&cot->contexts.known[i]);
     }
-    struct known_context *entry = find(green);
+    struct cot_known_context *entry = find(green);
     if (entry) {
         device = entry->device;
         forget(entry);
     }
-    pthread_mutex_unlock(&contexts_lock);
+    pthread_mutex_unlock(&cot->contexts.lock);
     if (entry) check_primary(device);
     return result;
 }

@@ -9,14 +9,8 @@
 
 #include "cot.h"
 
-struct parts {
-    uint64_t held, context, managed, pool;
-};
-static struct parts saved[COT_MAX_CARDS]; /* by whoever won `away` */
-static _Atomic bool away;
-
 bool cot_is_away(void) {
-    return atomic_load(&away);
+    return atomic_load(&cot->checkpoint.away);
 }
 
 /* A charge that another thread, on its way back from the driver, still adds or takes meets what is left of the words:
@@ -24,25 +18,25 @@ bool cot_is_away(void) {
 static void leave(void) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
         struct cot_slot_card *own = cot_own(card);
-        saved[card] = (struct parts){
+        cot->checkpoint.saved[card] = (struct cot_parts){
             .held = __atomic_load_n(&own->held, __ATOMIC_SEQ_CST),
             .context = __atomic_exchange_n(&own->context, 0, __ATOMIC_RELAXED),
             .managed = __atomic_exchange_n(&own->managed, 0, __ATOMIC_RELAXED),
             .pool = __atomic_exchange_n(&own->pool, 0, __ATOMIC_RELAXED),
         };
-        cot_release(card, saved[card].held);
+        cot_release(card, cot->checkpoint.saved[card].held);
     }
-    atomic_store(&away, true);
+    atomic_store(&cot->checkpoint.away, true);
 }
 
 static void come_back(void) {
-    if (!atomic_exchange(&away, false)) return;
+    if (!atomic_exchange(&cot->checkpoint.away, false)) return;
     for (uint32_t card = 0; card < cot_card_count(); card++) {
         struct cot_slot_card *own = cot_own(card);
-        cot_charge(card, saved[card].held);
-        __atomic_fetch_add(&own->context, saved[card].context, __ATOMIC_RELAXED);
-        __atomic_fetch_add(&own->managed, saved[card].managed, __ATOMIC_RELAXED);
-        __atomic_fetch_add(&own->pool, saved[card].pool, __ATOMIC_RELAXED);
+        cot_charge(card, cot->checkpoint.saved[card].held);
+        __atomic_fetch_add(&own->context, cot->checkpoint.saved[card].context, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&own->managed, cot->checkpoint.saved[card].managed, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&own->pool, cot->checkpoint.saved[card].pool, __ATOMIC_RELAXED);
     }
 }
 
@@ -64,14 +58,14 @@ abi_result cot_cuCheckpointProcessCheckpoint(int pid, void *arguments) {
 
 static void rollback(uint32_t cards) {
     while (cards-- > 0) {
-        if (saved[cards].held) cot_rollback(cards, saved[cards].held);
+        if (cot->checkpoint.saved[cards].held) cot_rollback(cards, cot->checkpoint.saved[cards].held);
     }
 }
 
 abi_result cot_cuCheckpointProcessRestore(int pid, void *arguments) {
     if (!is_own(pid) || !cot_is_away()) return CALL_REAL(cuCheckpointProcessRestore, (int, void *), pid, arguments);
     for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (!saved[card].held || cot_reserve(card, saved[card].held)) continue;
+        if (!cot->checkpoint.saved[card].held || cot_reserve(card, cot->checkpoint.saved[card].held)) continue;
         cot_deny(card);
         rollback(card);
         return ABI_ERROR_OUT_OF_MEMORY;

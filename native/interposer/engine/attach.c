@@ -21,23 +21,8 @@
 
 #define LEAST_ROWS 8u /* so few cost nothing to speak of */
 
-/* `alive` is 1 in the process that attached, 0 in its forked children and before anybody has. */
-struct attachment {
-    volatile uint32_t *alive;
-    const struct cot_page *page;
-    char *ledger;
-    int ledger_fd;
-    uint32_t card_count, slot_count, slot;
-    uint64_t slot_bytes;
-    uint32_t card_of[COT_MAX_CARDS]; /* device ordinal -> card; COT_NO_CARD */
-    int device_count;
-};
-static struct attachment at;
-static _Atomic uint32_t attached;
-static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
-
 bool cot_attached(void) {
-    return __builtin_expect(atomic_load_explicit(&attached, memory_order_acquire) && *at.alive, 1);
+    return __builtin_expect(atomic_load_explicit(&cot->at.attached, memory_order_acquire) && *cot->at.alive, 1);
 }
 
 static abi_result refuse(const char *what, const char *path, int error) {
@@ -71,6 +56,8 @@ static abi_result map_page(const char *folder) {
         result = refuse("cannot read", path, errno);
     } else if (header.magic != COT_PAGE_MAGIC || header.version != COT_PAGE_VERSION) {
         result = refuse("not a limits page of a version known here:", path, 0);
+    } else if (cot_ledger_version(&header) != COT_LEDGER_VERSION) {
+        result = refuse("not a ledger of a version known here, says", path, 0);
     } else if (header.card_count > COT_MAX_CARDS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
                (uint64_t)info.st_size < cot_page_bytes(header.slot_count, header.card_count)) {
         result = refuse("sizes do not fit in", path, 0);
@@ -79,9 +66,11 @@ static abi_result map_page(const char *folder) {
         if (map == MAP_FAILED) {
             result = refuse("cannot map", path, errno);
         } else {
-            at.page = map;
-            at.card_count = header.card_count;
-            at.slot_count = header.slot_count;
+            cot->at.page = map;
+            cot->at.card_count = header.card_count;
+            cot->at.slot_count = header.slot_count;
+            atomic_store(&cot->page_version, header.version);
+            atomic_store(&cot->ledger_version, cot_ledger_version(&header));
         }
     }
     close(fd);
@@ -92,26 +81,27 @@ static abi_result map_page(const char *folder) {
 static abi_result map_ledger(const char *folder) {
     char path[PATH_MAX];
     struct stat info;
-    uint64_t bytes = cot_ledger_bytes(at.slot_count, at.card_count);
+    uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.card_count);
     if (snprintf(path, sizeof path, "%s/ledger", folder) >= (int)sizeof path) return refuse("too long:", folder, 0);
-    at.ledger_fd = open_high(path, O_RDWR);
-    if (at.ledger_fd < 0) return refuse("no ledger at", path, errno);
-    at.slot_bytes = cot_slot_bytes(at.card_count);
-    if (cot_fstat(at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
-        close(at.ledger_fd);
+    cot->at.ledger_fd = open_high(path, O_RDWR);
+    if (cot->at.ledger_fd < 0) return refuse("no ledger at", path, errno);
+    cot->at.slot_bytes = cot_slot_bytes(cot->at.card_count);
+    if (cot_fstat(cot->at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
+        close(cot->at.ledger_fd);
         return refuse("too short:", path, 0);
     }
-    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, at.ledger_fd, 0);
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, cot->at.ledger_fd, 0);
     if (map == MAP_FAILED) {
-        close(at.ledger_fd);
+        close(cot->at.ledger_fd);
         return refuse("cannot map", path, errno);
     }
-    at.ledger = map;
+    cot->at.ledger = map;
     return ABI_SUCCESS;
 }
 
 static struct cot_slot *slot_at(uint32_t slot) {
-    return (struct cot_slot *)(at.ledger + cot_ledger_slots_offset(at.card_count) + slot * at.slot_bytes);
+    return (struct cot_slot *)(cot->at.ledger + cot_ledger_slots_offset(cot->at.card_count) +
+                               slot * cot->at.slot_bytes);
 }
 
 const struct cot_slot *cot_slot_at(uint32_t slot) {
@@ -123,7 +113,7 @@ struct cot_slot_card *cot_row(uint32_t slot, uint32_t card) {
 }
 
 struct cot_ledger_total *cot_total(uint32_t card) {
-    return (struct cot_ledger_total *)(at.ledger + sizeof(struct cot_ledger_header)) + card;
+    return (struct cot_ledger_total *)(cot->at.ledger + sizeof(struct cot_ledger_header)) + card;
 }
 
 /* Random bytes that the kernel makes at every exec; the same for all copies of this object in one program. */
@@ -140,7 +130,7 @@ static uint64_t pid_namespace(void) {
 }
 
 static void note_use(uint32_t slot) {
-    struct cot_ledger_header *header = (struct cot_ledger_header *)at.ledger;
+    struct cot_ledger_header *header = (struct cot_ledger_header *)cot->at.ledger;
     uint32_t used = __atomic_load_n(&header->slots_used, __ATOMIC_RELAXED);
     while (used <= slot && !__atomic_compare_exchange_n(&header->slots_used, &used, slot + 1, false, __ATOMIC_SEQ_CST,
                                                         __ATOMIC_RELAXED)) {
@@ -157,6 +147,15 @@ static void keep_rows_few(void) {
     cot_reap();
 }
 
+static void note_engine(struct cot_slot *slot) {
+    __atomic_store_n(&slot->engine, atomic_load(&cot->engine), __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->engine_refused, atomic_load(&cot->engine_refused), __ATOMIC_RELAXED);
+}
+
+void cot_note_engine(void) {
+    if (cot_attached()) note_engine(slot_at(cot->at.slot));
+}
+
 /* Takes a free slot, or this process's own from before an exec. The byte lock comes first: whoever holds it is the only
  * one that may set or clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
 static bool take_slot(void) {
@@ -167,19 +166,19 @@ static bool take_slot(void) {
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
     for (int round = 0; round < 2; round++) {
-        for (uint32_t i = 0; i < at.slot_count; i++) {
+        for (uint32_t i = 0; i < cot->at.slot_count; i++) {
             struct cot_slot *slot = slot_at(i);
             uint64_t occupant = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
             bool ours = occupant && slot->pid == pid && slot->start_ticks == start && slot->pid_namespace == space &&
                         slot->image != program_image();
             if (occupant && !ours) continue;
-            if (!cot_lock_slot(at.ledger_fd, i)) continue;
+            if (!cot_lock_slot(cot->at.ledger_fd, i)) continue;
             if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != occupant) {
-                cot_unlock_slot(at.ledger_fd, i); /* taken and lost again by somebody who died: for the reaper */
+                cot_unlock_slot(cot->at.ledger_fd, i); /* taken and lost again by somebody who died: for the reaper */
                 continue;
             }
             note_use(i);
-            memset(slot + 1, 0, at.slot_bytes - sizeof *slot);
+            memset(slot + 1, 0, cot->at.slot_bytes - sizeof *slot);
             slot->pid = 0;
             slot->state = COT_SLOT_LIVE;
             __atomic_store_n(&slot->stamp, stamp, __ATOMIC_SEQ_CST);
@@ -187,8 +186,9 @@ static bool take_slot(void) {
             slot->pid_namespace = space;
             slot->image = program_image();
             slot->observers = cot_observers();
+            note_engine(slot);
             __atomic_store_n(&slot->pid, pid, __ATOMIC_SEQ_CST);
-            at.slot = i;
+            cot->at.slot = i;
             return true;
         }
         if (!cot_reap()) return false;
@@ -201,45 +201,34 @@ static abi_result map_devices(void) {
     int count = 0;
     abi_result result = CALL_DRIVER("cuDeviceGetCount", (int *), &count);
     if (result != ABI_SUCCESS) return result;
-    at.device_count = count > (int)COT_MAX_CARDS ? (int)COT_MAX_CARDS : count;
-    for (int device = 0; device < at.device_count; device++) {
+    cot->at.device_count = count > (int)COT_MAX_CARDS ? (int)COT_MAX_CARDS : count;
+    for (int device = 0; device < cot->at.device_count; device++) {
         abi_uuid uuid;
-        at.card_of[device] = COT_NO_CARD;
+        cot->at.card_of[device] = COT_NO_CARD;
         if (CALL_DRIVER("cuDeviceGetUuid", (abi_uuid *, abi_device), &uuid, device) != ABI_SUCCESS) continue;
-        for (uint32_t card = 0; card < at.card_count; card++) {
-            if (!memcmp(at.page->cards[card].uuid, uuid.bytes, sizeof uuid.bytes)) at.card_of[device] = card;
+        for (uint32_t card = 0; card < cot->at.card_count; card++) {
+            if (!memcmp(cot->at.page->cards[card].uuid, uuid.bytes, sizeof uuid.bytes)) cot->at.card_of[device] = card;
         }
     }
     return ABI_SUCCESS;
 }
 
-static _Atomic uint64_t unknown_before; /* looked up before there was a ledger */
-
-static void add_unknown(uint64_t count) {
-    struct cot_ledger_header *header = (struct cot_ledger_header *)at.ledger;
-    if (count > 0) __atomic_fetch_add(&header->unknown, count, __ATOMIC_RELAXED);
-}
-
-void cot_note_unknown(void) {
-    if (cot_attached()) add_unknown(1);
-    else atomic_fetch_add_explicit(&unknown_before, 1, memory_order_relaxed);
-}
-
 static void leave(void) {
-    if (at.ledger) munmap(at.ledger, cot_ledger_bytes(at.slot_count, at.card_count));
-    if (at.page) munmap((void *)at.page, cot_page_bytes(at.slot_count, at.card_count));
-    if (at.ledger_fd >= 0) close(at.ledger_fd);
-    at.ledger = NULL;
-    at.page = NULL;
-    at.ledger_fd = -1;
+    cot_services->watch(NULL, NULL, NULL);
+    if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.card_count));
+    if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.card_count));
+    if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
+    cot->at.ledger = NULL;
+    cot->at.page = NULL;
+    cot->at.ledger_fd = -1;
 }
 
 static abi_result join(void) {
     char folder[PATH_MAX];
-    if (!shim_real_library()) return (abi_result)shim_missing(); /* nothing to be held to */
-    if (!shim_own_folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
-    if (at.ledger) leave(); /* a parent's */
-    at.ledger_fd = -1;
+    if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
+    if (!cot_services->folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
+    if (cot->at.ledger) leave(); /* a parent's */
+    cot->at.ledger_fd = -1;
     abi_result result = map_page(folder);
     if (result == ABI_SUCCESS) result = map_ledger(folder);
     if (result == ABI_SUCCESS) result = map_devices();
@@ -254,67 +243,55 @@ static abi_result join(void) {
         return refuse("this kernel cannot tell forked children apart:", folder, errno);
     }
     *page = 1;
-    at.alive = page;
-    shim_gate = &at.page->header.gate;
-    atomic_store_explicit(&attached, 1, memory_order_release);
-    add_unknown(atomic_exchange_explicit(&unknown_before, 0, memory_order_relaxed));
+    cot->at.alive = page;
+    const struct cot_page_header *header = &cot->at.page->header;
+    struct cot_ledger_header *counts = (struct cot_ledger_header *)cot->at.ledger;
+    cot_services->watch(&header->gate, &header->heartbeat_ns, &counts->unknown);
+    atomic_store_explicit(&cot->at.attached, 1, memory_order_release);
     return ABI_SUCCESS;
 }
 
 abi_result cot_attach(void) {
-    static _Atomic int failed; /* a grant that could not be read once is not read again by this process */
     if (cot_attached()) return ABI_SUCCESS;
-    pthread_mutex_lock(&joining);
-    abi_result result = cot_attached() ? ABI_SUCCESS : failed ? ABI_ERROR_NOT_PERMITTED : join();
-    if (result == ABI_ERROR_NOT_PERMITTED) failed = 1;
-    pthread_mutex_unlock(&joining);
+    pthread_mutex_lock(&cot->at.joining);
+    abi_result result = cot_attached() ? ABI_SUCCESS : atomic_load(&cot->at.failed) ? ABI_ERROR_NOT_PERMITTED : join();
+    if (result == ABI_ERROR_NOT_PERMITTED) atomic_store(&cot->at.failed, 1);
+    pthread_mutex_unlock(&cot->at.joining);
     return result;
 }
 
-void *cot_driver(const char *name) {
-    int index = shim_find(name);
-    return index < 0 ? NULL : shim_real((uint32_t)index);
-}
-
 uint32_t cot_card_count(void) {
-    return at.card_count;
+    return cot->at.card_count;
 }
 uint32_t cot_slot_count(void) {
-    return at.slot_count;
+    return cot->at.slot_count;
 }
 uint32_t cot_own_slot(void) {
-    return at.slot;
+    return cot->at.slot;
 }
 struct cot_slot_card *cot_own(uint32_t card) {
-    return cot_row(at.slot, card);
+    return cot_row(cot->at.slot, card);
 }
 const struct cot_page *cot_page_now(void) {
-    return at.page;
+    return cot->at.page;
 }
 int cot_ledger_fd(void) {
-    return at.ledger_fd;
+    return cot->at.ledger_fd;
 }
 uint32_t cot_slots_used(void) {
-    uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)at.ledger)->slots_used, __ATOMIC_SEQ_CST);
-    return used < at.slot_count ? used : at.slot_count;
+    uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);
+    return used < cot->at.slot_count ? used : cot->at.slot_count;
 }
 uint32_t cot_card_of(abi_device device) {
-    return device >= 0 && device < at.device_count ? at.card_of[device] : COT_NO_CARD;
+    return device >= 0 && device < cot->at.device_count ? cot->at.card_of[device] : COT_NO_CARD;
 }
 
-/* Last entry that was read whole, per card. Words are copied one by one: a reader that meets an update sees old and new
- * ones mixed for a moment, each of which was true. */
-static struct {
-    _Atomic uint64_t generation; /* of the page, plus one; 0 = never read */
-    _Atomic uint64_t memory_bytes, context_bytes, granule_bytes;
-    _Atomic uint32_t flags;
-} seen[COT_MAX_CARDS];
-
-/* Reads the entry until it is whole; the agent rewrites it in one short write. */
+/* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
 static void read_card(uint32_t card, uint64_t generation) {
     struct cot_page_card entry;
+    cot_services->wanted(__atomic_load_n(&cot->at.page->header.engine, __ATOMIC_RELAXED));
     for (int tries = 0;; tries++) {
-        const volatile uint64_t *from = (const volatile uint64_t *)&at.page->cards[card];
+        const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->cards[card];
         uint64_t *to = (uint64_t *)&entry;
         for (unsigned i = 0; i < sizeof entry / sizeof *to; i++) to[i] = from[i];
         if (entry.check == cot_check(&entry, COT_CARD_WORDS)) break;
@@ -323,22 +300,27 @@ static void read_card(uint32_t card, uint64_t generation) {
             break;
         }
     }
-    atomic_store_explicit(&seen[card].memory_bytes, entry.memory_bytes, memory_order_relaxed);
-    atomic_store_explicit(&seen[card].context_bytes, entry.context_bytes, memory_order_relaxed);
+    atomic_store_explicit(&cot->seen[card].memory_bytes, entry.memory_bytes, memory_order_relaxed);
+    atomic_store_explicit(&cot->seen[card].context_bytes, entry.context_bytes, memory_order_relaxed);
     /* The granule stays what it was when the first page was counted with it. */
     uint64_t unset = 0, granule = entry.granule_bytes ? entry.granule_bytes : 2u << 20;
-    atomic_compare_exchange_strong(&seen[card].granule_bytes, &unset, granule);
-    atomic_store_explicit(&seen[card].flags, entry.flags, memory_order_relaxed);
-    atomic_store_explicit(&seen[card].generation, generation + 1, memory_order_release);
+    atomic_compare_exchange_strong(&cot->seen[card].granule_bytes, &unset, granule);
+    atomic_store_explicit(&cot->seen[card].flags, entry.flags, memory_order_relaxed);
+    atomic_store_explicit(&cot->seen[card].generation, generation + 1, memory_order_release);
 }
 
 void cot_limits(uint32_t card, struct cot_limits *limits) {
-    uint64_t generation = __atomic_load_n(&at.page->header.generation, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(atomic_load_explicit(&seen[card].generation, memory_order_acquire) != generation + 1, 0))
+    uint64_t generation = __atomic_load_n(&cot->at.page->header.generation, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(atomic_load_explicit(&cot->seen[card].generation, memory_order_acquire) != generation + 1, 0))
         read_card(card, generation);
-    limits->memory_bytes = atomic_load_explicit(&seen[card].memory_bytes, memory_order_relaxed);
-    limits->context_bytes = atomic_load_explicit(&seen[card].context_bytes, memory_order_relaxed);
-    limits->granule_bytes = atomic_load_explicit(&seen[card].granule_bytes, memory_order_relaxed);
-    limits->releases_late = atomic_load_explicit(&seen[card].flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
-    limits->isolate = __atomic_load_n(&at.page->header.flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
+    limits->memory_bytes = atomic_load_explicit(&cot->seen[card].memory_bytes, memory_order_relaxed);
+    limits->context_bytes = atomic_load_explicit(&cot->seen[card].context_bytes, memory_order_relaxed);
+    limits->granule_bytes = atomic_load_explicit(&cot->seen[card].granule_bytes, memory_order_relaxed);
+    limits->releases_late = atomic_load_explicit(&cot->seen[card].flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
+    limits->isolate = __atomic_load_n(&cot->at.page->header.flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
+}
+
+abi_result cot_cuInit(unsigned flags) {
+    abi_result result = CALL_REAL(cuInit, (unsigned), flags);
+    return result == ABI_SUCCESS ? cot_attach() : result;
 }

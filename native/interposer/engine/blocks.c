@@ -7,20 +7,15 @@
 
 #include "cot.h"
 
-#define SHARDS 64u
 #define LEAST_CAPACITY 64u
 #define TOMBSTONE 1ull
 
-struct lock {
-    _Atomic uint32_t word;
-};
-
-static void lock(struct lock *lock) {
+static void lock(struct cot_lock *lock) {
     for (unsigned tries = 0; atomic_exchange_explicit(&lock->word, 1, memory_order_acquire); tries++) {
         if (tries > 64) sched_yield();
     }
 }
-static void unlock(struct lock *lock) {
+static void unlock(struct cot_lock *lock) {
     atomic_store_explicit(&lock->word, 0, memory_order_release);
 }
 
@@ -31,13 +26,7 @@ static uint64_t mix(uint64_t key) {
 }
 
 /* ---- one shard: open addressing; every entry begins with its key, 0 = never used ---- */
-struct shard {
-    struct lock lock;
-    uint32_t capacity, filled; /* filled counts tombstones */
-    char *entries;
-};
-
-static void *probe(const struct shard *shard, size_t size, uint64_t key, uint64_t hash) {
+static void *probe(const struct cot_shard *shard, size_t size, uint64_t key, uint64_t hash) {
     if (shard->capacity == 0) return NULL;
     for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
         uint64_t *entry = (uint64_t *)(shard->entries + i * size);
@@ -46,7 +35,7 @@ static void *probe(const struct shard *shard, size_t size, uint64_t key, uint64_
     }
 }
 
-static void *place(struct shard *shard, size_t size, uint64_t hash) {
+static void *place(struct cot_shard *shard, size_t size, uint64_t hash) {
     for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
         uint64_t *entry = (uint64_t *)(shard->entries + i * size);
         if (*entry <= TOMBSTONE) {
@@ -58,7 +47,7 @@ static void *place(struct shard *shard, size_t size, uint64_t hash) {
 
 /* No search goes on past an entry that a free one follows, so it is freed itself, with the tombstones before it:
  * addresses that are new each time then leave nothing to clean up. */
-static void erase(struct shard *shard, size_t size, void *erased) {
+static void erase(struct cot_shard *shard, size_t size, void *erased) {
     uint32_t mask = shard->capacity - 1, i = (uint32_t)(((char *)erased - shard->entries) / size);
     *(uint64_t *)erased = TOMBSTONE;
     if (*(uint64_t *)(shard->entries + ((i + 1) & mask) * size) != 0) return;
@@ -69,7 +58,7 @@ static void erase(struct shard *shard, size_t size, void *erased) {
     }
 }
 
-static bool make_room(struct shard *shard, size_t size) {
+static bool make_room(struct cot_shard *shard, size_t size) {
     if (shard->capacity && shard->filled < shard->capacity / 4 * 3) return true;
     uint32_t live = 0;
     for (uint32_t i = 0; i < shard->capacity; i++) live += *(uint64_t *)(shard->entries + i * size) > TOMBSTONE;
@@ -77,7 +66,7 @@ static bool make_room(struct shard *shard, size_t size) {
     while (capacity < live * 4) capacity *= 2;
     char *entries = mmap(NULL, capacity * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (entries == MAP_FAILED) return false;
-    struct shard grown = {.capacity = capacity, .entries = entries};
+    struct cot_shard grown = {.capacity = capacity, .entries = entries};
     for (uint32_t i = 0; i < shard->capacity; i++) {
         uint64_t *entry = (uint64_t *)(shard->entries + i * size);
         if (*entry > TOMBSTONE) memcpy(place(&grown, size, mix(*entry)), entry, size);
@@ -91,11 +80,9 @@ static bool make_room(struct shard *shard, size_t size) {
 
 /* ---- blocks ---- */
 
-static struct shard blocks[SHARDS];
-
 bool cot_blocks_add(const struct cot_block *block) {
     uint64_t hash = mix(block->key);
-    struct shard *shard = &blocks[hash % SHARDS];
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     lock(&shard->lock);
     bool room = make_room(shard, sizeof *block);
     if (room) memcpy(place(shard, sizeof *block, hash), block, sizeof *block);
@@ -110,7 +97,7 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
 
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
     uint64_t hash = mix(key);
-    struct shard *shard = &blocks[hash % SHARDS];
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     if (key <= TOMBSTONE) return false;
     lock(&shard->lock);
     struct cot_block *entry = probe(shard, sizeof *entry, key, hash);
@@ -126,9 +113,9 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
 }
 
 void cot_blocks_drop_context(void *context) {
-    for (unsigned i = 0; i < SHARDS; i++) {
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
         for (uint32_t k = 0;; k++) {
-            struct shard *shard = &blocks[i];
+            struct cot_shard *shard = &cot->blocks[i];
             struct cot_block found = {0};
             lock(&shard->lock);
             while (k < shard->capacity) {
@@ -155,25 +142,17 @@ void cot_blocks_drop_context(void *context) {
 
 /* ---- pages ---- */
 
-struct page {
-    uint64_t key; /* page number + 2, so that no key looks free */
-    uint16_t card;
-    bool small;     /* holds requests of the size that the driver packs together */
-    uint32_t users; /* allocations that lie in it in part */
-};
-static struct shard pages[SHARDS];
-
 static bool page_join(uint32_t card, uint64_t number, bool small) {
     uint64_t key = number + 2, hash = mix(key);
-    struct shard *shard = &pages[hash % SHARDS];
+    struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
     lock(&shard->lock);
-    struct page *page = probe(shard, sizeof *page, key, hash);
+    struct cot_shared_page *page = probe(shard, sizeof *page, key, hash);
     bool fresh = page == NULL;
     if (page) {
         page->users++;
     } else if (make_room(shard, sizeof *page)) {
         page = place(shard, sizeof *page, hash);
-        *page = (struct page){.key = key, .card = (uint16_t)card, .small = small, .users = 1};
+        *page = (struct cot_shared_page){.key = key, .card = (uint16_t)card, .small = small, .users = 1};
     }
     unlock(&shard->lock);
     return fresh;
@@ -181,10 +160,10 @@ static bool page_join(uint32_t card, uint64_t number, bool small) {
 
 static bool page_part(uint64_t number) {
     uint64_t key = number + 2, hash = mix(key);
-    struct shard *shard = &pages[hash % SHARDS];
+    struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
     bool last = false;
     lock(&shard->lock);
-    struct page *page = probe(shard, sizeof *page, key, hash);
+    struct cot_shared_page *page = probe(shard, sizeof *page, key, hash);
     if (page && --page->users == 0) {
         erase(shard, sizeof *page, page);
         last = true;
@@ -219,7 +198,7 @@ uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t g
 #define UNIT 512u
 #define MOST_UNITS (1u << 17) /* of a page: a granule of 64 MiB */
 
-static struct lock gap_lock;
+static struct cot_lock gap_lock;
 static uint64_t taken[MOST_UNITS / 64]; /* under gap_lock; too large for a stack or for thread storage */
 
 /* Marks what the blocks of one page take of it; true if `units` free ones lie in a row. */
@@ -227,10 +206,10 @@ static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
     uint64_t count = granule / UNIT, start = number * granule, run = 0;
     if (count > MOST_UNITS) return false;
     memset(taken, 0, sizeof taken);
-    for (unsigned i = 0; i < SHARDS; i++) {
-        lock(&blocks[i].lock);
-        for (uint32_t k = 0; k < blocks[i].capacity; k++) {
-            const struct cot_block *block = (const struct cot_block *)blocks[i].entries + k;
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
+        lock(&cot->blocks[i].lock);
+        for (uint32_t k = 0; k < cot->blocks[i].capacity; k++) {
+            const struct cot_block *block = (const struct cot_block *)cot->blocks[i].entries + k;
             if (block->key <= TOMBSTONE || block->kind != COT_LINEAR || block->key + block->bytes <= start ||
                 block->key >= start + granule)
                 continue;
@@ -238,7 +217,7 @@ static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
             uint64_t to = (block->key + block->bytes - start + UNIT - 1) / UNIT;
             for (uint64_t unit = from; unit < to && unit < count; unit++) taken[unit / 64] |= 1ull << (unit % 64);
         }
-        unlock(&blocks[i].lock);
+        unlock(&cot->blocks[i].lock);
     }
     for (uint64_t unit = 0; unit < count; unit++) {
         run = taken[unit / 64] >> (unit % 64) & 1 ? 0 : run + 1;
@@ -250,12 +229,12 @@ static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
 /* The number of a page of the card in shard `i`, from entry *k on; 0 = none left. */
 static uint64_t next_page(unsigned i, uint32_t *k, uint32_t card) {
     uint64_t number = 0;
-    lock(&pages[i].lock);
-    while (*k < pages[i].capacity && !number) {
-        const struct page *page = (const struct page *)pages[i].entries + (*k)++;
+    lock(&cot->pages[i].lock);
+    while (*k < cot->pages[i].capacity && !number) {
+        const struct cot_shared_page *page = (const struct cot_shared_page *)cot->pages[i].entries + (*k)++;
         if (page->key > TOMBSTONE && page->card == card && page->small) number = page->key - 2;
     }
-    unlock(&pages[i].lock);
+    unlock(&cot->pages[i].lock);
     return number;
 }
 
@@ -263,7 +242,7 @@ bool cot_pages_have_gap(uint32_t card, uint64_t bytes, uint64_t granule) {
     uint64_t units = (bytes + UNIT - 1) / UNIT, number;
     bool found = false;
     lock(&gap_lock);
-    for (unsigned i = 0; i < SHARDS && !found; i++) {
+    for (unsigned i = 0; i < COT_SHARDS && !found; i++) {
         for (uint32_t k = 0; !found && (number = next_page(i, &k, card));) found = page_has_gap(number, granule, units);
     }
     unlock(&gap_lock);

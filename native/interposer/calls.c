@@ -1,0 +1,149 @@
+/* The functions behind the entry points that an engine serves: each goes in by the table of the engine that works, and
+ * comes out again. An engine is unloaded only when nobody can be in it any more, so each thread writes down, in a lane
+ * of its own, that it is inside: two plain additions and no locked instruction. Whoever replaces an engine makes all
+ * threads pass a barrier first (membarrier); after that, a thread that is not seen inside will meet the new engine.
+ *
+ * A thread that leaves a call by longjmp stays inside for ever: the engine then stays loaded, which is safe. So it is
+ * in forked children, whose lanes the kernel has zeroed. */
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "entry.h"
+
+static_assert(sizeof(struct entry_lane) == 64, "each thread writes to a cache line of its own");
+
+static _Thread_local struct {
+    struct cot_thread engine;
+    struct entry_lane *lane;
+} own;
+
+ptrdiff_t entry_thread_offset(void) {
+    return (char *)&own.engine - (char *)__builtin_thread_pointer();
+}
+
+/* ---- lanes ---- */
+
+struct lanes {
+    struct lanes *next;
+    uint32_t count;
+    volatile uint32_t alive; /* 0 in forked children */
+    uint64_t padding[6];
+    struct entry_lane lane[];
+};
+#define FIRST_BYTES 4096u
+
+static _Atomic(struct lanes *) all;
+static _Atomic bool blind; /* some thread found no lane: nobody can tell any more who is inside */
+static struct entry_lane shared;
+
+static bool is_gone(uint32_t thread) {
+    return syscall(SYS_kill, thread, 0) != 0 && errno == ESRCH;
+}
+
+static struct entry_lane *claim(struct lanes *from, uint32_t self) {
+    for (struct lanes *some = from; some; some = some->next) {
+        for (uint32_t i = 0; i < some->count; i++) {
+            uint32_t nobody = 0;
+            if (atomic_load_explicit(&some->lane[i].owner, memory_order_relaxed) == 0 &&
+                atomic_compare_exchange_strong(&some->lane[i].owner, &nobody, self)) {
+                atomic_store(&some->lane[i].depth, 0); /* what a dead thread left */
+                return &some->lane[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Frees the lanes of the dead; true if that was a fair part of all. A thread of our own number is one of them. */
+static bool clear(struct lanes *from, uint32_t self) {
+    uint32_t cleared = 0, count = 0;
+    for (struct lanes *some = from; some; some = some->next) {
+        count += some->count;
+        for (uint32_t i = 0; i < some->count; i++) {
+            uint32_t owner = atomic_load(&some->lane[i].owner);
+            if (owner && (owner == self || is_gone(owner)))
+                cleared += atomic_compare_exchange_strong(&some->lane[i].owner, &owner, 0);
+        }
+    }
+    return cleared > count / 4;
+}
+
+static struct lanes *make_lanes(size_t bytes) {
+    struct lanes *more = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (more == MAP_FAILED) return NULL;
+    more->count = (uint32_t)((bytes - sizeof *more) / sizeof *more->lane);
+    more->alive = madvise(more, bytes, MADV_WIPEONFORK) == 0;
+    return more;
+}
+
+/* Lock-free: it may run in the child of a process in which another thread was just doing it. */
+static struct entry_lane *take_lane(void) {
+    uint32_t self = (uint32_t)syscall(SYS_gettid);
+    for (;;) {
+        struct lanes *first = atomic_load(&all);
+        struct entry_lane *lane = claim(first, self);
+        if (!lane && clear(first, self)) lane = claim(first, self);
+        if (lane) return own.lane = lane;
+        size_t bytes = first ? (sizeof *first + first->count * sizeof *first->lane) * 2 : FIRST_BYTES;
+        struct lanes *more = make_lanes(bytes);
+        if (!more) break;
+        more->next = first;
+        if (!atomic_compare_exchange_strong(&all, &first, more)) munmap(more, bytes);
+    }
+    atomic_store(&blind, true);
+    return own.lane = &shared;
+}
+
+bool entry_all_out_since(uint32_t aside_at, uint32_t now) {
+    bool out = !atomic_load(&blind);
+    for (struct lanes *some = atomic_load(&all); some; some = some->next) {
+        if (!some->alive) out = false;
+        for (uint32_t i = 0; i < some->count; i++) {
+            struct entry_lane *lane = &some->lane[i];
+            uint32_t owner = atomic_load(&lane->owner);
+            if (owner == 0) continue;
+            uint32_t depth = atomic_load_explicit(&lane->depth, memory_order_acquire);
+            uint64_t passes = atomic_load_explicit(&lane->passes, memory_order_acquire);
+            if (depth == 0 || is_gone(owner)) lane->outside_at = now;
+            else if (passes != lane->seen_passes && lane->seen_at > lane->outside_at) lane->outside_at = lane->seen_at;
+            lane->seen_passes = passes;
+            lane->seen_at = now;
+            if (lane->outside_at < aside_at) out = false;
+        }
+    }
+    return out;
+}
+
+/* ---- calls ---- */
+
+/* About ten instructions more than a jump. */
+static inline __attribute__((always_inline)) uint64_t through(unsigned which, uint64_t a, uint64_t b, uint64_t c,
+                                                              uint64_t d, uint64_t e, uint64_t f) {
+    struct entry_lane *lane = own.lane;
+    uint64_t answer;
+    if (__builtin_expect(!lane, 0)) lane = take_lane();
+    uint32_t depth = atomic_load_explicit(&lane->depth, memory_order_relaxed);
+    if (__builtin_expect(atomic_load_explicit(&entry_working.attention, memory_order_relaxed), 0) &&
+        (depth == 0 || lane == &shared) && !entry_attend(&answer))
+        return answer;
+    atomic_store_explicit(&lane->depth, depth + 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* the processor's half of it is membarrier's */
+    const struct entry_engine *engine = atomic_load_explicit(&entry_working.engine, memory_order_acquire);
+    answer = engine->serve[which](a, b, c, d, e, f);
+    if (depth == 0) {
+        uint64_t passes = atomic_load_explicit(&lane->passes, memory_order_relaxed);
+        atomic_store_explicit(&lane->passes, passes + 1, memory_order_release);
+    }
+    atomic_store_explicit(&lane->depth, depth, memory_order_release);
+    return answer;
+}
+
+#define SERVE(symbol)                                                                                 \
+    uint64_t entry_##symbol(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) { \
+        return through(ENTRY_AT_##symbol, a, b, c, d, e, f);                                          \
+    }
+#define SERVE_ROW(index, symbol) SERVE(symbol)
+COT_CUDA_SERVED(SERVE_ROW)
+ENTRY_DIVERTED(SERVE)

@@ -1,0 +1,37 @@
+/* The engine's own beginning: where the process keeps the state, and what the entry does for it. Everything static in
+ * an engine is a cache that another one can do without. */
+#include "../engine.h"
+
+#include "cot.h"
+
+struct cot_state *cot;
+const struct cot_services *cot_services;
+ptrdiff_t cot_thread_offset;
+_Atomic(void *) cot_real_known[COT_CUDA_COUNT];
+
+static const char *const NAMES[] = {
+#define NAME(index, symbol, verb, group) #symbol,
+    COT_CUDA_ROWS(NAME)
+#undef NAME
+};
+
+bool cot_start(const struct cot_services *services) {
+    cot_services = services;
+    cot_thread_offset = services->thread;
+    cot = services->state;
+    return true;
+}
+
+void *cot_look_for_real(uint32_t index) {
+    void *address = cot_services->real(NAMES[index]);
+    if (address) atomic_store_explicit(&cot_real_known[index], address, memory_order_release);
+    return address;
+}
+
+void *cot_driver(const char *name) {
+    return cot_services->real(name);
+}
+
+int cot_missing(void) {
+    return cot_services->missing();
+}

@@ -1,0 +1,15 @@
+/* One engine's file: found by its number, looked at before it is loaded, checked before it is let in. */
+#pragma once
+
+#include "engine.h"
+
+struct engine_file {
+    const struct cot_engine *itself;
+    void *handle;
+};
+
+/* Opens FOLDER/libcotenant-engine.NUMBER.so; on failure `why` says what was wrong, and nothing stays open. */
+bool engine_file_open(const char *folder, uint32_t number, struct engine_file *file, char *why, size_t size);
+/* Can it work on this state, with these services? Else `why` says why not. */
+bool engine_file_fits(const struct cot_engine *engine, uint32_t number, const struct cot_services *services, char *why,
+                      size_t size);

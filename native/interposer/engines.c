@@ -1,0 +1,254 @@
+/* Which engine works: the first one, loaded when the first entry point that it serves is called; then whichever the
+ * limits page names. An engine that cannot be loaded, or does not fit, leaves the one that works where it is, with one
+ * line on standard error; without any engine the GPU stays closed.
+ *
+ * Nothing here waits and nothing is locked across a call: of several threads one attends, the others go on. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine_file.h"
+#include "entry.h"
+
+#define MOST_ENGINES 8 /* loaded at the same time */
+#define FIRST_LOOK_NS 1000000ull
+#define LAST_LOOK_NS 1000000000ull
+#define FOR_GOOD UINT32_MAX /* of an engine put aside: it stays loaded */
+
+struct entry_working entry_working = {.attention = true};
+
+static union {
+    struct cot_state state;
+    char room[COT_STATE_ROOM];
+} kept = {.state = {.layout = COT_STATE_LAYOUT, .bytes = COT_STATE_ROOM}};
+
+static struct entry_engine engines[MOST_ENGINES];
+static _Atomic bool attending;      /* by the one thread that is changing anything but the first engine */
+static _Atomic bool closed;         /* no first engine could be had; it is not tried again */
+static _Atomic uint32_t asked;      /* the number that the page names */
+static _Atomic uint32_t considered; /* what it named when that was last looked at */
+static uint32_t switches;
+static _Atomic uint64_t next_look_ns; /* for whether old engines can be let go */
+static uint64_t pause_ns;
+
+static const char *const SERVED[] = {
+#define NAME_ROW(index, symbol) #symbol,
+    COT_CUDA_SERVED(NAME_ROW)
+#undef NAME_ROW
+#define NAME(symbol) #symbol,
+        ENTRY_DIVERTED(NAME)
+#undef NAME
+};
+static_assert(sizeof SERVED / sizeof *SERVED == ENTRY_SERVED, "a name for each");
+
+/* ---- what engines are given ---- */
+
+static bool has_driver(void) {
+    return shim_real_library() != NULL;
+}
+
+static void divert(const char *name) {
+#define DIVERT(symbol) \
+    if (!strcmp(name, #symbol)) shim_divert(name, (void *)entry_##symbol);
+    ENTRY_DIVERTED(DIVERT)
+#undef DIVERT
+}
+
+static void want(uint32_t number) {
+    if (atomic_load_explicit(&asked, memory_order_relaxed) == number) return;
+    atomic_store(&asked, number);
+    atomic_store(&entry_working.attention, true);
+}
+
+static struct cot_services services = {
+    .bytes = sizeof services,
+    .state = &kept.state,
+    .thread_bytes = sizeof(struct cot_thread),
+    .has_driver = has_driver,
+    .real = entry_driver,
+    .missing = shim_missing,
+    .folder = shim_own_folder,
+    .divert = divert,
+    .watch = entry_watch,
+    .wanted = want,
+};
+
+/* ---- loading ---- */
+
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
+    char text[PATH_MAX + 512];
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    if (length > 0) (void)!write(STDERR_FILENO, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+}
+
+static void let_go(struct entry_engine *engine) {
+    cot_dlclose(engine->handle);
+    engine->itself = NULL;
+    engine->aside_at = 0;
+    atomic_store(&engine->taken, false);
+}
+
+static const char *fill(struct entry_engine *engine) {
+    for (unsigned i = 0; i < ENTRY_SERVED; i++) {
+        engine->serve[i] = NULL;
+        for (uint32_t k = 0; k < engine->itself->served_count; k++) {
+            if (!strcmp(engine->itself->served[k].name, SERVED[i]))
+                engine->serve[i] = (entry_function *)engine->itself->served[k].function;
+        }
+        if (!engine->serve[i]) return SERVED[i];
+    }
+    return NULL;
+}
+
+/* The engine of that number, ready to work, or NULL. */
+static struct entry_engine *load(const char *folder, uint32_t number, char *why, size_t size) {
+    struct engine_file file;
+    struct entry_engine *engine = NULL;
+    for (int i = 0; i < MOST_ENGINES && !engine; i++) {
+        if (!atomic_exchange(&engines[i].taken, true)) engine = &engines[i];
+    }
+    if (!engine) {
+        snprintf(why, size, "%d older ones are still in use", MOST_ENGINES - 1);
+        return NULL;
+    }
+    if (!engine_file_open(folder, number, &file, why, size)) {
+        atomic_store(&engine->taken, false);
+        return NULL;
+    }
+    engine->itself = file.itself;
+    engine->handle = file.handle;
+    engine->aside_at = 0;
+    bool fits = engine_file_fits(file.itself, number, &services, why, size);
+    const char *lacks = fits ? fill(engine) : NULL;
+    if (lacks) snprintf(why, size, "it does not serve %s", lacks);
+    if (fits && !lacks && file.itself->start(&services)) return engine;
+    if (fits && !lacks) snprintf(why, size, "it cannot start here");
+    let_go(engine);
+    return NULL;
+}
+
+/* What the page in that folder names; 0 where it cannot be read, which the engine finds out for itself. */
+static uint32_t named_by_page(const char *folder) {
+    char path[PATH_MAX];
+    struct cot_page_header header = {0};
+    if (snprintf(path, sizeof path, "%s/limits", folder) >= (int)sizeof path) return 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool read = fd >= 0 && pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header;
+    if (fd >= 0) close(fd);
+    return read && header.magic == COT_PAGE_MAGIC ? header.engine : 0;
+}
+
+/* Racing threads each load it, and one of them wins. */
+static bool load_first(void) {
+    char folder[PATH_MAX] = "", why[PATH_MAX + 256] = "this library cannot tell where it lies";
+    struct entry_engine *engine = NULL;
+    services.thread = entry_thread_offset();
+    bool placed = shim_own_folder(folder, sizeof folder);
+    uint32_t named = placed ? named_by_page(folder) : 0, number = named ? named : COT_ENGINE_NUMBER;
+    if (placed) engine = load(folder, number, why, sizeof why);
+    uint32_t refused = placed && !engine && number != COT_ENGINE_NUMBER ? number : 0;
+    if (refused) {
+        say("cotenant: engine %u cannot work here, so this process begins with engine %u: %s\n", refused,
+            COT_ENGINE_NUMBER, why);
+        engine = load(folder, COT_ENGINE_NUMBER, why, sizeof why);
+    }
+    if (!engine) {
+        if (!atomic_exchange(&closed, true))
+            say("cotenant: no engine can work here, so the GPU stays closed: %s\n", why);
+        return false;
+    }
+    atomic_store(&asked, named);
+    atomic_store(&considered, named);
+    atomic_store(&kept.state.engine, engine->itself->number);
+    atomic_store(&kept.state.engine_refused, refused);
+    const struct entry_engine *none = NULL;
+    if (!atomic_compare_exchange_strong(&entry_working.engine, &none, engine)) let_go(engine);
+    return true;
+}
+
+/* ---- replacing ---- */
+
+/* After it every thread that was on its way by the old engine's table is seen to be inside. False: nobody can tell. */
+static bool all_pass_a_barrier(void) {
+    enum { EXPEDITED = 1 << 3, REGISTER_EXPEDITED = 1 << 4 }; /* membarrier(2) */
+    return syscall(SYS_membarrier, REGISTER_EXPEDITED, 0) == 0 && syscall(SYS_membarrier, EXPEDITED, 0) == 0;
+}
+
+static struct entry_engine *loaded(uint32_t number) {
+    for (int i = 0; i < MOST_ENGINES; i++) {
+        if (engines[i].aside_at && engines[i].itself->number == number) return &engines[i];
+    }
+    return NULL;
+}
+
+static void replace(uint32_t named) {
+    char folder[PATH_MAX], why[PATH_MAX + 256] = "this library cannot tell where it lies";
+    struct entry_engine *old = (struct entry_engine *)atomic_load(&entry_working.engine), *next = old;
+    uint32_t number = named ? named : COT_ENGINE_NUMBER;
+    atomic_store(&considered, named);
+    if (old->itself->number != number && !(next = loaded(number)) && shim_own_folder(folder, sizeof folder))
+        next = load(folder, number, why, sizeof why);
+    atomic_store(&kept.state.engine_refused, next ? 0 : number);
+    if (!next) {
+        say("cotenant: engine %u cannot work here, so engine %u goes on: %s\n", number, old->itself->number, why);
+    } else if (next != old) {
+        next->aside_at = 0;
+        atomic_store(&kept.state.engine, number);
+        atomic_store(&entry_working.engine, next);
+        old->aside_at = ++switches;
+        if (!all_pass_a_barrier()) old->aside_at = FOR_GOOD;
+        atomic_store(&next_look_ns, 0);
+        pause_ns = FIRST_LOOK_NS;
+    }
+    (next ? next : old)->itself->note();
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Unloads what nobody is in any more. True: some are left to look at again. */
+static bool let_old_ones_go(void) {
+    bool left = false;
+    for (int i = 0; i < MOST_ENGINES; i++) {
+        uint32_t aside_at = engines[i].aside_at;
+        if (aside_at == 0 || aside_at == FOR_GOOD) continue;
+        if (entry_all_out_since(aside_at, switches)) let_go(&engines[i]);
+        else left = true;
+    }
+    return left;
+}
+
+bool entry_attend(uint64_t *answer) {
+    int error = errno;
+    if (!atomic_load(&entry_working.engine)) {
+        *answer = has_driver() ? ABI_ERROR_NOT_PERMITTED : (uint64_t)shim_missing();
+        if (!has_driver() || atomic_load(&closed) || !load_first()) return false;
+    }
+    if (now_ns() >= atomic_load_explicit(&next_look_ns, memory_order_relaxed) || asked != considered) {
+        if (!atomic_exchange(&attending, true)) {
+            atomic_store(&entry_working.attention, false);
+            uint32_t named = atomic_load(&asked);
+            if (named != atomic_load(&considered)) replace(named);
+            if (let_old_ones_go()) {
+                atomic_store(&next_look_ns, now_ns() + pause_ns);
+                pause_ns = pause_ns < LAST_LOOK_NS ? pause_ns * 2 : LAST_LOOK_NS;
+                atomic_store(&entry_working.attention, true);
+            }
+            atomic_store(&attending, false);
+        }
+    }
+    errno = error;
+    return true;
+}
