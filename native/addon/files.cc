@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <string>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -82,8 +83,9 @@ bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_p
     return true;
 }
 
-// writePage(fd, {slots, isolateMemory, generation, cards}): gives the file its size and writes header and cards. For a
-// page that is in use, `slots` and the number of cards must be what they were.
+// writePage(fd, {slots, isolateMemory, engine, cards}): gives the file its size and writes header and cards. For a
+// page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for processes have
+// it mapped, and one of a version that is not known here is left as it is.
 Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const Napi::Object spec = info[1].As<Napi::Object>();
@@ -105,9 +107,20 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     }
     cot_page_header old{};
     if (pread(fd, &old, sizeof old, 0) != static_cast<ssize_t>(sizeof old)) return fail(info.Env(), "limits page");
+    const bool is_kept = old.magic == COT_PAGE_MAGIC;
+    if (is_kept && (!cot_page_known(old.version) || !cot_ledger_known(cot_ledger_version(&old)))) {
+        const std::string text = "limits page: another agent wrote it, of version " + std::to_string(old.version) +
+                                 " with a ledger of version " + std::to_string(cot_ledger_version(&old)) +
+                                 "; this one knows pages up to " + std::to_string(COT_PAGE_VERSION) +
+                                 " and ledgers up to " + std::to_string(COT_LEDGER_VERSION);
+        Napi::Error::New(info.Env(), text).ThrowAsJavaScriptException();
+        return info.Env().Undefined();
+    }
     cot_page_header header{};
     header.magic = COT_PAGE_MAGIC;
-    header.version = COT_PAGE_VERSION;
+    header.version = is_kept ? old.version : COT_PAGE_VERSION;
+    header.ledger_version = is_kept ? old.ledger_version : COT_LEDGER_VERSION;
+    header.engine = static_cast<uint32_t>(number(spec, "engine"));
     header.bytes = static_cast<uint32_t>(bytes);
     header.card_count = cards.Length();
     header.slot_count = static_cast<uint32_t>(slots);
@@ -211,6 +224,9 @@ Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
         std::memset(totals, 0, sizeof totals);
     const Napi::Value made = InitLedger(info);
     if (info.Env().IsExceptionPending()) return made;
+    const bool is_kept = before.magic == COT_LEDGER_MAGIC && cot_ledger_known(before.version);
+    if (is_kept && !write_at(fd, &before.version, sizeof before.version, offsetof(cot_ledger_header, version)))
+        return fail(info.Env(), "ledger");
     if (!write_at(fd, totals, size, sizeof(cot_ledger_header)) ||
         !write_at(fd, &before.unknown, sizeof before.unknown, offsetof(cot_ledger_header, unknown)))
         return fail(info.Env(), "ledger");
@@ -316,7 +332,7 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     }
     const bool all_told = find_locked(fd, used, locked);
     out.Set("whole", Napi::Boolean::New(env, got == bytes && header.magic == COT_LEDGER_MAGIC &&
-                                                 header.version == COT_LEDGER_VERSION && all_told));
+                                                 cot_ledger_known(header.version) && all_told));
     Napi::Array denied = Napi::Array::New(env, cards);
     for (uint32_t card = 0; card < cards; card++) {
         cot_ledger_total total;
@@ -337,6 +353,8 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         entry.Set("pid", Napi::Number::New(env, slot.pid));
         entry.Set("startTicks", bytes_value(env, slot.start_ticks));
         entry.Set("pidNamespace", bytes_value(env, slot.pid_namespace));
+        entry.Set("engine", Napi::Number::New(env, slot.engine));
+        entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
         entry.Set("locked", Napi::Boolean::New(env, locked[i]));
         Napi::Array rows = Napi::Array::New(env, cards);
         for (uint32_t card = 0; card < cards; card++) {

@@ -17,7 +17,11 @@
 #include "page.h"
 
 #define COT_LEDGER_MAGIC 0x00315245474c5443ull
+#ifndef COT_LEDGER_VERSION
 #define COT_LEDGER_VERSION 1u
+#endif
+#define COT_LEDGER_OLDEST \
+    1u /* as of the page; the rules above are part of the version, for all processes follow them */
 
 struct cot_ledger_header {
     uint64_t magic;
@@ -63,6 +67,10 @@ struct cot_slot_card {
 
 static inline uint32_t cot_ledger_version(const struct cot_page_header *page) {
     return page->ledger_version ? page->ledger_version : 1;
+}
+
+static inline bool cot_ledger_known(uint32_t version) {
+    return version >= COT_LEDGER_OLDEST && version <= COT_LEDGER_VERSION;
 }
 
 static_assert(sizeof(struct cot_ledger_header) == 64, "ledger header");

@@ -4,14 +4,25 @@
  *
  * Rules of change: the file never changes its size and is rewritten in place. A card entry and a feedback entry end in
  * a check word over their own bytes; a reader that finds it wrong has caught a write half done and reads again. The
- * gate words are single words. Little-endian, 8-byte aligned, no pointers. */
+ * gate words are single words. Little-endian, 8-byte aligned, no pointers.
+ *
+ * What a field means, where it lies and how it is written belongs to the version: what changes that raises it. A field
+ * may be taken out of `reserved` without that if 0 means what it meant before, for who does not know the field writes
+ * 0, and if all is well while others do not read it. `magic`, `version` and `engine` stay where they are for ever: they
+ * are read before the version is known. */
 #pragma once
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define COT_PAGE_MAGIC 0x00314547415f5443ull /* "CT_PAGE1" read as bytes CT_AGE1 */
+#ifndef COT_PAGE_VERSION                     /* tests build what comes next */
 #define COT_PAGE_VERSION 1u
+#endif
+#ifndef COT_PAGE_OLDEST
+#define COT_PAGE_OLDEST 1u /* versions from here on are read, and kept by who rewrites a page */
+#endif
 #define COT_MAX_CARDS 16u
 #define COT_MAX_SLOTS 4096u
 
@@ -67,6 +78,10 @@ struct cot_page {
     struct cot_page_card cards[COT_MAX_CARDS];
     struct cot_page_feedback feedback[]; /* [slot_count][card_count] */
 };
+
+static inline bool cot_page_known(uint32_t version) {
+    return version >= COT_PAGE_OLDEST && version <= COT_PAGE_VERSION;
+}
 
 static_assert(sizeof(struct cot_page_header) == 64, "page header");
 static_assert(sizeof(struct cot_page_card) == 128, "page card");

@@ -16,7 +16,9 @@
 #include "../abi/cuda.h"
 #include "../format/page.h"
 
+#ifndef COT_STATE_LAYOUT /* tests build another one */
 #define COT_STATE_LAYOUT 1u
+#endif
 #define COT_STATE_ROOM (1u << 20) /* what the process has for it; later engines may append */
 
 /* ---- the page, the ledger, this process's slot (attach.c) ---- */

@@ -28,6 +28,10 @@ export type LedgerSlot = {
   readonly pid: number;
   readonly startTicks: number;
   readonly pidNamespace: number;
+  /** The number of the engine that it runs; 0: it does not tell. */
+  readonly engine: number;
+  /** Of the one that its page named and that it could not run; 0: none. */
+  readonly engineRefused: number;
   /** Its process, or a relative that took over its lock, lives. */
   readonly locked: boolean;
   readonly cards: readonly LedgerRow[];
@@ -67,7 +71,11 @@ export type ProcessFacts = {
 };
 
 export type Native = {
-  writePage(fd: number, page: { slots: number; isolateMemory: boolean; cards: readonly PageCard[] }): number;
+  /** `engine`: the number of the one that processes shall run; 0 or absent: that of their object. */
+  writePage(
+    fd: number,
+    page: { slots: number; isolateMemory: boolean; engine?: number; cards: readonly PageCard[] },
+  ): number;
   touchPage(fd: number, gateClosed: boolean): void;
   writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;
   initLedger(fd: number, slots: number, cardCount: number): void;

@@ -54,9 +54,9 @@ static abi_result map_page(const char *folder) {
     struct cot_page_header header = {0};
     if (cot_fstat(fd, &info) != 0 || pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
         result = refuse("cannot read", path, errno);
-    } else if (header.magic != COT_PAGE_MAGIC || header.version != COT_PAGE_VERSION) {
+    } else if (header.magic != COT_PAGE_MAGIC || !cot_page_known(header.version)) {
         result = refuse("not a limits page of a version known here:", path, 0);
-    } else if (cot_ledger_version(&header) != COT_LEDGER_VERSION) {
+    } else if (!cot_ledger_known(cot_ledger_version(&header))) {
         result = refuse("not a ledger of a version known here, says", path, 0);
     } else if (header.card_count > COT_MAX_CARDS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
                (uint64_t)info.st_size < cot_page_bytes(header.slot_count, header.card_count)) {

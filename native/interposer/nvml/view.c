@@ -40,7 +40,9 @@ static void join(void) {
     if (!shim_own_folder(folder, sizeof folder)) return;
     int page_fd;
     const struct cot_page *limits = map_file(folder, "limits", sizeof *limits, &page_fd);
-    if (!limits || limits->header.magic != COT_PAGE_MAGIC || limits->header.version != COT_PAGE_VERSION) return;
+    if (!limits || limits->header.magic != COT_PAGE_MAGIC || !cot_page_known(limits->header.version) ||
+        !cot_ledger_known(cot_ledger_version(&limits->header)))
+        return;
     card_count = limits->header.card_count;
     slot_count = limits->header.slot_count;
     if (card_count > COT_MAX_CARDS || slot_count == 0 || slot_count > COT_MAX_SLOTS) return;
