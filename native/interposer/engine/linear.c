@@ -48,8 +48,12 @@ static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint6
     if (charge > ticket->reserved) {
         uint64_t more = charge - ticket->reserved;
         if (ticket->gap || !cot_reserve(ticket->card, more)) {
-            cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
+            uint64_t gone = cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
+            /* Other threads' requests may lie there by now, and have found it paid; or lay there and have left the last
+             * page to this one. */
+            if (gone < charge) cot_charge(ticket->card, charge - gone);
             CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
+            if (gone > charge) cot_release(ticket->card, gone - charge);
             cot_rollback(ticket->card, ticket->reserved);
             cot_deny(ticket->card);
             return ABI_ERROR_OUT_OF_MEMORY;
