@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { arm64Reason, EMULATED_BUILD } from './support/arm64.ts';
 import { type Sanitizing, sanitizing } from './support/sanitizers.ts';
 
 type Layer = {
@@ -15,6 +16,9 @@ type Layer = {
   /** Where its files are not test/NAME. */
   patterns?: string[];
   sanitize?: () => Sanitizing;
+  environment?: Readonly<Record<string, string>>;
+  /** Why none of its tests can run here, once it is prepared. */
+  missing?: () => string | undefined;
 };
 type Count = { passed: number; failed: number; skipped: string[] };
 
@@ -46,6 +50,16 @@ const LAYERS: Layer[] = [
     ],
     sanitize: sanitizing,
   },
+  {
+    name: 'arm64',
+    prepare: [make, [...make, 'tests'], ['node', 'test/arm64/prepare.ts']],
+    concurrency: 1,
+    budgetMinutes: 2,
+    // What is in assembly or else another for each machine, and what fork, threads and look-ups make of it.
+    patterns: ['arguments', 'conformance', 'routes', 'lives', 'mounted'].map((name) => `test/native/${name}.test.ts`),
+    environment: { COTENANT_BUILD: EMULATED_BUILD, COTENANT_EMULATED: '1' },
+    missing: arm64Reason,
+  },
   { name: 'integration', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
   { name: 'cluster', prepare: [['node', 'test/cluster/prepare.ts']], concurrency: 1, budgetMinutes: 20 },
   {
@@ -73,6 +87,8 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
       return { ...count, failed: 1 };
     }
   }
+  const missing = layer.missing?.();
+  if (missing !== undefined) return { ...count, skipped: [`all of ${layer.name} (${missing})`] };
   const patterns = match.length > 0 ? match : (layer.patterns ?? [`test/${layer.name}/**/*.test.ts`]);
   const sanitizers = layer.sanitize?.();
   if (sanitizers) {
@@ -82,7 +98,7 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
     for (const [name, value] of Object.entries(sanitizers.env)) console.log(`# ${name}=${value}`);
   }
   const args = ['--tap', `--concurrency=${layer.concurrency}`, ...patterns];
-  const env = { ...process.env, ...sanitizers?.env };
+  const env = { ...process.env, ...layer.environment, ...sanitizers?.env };
   const child = spawn('ava', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] });
   let planned = false;
   for await (const line of createInterface({ input: child.stdout })) {

@@ -11,14 +11,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* glibc 2.34 gave what it moved out of libdl.so.2 a version of its own. Other machines begin with the newer names. */
-#if defined(__GLIBC__) && defined(__x86_64__)
+/* glibc 2.34 gave what it moved out of libdl.so.2 a version of its own; before, it had those that its machine began
+ * with or, where it came later, its own. */
+#if defined(__GLIBC__)
 #define COT_AS_OF(name, version) __asm__(".symver " #name ", " #name "@GLIBC_" version);
-COT_AS_OF(dladdr, "2.2.5")
-COT_AS_OF(dladdr1, "2.3.3")
-COT_AS_OF(dlclose, "2.2.5")
-COT_AS_OF(dlinfo, "2.3.3")
-COT_AS_OF(dlopen, "2.2.5")
+#if defined(__x86_64__)
+#define COT_OLD "2.2.5"
+#define COT_LATER "2.3.3"
+#elif defined(__aarch64__)
+#define COT_OLD "2.17"
+#define COT_LATER "2.17"
+#else
+#error "which versions has glibc here?"
+#endif
+COT_AS_OF(dladdr, COT_OLD)
+COT_AS_OF(dladdr1, COT_LATER)
+COT_AS_OF(dlclose, COT_OLD)
+COT_AS_OF(dlinfo, COT_LATER)
+COT_AS_OF(dlopen, COT_OLD)
+#undef COT_OLD
+#undef COT_LATER
 #undef COT_AS_OF
 #endif
 

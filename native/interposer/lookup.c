@@ -43,6 +43,7 @@ SHIM_EARLY __attribute__((used)) struct route cot_route_dlsym(void *handle, cons
     return route;
 }
 
+#if defined(__x86_64__)
 __asm__(".text\n"
         ".globl dlsym\n"
         ".type dlsym, @function\n"
@@ -70,6 +71,39 @@ __asm__(".text\n"
         "1:  jmp *%rdx\n"
         "    .cfi_endproc\n"
         "    .size dlsym, .-dlsym\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, %function\n"
+        ".p2align 4\n"
+        "dlsym:\n"
+        "    .cfi_startproc\n"
+        "    hint #34\n" /* bti c */
+        "    mov x2, x30\n"
+        "    hint #25\n" /* paciasp */
+        "    .cfi_negate_ra_state\n"
+        "    stp x29, x30, [sp, #-32]!\n"
+        "    .cfi_def_cfa_offset 32\n"
+        "    .cfi_offset 29, -32\n"
+        "    .cfi_offset 30, -24\n"
+        "    mov x29, sp\n"
+        "    stp x0, x1, [sp, #16]\n"
+        "    bl cot_route_dlsym\n"
+        "    mov x16, x1\n"
+        "    cbz x16, 1f\n"
+        "    ldp x0, x1, [sp, #16]\n"
+        "1:  ldp x29, x30, [sp], #32\n"
+        "    .cfi_restore 30\n"
+        "    .cfi_restore 29\n"
+        "    .cfi_def_cfa_offset 0\n"
+        "    hint #29\n" /* autiasp */
+        "    .cfi_negate_ra_state\n"
+        "    cbnz x16, 2f\n"
+        "    ret\n"
+        "2:  br x16\n"
+        "    .cfi_endproc\n"
+        "    .size dlsym, .-dlsym\n");
+#endif
 
 /* Drivers version no symbol, so a versioned question about one of their names fails as it should; it is asked of libc
  * from here, which only differs for the pseudo handles, and those find names of libc's own the same way. */

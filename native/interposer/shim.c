@@ -41,7 +41,7 @@ static void *resolve_spare(uint32_t spare) {
 }
 
 void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
-    shim_real_library_for((const void *)stack[-1]); /* below the arguments lies where the call returns to */
+    shim_real_library_for(shim_caller(registers, stack));
     bool spare = index >= shim_entry_count;
     /* Wrappers know what to say without a real library. */
     void *address = spare || shim_is_aside() ? NULL : shim_entries[index].wrapper;

@@ -81,7 +81,21 @@ void shim_unknown(void);
 /* dlsym, dlvsym and their kin for one library's names: true when *answer is decided here, false: ask libc. */
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer);
 
-/* Called by the assembly. */
+/* Called by the assembly: `registers` are those that carry arguments, `stack` the arguments beyond them. */
+#if defined(__aarch64__)
+#define SHIM_REGISTER_ARGUMENTS 8
+static inline const void *shim_caller(const uint64_t *registers, const uint64_t *stack) {
+    return (const void *)registers[9];
+}
+#else
+#define SHIM_REGISTER_ARGUMENTS 6
+static inline const void *shim_caller(const uint64_t *registers, const uint64_t *stack) {
+    return (const void *)stack[-1]; /* below the arguments lies where the call returns to */
+}
+#endif
+static inline uint64_t shim_argument(const uint64_t *registers, const uint64_t *stack, unsigned index) {
+    return index < SHIM_REGISTER_ARGUMENTS ? registers[index] : stack[index - SHIM_REGISTER_ARGUMENTS];
+}
 void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack);
 void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack);
 

@@ -64,14 +64,14 @@ static bool starts_with(const char *text, const char *start) {
 /* Where each launch form carries its stream: in a register, on the stack, or in a structure. */
 static abi_stream stream_of(const char *name, const uint64_t *registers, const uint64_t *stack) {
     if (starts_with(name, "cuLaunchKernelEx")) {
-        const abi_launch_config *config = (const abi_launch_config *)registers[0];
+        const abi_launch_config *config = (const abi_launch_config *)shim_argument(registers, stack, 0);
         return config ? config->stream : NULL;
     }
     if (starts_with(name, "cuLaunchCooperativeKernelMultiDevice")) return NULL;
     if (starts_with(name, "cuLaunchKernel") || starts_with(name, "cuLaunchCooperativeKernel"))
-        return (abi_stream)stack[2]; /* ninth */
-    if (starts_with(name, "cuLaunchGridAsync")) return (abi_stream)registers[3];
-    if (starts_with(name, "cuGraphLaunch")) return (abi_stream)registers[1];
+        return (abi_stream)shim_argument(registers, stack, 8);
+    if (starts_with(name, "cuLaunchGridAsync")) return (abi_stream)shim_argument(registers, stack, 3);
+    if (starts_with(name, "cuGraphLaunch")) return (abi_stream)shim_argument(registers, stack, 1);
     return NULL;
 }
 

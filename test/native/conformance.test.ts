@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { joinVerbs, parseFacts, parseVerbs, readSources, versionText } from '../../native/abi/generate.ts';
 import { MIB, makeGrant, mountOver } from '../support/grant.ts';
-import { BUILD, environment, INTERPOSER, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, EMULATED, environment, INTERPOSER, startNode, temporaryFolder } from '../support/node.ts';
 
 const sources = readSources();
 const facts = parseFacts(sources.cudaFacts);
@@ -16,6 +16,8 @@ const since = new Map(facts.rows.map((row) => [row.symbol, row.version]));
 const NEWER = parseFacts(sources.newerFacts).symbols;
 /** Names that the program asks for beyond the table, and that no driver has. */
 const STRANGERS = 4;
+/** Under emulation, where look-ups take long, the driver that is asked in one way less: assembly and tables are tested. */
+const VERSIONS = EMULATED ? [11_080] : [11_080, 12_040, 12_080, 13_000, 14_000];
 
 type Count = { ours: number; driver: number; absent: number; pretended: number; missing: number; wrong: number };
 
@@ -50,7 +52,7 @@ const OPENED = ['unversioned-name', 'absolute-path'];
 const EXPORTS = ['dlsym-by-dlvsym', 'dlsym-of-libc', 'own-elf-walk'];
 const ADDRESSES = ['get-proc-address-v1', 'get-proc-address', 'get-proc-address-twice'];
 
-for (const cuda of [11_080, 12_040, 12_080, 13_000, 14_000]) {
+for (const cuda of VERSIONS) {
   test(`preloaded, on a driver of CUDA ${versionText(cuda)}: every entry point by every way is ours, the driver's or absent as the table says`, async (t) => {
     const node = await startNode(t, '--card', 't4', '--cuda', String(cuda));
     const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
@@ -81,7 +83,7 @@ for (const cuda of [11_080, 12_040, 12_080, 13_000, 14_000]) {
   });
 }
 
-for (const cuda of [11_080, 12_040, 12_080, 13_000, 14_000]) {
+for (const cuda of VERSIONS) {
   test(`mounted over the file of a driver of CUDA ${versionText(cuda)}: every way finds exactly what the driver has`, async (t) => {
     const node = await startNode(t, '--card', 't4', '--cuda', String(cuda));
     const mounted = mountOver(t, node, makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]));

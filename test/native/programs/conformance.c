@@ -20,6 +20,12 @@
 #include "../../../native/interposer/generated/cuda_verbs.h"
 
 #define MOST_SYMBOLS 1024
+/* What glibc began with on this machine. */
+#if defined(__aarch64__)
+#define FIRST_VERSION "GLIBC_2.17"
+#else
+#define FIRST_VERSION "GLIBC_2.2.5"
+#endif
 typedef abi_result (*gpa_v1)(const char *, void **, int, uint64_t);
 typedef abi_result (*gpa_v2)(const char *, void **, int, uint64_t, int *);
 typedef void *(*look_up)(void *, const char *);
@@ -303,7 +309,7 @@ int main(int argc, char **argv) {
     }
     end();
     fixed = !mounted;
-    other_dlsym = (look_up)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    other_dlsym = (look_up)dlvsym(RTLD_NEXT, "dlsym", FIRST_VERSION);
     walk_names("dlsym-by-dlvsym", by_other, false);
     other_dlsym = (look_up)dlsym(libc, "dlsym");
     walk_names("dlsym-of-libc", by_other, false);

@@ -10,6 +10,13 @@
 
 #include "../../../native/abi/cuda.h"
 
+/* What glibc began with on this machine. */
+#if defined(__aarch64__)
+#define FIRST_VERSION "GLIBC_2.17"
+#else
+#define FIRST_VERSION "GLIBC_2.2.5"
+#endif
+
 typedef abi_result (*get_info)(size_t *, size_t *);
 typedef void *(*look_up)(void *, const char *);
 typedef abi_result (*address_v2)(const char *, void **, int, uint64_t, int *);
@@ -75,7 +82,7 @@ int main(int argc, char **argv) {
     }
     look_up found = (look_up)dlsym(RTLD_NEXT, "dlsym");
     show("dlsym-by-dlsym", (get_info)found(driver, name));
-    found = (look_up)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    found = (look_up)dlvsym(RTLD_NEXT, "dlsym", FIRST_VERSION);
     show("dlsym-by-dlvsym", (get_info)(found ? found(driver, name) : NULL));
     found = (look_up)dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym");
     show("dlsym-of-libc", (get_info)found(driver, name));
