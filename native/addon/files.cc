@@ -356,6 +356,7 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         entry.Set("engine", Napi::Number::New(env, slot.engine));
         entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
         entry.Set("locked", Napi::Boolean::New(env, locked[i]));
+        entry.Set("lockedForLife", Napi::Boolean::New(env, slot.life == slot.stamp));
         Napi::Array rows = Napi::Array::New(env, cards);
         for (uint32_t card = 0; card < cards; card++) {
             cot_slot_card row;

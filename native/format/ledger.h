@@ -7,8 +7,8 @@
  * before un-announce; un-charge after the driver's free) makes every crash leave too much in the books, never too
  * little, until the slot is reaped.
  *
- * A slot is taken by locking its byte of the file (fcntl record lock, dropped by the kernel when the process dies),
- * then setting `stamp`. Free: stamp is 0. */
+ * A slot is taken by locking its byte of the file, then setting `stamp`. Free: stamp is 0. The kernel drops the lock
+ * when the process dies; where `life` says so, for no other reason. */
 #pragma once
 
 #include <assert.h>
@@ -42,7 +42,7 @@ struct cot_slot {
     uint64_t observers;      /* COT_OBSERVER_*: who watched it when the slot was taken */
     uint32_t engine;         /* number of the engine that the process runs; 0 = not told */
     uint32_t engine_refused; /* the last one that it was to run and could not; 0 = none since one could */
-    uint64_t reserved;
+    uint64_t life;           /* the stamp again: this occupant's lock is held by its memory, and goes with it alone */
 };
 enum { COT_OBSERVER_DEBUGGER = 1, COT_OBSERVER_PROFILER = 2 };
 enum { COT_SLOT_LIVE = 0, COT_SLOT_REAPING = 1 };

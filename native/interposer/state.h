@@ -176,6 +176,15 @@ struct cot_checkpoint {
     struct cot_parts saved[COT_MAX_CARDS]; /* by whoever won `away` */
 };
 
+/* ---- liveness.c ---- */
+
+struct cot_lives {
+    uint64_t ledger_device, ledger_inode; /* tell the ledger from a file that got its descriptor's number */
+    void *kept;                           /* a mapping that keeps the lock of the slot */
+    /* One thread of a process frees slots at a time: all of them lock through one open file, which keeps none out. */
+    _Atomic uint32_t burying;
+};
+
 /* ---- all of it ---- */
 
 struct cot_state {
@@ -196,6 +205,7 @@ struct cot_state {
     struct cot_mappings mappings;
     struct cot_tiles tiles;
     struct cot_checkpoint checkpoint;
+    struct cot_lives lives;
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
 
@@ -229,9 +239,10 @@ COT_PLACE(graphs.known, 133400)
 COT_PLACE(mappings, 289048)
 COT_PLACE(tiles, 289112)
 COT_PLACE(checkpoint, 289176)
+COT_PLACE(lives, 289696)
 #undef COT_PLACE
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 40 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 289696 && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 289728 && sizeof(struct cot_thread) == 24, "layout");
 #endif

@@ -120,8 +120,9 @@ function slotFeedback(
   });
 }
 
-/** Gone for certain, where the agent can look. */
+/** Is whoever holds no lock gone for certain? A lock for life ends with the process; for another the agent has to look. */
 function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
+  if (slot.lockedForLife) return true;
   if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);
   return isAliveInside !== undefined && !isAliveInside(slot.pidNamespace, slot.pid, slot.startTicks);
 }

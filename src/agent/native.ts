@@ -34,6 +34,8 @@ export type LedgerSlot = {
   readonly engineRefused: number;
   /** Its process, or a relative that took over its lock, lives. */
   readonly locked: boolean;
+  /** Nothing but its end drops its lock. */
+  readonly lockedForLife: boolean;
   readonly cards: readonly LedgerRow[];
 };
 

@@ -1,7 +1,7 @@
 // What a program of a tenant is measured over: a driver, with and without the interposer in front of it.
-import { join } from 'node:path';
 import { MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, type SimulatedNode, startNode, type Teardown } from '../support/node.ts';
+import { idleNode } from '../support/idle.ts';
+import { startNode, type Teardown } from '../support/node.ts';
 
 const GRANT_BYTES = 64 * 1024 * MIB;
 /** As an agent makes them. */
@@ -26,16 +26,12 @@ export type Ground = {
 };
 
 export function idleGround(): Ground {
-  const lib = join(BUILD, 'bench/idle');
-  const node: Pick<SimulatedNode, 'books' | 'uuidHex'> = {
-    books: () => ({ cards: [], clients: [], groups: [] }),
-    uuidHex: () => 'ce'.repeat(16),
-  };
-  const card = { card: 0, memoryBytes: GRANT_BYTES, contextBytes: 200 * MIB, granuleBytes: 2 * MIB };
+  const { lib } = idleNode;
+  const card = { card: 0, memoryBytes: GRANT_BYTES };
   return {
     what: 'a driver whose calls return at once',
     lib,
-    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, node, [card], SLOTS, isolate).cuda }),
+    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, idleNode, [card], SLOTS, isolate).cuda }),
   };
 }
 

@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
+import { testUnless } from '../support/gate.ts';
 import { type GrantFiles, MIB, makeGrant } from '../support/grant.ts';
 import { BUILD, EMULATED, environment, type SimulatedNode, startNode, temporaryFolder } from '../support/node.ts';
 
@@ -53,6 +54,46 @@ test('a program that a process runs in its own place begins with an account of i
   }
   // QEMU gives each program a time of its own at which its process started.
   if (!EMULATED) t.is(readFileSync(join(grant.folder, 'ledger')).readUInt32LE(SLOTS_USED_AT), 1);
+});
+
+const otherSpace = ['unshare', '--user', '--pid', '--fork', '--kill-child'];
+const { status: unshared, stderr: whyNot } = spawnSync('unshare', [...otherSpace.slice(1), 'true'], {
+  encoding: 'utf8',
+});
+for (const [where, within] of [
+  ['of the same PID namespace', []],
+  ['of another PID namespace', otherSpace],
+] as const) {
+  const reason = within.length > 0 && unshared !== 0 ? `no namespaces can be made here: ${whyNot?.trim()}` : undefined;
+  testUnless(reason)(
+    `what a process holds is nobody else's until it ends, though it closed all its descriptors and has a child: a neighbour ${where}`,
+    async (t) => {
+      const { node, grant } = await ground(t, 500 * MIB);
+      const neighbour = await readyClient(t, node, { preload: grant.cuda, within });
+      const client = await readyClient(t, node, { preload: grant.cuda });
+      await client.must(`alloc ${200 * MIB}`);
+      const [, child = 0] = await client.ask('fork');
+      t.teardown(() => process.kill(child, 'SIGKILL'));
+      await client.must('close-all');
+      for (let round = 0; round < 3; round += 1)
+        t.is((await neighbour.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY, 'it lives');
+      await client.kill();
+      t.is((await neighbour.ask(`alloc ${200 * MIB}`))[0], 0, 'though its child lives');
+    },
+  );
+}
+
+test('a process that has closed all its descriptors still finds what a dead one held', async (t) => {
+  const { node, grant } = await ground(t, 500 * MIB);
+  const [first, second] = [
+    await readyClient(t, node, { preload: grant.cuda }),
+    await readyClient(t, node, { preload: grant.cuda }),
+  ];
+  await first.must(`alloc ${200 * MIB}`);
+  await second.must('close-all');
+  await first.kill();
+  // Its driver has lost the node with its descriptors; whether the grant has room is asked before.
+  t.not((await second.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY);
 });
 
 test('threads that allocate and free at once leave the account as it was', async (t) => {

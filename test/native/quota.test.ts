@@ -1,53 +1,8 @@
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { join } from 'node:path';
-import test, { type ExecutionContext } from 'ava';
+import test from 'ava';
 import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
-import { type GrantFiles, MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, environment, type SimulatedNode, startNode } from '../support/node.ts';
-
-type Race = {
-  attempts: number;
-  granted: number;
-  refused: number;
-  failed: number;
-  wrongBytes: number;
-  kills: number;
-  started: number;
-  longestMs: number;
-  lastError: number;
-};
-
-/** Size of a storm: less than 1 must be reached where instructions are instrumented; with more it goes on for longer. */
-const SHARE = Number(process.env.COTENANT_STORM_SHARE ?? 1);
-const LONGER = Math.max(1, SHARE);
-const KILLS = 1000 * SHARE;
-const REQUESTS = 100_000 * SHARE;
-
-/** Runs the racer inside a grant, as a group of its own in the node's books. */
-async function race(
-  t: ExecutionContext,
-  node: SimulatedNode,
-  grant: GrantFiles,
-  words: readonly (string | number)[],
-): Promise<Race & { peak: number }> {
-  // A shell that waits for a word, so that its pid is watched before any process of the race exists.
-  const child = spawn('/bin/sh', ['-c', 'read go; exec "$0" "$@"', join(BUILD, 'tests/racer'), ...words.map(String)], {
-    env: environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda),
-    stdio: ['pipe', 'pipe', 'inherit'],
-  });
-  t.teardown(() => child.kill('SIGKILL'));
-  node.control('watch', String(child.pid));
-  let output = '';
-  child.stdout.on('data', (part: Buffer) => {
-    output += part.toString();
-  });
-  child.stdin.end('go\n');
-  const [code] = await once(child, 'close');
-  t.is(code, 0);
-  const group = node.books().groups.find((entry) => entry.root === child.pid);
-  return { ...(JSON.parse(output) as Race), peak: group?.cards[0]?.peak ?? Number.NaN };
-}
+import { MIB, makeGrant } from '../support/grant.ts';
+import { startNode } from '../support/node.ts';
+import { KILLS, LONGER, REQUESTS, race, SHARE } from '../support/race.ts';
 
 test(`32 processes race in ${REQUESTS} requests and never hold a byte over their grant, by the books of the card`, async (t) => {
   t.timeout(120_000 * LONGER);
@@ -55,7 +10,7 @@ test(`32 processes race in ${REQUESTS} requests and never hold a byte over their
   const context = node.books().cards[0]?.contextBytes ?? 0;
   const limit = 32 * context + 700 * MIB;
   const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
-  const result = await race(t, node, grant, [32, 1, 0, 64 * MIB, 1, REQUESTS]);
+  const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
   t.log(result);
   t.true(result.peak <= limit, `${result.peak} of ${limit}`);
   t.is(result.failed, 0);
@@ -72,7 +27,13 @@ test(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody wa
   // Room for all contexts and then some: whoever starts must not have to wait for room that the living hold.
   const limit = 40 * context + 2048 * MIB;
   const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
-  const result = await race(t, node, grant, [32, 14 * SHARE, 75, 32 * MIB, 2]);
+  const result = await race(t, node, grant, {
+    workers: 32,
+    seconds: 14 * SHARE,
+    kills: 75,
+    bytes: 32 * MIB,
+    seed: 2,
+  });
   t.log(result);
   t.true(result.kills >= KILLS, `${result.kills} kills`);
   t.true(result.longestMs < 500, `the longest request took ${result.longestMs} ms, 32 processes on a few cores`);
@@ -85,13 +46,26 @@ test(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody wa
   t.is((await client.ask(`alloc ${limit - context}`))[0], 0);
 });
 
+test(`a request that fits is granted, in each of ${REQUESTS} that 32 processes race with`, async (t) => {
+  t.timeout(120_000 * LONGER);
+  const node = await startNode(t, '--card', 'l4');
+  const context = node.books().cards[0]?.contextBytes ?? 0;
+  // Each holds one block at a time, and there is room for the largest of each: to the byte.
+  const most = 64 * MIB;
+  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 32 * (context + most) }]);
+  const result = await race(t, node, grant, { workers: 32, hold: 1, bytes: most, attempts: REQUESTS, seed: 4 });
+  t.log(result);
+  t.deepEqual([result.refused, result.failed, result.wrongBytes], [0, 0, 0]);
+  t.true(result.attempts >= REQUESTS && result.peak > 32 * context + 8 * most, 'and it was a race');
+});
+
 test('every worker that a SIGKILL storm restarts gets its context', async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--card', 'l4');
   const context = node.books().cards[0]?.contextBytes ?? 0;
   // Eight live at a time with at most 64 MiB each, so whatever is refused is refused for memory of the dead.
   const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 9 * context + 9 * 66 * MIB }]);
-  const result = await race(t, node, grant, [8, 6 * SHARE, 60, MIB, 3]);
+  const result = await race(t, node, grant, { workers: 8, seconds: 6 * SHARE, kills: 60, bytes: MIB, seed: 3 });
   t.log(result);
   t.is(result.failed, 0, `last error ${result.lastError}`);
   t.is(result.refused, 0);

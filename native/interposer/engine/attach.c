@@ -19,6 +19,7 @@
 
 #include "cot.h"
 
+#define PAGE_BYTES 4096u
 #define LEAST_ROWS 8u /* so few cost nothing to speak of */
 
 bool cot_attached(void) {
@@ -77,12 +78,16 @@ static abi_result map_page(const char *folder) {
     return result;
 }
 
+static bool ledger_path(const char *folder, char path[PATH_MAX]) {
+    return snprintf(path, PATH_MAX, "%s/ledger", folder) < PATH_MAX;
+}
+
 /* Sizes come from the page: whatever a neighbour wrote into the ledger's header is not believed. */
 static abi_result map_ledger(const char *folder) {
     char path[PATH_MAX];
     struct stat info;
     uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.card_count);
-    if (snprintf(path, sizeof path, "%s/ledger", folder) >= (int)sizeof path) return refuse("too long:", folder, 0);
+    if (!ledger_path(folder, path)) return refuse("too long:", folder, 0);
     cot->at.ledger_fd = open_high(path, O_RDWR);
     if (cot->at.ledger_fd < 0) return refuse("no ledger at", path, errno);
     cot->at.slot_bytes = cot_slot_bytes(cot->at.card_count);
@@ -96,7 +101,27 @@ static abi_result map_ledger(const char *folder) {
         return refuse("cannot map", path, errno);
     }
     cot->at.ledger = map;
+    cot->lives.ledger_device = info.st_dev;
+    cot->lives.ledger_inode = info.st_ino;
     return ABI_SUCCESS;
+}
+
+bool cot_is_ledger(int fd) {
+    struct stat info;
+    return cot_fstat(fd, &info) == 0 && info.st_dev == cot->lives.ledger_device &&
+           info.st_ino == cot->lives.ledger_inode;
+}
+
+/* A program may close all descriptors, ours too, and get their numbers again for files of its own. */
+int cot_ledger_fd(void) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    if (cot_is_ledger(cot->at.ledger_fd)) return cot->at.ledger_fd;
+    cot->at.ledger_fd = -1;
+    if (!cot_services->folder(folder, sizeof folder) || !ledger_path(folder, path)) return -1;
+    int fd = open_high(path, O_RDWR);
+    if (fd >= 0 && cot_is_ledger(fd)) return cot->at.ledger_fd = fd;
+    if (fd >= 0) close(fd);
+    return -1;
 }
 
 static struct cot_slot *slot_at(uint32_t slot) {
@@ -156,9 +181,25 @@ void cot_note_engine(void) {
     if (cot_attached()) note_engine(slot_at(cot->at.slot));
 }
 
-/* Takes a free slot, or this process's own from before an exec. The byte lock comes first: whoever holds it is the only
- * one that may set or clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
-static bool take_slot(void) {
+/* The ledger opened for the lock of the slot, which is to last as long as this process's memory: a mapping keeps the
+ * file open whatever becomes of the descriptor, no forked child has it, exec and exit end it. A process that ends loses
+ * its mappings before its descriptors, and the kernel closes what was lost last first: the driver's files, then this
+ * one. */
+static abi_result open_life(const char *folder, int *fd) {
+    char path[PATH_MAX];
+    if (!ledger_path(folder, path)) return refuse("too long:", folder, 0);
+    *fd = open(path, O_RDWR | O_CLOEXEC);
+    if (*fd < 0) return refuse("no ledger at", path, errno);
+    void *map = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, *fd, 0);
+    if (map == MAP_FAILED) return refuse("cannot map", path, errno);
+    cot->lives.kept = map;
+    return madvise(map, PAGE_BYTES, MADV_DONTFORK) == 0 ? ABI_SUCCESS : refuse("cannot map", path, errno);
+}
+
+/* Takes a free slot, or this process's own from before an exec, for the open file `life`. The byte lock comes first:
+ * whoever holds it is the only one that may set or clear the stamp. A second copy of this object in the program
+ * (dlmopen) has a slot of its own. */
+static bool take_slot(int life) {
     keep_rows_few();
     uint32_t pid = (uint32_t)getpid();
     uint64_t start = cot_start_ticks(pid), space = pid_namespace();
@@ -172,9 +213,9 @@ static bool take_slot(void) {
             bool ours = occupant && slot->pid == pid && slot->start_ticks == start && slot->pid_namespace == space &&
                         slot->image != program_image();
             if (occupant && !ours) continue;
-            if (!cot_lock_slot(cot->at.ledger_fd, i)) continue;
+            if (!cot_lock_slot(life, i)) continue;
             if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != occupant) {
-                cot_unlock_slot(cot->at.ledger_fd, i); /* taken and lost again by somebody who died: for the reaper */
+                cot_unlock_slot(life, i); /* taken and lost again by somebody who died: for the reaper */
                 continue;
             }
             note_use(i);
@@ -185,6 +226,7 @@ static bool take_slot(void) {
             slot->start_ticks = start;
             slot->pid_namespace = space;
             slot->image = program_image();
+            slot->life = stamp;
             slot->observers = cot_observers();
             note_engine(slot);
             __atomic_store_n(&slot->pid, pid, __ATOMIC_SEQ_CST);
@@ -215,9 +257,11 @@ static abi_result map_devices(void) {
 
 static void leave(void) {
     cot_services->watch(NULL, NULL, NULL);
+    if (cot->lives.kept) munmap(cot->lives.kept, PAGE_BYTES);
     if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.card_count));
     if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.card_count));
     if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
+    cot->lives.kept = NULL;
     cot->at.ledger = NULL;
     cot->at.page = NULL;
     cot->at.ledger_fd = -1;
@@ -225,20 +269,25 @@ static void leave(void) {
 
 static abi_result join(void) {
     char folder[PATH_MAX];
+    int life = -1;
     if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
     if (!cot_services->folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
-    if (cot->at.ledger) leave(); /* a parent's */
+    cot->lives.kept = NULL;      /* a parent's, if there is one: no child has it */
+    if (cot->at.ledger) leave(); /* a parent's, too */
     cot->at.ledger_fd = -1;
+    cot_reap_anew();
     abi_result result = map_page(folder);
     if (result == ABI_SUCCESS) result = map_ledger(folder);
     if (result == ABI_SUCCESS) result = map_devices();
-    if (result == ABI_SUCCESS && !take_slot()) result = refuse("every slot is taken in", folder, 0);
+    if (result == ABI_SUCCESS) result = open_life(folder, &life);
+    if (result == ABI_SUCCESS && !take_slot(life)) result = refuse("every slot is taken in", folder, 0);
+    if (life >= 0) close(life);
     if (result != ABI_SUCCESS) {
         leave();
         return result;
     }
-    uint32_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK) != 0) {
+    uint32_t *page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || madvise(page, PAGE_BYTES, MADV_WIPEONFORK) != 0) {
         leave();
         return refuse("this kernel cannot tell forked children apart:", folder, errno);
     }
@@ -274,9 +323,6 @@ struct cot_slot_card *cot_own(uint32_t card) {
 }
 const struct cot_page *cot_page_now(void) {
     return cot->at.page;
-}
-int cot_ledger_fd(void) {
-    return cot->at.ledger_fd;
 }
 uint32_t cot_slots_used(void) {
     uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);

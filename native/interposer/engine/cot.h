@@ -77,8 +77,10 @@ struct cot_slot_card *cot_own(uint32_t card);
 uint32_t cot_slots_used(void);
 struct cot_ledger_total *cot_total(uint32_t card);
 const struct cot_page *cot_page_now(void);
+/* Open for locks, whatever the program did to its descriptors; -1. */
 int cot_ledger_fd(void);
 void cot_note_engine(void); /* the numbers of the engine that works and of one that could not, into the slot */
+bool cot_is_ledger(int fd);
 
 /* The card entry as last read whole. */
 struct cot_limits {
@@ -107,7 +109,8 @@ uint64_t cot_held(uint32_t card);
 uint64_t cot_observers(void);
 
 /* ---- liveness.c ---- */
-bool cot_reap(void); /* frees slots of the dead; true if any was */
+bool cot_reap(void);      /* frees slots of the dead; true if any was */
+void cot_reap_anew(void); /* in a process that may have been forked amid a look for the dead */
 bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 

@@ -1,26 +1,31 @@
-/* Who is alive: a slot belongs to the living as long as its byte of the ledger is locked. A free lock alone proves
- * nothing (a program may have closed all its descriptors), so the start time decides where /proc shows the process, and
- * the agent where it does not (another PID namespace): it marks the slot in the page. */
+/* Who is alive: a slot belongs to the living as long as its byte of the ledger is locked. The lock belongs to an open
+ * file that a mapping keeps open, so no close drops it, and it ends with the memory of the process: wherever that is,
+ * for locks know no PID namespaces. Of occupants that older builds locked by a descriptor a free lock proves nothing (a
+ * program may have closed all of its descriptors): there the start time decides where /proc shows the process, and the
+ * agent where it does not. */
 #include <fcntl.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cot.h"
 
-static off_t lock_byte(uint32_t slot) {
-    return (
-        off_t)slot; /* which bytes they are does not matter: locks and contents have nothing to do with each other */
-}
-
+/* Which bytes they are does not matter: locks and contents have nothing to do with each other. */
 bool cot_lock_slot(int fd, uint32_t slot) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = lock_byte(slot), .l_len = 1};
-    return fcntl(fd, F_SETLK, &lock) == 0;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
 void cot_unlock_slot(int fd, uint32_t slot) {
-    struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = lock_byte(slot), .l_len = 1};
-    fcntl(fd, F_SETLK, &lock);
+    struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
+    fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+/* By another open file than this one. */
+static bool is_locked(int fd, uint32_t slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 static bool marked_dead(uint32_t slot, uint64_t stamp) {
@@ -46,29 +51,42 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp)
         atomic_store(&own_namespace, info.st_ino);
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
     if (pid == 0) return true; /* died while taking it: the lock would be held otherwise */
+    if (slot->life == stamp) return true;
     if (slot->pid_namespace != atomic_load(&own_namespace)) return false;
     return cot_start_ticks(pid) != slot->start_ticks;
 }
 
+void cot_reap_anew(void) {
+    atomic_store(&cot->lives.burying, 0);
+}
+
 /* Holding the slot's byte lock makes its death ours to note; a process killed in the middle of this leaves a slot that
  * the next one reaps. Counts go to zero before the stamp does, so no sum ever misses a charge that is still held. */
+static bool bury(int fd, uint32_t index, struct cot_slot *slot, uint64_t stamp) {
+    if (!cot_lock_slot(fd, index)) return false;
+    bool same = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == stamp;
+    bool dead = same && is_dead(index, slot, stamp) && cot_is_ledger(fd);
+    if (dead) {
+        for (uint32_t card = 0; card < cot_card_count(); card++) {
+            memset(cot_row(index, card), 0, sizeof(struct cot_slot_card));
+        }
+        __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->stamp, 0, __ATOMIC_SEQ_CST);
+    }
+    cot_unlock_slot(fd, index);
+    return dead || !same;
+}
+
 bool cot_reap(void) {
-    bool any = false;
+    bool any = false, have_slot = cot_attached();
     int fd = cot_ledger_fd();
-    bool have_slot = cot_attached();
     for (uint32_t i = 0, used = cot_slots_used(); i < used; i++) {
         struct cot_slot *slot = (struct cot_slot *)cot_slot_at(i);
         uint64_t stamp = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
-        if (stamp == 0 || (have_slot && i == cot_own_slot()) || !cot_lock_slot(fd, i)) continue;
-        if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == stamp && is_dead(i, slot, stamp)) {
-            for (uint32_t card = 0; card < cot_card_count(); card++) {
-                memset(cot_row(i, card), 0, sizeof(struct cot_slot_card));
-            }
-            __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
-            __atomic_store_n(&slot->stamp, 0, __ATOMIC_SEQ_CST);
-            any = true;
-        }
-        cot_unlock_slot(fd, i);
+        if (stamp == 0 || (have_slot && i == cot_own_slot()) || is_locked(fd, i)) continue;
+        while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();
+        any |= bury(fd, i, slot, stamp);
+        atomic_store(&cot->lives.burying, 0);
     }
     return any;
 }

@@ -10,7 +10,7 @@
 #include "cot.h"
 
 #define SPIN_TRIES 16
-#define REAP_EVERY 16         /* tries between looks for the dead */
+#define LONGEST_PAUSE_NS 500000u
 #define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
 
 struct sums {
@@ -57,13 +57,12 @@ static void back_off(unsigned tries) {
     uint32_t seed = cot_thread()->seed;
     if (!seed) seed = (uint32_t)now_ns() ^ (uint32_t)(uintptr_t)cot_thread();
     cot_thread()->seed = seed = seed * 1664525u + 1013904223u;
-    unsigned reach = tries < 8 ? tries : 8;
     if (tries < SPIN_TRIES) {
-        for (volatile uint32_t i = (seed >> 16) % (64u << reach); i > 0; i--) {
+        for (volatile uint32_t i = (seed >> 16) % (64u << (tries < 8 ? tries : 8)); i > 0; i--) {
         }
         return;
     }
-    struct timespec pause = {.tv_nsec = (long)((seed >> 12) % (4000u << reach))};
+    struct timespec pause = {.tv_nsec = (long)((seed >> 12) % LONGEST_PAUSE_NS)};
     nanosleep(&pause, NULL);
 }
 
@@ -78,7 +77,8 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *ow
         struct cot_limits limits;
         cot_limits(card, &limits);
         if (bytes > limits.memory_bytes) return false;
-        if (tries % REAP_EVERY == 0) cot_reap();
+        /* Whoever is waited for may have died; a look is as short as a pause is long. */
+        if (tries == 0 || tries >= SPIN_TRIES) cot_reap();
         struct sums others = sum(card, limits.releases_late);
         if (others.held + bytes > limits.memory_bytes) {
             if (!trimmed && !cot_is_away()) {

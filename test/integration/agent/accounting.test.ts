@@ -208,7 +208,7 @@ for (const [perturbed, title] of [
     const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 200 } });
     const context = node.books().cards[0]?.contextBytes ?? 0;
     const mib = Math.ceil((33 * context) / MIB) + 900;
-    const script = `read -r go; ${join(BUILD, 'tests/racer')} 32 10 0 ${64 * MIB} 1; echo done; exec ${CLIENT}`;
+    const script = `read -r go; ${join(BUILD, 'tests/racer')} workers=32 seconds=10 bytes=${64 * MIB}; echo done; exec ${CLIENT}`;
     const tenant = runTenant(t, node, agent, ['--gpu-memory', `${mib}Mi`, '--name', 'race'], ['/bin/sh', '-c', script]);
     // The books watch the tenant as a whole, from before its first process that uses a card.
     const root = tenant.child.pid ?? 0;

@@ -1,16 +1,23 @@
 /* Many processes that allocate and free at random against one grant; optionally some are killed all the time.
- *   racer WORKERS SECONDS KILLS-PER-SECOND MAX-BYTES SEED [ATTEMPTS]
- * It goes on until all of those kills were made, and with ATTEMPTS until so many requests were. Prints one JSON line:
- * attempts, granted, refused, other failures, kills, longest call in ms, wrong bytes found. Each worker writes its own
- * pattern into what it gets and checks it before it frees. */
+ *   racer workers=N bytes=MOST [seconds=S] [kills=PER-SECOND] [attempts=N] [hold=N] [pause=US] [spaces=0|1|2] [seed=N]
+ *         [probe=0|1]
+ * It goes on until all of those kills were made, and until so many requests were. A worker holds up to `hold` blocks at
+ * a time and pauses so long after each step. With spaces=1 each worker is in a PID namespace of its own, with 2 in a
+ * user namespace of its own as well. Prints one JSON line: attempts, granted, refused, other failures, kills, longest
+ * call in ms, the longest without what it waited for a processor, wrong bytes found. Unless probe=0, each worker writes
+ * its own pattern into what it gets and checks it before it frees. */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,7 +29,7 @@
 
 struct shared {
     _Atomic uint64_t attempts, granted, refused, failed, wrong, started;
-    _Atomic uint64_t longest_us;
+    _Atomic uint64_t longest_us, longest_stall_us;
     _Atomic int go, last_error;
 };
 static struct shared *shared;
@@ -33,11 +40,29 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static void note_time(double seconds) {
-    uint64_t us = (uint64_t)(seconds * 1e6), seen = atomic_load(&shared->longest_us);
-    while (us > seen && !atomic_compare_exchange_weak(&shared->longest_us, &seen, us)) {
+static void note_most(_Atomic uint64_t *most, double seconds) {
+    uint64_t us = seconds > 0 ? (uint64_t)(seconds * 1e6) : 0, seen = atomic_load(most);
+    while (us > seen && !atomic_compare_exchange_weak(most, &seen, us)) {
     }
 }
+
+/* Seconds that this thread was ready to run and had no processor. */
+static double waited_for_cpu(void) {
+    static int fd = -1;
+    char text[128];
+    uint64_t ran, waited;
+    if (fd < 0) fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = pread(fd, text, sizeof text - 1, 0);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    return sscanf(text, "%" SCNu64 " %" SCNu64, &ran, &waited) == 2 ? (double)waited / 1e9 : 0;
+}
+
+static struct {
+    long workers, kills, spaces, pause, hold, probe;
+    double seconds;
+    uint64_t bytes, attempts, seed;
+} options = {.hold = MOST, .probe = 1, .seed = 1};
 
 static int worker(unsigned seed, uint64_t most_bytes, double until) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -71,18 +96,22 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
     int count = 0;
     unsigned char tag = (unsigned char)(getpid() * 31 + 7), back[PROBE];
     while (now() < until) {
-        if (count < MOST && rand_r(&seed) % 100 < 60) {
+        if (options.pause) usleep((useconds_t)options.pause);
+        if (count < options.hold && rand_r(&seed) % 100 < 60) {
             uint64_t bytes = rand_r(&seed) % 4 == 0
                                  ? 1 + (uint64_t)rand_r(&seed) % 4096
                                  : 1 + ((uint64_t)rand_r(&seed) << 16 ^ (uint64_t)rand_r(&seed)) % most_bytes;
-            double before = now();
+            double queued = waited_for_cpu(), before = now();
             result = alloc(&held[count].at, bytes);
-            note_time(now() - before);
+            double took = now() - before;
+            note_most(&shared->longest_us, took);
+            if (took > 1e-3) note_most(&shared->longest_stall_us, took - (waited_for_cpu() - queued));
             atomic_fetch_add(&shared->attempts, 1);
             if (result == ABI_SUCCESS) {
                 atomic_fetch_add(&shared->granted, 1);
                 uint64_t probe = bytes < PROBE ? bytes : PROBE;
-                if (fill(held[count].at, tag, probe) || fill(held[count].at + bytes - probe, tag, probe))
+                if (options.probe &&
+                    (fill(held[count].at, tag, probe) || fill(held[count].at + bytes - probe, tag, probe)))
                     atomic_fetch_add(&shared->failed, 1);
                 held[count++].bytes = bytes;
             } else if (result == ABI_ERROR_OUT_OF_MEMORY) {
@@ -94,8 +123,8 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
             }
         } else if (count > 0) {
             int k = rand_r(&seed) % count;
-            uint64_t probe = held[k].bytes < PROBE ? held[k].bytes : PROBE;
-            if (fetch(back, held[k].at + held[k].bytes - probe, probe)) atomic_fetch_add(&shared->failed, 1);
+            uint64_t probe = !options.probe ? 0 : held[k].bytes < PROBE ? held[k].bytes : PROBE;
+            if (probe && fetch(back, held[k].at + held[k].bytes - probe, probe)) atomic_fetch_add(&shared->failed, 1);
             for (uint64_t i = 0; i < probe; i++) {
                 if (back[i] != tag) atomic_fetch_add(&shared->wrong, 1);
             }
@@ -110,46 +139,80 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
     return 0;
 }
 
-int main(int argc, char **argv) {
-    if (argc != 6 && argc != 7) {
-        fprintf(stderr, "usage: racer WORKERS SECONDS KILLS-PER-SECOND MAX-BYTES SEED [ATTEMPTS]\n");
-        return 2;
+/* As fork, into namespaces of its own where they are asked for. */
+static pid_t start(uint64_t sequence, double until) {
+    unsigned long flags = (options.spaces > 0 ? CLONE_NEWPID : 0) | (options.spaces > 1 ? CLONE_NEWUSER : 0);
+    pid_t pid = flags ? (pid_t)syscall(SYS_clone, flags | SIGCHLD, NULL, NULL, NULL, NULL) : fork();
+    if (pid == 0) _exit(worker((unsigned)(options.seed + sequence), options.bytes, until));
+    if (pid < 0) perror("racer");
+    return pid;
+}
+
+static void read_options(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        char *equals = strchr(argv[i], '='), *end = NULL;
+        static const char *const NAMES[] = {"workers", "kills", "spaces",   "pause", "hold",
+                                            "probe",   "bytes", "attempts", "seed"};
+        long *const places[] = {&options.workers, &options.kills, &options.spaces,
+                                &options.pause,   &options.hold,  &options.probe};
+        uint64_t *const large[] = {&options.bytes, &options.attempts, &options.seed};
+        const size_t small = sizeof places / sizeof *places;
+        bool known = false;
+        if (equals) *equals++ = 0;
+        for (size_t k = 0; equals && k < sizeof NAMES / sizeof *NAMES; k++) {
+            if (strcmp(argv[i], NAMES[k]) != 0) continue;
+            uint64_t value = strtoull(equals, &end, 10);
+            if (k < small) *places[k] = (long)value;
+            else *large[k - small] = value;
+            known = *equals && !*end;
+        }
+        if (equals && !strcmp(argv[i], "seconds")) {
+            options.seconds = strtod(equals, &end);
+            known = *equals && !*end;
+        }
+        if (known) continue;
+        fprintf(stderr, "racer: what is %s?\n", argv[i]);
+        exit(2);
     }
-    int workers = atoi(argv[1]), kills_per_second = atoi(argv[3]);
-    double seconds = atof(argv[2]);
-    uint64_t most_bytes = strtoull(argv[4], NULL, 10), kills = 0, wanted = (uint64_t)(seconds * kills_per_second);
-    uint64_t attempts = argc == 7 ? strtoull(argv[6], NULL, 10) : 0;
-    double patience = attempts || wanted ? 3600 : 0;
-    unsigned seed = (unsigned)atoi(argv[5]), sequence = 0;
+    if (options.workers >= 1 && options.workers <= 256 && options.hold >= 1 && options.hold <= MOST &&
+        options.bytes > 0)
+        return;
+    fputs("racer: workers (up to 256), bytes and hold (up to 64) are needed\n", stderr);
+    exit(2);
+}
+
+int main(int argc, char **argv) {
+    read_options(argc, argv);
+    int workers = (int)options.workers;
+    uint64_t kills = 0, wanted = (uint64_t)(options.seconds * (double)options.kills), sequence = 0;
+    double patience = options.attempts || wanted ? 3600 : 0;
+    unsigned seed = (unsigned)options.seed;
     pid_t pids[256];
-    if (workers < 1 || workers > 256) return 2;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     double start_by = now() + 30;
     for (int i = 0; i < workers; i++) {
-        if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, start_by + seconds + patience));
-        sequence++;
+        if ((pids[i] = start(sequence++, start_by + options.seconds + patience)) < 0) return 1;
     }
     while (now() < start_by && atomic_load(&shared->started) + atomic_load(&shared->failed) < (uint64_t)workers)
         usleep(1000);
     atomic_store(&shared->go, 1);
-    double until = now() + seconds, next = now();
-    while (now() < until || kills < wanted || atomic_load(&shared->attempts) < attempts) {
+    double until = now() + options.seconds, next = now();
+    while (now() < until || kills < wanted || atomic_load(&shared->attempts) < options.attempts) {
         usleep(2000);
-        if (kills_per_second == 0 || now() < next) continue;
-        next += 1.0 / kills_per_second;
+        if (options.kills == 0 || now() < next) continue;
+        next += 1.0 / (double)options.kills;
         int i = (int)(rand_r(&seed) % (unsigned)workers);
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);
         kills++;
-        if ((pids[i] = fork()) == 0) _exit(worker(seed + sequence, most_bytes, until + patience));
-        sequence++;
+        if ((pids[i] = start(sequence++, until + patience)) < 0) return 1;
     }
     for (int i = 0; i < workers; i++) kill(pids[i], SIGKILL);
     for (int i = 0; i < workers; i++) waitpid(pids[i], NULL, 0);
     printf("{\"attempts\":%" PRIu64 ",\"granted\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"failed\":%" PRIu64
            ",\"wrongBytes\":%" PRIu64 ",\"kills\":%" PRIu64 ",\"started\":%" PRIu64
-           ",\"longestMs\":%.3f,\"lastError\":%d}\n",
+           ",\"longestMs\":%.3f,\"longestStallMs\":%.3f,\"lastError\":%d}\n",
            shared->attempts, shared->granted, shared->refused, shared->failed, shared->wrong, kills, shared->started,
-           (double)shared->longest_us / 1e3, shared->last_error);
+           (double)shared->longest_us / 1e3, (double)shared->longest_stall_us / 1e3, shared->last_error);
     return 0;
 }

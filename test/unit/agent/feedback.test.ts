@@ -106,7 +106,8 @@ test('a process of another PID namespace is dead only by the word of somebody wh
   t.is(roundOf(ledgerOf([elsewhere]), { ...living, isAliveInside: inside(true) }).dead.size, 0);
   t.deepEqual([...roundOf(ledgerOf([elsewhere]), { ...living, isAliveInside: inside(false) }).dead], [11n]);
   t.deepEqual(asked[0], [PID_NAMESPACE + 1, elsewhere.pid, elsewhere.startTicks]);
-  const locked = { ...elsewhere, locked: true };
+  t.deepEqual([...roundOf(ledgerOf([{ ...elsewhere, lockedForLife: true }]), living).dead], [11n], 'nobody need look');
+  const locked = { ...elsewhere, locked: true, lockedForLife: true };
   t.is(roundOf(ledgerOf([locked]), { ...living, isAliveInside: inside(false) }).dead.size, 0, 'its lock is held');
 });
 

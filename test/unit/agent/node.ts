@@ -102,6 +102,7 @@ export const slot = (pid: number, cards: readonly LedgerRow[], more: Partial<Led
   engine: 1,
   engineRefused: 0,
   locked: true,
+  lockedForLife: false,
   cards,
   ...more,
 });

@@ -1,0 +1,26 @@
+// A driver whose calls return at once (test/bench/drivers/idle.c), as a node with one card: what remains of a call's time
+// is the interposer's own.
+import { join } from 'node:path';
+import { MIB } from './grant.ts';
+import { BUILD, type SimulatedNode } from './node.ts';
+
+export const IDLE_CONTEXT_BYTES = 200 * MIB;
+
+export const idleNode: Pick<SimulatedNode, 'books' | 'uuidHex' | 'lib'> = {
+  lib: join(BUILD, 'bench/idle'),
+  books: () => ({
+    cards: [
+      {
+        name: 'idle',
+        totalBytes: Number.MAX_SAFE_INTEGER,
+        reservedBytes: 0,
+        usedBytes: 0,
+        granuleBytes: 2 * MIB,
+        contextBytes: IDLE_CONTEXT_BYTES,
+      },
+    ],
+    clients: [],
+    groups: [],
+  }),
+  uuidHex: () => 'ce'.repeat(16),
+};
