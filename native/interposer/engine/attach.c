@@ -22,10 +22,6 @@
 #define PAGE_BYTES 4096u
 #define LEAST_ROWS 8u /* so few cost nothing to speak of */
 
-bool cot_attached(void) {
-    return __builtin_expect(atomic_load_explicit(&cot->at.attached, memory_order_acquire) && *cot->at.alive, 1);
-}
-
 static abi_result refuse(const char *what, const char *path, int error) {
     char text[PATH_MAX + 256];
     int length = snprintf(text, sizeof text,
@@ -124,19 +120,6 @@ int cot_ledger_fd(void) {
     return -1;
 }
 
-static struct cot_slot *slot_at(uint32_t slot) {
-    return (struct cot_slot *)(cot->at.ledger + cot_ledger_slots_offset(cot->at.card_count) +
-                               slot * cot->at.slot_bytes);
-}
-
-const struct cot_slot *cot_slot_at(uint32_t slot) {
-    return slot_at(slot);
-}
-
-struct cot_slot_card *cot_row(uint32_t slot, uint32_t card) {
-    return (struct cot_slot_card *)(slot_at(slot) + 1) + card;
-}
-
 struct cot_ledger_total *cot_total(uint32_t card) {
     return (struct cot_ledger_total *)(cot->at.ledger + sizeof(struct cot_ledger_header)) + card;
 }
@@ -167,7 +150,7 @@ static void keep_rows_few(void) {
     uint32_t used = cot_slots_used();
     if (used < LEAST_ROWS || (used & (used - 1)) != 0) return;
     for (uint32_t i = 0; i < used; i++) {
-        if (__atomic_load_n(&slot_at(i)->stamp, __ATOMIC_ACQUIRE) == 0) return;
+        if (__atomic_load_n(&cot_slot_at(i)->stamp, __ATOMIC_ACQUIRE) == 0) return;
     }
     cot_reap();
 }
@@ -178,7 +161,7 @@ static void note_engine(struct cot_slot *slot) {
 }
 
 void cot_note_engine(void) {
-    if (cot_attached()) note_engine(slot_at(cot->at.slot));
+    if (cot_attached()) note_engine(cot_slot_at(cot->at.slot));
 }
 
 /* The ledger opened for the lock of the slot, which is to last as long as this process's memory: a mapping keeps the
@@ -208,7 +191,7 @@ static bool take_slot(int life) {
     uint64_t stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < cot->at.slot_count; i++) {
-            struct cot_slot *slot = slot_at(i);
+            struct cot_slot *slot = cot_slot_at(i);
             uint64_t occupant = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
             bool ours = occupant && slot->pid == pid && slot->start_ticks == start && slot->pid_namespace == space &&
                         slot->image != program_image();
@@ -300,7 +283,7 @@ static abi_result join(void) {
     return ABI_SUCCESS;
 }
 
-abi_result cot_attach(void) {
+abi_result cot_attach_slow(void) {
     if (cot_attached()) return ABI_SUCCESS;
     pthread_mutex_lock(&cot->at.joining);
     abi_result result = cot_attached() ? ABI_SUCCESS : atomic_load(&cot->at.failed) ? ABI_ERROR_NOT_PERMITTED : join();
@@ -309,31 +292,12 @@ abi_result cot_attach(void) {
     return result;
 }
 
-uint32_t cot_card_count(void) {
-    return cot->at.card_count;
-}
-uint32_t cot_slot_count(void) {
-    return cot->at.slot_count;
-}
-uint32_t cot_own_slot(void) {
-    return cot->at.slot;
-}
-struct cot_slot_card *cot_own(uint32_t card) {
-    return cot_row(cot->at.slot, card);
-}
-const struct cot_page *cot_page_now(void) {
-    return cot->at.page;
-}
-uint32_t cot_slots_used(void) {
-    uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);
-    return used < cot->at.slot_count ? used : cot->at.slot_count;
-}
 uint32_t cot_card_of(abi_device device) {
     return device >= 0 && device < cot->at.device_count ? cot->at.card_of[device] : COT_NO_CARD;
 }
 
 /* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
-static void read_card(uint32_t card, uint64_t generation) {
+void cot_read_card(uint32_t card, uint64_t generation) {
     struct cot_page_card entry;
     cot_services->wanted(__atomic_load_n(&cot->at.page->header.engine, __ATOMIC_RELAXED));
     for (int tries = 0;; tries++) {
@@ -353,17 +317,6 @@ static void read_card(uint32_t card, uint64_t generation) {
     atomic_compare_exchange_strong(&cot->seen[card].granule_bytes, &unset, granule);
     atomic_store_explicit(&cot->seen[card].flags, entry.flags, memory_order_relaxed);
     atomic_store_explicit(&cot->seen[card].generation, generation + 1, memory_order_release);
-}
-
-void cot_limits(uint32_t card, struct cot_limits *limits) {
-    uint64_t generation = __atomic_load_n(&cot->at.page->header.generation, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(atomic_load_explicit(&cot->seen[card].generation, memory_order_acquire) != generation + 1, 0))
-        read_card(card, generation);
-    limits->memory_bytes = atomic_load_explicit(&cot->seen[card].memory_bytes, memory_order_relaxed);
-    limits->context_bytes = atomic_load_explicit(&cot->seen[card].context_bytes, memory_order_relaxed);
-    limits->granule_bytes = atomic_load_explicit(&cot->seen[card].granule_bytes, memory_order_relaxed);
-    limits->releases_late = atomic_load_explicit(&cot->seen[card].flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
-    limits->isolate = __atomic_load_n(&cot->at.page->header.flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
 }
 
 abi_result cot_cuInit(unsigned flags) {

@@ -25,6 +25,14 @@ static uint64_t mix(uint64_t key) {
     return key ^ key >> 29;
 }
 
+/* Of a block: the low 8 bits choose the shard, the others the place in it. Addresses of device memory that follow one
+ * another lie side by side, so that a table too large for the processor's caches costs one of them in eight a miss. */
+static uint64_t hash_block(uint64_t key) {
+    if (key % 512) return mix(key);
+    uint64_t hash = mix(key >> 12);
+    return (hash & ~0x7ffull) | (hash & 0xff) | (key >> 9 & 7) << 8;
+}
+
 /* ---- one shard: open addressing; every entry begins with its key, 0 = never used ---- */
 static void *probe(const struct cot_shard *shard, size_t size, uint64_t key, uint64_t hash) {
     if (shard->capacity == 0) return NULL;
@@ -58,18 +66,18 @@ static void erase(struct cot_shard *shard, size_t size, void *erased) {
     }
 }
 
-static bool make_room(struct cot_shard *shard, size_t size) {
+static bool make_room(struct cot_shard *shard, size_t size, uint64_t (*hash)(uint64_t)) {
     if (shard->capacity && shard->filled < shard->capacity / 4 * 3) return true;
     uint32_t live = 0;
     for (uint32_t i = 0; i < shard->capacity; i++) live += *(uint64_t *)(shard->entries + i * size) > TOMBSTONE;
     uint32_t capacity = LEAST_CAPACITY;
-    while (capacity < live * 4) capacity *= 2;
+    while (capacity < live * 2) capacity *= 2;
     char *entries = mmap(NULL, capacity * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (entries == MAP_FAILED) return false;
     struct cot_shard grown = {.capacity = capacity, .entries = entries};
     for (uint32_t i = 0; i < shard->capacity; i++) {
         uint64_t *entry = (uint64_t *)(shard->entries + i * size);
-        if (*entry > TOMBSTONE) memcpy(place(&grown, size, mix(*entry)), entry, size);
+        if (*entry > TOMBSTONE) memcpy(place(&grown, size, hash(*entry)), entry, size);
     }
     if (shard->entries) munmap(shard->entries, shard->capacity * size);
     shard->capacity = grown.capacity;
@@ -81,10 +89,10 @@ static bool make_room(struct cot_shard *shard, size_t size) {
 /* ---- blocks ---- */
 
 bool cot_blocks_add(const struct cot_block *block) {
-    uint64_t hash = mix(block->key);
+    uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     lock(&shard->lock);
-    bool room = make_room(shard, sizeof *block);
+    bool room = make_room(shard, sizeof *block, hash_block);
     if (room) memcpy(place(shard, sizeof *block, hash), block, sizeof *block);
     unlock(&shard->lock);
     return room;
@@ -96,7 +104,7 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
 }
 
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
-    uint64_t hash = mix(key);
+    uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     if (key <= TOMBSTONE) return false;
     lock(&shard->lock);
@@ -150,7 +158,7 @@ static bool page_join(uint32_t card, uint64_t number, bool small) {
     bool fresh = page == NULL;
     if (page) {
         page->users++;
-    } else if (make_room(shard, sizeof *page)) {
+    } else if (make_room(shard, sizeof *page, mix)) {
         page = place(shard, sizeof *page, hash);
         *page = (struct cot_shared_page){.key = key, .card = (uint16_t)card, .small = small, .users = 1};
     }
@@ -177,6 +185,7 @@ static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
     uint64_t end = at + bytes, first = cot_granules(at, granule), last = cot_granules(end - 1, granule);
     uint64_t whole_first, whole_end, changed = 0;
     if (bytes == 0 || end < at) return 0;
+    if (((at | bytes) & (granule - 1)) == 0 && (granule & (granule - 1)) == 0) return bytes; /* as large ones lie */
     whole_first = cot_granules(at + granule - 1, granule);
     whole_end = cot_granules(end, granule);
     if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;

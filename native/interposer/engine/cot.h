@@ -63,20 +63,43 @@ static inline struct cot_thread *cot_thread(void) {
 
 /* ---- attach.c: the page, the ledger, this process's slot ---- */
 
+/* True in a process that is attached and not a forked child of it. Calls that take nothing only ask this. */
+static inline bool cot_attached(void) {
+    return __builtin_expect(atomic_load_explicit(&cot->at.attached, memory_order_acquire) && *cot->at.alive, 1);
+}
 /* ABI_SUCCESS once page and ledger are mapped and a slot is held. Every call that takes memory begins with it and
  * answers its error, so that a process without a readable grant, or one that came past cuInit, takes none. */
-abi_result cot_attach(void);
-/* True in a process that is attached and not a forked child of it. Calls that take nothing only ask this. */
-bool cot_attached(void);
-uint32_t cot_card_count(void);
-uint32_t cot_slot_count(void);
-uint32_t cot_own_slot(void);
-const struct cot_slot *cot_slot_at(uint32_t slot);
-struct cot_slot_card *cot_row(uint32_t slot, uint32_t card); /* card's row in a slot */
-struct cot_slot_card *cot_own(uint32_t card);
-uint32_t cot_slots_used(void);
+abi_result cot_attach_slow(void);
+static inline abi_result cot_attach(void) {
+    return cot_attached() ? ABI_SUCCESS : cot_attach_slow();
+}
+static inline uint32_t cot_card_count(void) {
+    return cot->at.card_count;
+}
+static inline uint32_t cot_slot_count(void) {
+    return cot->at.slot_count;
+}
+static inline uint32_t cot_own_slot(void) {
+    return cot->at.slot;
+}
+static inline struct cot_slot *cot_slot_at(uint32_t slot) {
+    uint64_t first = cot_ledger_slots_offset(cot->at.card_count);
+    return (struct cot_slot *)(cot->at.ledger + first + slot * cot->at.slot_bytes);
+}
+static inline struct cot_slot_card *cot_row(uint32_t slot, uint32_t card) { /* card's row in a slot */
+    return (struct cot_slot_card *)(cot_slot_at(slot) + 1) + card;
+}
+static inline struct cot_slot_card *cot_own(uint32_t card) {
+    return cot_row(cot->at.slot, card);
+}
+static inline uint32_t cot_slots_used(void) {
+    uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);
+    return used < cot->at.slot_count ? used : cot->at.slot_count;
+}
+static inline const struct cot_page *cot_page_now(void) {
+    return cot->at.page;
+}
 struct cot_ledger_total *cot_total(uint32_t card);
-const struct cot_page *cot_page_now(void);
 /* Open for locks, whatever the program did to its descriptors; -1. */
 int cot_ledger_fd(void);
 void cot_note_engine(void); /* the numbers of the engine that works and of one that could not, into the slot */
@@ -87,7 +110,23 @@ struct cot_limits {
     uint64_t memory_bytes, context_bytes, granule_bytes;
     bool isolate, releases_late;
 };
-void cot_limits(uint32_t card, struct cot_limits *limits);
+void cot_read_card(uint32_t card, uint64_t generation);
+static inline void cot_limits(uint32_t card, struct cot_limits *limits) {
+    const struct cot_seen_card *seen = &cot->seen[card];
+    const struct cot_page_header *header = &cot->at.page->header;
+    uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(atomic_load_explicit(&seen->generation, memory_order_acquire) != generation + 1, 0))
+        cot_read_card(card, generation);
+    limits->memory_bytes = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
+    limits->context_bytes = atomic_load_explicit(&seen->context_bytes, memory_order_relaxed);
+    limits->granule_bytes = atomic_load_explicit(&seen->granule_bytes, memory_order_relaxed);
+    limits->releases_late = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
+    limits->isolate = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
+}
+/* What this card's pages are counted in, in a process that has counted some. */
+static inline uint64_t cot_granule(uint32_t card) {
+    return atomic_load_explicit(&cot->seen[card].granule_bytes, memory_order_relaxed);
+}
 /* Card of the grant behind a device ordinal, or COT_NO_CARD. */
 uint32_t cot_card_of(abi_device device);
 

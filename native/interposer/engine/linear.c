@@ -174,9 +174,7 @@ static abi_result after_free(abi_result result, const struct cot_block *block) {
     if (block->kind == COT_MANAGED) {
         __atomic_fetch_sub(&cot_own(block->card)->managed, bytes, __ATOMIC_RELAXED);
     } else {
-        struct cot_limits limits;
-        cot_limits(block->card, &limits);
-        bytes = cot_pages_remove(block->card, block->key, block->bytes, limits.granule_bytes);
+        bytes = cot_pages_remove(block->card, block->key, block->bytes, cot_granule(block->card));
     }
     if (bytes) cot_release(block->card, bytes);
     return result;

@@ -81,7 +81,7 @@ bool cot_reap(void) {
     bool any = false, have_slot = cot_attached();
     int fd = cot_ledger_fd();
     for (uint32_t i = 0, used = cot_slots_used(); i < used; i++) {
-        struct cot_slot *slot = (struct cot_slot *)cot_slot_at(i);
+        struct cot_slot *slot = cot_slot_at(i);
         uint64_t stamp = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
         if (stamp == 0 || (have_slot && i == cot_own_slot()) || is_locked(fd, i)) continue;
         while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();

@@ -66,7 +66,7 @@ type Killed = { readonly longestMs: number; readonly kills: number; readonly got
  * have ended can get. */
 async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, seconds: number): Promise<Killed> {
   const env = environmentOf(setting);
-  const words = [WORKERS, seconds, KILLS_PER_SECOND, MOST_BYTES, 5].map(String);
+  const words = [`workers=${WORKERS}`, `seconds=${seconds}`, `kills=${KILLS_PER_SECOND}`, `bytes=${MOST_BYTES}`];
   const told = JSON.parse(await run(scope, 'tests/racer', words, env)) as Killed;
   await delay(LEAK_AFTER_MS);
   const { granuleBytes = 0, contextBytes = 0 } = node.books().cards[0] ?? {};
