@@ -318,3 +318,15 @@ test('a program that never touches CUDA runs as without us', (t) => {
   });
   t.is(preloaded, plain);
 });
+
+test('what a pool gave back at a synchronisation is free for whoever asks', async (t) => {
+  const node = await startNode(t, '--card', 'l4');
+  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 1024 * MIB }]);
+  const client = await readyClient(t, node, { preload: grant.cuda });
+  const before = await client.ask('info');
+  const at = await client.must(`pool-alloc ${64 * MIB}`);
+  t.is((await client.ask('info'))[1], (before[1] ?? 0) - 64 * MIB);
+  await client.must(`pool-free ${at}`);
+  await client.must('sync');
+  t.deepEqual(await client.ask('info'), before);
+});

@@ -156,15 +156,18 @@ abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, a
     return allocate(cot_real(COT_AT_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
 }
 
-/* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
- * sees, or the agent. */
-static abi_result after_free(abi_result result) {
-    if (result != ABI_SUCCESS || !cot_attached()) return result;
+void cot_pools_read_back(void) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         if (cot->pools.known[i].handle && cot->pools.known[i].charged) read_back(&cot->pools.known[i]);
     }
     pthread_mutex_unlock(&cot->pools.lock);
+}
+
+/* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
+ * sees (whoever asks what is free makes one), or the agent. */
+static abi_result after_free(abi_result result) {
+    if (result == ABI_SUCCESS && cot_attached()) cot_pools_read_back();
     return result;
 }
 abi_result cot_cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {

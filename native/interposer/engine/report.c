@@ -17,6 +17,7 @@ static bool slice_of_current(uint64_t *total, uint64_t *left) {
     struct cot_limits limits;
     cot_limits(card, &limits);
     if (!limits.isolate) return false;
+    cot_pools_read_back();
     cot_reap(); /* the dead hold nothing, whether or not anybody has needed their room yet */
     uint64_t held = cot_held(card);
     *total = limits.memory_bytes;
