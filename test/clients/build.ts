@@ -1,0 +1,65 @@
+// Programs in other languages, built by the machine's own tools into the cache, outside the checkout and keyed by source and
+// compiler. Never throws: what cannot be built here has a reason, and the tests that need it are skipped with it.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { cacheFolder } from '../support/venv.ts';
+
+export type Built = { readonly ok: true; readonly folder: string } | { readonly ok: false; readonly reason: string };
+
+export type Recipe = {
+  /** Below programs/. */
+  readonly source: string;
+  /** Prints the version of what builds it. */
+  readonly version: readonly string[];
+  /** Run in order, in a copy of the sources; OUT is where results belong. */
+  readonly steps: (out: string) => readonly { readonly command: readonly string[]; readonly env?: NodeJS.ProcessEnv }[];
+};
+
+export function built({ source, version, steps }: Recipe): Built {
+  const [tool = '', ...words] = version;
+  const told = spawnSync(tool, words, { encoding: 'utf8' });
+  if (told.status !== 0) return { ok: false, reason: `${tool} is not installed` };
+  const from = join(import.meta.dirname, 'programs', source);
+  const folder = join(cacheFolder(), `client-${source.replaceAll('/', '-')}-${keyOf(from, told.stdout + told.stderr)}`);
+  if (existsSync(folder)) return { ok: true, folder };
+  mkdirSync(cacheFolder(), { recursive: true });
+  const fresh = mkdtempSync(`${folder}.`);
+  const [work, out] = [join(fresh, 'work'), join(fresh, 'out')];
+  cpSync(from, work, { recursive: true });
+  mkdirSync(out);
+  try {
+    for (const { command, env } of steps(out)) {
+      const [file = '', ...args] = command;
+      const { status, stderr, error } = spawnSync(file, args, {
+        cwd: work,
+        env: { ...process.env, ...env },
+        encoding: 'utf8',
+      });
+      if (status !== 0) {
+        return {
+          ok: false,
+          reason: `${command.slice(0, 2).join(' ')}: ${(stderr ?? String(error)).trim().slice(-400)}`,
+        };
+      }
+    }
+    try {
+      renameSync(out, folder);
+    } catch (error) {
+      if (!existsSync(folder)) throw error; // somebody else was faster; theirs is as good
+    }
+    return { ok: true, folder };
+  } finally {
+    rmSync(fresh, { recursive: true, force: true });
+  }
+}
+
+function keyOf(folder: string, version: string): string {
+  const hash = createHash('sha256').update(version);
+  const files = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  for (const path of files.map((entry) => join(entry.parentPath, entry.name)).sort()) {
+    hash.update(path.slice(folder.length)).update(readFileSync(path));
+  }
+  return hash.digest('hex').slice(0, 12);
+}

@@ -1,0 +1,111 @@
+// What the tests of real clients share: the ways in which one runs (without us, preloaded, mounted over the driver's file),
+// a client that holds memory until it is told to end, and the checksums of CUDA's libraries.
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { readdirSync, readFileSync, realpathSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { ExecutionContext } from 'ava';
+import { makeGrant, mountOver } from '../support/grant.ts';
+import { environment, type SimulatedNode, type Teardown } from '../support/node.ts';
+
+export const WAYS = ['direct', 'preloaded', 'mounted'] as const;
+export type Way = (typeof WAYS)[number];
+
+/** The environment of a client: without us, or held to `memoryBytes` of the first card. */
+export function surroundings(
+  t: Teardown,
+  node: SimulatedNode,
+  way: Way,
+  memoryBytes: number,
+  more: Readonly<Record<string, string>> = {},
+): Record<string, string> {
+  const plain = { PATH: process.env.PATH ?? '', HOME: node.folder, LD_LIBRARY_PATH: node.lib };
+  if (way === 'direct') return environment({ ...plain, ...more });
+  const grant = makeGrant(t, node, [{ card: 0, memoryBytes }]);
+  if (way === 'preloaded') return environment({ ...plain, ...more }, `${grant.both} ${more.LD_PRELOAD ?? ''}`.trim());
+  return environment({ ...plain, LD_LIBRARY_PATH: mountOver(t, node, grant).lib, ...more });
+}
+
+export type Ended = {
+  readonly out: string;
+  readonly errors: string;
+  readonly code: number | null;
+  readonly signal: string | null;
+};
+
+/** Runs a client to its end. */
+export async function complete(
+  t: Teardown,
+  command: readonly string[],
+  env: Readonly<Record<string, string>>,
+  cwd?: string,
+): Promise<Ended> {
+  const [file = '', ...args] = command;
+  const child = spawn(file, args, { env, cwd, stdio: ['ignore', 'pipe', 'pipe'] });
+  t.teardown(() => {
+    child.kill('SIGKILL');
+  });
+  const parts: { out: string[]; errors: string[] } = { out: [], errors: [] };
+  child.stdout.on('data', (part: Buffer) => parts.out.push(part.toString()));
+  child.stderr.on('data', (part: Buffer) => parts.errors.push(part.toString()));
+  const [code, signal] = (await once(child, 'close')) as [number | null, string | null];
+  return { out: parts.out.join(''), errors: parts.errors.join(''), code, signal };
+}
+
+/** What a client says that filled its memory in blocks until it was refused. */
+export type Filled = {
+  readonly total: number;
+  readonly free: number;
+  /** Free again after what it did before it filled. */
+  readonly idle: number;
+  /** Free when it was refused. */
+  readonly full: number;
+  readonly blocks: number;
+  /** The driver's result. */
+  readonly refusal: number;
+  /** The result of one more block after one was given back. */
+  readonly again: number;
+};
+
+export type Holder = { readonly pid: number; readonly filled: Filled; end(): Promise<number | null> };
+
+/** Starts a client that fills memory, says what it got and holds it until its input ends. */
+export async function startHolder(
+  t: ExecutionContext,
+  command: readonly string[],
+  env: Readonly<Record<string, string>>,
+): Promise<Holder> {
+  const [file = '', ...args] = command;
+  const child = spawn(file, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+  const exited = once(child, 'exit') as Promise<[number | null, string | null]>;
+  t.teardown(() => {
+    child.kill('SIGKILL');
+  });
+  const { value, done } = await createInterface({ input: child.stdout })[Symbol.asyncIterator]().next();
+  if (done) throw new Error(`${basename(file)} ended with ${(await exited).join(' ')} before it said anything`);
+  return {
+    pid: child.pid ?? 0,
+    filled: JSON.parse(String(value)) as Filled,
+    async end() {
+      child.stdin.end();
+      return (await exited)[0];
+    },
+  };
+}
+
+/** SHA-256 of every shared object and archive below these folders, by path. */
+export function checksums(folders: readonly string[]): Record<string, string> {
+  const sums: Record<string, string> = {};
+  for (const folder of folders) {
+    for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
+      if (!/\.so(\.|$)|\.a$/.test(entry.name)) continue;
+      const path = join(entry.parentPath, entry.name);
+      sums[path] = createHash('sha256')
+        .update(readFileSync(realpathSync(path)))
+        .digest('hex');
+    }
+  }
+  return sums;
+}

@@ -1,0 +1,113 @@
+// Go and Rust programs that load the driver by themselves: without us they fill the card, under a grant the slice. A Go
+// program with libc inside it is not reached by a preload; the agent sees it.
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { runTenant, startAgent } from '../support/agent.ts';
+import { OUT_OF_MEMORY } from '../support/client.ts';
+import { MIB } from '../support/grant.ts';
+import { BUILD, startNode } from '../support/node.ts';
+import { type Built, built } from './build.ts';
+import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
+
+const BLOCK = 64 * MIB;
+const SLICE = 1024 * MIB;
+const CARD = 'l4,memory=6Gi';
+const before = checksums([join(BUILD, 'simulated')]);
+
+const goFlags = { GOFLAGS: '-mod=readonly', GOTOOLCHAIN: 'local' };
+const purego = built({
+  source: 'purego',
+  version: ['go', 'version'],
+  steps: (out) => [{ command: ['go', 'build', '-o', join(out, 'purego'), '.'], env: { ...goFlags, CGO_ENABLED: '0' } }],
+});
+const cgo = built({
+  source: 'cgo',
+  version: ['go', 'version'],
+  steps: (out) => [{ command: ['go', 'build', '-o', join(out, 'cgo'), '.'], env: { ...goFlags, CGO_ENABLED: '1' } }],
+});
+const libcInside = built({
+  source: 'static',
+  version: ['go', 'version'],
+  steps: (out) => {
+    const linked = ['-ldflags', '-linkmode external -extldflags "-static"'];
+    return [
+      { command: ['go', 'build', ...linked, '-o', join(out, 'static'), '.'], env: { ...goFlags, CGO_ENABLED: '1' } },
+    ];
+  },
+});
+const rust = built({
+  source: 'rust',
+  version: ['cargo', '--version'],
+  steps: (out) => [
+    { command: ['cargo', 'build', '--quiet', '--release', '--locked'], env: { CARGO_TARGET_DIR: 'target' } },
+    { command: ['cp', 'target/release/bare', 'target/release/cudarc', out] },
+  ],
+});
+
+/** Skips loudly where the program cannot be built. */
+function withProgram(
+  title: string,
+  program: Built,
+  implementation: (t: ExecutionContext, folder: string) => Promise<void>,
+): void {
+  if (program.ok) test.serial(title, (t) => implementation(t, program.folder));
+  else test.serial.skip(`${title} (${program.reason})`, () => {});
+}
+
+const CLIENTS: readonly [string, Built, string][] = [
+  ['a Go program without cgo', purego, 'purego'],
+  ['a Go program with cgo', cgo, 'cgo'],
+  ['a Rust program that calls dlopen', rust, 'bare'],
+  ['a Rust program of cudarc', rust, 'cudarc'],
+];
+for (const [client, program, name] of CLIENTS) {
+  withProgram(
+    `${client} fills the card without us, and its slice with us in either form`,
+    program,
+    async (t, folder) => {
+      const node = await startNode(t, '--card', CARD, '--card', CARD);
+      const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+      for (const way of WAYS) {
+        const room = way === 'direct' ? node.usable(0) : SLICE;
+        const blocks = Math.floor((room - contextBytes) / BLOCK);
+        const holder = await startHolder(t, [join(folder, name)], surroundings(t, node, way, SLICE));
+        const { filled } = holder;
+        t.is(filled.total, room, `${way}: total`);
+        t.is(filled.free, room - contextBytes, `${way}: free`);
+        t.is(filled.idle, filled.free, `${way}: what it gave back is free again`);
+        t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
+        t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
+        const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+        t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
+        t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+        t.is(await holder.end(), 0, way);
+      }
+    },
+  );
+}
+
+withProgram(
+  'a Go program with libc inside goes past a preload; the agent sees and stops it',
+  libcInside,
+  async (t, folder) => {
+    const node = await startNode(t, '--card', CARD);
+    const agent = await startAgent(t, node);
+    await agent.measured(1);
+    const flags = ['--gpu-memory', '1Gi', '--name', 'static'];
+    const cheat = runTenant(t, node, agent, flags, [join(folder, 'static')]);
+    const filled = JSON.parse(await cheat.line()) as { blocks: number; total: number };
+    t.is(filled.total, node.usable(0), 'it sees the card');
+    t.true(filled.blocks * BLOCK > SLICE, 'nothing refused it');
+    t.is((await cheat.ended).code, 137);
+    t.deepEqual(
+      agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`),
+      ['warn static bypass', 'kill static bypass'],
+    );
+    t.true(agent.audit().every(({ usedBytes }) => usedBytes > SLICE));
+  },
+);
+
+test.serial('the libraries of the driver are what they were', (t) => {
+  t.true(Object.keys(before).length >= 6);
+  t.deepEqual(checksums([join(BUILD, 'simulated')]), before);
+});

@@ -1,0 +1,3 @@
+module cotenant.io/clients/cgo
+
+go 1.18

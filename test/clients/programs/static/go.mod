@@ -1,0 +1,3 @@
+module cotenant.io/clients/static
+
+go 1.18
