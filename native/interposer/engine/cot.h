@@ -213,7 +213,7 @@ bool cot_is_away(void); /* this process's memory is out of its cards: every othe
 
 /* ---- pools.c ---- */
 void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
-void cot_pools_read_back(void); /* un-charges what they gave to the card by themselves, at a synchronisation */
+void cot_pools_read_back(void);     /* un-charges what they gave to the card by themselves, at a synchronisation */
 void cot_pools_forget(uint32_t card);
 bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, not run */
 
