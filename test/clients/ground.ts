@@ -69,7 +69,13 @@ export type Filled = {
   readonly again: number;
 };
 
-export type Holder = { readonly pid: number; readonly filled: Filled; end(): Promise<number | null> };
+export type Holder = {
+  readonly pid: number;
+  readonly filled: Filled;
+  end(): Promise<number | null>;
+  /** Lines on standard error so far. */
+  errors(): readonly string[];
+};
 
 /** Starts a client that fills memory, says what it got and holds it until its input ends. */
 export async function startHolder(
@@ -78,16 +84,19 @@ export async function startHolder(
   env: Readonly<Record<string, string>>,
 ): Promise<Holder> {
   const [file = '', ...args] = command;
-  const child = spawn(file, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
-  const exited = once(child, 'exit') as Promise<[number | null, string | null]>;
+  const child = spawn(file, args, { env, stdio: ['pipe', 'pipe', 'pipe'] });
+  const errors: string[] = [];
+  createInterface({ input: child.stderr }).on('line', (line) => errors.push(line));
+  const exited = once(child, 'close') as Promise<[number | null, string | null]>;
   t.teardown(() => {
     child.kill('SIGKILL');
   });
   const { value, done } = await createInterface({ input: child.stdout })[Symbol.asyncIterator]().next();
-  if (done) throw new Error(`${basename(file)} ended with ${(await exited).join(' ')} before it said anything`);
+  if (done) throw new Error(`${basename(file)} ended with ${(await exited).join(' ')}: ${errors.join('\n')}`);
   return {
     pid: child.pid ?? 0,
     filled: JSON.parse(String(value)) as Filled,
+    errors: () => errors,
     async end() {
       child.stdin.end();
       return (await exited)[0];
