@@ -310,6 +310,8 @@ test('the padding of pitched rows is charged as the driver chose it, and refused
   await client.must(`free ${at}`);
   t.deepEqual(charged(account(grant)), charged(before));
   grant.rewrite([{ card: 0, memoryBytes: context + round(2048 * rows) - granule }]);
+  const asked = performance.now();
   t.is((await client.ask(`pitch 500 ${rows}`))[0], OUT_OF_MEMORY);
+  t.true(performance.now() - asked < 2000, 'it did not wait for what it had itself announced');
   t.deepEqual(charged(account(grant)), charged(before), 'it was given back');
 });

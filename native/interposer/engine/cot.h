@@ -135,6 +135,8 @@ uint32_t cot_card_of(abi_device device);
 /* True: `bytes` are announced in this process's slot and fit; the caller then calls the driver and commits or rolls
  * back. */
 bool cot_reserve(uint32_t card, uint64_t bytes);
+/* The same for a caller that has `announced` some already: it does not wait for that to be decided. */
+bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced);
 void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged);
 void cot_rollback(uint32_t card, uint64_t reserved);
 void cot_charge(uint32_t card, uint64_t bytes);  /* without a check: it is held already */

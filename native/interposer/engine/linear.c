@@ -47,7 +47,7 @@ static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint6
     uint64_t charge = cot_pages_add(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
     if (charge > ticket->reserved) {
         uint64_t more = charge - ticket->reserved;
-        if (ticket->gap || !cot_reserve(ticket->card, more)) {
+        if (ticket->gap || !cot_reserve_more(ticket->card, more, ticket->reserved)) {
             uint64_t gone = cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
             /* Other threads' requests may lie there by now, and have found it paid; or lay there and have left the last
              * page to this one. */

@@ -83,18 +83,20 @@ static void back_off(unsigned tries) {
 /* The rare half of cot_reserve: the request did not fit as the counts stood. It is un-announced on entry.
  *
  * What can be had back is got back first: kept by our own pools and graphs, charged to or announced by the dead. What
- * others only announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. */
-static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *own) {
+ * others only announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. What
+ * the caller has `announced` before is like held, for it stays as long as the caller waits. */
+static bool reserve_slow(uint32_t card, uint64_t bytes, uint64_t announced, struct cot_slot_card *own) {
     uint64_t deadline = 0;
     bool trimmed = false;
     for (unsigned tries = 0;; tries++) {
         struct cot_limits limits;
         cot_limits(card, &limits);
-        if (bytes > limits.memory_bytes) return false;
+        if (announced > limits.memory_bytes || bytes > limits.memory_bytes - announced) return false;
+        uint64_t needed = announced + bytes;
         /* Whoever is waited for may have died; a look is as short as a pause is long. */
         if (tries == 0 || tries >= SPIN_TRIES) cot_reap();
         struct sums others = sum(card, limits.releases_late);
-        if (others.held + bytes > limits.memory_bytes) {
+        if (others.held + needed > limits.memory_bytes) {
             if (!trimmed && !cot_is_away()) {
                 trimmed = true;
                 cot_pools_trim(card);
@@ -102,7 +104,7 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *ow
                 continue;
             }
             /* Memory that leaves late comes back without anybody's doing; wait for the agent to see it go. */
-            if (!limits.releases_late || sum(card, false).held + bytes > limits.memory_bytes) return false;
+            if (!limits.releases_late || sum(card, false).held + needed > limits.memory_bytes) return false;
         }
         uint64_t now = now_ns();
         if (!deadline) deadline = now + WAIT_NS;
@@ -115,7 +117,7 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, struct cot_slot_card *ow
     }
 }
 
-bool cot_reserve(uint32_t card, uint64_t bytes) {
+static inline bool reserve(uint32_t card, uint64_t bytes, uint64_t announced) {
     struct cot_slot_card *own = cot_own(card);
     struct cot_limits limits;
     cot_limits(card, &limits);
@@ -129,7 +131,15 @@ bool cot_reserve(uint32_t card, uint64_t bytes) {
         if (__builtin_expect(all.held + all.pending <= limits.memory_bytes, 1)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
-    return reserve_slow(card, bytes, own);
+    return reserve_slow(card, bytes, announced, own);
+}
+
+bool cot_reserve(uint32_t card, uint64_t bytes) {
+    return reserve(card, bytes, 0);
+}
+
+bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced) {
+    return reserve(card, bytes, announced);
 }
 
 void cot_deny(uint32_t card) {
