@@ -64,6 +64,7 @@ struct cot_block {
     uint32_t card;
     uint32_t kind;
     void *context;
+    uint64_t root;       /* another handle of the same memory, held for as long as this block is there; 0 */
     uint32_t references; /* COT_VMM: handles and mappings */
 };
 struct cot_shared_page {
@@ -148,6 +149,13 @@ struct cot_mappings {
     size_t count, capacity;
 };
 
+#define COT_MARKS 64u
+struct cot_marks { /* of files by which this process has exported memory */
+    pthread_mutex_t lock;
+    abi_vmm_handle handle[COT_MARKS];
+    _Atomic uint32_t next;
+};
+
 /* A part of an array: a box of elements of one level and layer, or a run of bytes of a mip tail. */
 struct cot_box {
     int type;
@@ -206,6 +214,7 @@ struct cot_state {
     struct cot_tiles tiles;
     struct cot_checkpoint checkpoint;
     struct cot_lives lives;
+    struct cot_marks marks;
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
 
@@ -240,9 +249,10 @@ COT_PLACE(mappings, 289048)
 COT_PLACE(tiles, 289112)
 COT_PLACE(checkpoint, 289176)
 COT_PLACE(lives, 289696)
+COT_PLACE(marks, 289728)
 #undef COT_PLACE
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
-static_assert(sizeof(struct cot_block) == 40 && sizeof(struct cot_shared_page) == 16, "layout");
+static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 289728 && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 290288 && sizeof(struct cot_thread) == 24, "layout");
 #endif

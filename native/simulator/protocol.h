@@ -45,6 +45,8 @@ enum sim_op {
     SIM_WATCH,        /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
     SIM_SET_STATE,    /* card, arg[0] SIM_STATE_*, arg[1] value */
     SIM_LIST_COST_US, /* arg[0]: how long a process list takes; stands in for a slow or hung driver */
+    SIM_HOLDINGS,     /* arg[0] root of a group; payload sim_holding[] of all who hold anything; reply arg[0..3] the
+                         most that the group ever held of cards 0 to 3 without what it inherited */
 };
 
 enum { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2, SIM_ROLE_CONTROL = 3 };
@@ -84,6 +86,13 @@ struct sim_process {
     uint32_t pid; /* in the caller's PID namespace */
     uint32_t pad;
     uint64_t bytes;
+};
+
+/* What a process holds of a card by kind, and how much of it another one made that is gone or gave it up. */
+struct sim_holding {
+    uint32_t pid; /* in the daemon's PID namespace */
+    uint32_t card;
+    uint64_t bytes[SIM_KIND_COUNT], inherited[SIM_KIND_COUNT];
 };
 
 struct sim_process_utilisation {

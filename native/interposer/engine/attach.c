@@ -179,9 +179,22 @@ static abi_result open_life(const char *folder, int *fd) {
     return madvise(map, PAGE_BYTES, MADV_DONTFORK) == 0 ? ABI_SUCCESS : refuse("cannot map", path, errno);
 }
 
-/* Takes a free slot, or this process's own from before an exec, for the open file `life`. The byte lock comes first:
- * whoever holds it is the only one that may set or clear the stamp. A second copy of this object in the program
- * (dlmopen) has a slot of its own. */
+/* Frees what this process held before an exec: that program and its memory are gone, though the process is not. */
+static void leave_former_slots(int life, uint32_t pid, uint64_t start, uint64_t space) {
+    for (uint32_t i = 0; i < cot_slots_used(); i++) {
+        struct cot_slot *slot = cot_slot_at(i);
+        if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == 0 || slot->pid != pid || slot->start_ticks != start ||
+            slot->pid_namespace != space || slot->image == program_image() || !cot_lock_slot(life, i))
+            continue;
+        memset(slot + 1, 0, cot->at.slot_bytes - sizeof *slot);
+        __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&slot->stamp, 0, __ATOMIC_SEQ_CST);
+        cot_unlock_slot(life, i);
+    }
+}
+
+/* Takes a free slot for the open file `life`. The byte lock comes first: whoever holds it is the only one that may set or
+ * clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
 static bool take_slot(int life) {
     keep_rows_few();
     uint32_t pid = (uint32_t)getpid();
@@ -189,15 +202,12 @@ static bool take_slot(int life) {
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
+    leave_former_slots(life, pid, start, space);
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < cot->at.slot_count; i++) {
             struct cot_slot *slot = cot_slot_at(i);
-            uint64_t occupant = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
-            bool ours = occupant && slot->pid == pid && slot->start_ticks == start && slot->pid_namespace == space &&
-                        slot->image != program_image();
-            if (occupant && !ours) continue;
-            if (!cot_lock_slot(life, i)) continue;
-            if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != occupant) {
+            if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != 0 || !cot_lock_slot(life, i)) continue;
+            if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != 0) {
                 cot_unlock_slot(life, i); /* taken and lost again by somebody who died: for the reaper */
                 continue;
             }

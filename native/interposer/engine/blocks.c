@@ -144,6 +144,7 @@ void cot_blocks_drop_context(void *context) {
                                  : found.bytes;
             if (found.kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(found.card)->managed, bytes, __ATOMIC_RELAXED);
             if (bytes) cot_release(found.card, bytes);
+            if (found.root) cot_handle_drop(found.root);
         }
     }
 }

@@ -10,6 +10,7 @@ abi_result cot_claim(uint64_t bytes, struct cot_claim *claim) {
     struct cot_limits limits;
     cot_limits(claim->card, &limits);
     uint64_t granule = limits.granule_bytes;
+    claim->root = 0;
     claim->bytes = bytes > UINT64_MAX - granule ? UINT64_MAX : cot_granules(bytes + granule - 1, granule) * granule;
     if (claim->bytes == 0 || cot_reserve(claim->card, claim->bytes)) return ABI_SUCCESS;
     cot_deny(claim->card);
@@ -19,6 +20,7 @@ abi_result cot_claim(uint64_t bytes, struct cot_claim *claim) {
 void cot_claim_end(const struct cot_claim *claim, abi_result result, const void *key, uint32_t kind) {
     if (result != ABI_SUCCESS) {
         if (claim->bytes) cot_rollback(claim->card, claim->bytes);
+        if (claim->root) cot_handle_drop(claim->root);
         return;
     }
     struct cot_block block = {.key = (uintptr_t)key,
@@ -26,6 +28,7 @@ void cot_claim_end(const struct cot_claim *claim, abi_result result, const void 
                               .card = claim->card,
                               .kind = kind,
                               .context = claim->context,
+                              .root = claim->root,
                               .references = 1};
     cot_blocks_add(&block);
     if (claim->bytes) cot_commit(claim->card, claim->bytes, claim->bytes);
@@ -34,6 +37,7 @@ void cot_claim_end(const struct cot_claim *claim, abi_result result, const void 
 void cot_claim_released(abi_result result, const struct cot_block *block) {
     if (result == ABI_SUCCESS) {
         if (block->bytes) cot_release(block->card, block->bytes);
+        if (block->root) cot_handle_drop(block->root);
         return;
     }
     struct cot_block again = *block;

@@ -41,11 +41,37 @@ static void forget(struct cot_known_context *entry) {
     cot_release(old.card, old.charged);
 }
 
+/* Whether a context is its device's primary one, which CUDA's runtime may have made behind the exported names. */
+static abi_result ask_primary(void *handle, abi_device device, bool *primary) {
+    unsigned flags;
+    int active = 0;
+    abi_context own = NULL;
+    abi_result result =
+        CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active);
+    if (result == ABI_SUCCESS && active) {
+        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &own, device);
+        if (result == ABI_SUCCESS) CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
+    }
+    *primary = own == handle;
+    return result;
+}
+
+static bool is_known(void *handle) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    bool known = find(handle) != NULL;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return known;
+}
+
 static abi_result learn_current(void *handle, uint32_t *card) {
     abi_device device;
+    bool primary;
     abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
     if (result != ABI_SUCCESS) return result;
     *card = cot_card_of(device);
+    if (is_known(handle)) return ABI_SUCCESS;
+    result = ask_primary(handle, device, &primary);
+    if (result != ABI_SUCCESS) return result;
     pthread_mutex_lock(&cot->contexts.lock);
     if (!find(handle)) {
         struct cot_limits limits = {0};
@@ -53,7 +79,7 @@ static abi_result learn_current(void *handle, uint32_t *card) {
             cot_limits(*card, &limits);
             if (limits.context_bytes) cot_charge(*card, limits.context_bytes);
         }
-        remember(handle, device, *card, limits.context_bytes, false);
+        remember(handle, device, *card, limits.context_bytes, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
     return ABI_SUCCESS;
@@ -137,14 +163,18 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
     return result;
 }
 
-/* After a release or reset that the driver has done: is the primary context gone? */
+/* After a release or reset that the driver has done: is the primary context gone? Nothing will ask again, so a driver
+ * that does not answer is asked twice. */
 static void check_primary(abi_device device) {
     unsigned flags;
     int active = 1;
-    if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) !=
-            ABI_SUCCESS ||
-        active)
-        return;
+    for (int tries = 0; tries < 2; tries++) {
+        if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) ==
+            ABI_SUCCESS)
+            break;
+        active = 1;
+    }
+    if (active) return;
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = primary_of(device);
     if (entry) forget(entry);
@@ -247,14 +277,6 @@ abi_result cot_cuCtxDetach(abi_context context) {
 
 /* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
 
-/* The handle of a primary context that is there. */
-static void *primary_handle(abi_device device) {
-    abi_context handle = NULL;
-    if (CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &handle, device) != ABI_SUCCESS) return NULL;
-    CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
-    return handle;
-}
-
 abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
     uint32_t card;
     uint64_t reserved;
@@ -266,12 +288,19 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
     pthread_mutex_unlock(&cot->contexts.lock);
     abi_result result = make_room(device, known ? 1 : 2, &card, &reserved);
     if (result != ABI_SUCCESS) return result;
+    abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
+    if (!known) {
+        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
+        settle(result, primary, device, card, reserved, true);
+        if (result != ABI_SUCCESS) {
+            cot_rollback(card, reserved);
+            return result;
+        }
+    }
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                        device, flags);
-    void *primary = !known && result == ABI_SUCCESS ? primary_handle(device) : NULL;
     settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false);
-    if (primary) settle(result, primary, device, card, reserved, true);
-    else if (!known) cot_rollback(card, reserved);
+    if (!known && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS) check_primary(device);
     return result;
 }
 

@@ -183,6 +183,7 @@ struct cot_claim {
     uint32_t card;
     void *context;
     uint64_t bytes; /* whole granules; 0 costs nothing and is only remembered */
+    uint64_t root;  /* of the block to be */
 };
 /* Room for `bytes` in the calling thread's context, or the error to answer. */
 abi_result cot_claim(uint64_t bytes, struct cot_claim *claim);
@@ -194,6 +195,8 @@ void cot_claim_released(abi_result result, const struct cot_block *block);
 /* ---- handles.c: references to memory by handle ---- */
 bool cot_handle_hold(abi_vmm_handle handle); /* false: none that is known here */
 void cot_handle_drop(abi_vmm_handle handle);
+/* The handle, held, of which this process has exported `file`; 0: none. */
+abi_vmm_handle cot_handle_of_file(int file);
 
 /* ---- tiles.c ---- */
 void cot_tiles_leave(void *array);           /* before the driver destroys an array */

@@ -19,8 +19,10 @@ abi_result cot_cuImportExternalMemory(abi_external *out, const abi_external_hand
     if (!out || !from) return CALL_REAL(cuImportExternalMemory, (abi_external *, const H *), out, from);
     const H copy = *from; /* the caller's own may change */
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_claim(is_memory_by_handle(&copy) ? 0 : copy.size, &claim);
+    bool by_handle = result == ABI_SUCCESS && is_memory_by_handle(&copy);
+    if (result == ABI_SUCCESS) result = cot_claim(by_handle ? 0 : copy.size, &claim);
     if (result != ABI_SUCCESS) return result;
+    if (by_handle) claim.root = cot_handle_of_file(copy.handle.fd);
     result = CALL_REAL(cuImportExternalMemory, (abi_external *, const H *), out, &copy);
     cot_claim_end(&claim, result, result == ABI_SUCCESS ? *out : NULL, COT_EXTERNAL);
     return result;

@@ -18,21 +18,24 @@ static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t card) {
     return pool;
 }
 
-static uint64_t attribute(abi_pool pool, int which) {
-    uint64_t value = 0;
-    if (CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, which, &value) != ABI_SUCCESS) return 0;
-    return value;
+static abi_result attribute(abi_pool pool, int which, uint64_t *value) {
+    *value = 0;
+    return CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, which, value);
 }
 
-/* Under the lock: makes the charge what the pool reserves now. */
-static void read_back(struct cot_known_pool *pool) {
-    uint64_t now = attribute(pool->handle, ABI_POOL_RESERVED_CURRENT), before = pool->charged;
+/* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was.
+ * False: it did not say. */
+static bool read_back(struct cot_known_pool *pool, uint64_t more) {
+    uint64_t before = pool->charged, now;
+    bool said = attribute(pool->handle, ABI_POOL_RESERVED_CURRENT, &now) == ABI_SUCCESS;
+    if (!said) now = before + more;
     pool->charged = now;
     cot_touch(pool->card);
     struct cot_slot_card *own = cot_own(pool->card);
     __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(pool->card, now - before);
     if (now < before) cot_release(pool->card, before - now);
+    return said;
 }
 
 void cot_pools_trim(uint32_t card) {
@@ -40,7 +43,7 @@ void cot_pools_trim(uint32_t card) {
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         if (!cot->pools.known[i].handle || cot->pools.known[i].card != card) continue;
         CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), cot->pools.known[i].handle, 0);
-        read_back(&cot->pools.known[i]);
+        read_back(&cot->pools.known[i], 0);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
@@ -50,7 +53,7 @@ void cot_pools_forget(uint32_t card) {
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         if (!cot->pools.known[i].handle || cot->pools.known[i].card != card) continue;
         uint64_t charged = cot->pools.known[i].charged;
-        cot->pools.known[i] = (struct cot_known_pool){0};
+        cot->pools.known[i].charged = 0;
         __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
         if (charged) cot_release(card, charged);
     }
@@ -76,6 +79,23 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
         return result;
     }
     return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
+}
+
+/* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. */
+static uint32_t card_of_pool(abi_pool pool, abi_device otherwise) {
+    pthread_mutex_lock(&cot->pools.lock);
+    const struct cot_known_pool *known = pool ? find(pool) : NULL;
+    uint32_t card = known ? known->card : COT_NO_CARD;
+    pthread_mutex_unlock(&cot->pools.lock);
+    if (known) return card;
+    for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
+        abi_pool own;
+        if (cot_card_of(device) != COT_NO_CARD &&
+            CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &own, device) == ABI_SUCCESS &&
+            own == pool)
+            return cot_card_of(device);
+    }
+    return cot_card_of(otherwise);
 }
 
 /* Stream-ordered allocation from `pool` (NULL: the device's current one) by calling `real` with its own arguments. */
@@ -104,8 +124,8 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     if (!pointer || bytes == 0 || cot_is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
     result = device_of(stream, &device);
     if (result == ABI_SUCCESS) result = cot_current(&card, &context);
-    if (result != ABI_SUCCESS) return call(real, from_pool, pointer, bytes, pool, stream);
-    card = cot_card_of(device);
+    if (result != ABI_SUCCESS) return result;
+    card = from_pool ? card_of_pool(pool, device) : cot_card_of(device);
     if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
     abi_pool from = pool;
     if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
@@ -113,13 +133,15 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
 
     struct cot_limits limits;
     cot_limits(card, &limits);
-    uint64_t reserved = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
-    if (bytes > UINT64_MAX - limits.granule_bytes) reserved = UINT64_MAX;
+    uint64_t whole = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes, reserved;
+    if (bytes > UINT64_MAX - limits.granule_bytes) whole = UINT64_MAX;
+    reserved = whole;
     bool from_kept = false;
     if (!cot_reserve(card, reserved)) {
         /* The grant is full; what the pool keeps unused is charged already and may serve. */
-        uint64_t kept = attribute(from, ABI_POOL_RESERVED_CURRENT), used = attribute(from, ABI_POOL_USED_CURRENT);
-        if (kept < used || kept - used < bytes) {
+        uint64_t kept, used;
+        if (attribute(from, ABI_POOL_RESERVED_CURRENT, &kept) != ABI_SUCCESS ||
+            attribute(from, ABI_POOL_USED_CURRENT, &used) != ABI_SUCCESS || kept < used || kept - used < bytes) {
             cot_deny(card);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
@@ -130,7 +152,7 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find_or_add(from, card);
     uint64_t before = known ? known->charged : 0;
-    if (known) read_back(known);
+    if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
     bool grew = known && known->charged > before;
     pthread_mutex_unlock(&cot->pools.lock);
     cot_rollback(card, reserved); /* read_back has charged what it came to */
@@ -159,7 +181,7 @@ abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, a
 void cot_pools_read_back(void) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
-        if (cot->pools.known[i].handle && cot->pools.known[i].charged) read_back(&cot->pools.known[i]);
+        if (cot->pools.known[i].handle && cot->pools.known[i].charged) read_back(&cot->pools.known[i], 0);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
@@ -184,7 +206,7 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     if (card == COT_NO_CARD) return result; /* nothing can be allocated from it */
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find_or_add(*out, card);
-    if (known) read_back(known);
+    if (known) read_back(known, 0);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }
@@ -210,7 +232,7 @@ abi_result cot_cuMemPoolTrimTo(abi_pool pool, size_t keep) {
     if (result != ABI_SUCCESS || !cot_attached()) return result;
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = pool ? find(pool) : NULL;
-    if (known) read_back(known);
+    if (known) read_back(known, 0);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }

@@ -353,12 +353,12 @@
     X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 36) \
     X(348, cuMemDiscardBatchAsync, PASS, 36) \
     X(349, cuMemDiscardBatchAsync_ptsz, PASS, 36) \
-    X(350, cuMemExportToShareableHandle, PASS, 35) \
-    X(351, cuMemFree, RELEASE, 43) \
-    X(352, cuMemFreeAsync, RELEASE, 44) \
-    X(353, cuMemFreeAsync_ptsz, RELEASE, 44) \
+    X(350, cuMemExportToShareableHandle, TRACK, 43) \
+    X(351, cuMemFree, RELEASE, 44) \
+    X(352, cuMemFreeAsync, RELEASE, 45) \
+    X(353, cuMemFreeAsync_ptsz, RELEASE, 45) \
     X(354, cuMemFreeHost, PASS, 39) \
-    X(355, cuMemFree_v2, RELEASE, 43) \
+    X(355, cuMemFree_v2, RELEASE, 44) \
     X(356, cuMemGetAccess, PASS, 35) \
     X(357, cuMemGetAddressRange, PASS, 1) \
     X(358, cuMemGetAddressRange_v2, PASS, 1) \
@@ -377,24 +377,24 @@
     X(371, cuMemHostRegister, PASS, 39) \
     X(372, cuMemHostRegister_v2, PASS, 39) \
     X(373, cuMemHostUnregister, PASS, 39) \
-    X(374, cuMemImportFromShareableHandle, TRACK, 45) \
-    X(375, cuMemMap, TRACK, 46) \
-    X(376, cuMemMapArrayAsync, TRACK, 47) \
-    X(377, cuMemMapArrayAsync_ptsz, TRACK, 47) \
-    X(378, cuMemPeerGetDevicePointer, PASS, 48) \
-    X(379, cuMemPeerRegister, PASS, 48) \
-    X(380, cuMemPeerUnregister, PASS, 48) \
-    X(381, cuMemPoolCreate, TRACK, 49) \
-    X(382, cuMemPoolDestroy, RELEASE, 50) \
-    X(383, cuMemPoolExportPointer, PASS, 51) \
-    X(384, cuMemPoolExportToShareableHandle, PASS, 51) \
+    X(374, cuMemImportFromShareableHandle, TRACK, 46) \
+    X(375, cuMemMap, TRACK, 47) \
+    X(376, cuMemMapArrayAsync, TRACK, 48) \
+    X(377, cuMemMapArrayAsync_ptsz, TRACK, 48) \
+    X(378, cuMemPeerGetDevicePointer, PASS, 49) \
+    X(379, cuMemPeerRegister, PASS, 49) \
+    X(380, cuMemPeerUnregister, PASS, 49) \
+    X(381, cuMemPoolCreate, TRACK, 50) \
+    X(382, cuMemPoolDestroy, RELEASE, 51) \
+    X(383, cuMemPoolExportPointer, PASS, 52) \
+    X(384, cuMemPoolExportToShareableHandle, PASS, 52) \
     X(385, cuMemPoolGetAccess, PASS, 17) \
     X(386, cuMemPoolGetAttribute, PASS, 17) \
-    X(387, cuMemPoolImportFromShareableHandle, PASS, 51) \
-    X(388, cuMemPoolImportPointer, PASS, 51) \
+    X(387, cuMemPoolImportFromShareableHandle, PASS, 52) \
+    X(388, cuMemPoolImportPointer, PASS, 52) \
     X(389, cuMemPoolSetAccess, PASS, 17) \
     X(390, cuMemPoolSetAttribute, PASS, 17) \
-    X(391, cuMemPoolTrimTo, RELEASE, 50) \
+    X(391, cuMemPoolTrimTo, RELEASE, 51) \
     X(392, cuMemPrefetchAsync, PASS, 36) \
     X(393, cuMemPrefetchAsync_ptsz, PASS, 36) \
     X(394, cuMemPrefetchAsync_v2, PASS, 36) \
@@ -403,11 +403,11 @@
     X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 36) \
     X(398, cuMemRangeGetAttribute, PASS, 36) \
     X(399, cuMemRangeGetAttributes, PASS, 36) \
-    X(400, cuMemRelease, RELEASE, 52) \
-    X(401, cuMemRetainAllocationHandle, TRACK, 46) \
+    X(400, cuMemRelease, RELEASE, 53) \
+    X(401, cuMemRetainAllocationHandle, TRACK, 47) \
     X(402, cuMemSetAccess, PASS, 35) \
     X(403, cuMemSetMemPool, PASS, 17) \
-    X(404, cuMemUnmap, RELEASE, 52) \
+    X(404, cuMemUnmap, RELEASE, 53) \
     X(405, cuMemcpy, PASS, 41) \
     X(406, cuMemcpy2D, PASS, 41) \
     X(407, cuMemcpy2DAsync, PASS, 41) \
@@ -531,15 +531,15 @@
     X(525, cuModuleLoadDataEx, PASS, 3) \
     X(526, cuModuleLoadFatBinary, PASS, 3) \
     X(527, cuModuleUnload, PASS, 3) \
-    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 48) \
-    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 48) \
-    X(530, cuMulticastAddDevice, PASS, 53) \
-    X(531, cuMulticastBindAddr, PASS, 53) \
-    X(532, cuMulticastBindMem, PASS, 53) \
-    X(533, cuMulticastCreate, PASS, 53) \
-    X(534, cuMulticastGetGranularity, PASS, 53) \
-    X(535, cuMulticastUnbind, PASS, 53) \
-    X(536, cuNNSetAllocator, PASS, 48) \
+    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 49) \
+    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 49) \
+    X(530, cuMulticastAddDevice, PASS, 54) \
+    X(531, cuMulticastBindAddr, PASS, 54) \
+    X(532, cuMulticastBindMem, PASS, 54) \
+    X(533, cuMulticastCreate, PASS, 54) \
+    X(534, cuMulticastGetGranularity, PASS, 54) \
+    X(535, cuMulticastUnbind, PASS, 54) \
+    X(536, cuNNSetAllocator, PASS, 49) \
     X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 22) \
     X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 22) \
     X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 22) \
@@ -571,12 +571,12 @@
     X(565, cuStreamBatchMemOp_ptsz, PASS, 13) \
     X(566, cuStreamBatchMemOp_v2, PASS, 13) \
     X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
-    X(568, cuStreamBeginCapture, PASS, 54) \
-    X(569, cuStreamBeginCaptureToGraph, PASS, 54) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 54) \
-    X(571, cuStreamBeginCapture_ptsz, PASS, 54) \
-    X(572, cuStreamBeginCapture_v2, PASS, 54) \
-    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 54) \
+    X(568, cuStreamBeginCapture, PASS, 55) \
+    X(569, cuStreamBeginCaptureToGraph, PASS, 55) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 55) \
+    X(571, cuStreamBeginCapture_ptsz, PASS, 55) \
+    X(572, cuStreamBeginCapture_v2, PASS, 55) \
+    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 55) \
     X(574, cuStreamCopyAttributes, PASS, 31) \
     X(575, cuStreamCopyAttributes_ptsz, PASS, 31) \
     X(576, cuStreamCreate, PASS, 31) \
@@ -584,16 +584,16 @@
     X(578, cuStreamCreateWithPriority, PASS, 31) \
     X(579, cuStreamDestroy, PASS, 31) \
     X(580, cuStreamDestroy_v2, PASS, 31) \
-    X(581, cuStreamEndCapture, PASS, 54) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 54) \
+    X(581, cuStreamEndCapture, PASS, 55) \
+    X(582, cuStreamEndCapture_ptsz, PASS, 55) \
     X(583, cuStreamGetAttribute, PASS, 31) \
     X(584, cuStreamGetAttribute_ptsz, PASS, 31) \
-    X(585, cuStreamGetCaptureInfo, PASS, 54) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 54) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 54) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 54) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 54) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 54) \
+    X(585, cuStreamGetCaptureInfo, PASS, 55) \
+    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 55) \
+    X(587, cuStreamGetCaptureInfo_v2, PASS, 55) \
+    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 55) \
+    X(589, cuStreamGetCaptureInfo_v3, PASS, 55) \
+    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 55) \
     X(591, cuStreamGetCtx, PASS, 31) \
     X(592, cuStreamGetCtx_ptsz, PASS, 31) \
     X(593, cuStreamGetCtx_v2, PASS, 31) \
@@ -607,8 +607,8 @@
     X(601, cuStreamGetId_ptsz, PASS, 31) \
     X(602, cuStreamGetPriority, PASS, 31) \
     X(603, cuStreamGetPriority_ptsz, PASS, 31) \
-    X(604, cuStreamIsCapturing, PASS, 54) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 54) \
+    X(604, cuStreamIsCapturing, PASS, 55) \
+    X(605, cuStreamIsCapturing_ptsz, PASS, 55) \
     X(606, cuStreamQuery, PASS, 13) \
     X(607, cuStreamQuery_ptsz, PASS, 13) \
     X(608, cuStreamSetAttribute, PASS, 31) \
@@ -617,10 +617,10 @@
     X(611, cuStreamSetFlags_ptsz, PASS, 31) \
     X(612, cuStreamSynchronize, PASS, 13) \
     X(613, cuStreamSynchronize_ptsz, PASS, 13) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 54) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 54) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 54) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 54) \
+    X(614, cuStreamUpdateCaptureDependencies, PASS, 55) \
+    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 55) \
+    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 55) \
+    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 55) \
     X(618, cuStreamWaitEvent, PASS, 13) \
     X(619, cuStreamWaitEvent_ptsz, PASS, 13) \
     X(620, cuStreamWaitValue32, PASS, 13) \
@@ -639,56 +639,56 @@
     X(633, cuStreamWriteValue64_ptsz, PASS, 13) \
     X(634, cuStreamWriteValue64_v2, PASS, 13) \
     X(635, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
-    X(636, cuSurfObjectCreate, PASS, 55) \
-    X(637, cuSurfObjectDestroy, PASS, 55) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 55) \
-    X(639, cuSurfRefCreate, PASS, 55) \
-    X(640, cuSurfRefDestroy, PASS, 55) \
-    X(641, cuSurfRefGetArray, PASS, 55) \
-    X(642, cuSurfRefGetFormat, PASS, 55) \
-    X(643, cuSurfRefSetArray, PASS, 55) \
-    X(644, cuSurfRefSetFormat, PASS, 55) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 55) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 55) \
-    X(647, cuTensorMapEncodeTiled, PASS, 55) \
-    X(648, cuTensorMapReplaceAddress, PASS, 55) \
-    X(649, cuTexObjectCreate, PASS, 55) \
-    X(650, cuTexObjectDestroy, PASS, 55) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 55) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 55) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 55) \
-    X(654, cuTexRefCreate, PASS, 55) \
-    X(655, cuTexRefDestroy, PASS, 55) \
-    X(656, cuTexRefGetAddress, PASS, 55) \
-    X(657, cuTexRefGetAddressMode, PASS, 55) \
-    X(658, cuTexRefGetAddress_v2, PASS, 55) \
-    X(659, cuTexRefGetArray, PASS, 55) \
-    X(660, cuTexRefGetBorderColor, PASS, 55) \
-    X(661, cuTexRefGetFilterMode, PASS, 55) \
-    X(662, cuTexRefGetFlags, PASS, 55) \
-    X(663, cuTexRefGetFormat, PASS, 55) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 55) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 55) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 55) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 55) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 55) \
-    X(669, cuTexRefSetAddress, PASS, 55) \
-    X(670, cuTexRefSetAddress2D, PASS, 55) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 55) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 55) \
-    X(673, cuTexRefSetAddressMode, PASS, 55) \
-    X(674, cuTexRefSetAddress_v2, PASS, 55) \
-    X(675, cuTexRefSetArray, PASS, 55) \
-    X(676, cuTexRefSetBorderColor, PASS, 55) \
-    X(677, cuTexRefSetFilterMode, PASS, 55) \
-    X(678, cuTexRefSetFlags, PASS, 55) \
-    X(679, cuTexRefSetFormat, PASS, 55) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 55) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 55) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 55) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 55) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 55) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 54) \
+    X(636, cuSurfObjectCreate, PASS, 56) \
+    X(637, cuSurfObjectDestroy, PASS, 56) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 56) \
+    X(639, cuSurfRefCreate, PASS, 56) \
+    X(640, cuSurfRefDestroy, PASS, 56) \
+    X(641, cuSurfRefGetArray, PASS, 56) \
+    X(642, cuSurfRefGetFormat, PASS, 56) \
+    X(643, cuSurfRefSetArray, PASS, 56) \
+    X(644, cuSurfRefSetFormat, PASS, 56) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 56) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 56) \
+    X(647, cuTensorMapEncodeTiled, PASS, 56) \
+    X(648, cuTensorMapReplaceAddress, PASS, 56) \
+    X(649, cuTexObjectCreate, PASS, 56) \
+    X(650, cuTexObjectDestroy, PASS, 56) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 56) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 56) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 56) \
+    X(654, cuTexRefCreate, PASS, 56) \
+    X(655, cuTexRefDestroy, PASS, 56) \
+    X(656, cuTexRefGetAddress, PASS, 56) \
+    X(657, cuTexRefGetAddressMode, PASS, 56) \
+    X(658, cuTexRefGetAddress_v2, PASS, 56) \
+    X(659, cuTexRefGetArray, PASS, 56) \
+    X(660, cuTexRefGetBorderColor, PASS, 56) \
+    X(661, cuTexRefGetFilterMode, PASS, 56) \
+    X(662, cuTexRefGetFlags, PASS, 56) \
+    X(663, cuTexRefGetFormat, PASS, 56) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 56) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 56) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 56) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 56) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 56) \
+    X(669, cuTexRefSetAddress, PASS, 56) \
+    X(670, cuTexRefSetAddress2D, PASS, 56) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 56) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 56) \
+    X(673, cuTexRefSetAddressMode, PASS, 56) \
+    X(674, cuTexRefSetAddress_v2, PASS, 56) \
+    X(675, cuTexRefSetArray, PASS, 56) \
+    X(676, cuTexRefSetBorderColor, PASS, 56) \
+    X(677, cuTexRefSetFilterMode, PASS, 56) \
+    X(678, cuTexRefSetFlags, PASS, 56) \
+    X(679, cuTexRefSetFormat, PASS, 56) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 56) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 56) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 56) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 56) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 56) \
+    X(685, cuThreadExchangeStreamCaptureMode, PASS, 55) \
     X(686, cuUserObjectCreate, PASS, 26) \
     X(687, cuUserObjectRelease, PASS, 26) \
     X(688, cuUserObjectRetain, PASS, 26) \
@@ -748,6 +748,7 @@
     X(341, cuMemAllocPitch_v2) \
     X(342, cuMemAlloc_v2) \
     X(345, cuMemCreate) \
+    X(350, cuMemExportToShareableHandle) \
     X(351, cuMemFree) \
     X(352, cuMemFreeAsync) \
     X(353, cuMemFreeAsync_ptsz) \
@@ -810,19 +811,20 @@
     X(40, "reserve", "managed", "counted in full at allocation, for a managed block can become resident at any time") \
     X(41, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
     X(42, "reserve", "vmm", "physical memory by handle; host locations are free of charge") \
-    X(43, "release", "linear", "the driver's free succeeds first, then the charge goes") \
-    X(44, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
-    X(45, "track", "import", "memory that another process owns: the owner pays") \
-    X(46, "track", "vmm", "one more reference to physical memory that is charged already") \
-    X(47, "track", "arrays", "memory by handle under sparse and deferred arrays lives as long as it is mapped there") \
-    X(48, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
-    X(49, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
-    X(50, "release", "pools", "the pool's reserved bytes shrink") \
-    X(51, "pass", "pool-sharing", "the exporting process pays") \
-    X(52, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
-    X(53, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(54, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
-    X(55, "pass", "textures", "views of memory that is charged already")
+    X(43, "track", "export", "memory that comes back to the process that made it is no other process's") \
+    X(44, "release", "linear", "the driver's free succeeds first, then the charge goes") \
+    X(45, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
+    X(46, "track", "import", "memory that another process owns: the owner pays") \
+    X(47, "track", "vmm", "one more reference to physical memory that is charged already") \
+    X(48, "track", "arrays", "memory by handle under sparse and deferred arrays lives as long as it is mapped there") \
+    X(49, "pass", "undocumented", "exported without a public declaration; what they may hold is charged as residual") \
+    X(50, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
+    X(51, "release", "pools", "the pool's reserved bytes shrink") \
+    X(52, "pass", "pool-sharing", "the exporting process pays") \
+    X(53, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(54, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(55, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
+    X(56, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real one. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -876,6 +878,7 @@ enum {
     COT_AT_cuMemAllocPitch_v2 = 341,
     COT_AT_cuMemAlloc_v2 = 342,
     COT_AT_cuMemCreate = 345,
+    COT_AT_cuMemExportToShareableHandle = 350,
     COT_AT_cuMemFree = 351,
     COT_AT_cuMemFreeAsync = 352,
     COT_AT_cuMemFreeAsync_ptsz = 353,

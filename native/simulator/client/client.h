@@ -25,3 +25,15 @@ void sim_uuid_text(const unsigned char uuid[16], char text[SIM_UUID_TEXT]);
  * once; every call of the second answers 9. Armed until the environment has been read. */
 extern int sim_faults_armed;
 int sim_fault(const char *symbol); /* 0 = none */
+
+/* The same at a point of time: the file at COTENANT_SIM_PLAN, shared with whoever plans, says at which call from now
+ * on, whatever its symbol, something happens before the driver does anything. */
+enum { SIM_PLAN_FAIL, SIM_PLAN_DIE, SIM_PLAN_PAUSE };
+struct sim_plan {
+    _Atomic uint32_t calls; /* counted by the driver, those that a library in front of it makes included */
+    _Atomic uint32_t at;    /* something happens when `calls` gets there; 0 = nothing */
+    _Atomic uint32_t met;   /* it has happened; a pause ends when this is 0 again */
+    uint32_t act;           /* SIM_PLAN_*: the call answers `result`, the process dies, or it stands still */
+    int32_t result;
+    char symbol[64]; /* whose call it was */
+};

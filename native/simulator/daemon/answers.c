@@ -231,6 +231,33 @@ static void write_books(struct node *node, struct sim_reply *reply, char *payloa
     if (text.left <= 1) reply->result = NVML_ABI_INSUFFICIENT_SIZE;
 }
 
+static void list_holdings(struct node *node, const struct sim_request *request, struct sim_reply *reply,
+                          char *payload) {
+    struct sim_holding *rows = (struct sim_holding *)payload;
+    size_t count = 0, most = SIM_MAX_PAYLOAD / sizeof *rows;
+    for (const struct client *client = node->clients; client; client = client->next) {
+        for (uint32_t card = 0; card < node->facts->card_count; card++) {
+            if (!client_bytes(client, card, true)) continue;
+            if (count == most) {
+                reply->result = NVML_ABI_INSUFFICIENT_SIZE;
+                return;
+            }
+            struct sim_holding *row = &rows[count++];
+            *row = (struct sim_holding){.pid = (uint32_t)client->pid, .card = card};
+            memcpy(row->bytes, client->bytes[card], sizeof row->bytes);
+            for (size_t i = 0; i < node->block_count; i++) {
+                const struct block *block = &node->blocks[i];
+                if (block->id && block->inherited && !block->away && block->payer == client && block->card == card)
+                    row->inherited[block->kind] += block->bytes;
+            }
+        }
+    }
+    reply->payload_bytes = (uint32_t)(count * sizeof *rows);
+    for (const struct group *group = node->groups; group; group = group->next) {
+        if (group->root == (pid_t)request->arg[0]) memcpy(reply->arg, group->made_peak, sizeof reply->arg);
+    }
+}
+
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
     for (uint32_t i = 0; i < node->facts->card_count; i++) timeline_advance(node, &node->cards[i], node_now_ns());
     switch (request->op) {
@@ -258,6 +285,7 @@ void answer_control(struct node *node, const struct sim_request *request, struct
         else if (request->arg[0] == SIM_STATE_LOST) node->cards[request->card].lost = request->arg[1] != 0;
         else reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
+    case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;
     case SIM_LIST_COST_US: node->list_cost_us = request->arg[0]; return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }

@@ -9,15 +9,20 @@
 #include "node.h"
 
 /* All changes of any byte count go through here, so that sums and peaks cannot drift apart. */
-static void account(struct node *node, struct client *client, uint32_t card, uint32_t kind, int64_t change) {
-    client->bytes[card][kind] += (uint64_t)change;
+static void account(struct node *node, struct client *client, const struct block *block, int sign) {
+    uint32_t card = block->card;
+    uint64_t change = sign < 0 ? -block->bytes : block->bytes;
+    client->bytes[card][block->kind] += change;
     uint64_t held = client_bytes(client, card, true);
     if (held > client->peak[card]) client->peak[card] = held;
-    atomic_fetch_add(&node->facts->cards[card].used_bytes, (uint64_t)change);
+    atomic_fetch_add(&node->facts->cards[card].used_bytes, change);
     if (client->group) {
         struct group *group = client->group;
-        group->bytes[card] += (uint64_t)change;
+        group->bytes[card] += change;
+        if (block->inherited) group->inherited[card] += change;
+        uint64_t made = group->bytes[card] - group->inherited[card];
         if (group->bytes[card] > group->peak[card]) group->peak[card] = group->bytes[card];
+        if (made > group->made_peak[card]) group->made_peak[card] = made;
     }
 }
 
@@ -100,7 +105,7 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
         .payer = client,
         .shared_fd = -1,
     };
-    account(node, client, card, kind, (int64_t)bytes);
+    account(node, client, block, 1);
     *out = block;
     return ABI_SUCCESS;
 }
@@ -147,7 +152,7 @@ int books_open(struct client *client, struct block *block) {
 }
 
 static void leave_books(struct node *node, struct block *block) {
-    if (!block->away) account(node, block->payer, block->card, block->kind, -(int64_t)block->bytes);
+    if (!block->away) account(node, block->payer, block, -1);
     block_end(node, block);
 }
 
@@ -159,9 +164,10 @@ static void drop_holding(struct node *node, struct block *block, struct holding 
     if (block->holders) {
         struct client *heir = block->holders->client;
         if (heir != block->payer) {
-            account(node, block->payer, block->card, block->kind, -(int64_t)block->bytes);
-            account(node, heir, block->card, block->kind, (int64_t)block->bytes);
+            account(node, block->payer, block, -1);
             block->payer = heir;
+            block->inherited = true;
+            account(node, heir, block, 1);
         }
         return;
     }
@@ -206,7 +212,7 @@ int books_take_away(struct node *node, struct client *client) {
     for (size_t i = 0; i < node->block_count; i++) {
         struct block *block = &node->blocks[i];
         if (!block->id || block->linger_until_ns || !holds(client, block)) continue;
-        account(node, client, block->card, block->kind, -(int64_t)block->bytes);
+        account(node, client, block, -1);
         block->away = true;
     }
     return ABI_SUCCESS;
@@ -225,7 +231,7 @@ int books_bring_back(struct node *node, struct client *client) {
     for (size_t i = 0; i < node->block_count; i++) {
         struct block *block = &node->blocks[i];
         if (!block->id || !block->away || block->payer != client) continue;
-        account(node, client, block->card, block->kind, (int64_t)block->bytes);
+        account(node, client, block, 1);
         block->away = false;
     }
     return ABI_SUCCESS;

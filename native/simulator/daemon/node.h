@@ -84,7 +84,8 @@ struct block {
     struct holding *holders;
     uint64_t linger_until_ns; /* given back, not yet gone from the books; 0 = live */
     struct client *payer;
-    bool away; /* out of its card with its checkpointed process */
+    bool away;      /* out of its card with its checkpointed process */
+    bool inherited; /* by its payer, from the process that made it */
 };
 
 /* A process and its descendants, watched for the most that they held at once. */
@@ -92,6 +93,7 @@ struct group {
     struct group *next;
     pid_t root;
     uint64_t bytes[SIM_MAX_CARDS], peak[SIM_MAX_CARDS];
+    uint64_t inherited[SIM_MAX_CARDS], made_peak[SIM_MAX_CARDS]; /* part of bytes; the peak of all but that part */
 };
 
 struct node {

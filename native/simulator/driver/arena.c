@@ -101,6 +101,7 @@ void sim_region_end(struct sim_region *region) {
     free(region->units);
     free(region->used);
     free(region->mapped);
+    free(region->starts);
     free(region);
 }
 

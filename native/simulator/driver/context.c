@@ -180,7 +180,7 @@ static int push(struct sim_context *context) {
 }
 
 static int create(abi_context *out, unsigned flags, abi_device device) {
-    if (!out) return ABI_ERROR_INVALID_VALUE;
+    if (!out || depth == STACK_DEPTH) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = NULL;
     int result = sim_context_new(&context, flags, device, false);

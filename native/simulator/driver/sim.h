@@ -65,6 +65,7 @@ struct sim_region {
     struct sim_region *next_chunk;
     /* SIM_RESERVED: the physical block behind each page, or NULL */
     struct sim_physical **mapped;
+    bool *starts; /* of a mapping; only what is mapped at once can be unmapped */
     /* SIM_GRAPH */
     struct sim_graph_memory *graph_memory;
     bool shared;    /* its contents lie in a file that other processes can open */

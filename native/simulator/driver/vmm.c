@@ -2,6 +2,7 @@
  * twice, exporting it and importing it in another process are real. It lives until its handles, maps and importers are
  * all gone. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -56,7 +57,8 @@ SIM_EXPORT abi_result cuMemAddressReserve(abi_devptr *pointer, size_t bytes, siz
     int result = sim_region_new(SIM_RESERVED, bytes, alignment, &region);
     if (result == ABI_SUCCESS) {
         region->mapped = calloc(region->pages, sizeof *region->mapped);
-        if (region->mapped) {
+        region->starts = calloc(region->pages, sizeof *region->starts);
+        if (region->mapped && region->starts) {
             *pointer = sim_region_address(region);
         } else {
             sim_region_end(region);
@@ -154,7 +156,10 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
         for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) empty = empty && !region->mapped[first + i];
         if (empty && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
                           physical->memfd, (off_t)offset) != MAP_FAILED) {
-            for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) region->mapped[first + i] = physical;
+            for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) {
+                region->mapped[first + i] = physical;
+                region->starts[first + i] = i == 0;
+            }
             physical->maps += (unsigned)(bytes / SIM_PAGE);
             region->device = physical->device;
             result = ABI_SUCCESS;
@@ -180,9 +185,10 @@ SIM_EXPORT abi_result cuMemUnmap(abi_devptr pointer, size_t bytes) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
-    if (region) {
-        bool full = true;
-        for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) full = full && region->mapped[first + i];
+    if (region) { /* no part of a mapping by itself */
+        uint64_t end = first + bytes / SIM_PAGE;
+        bool full = region->starts[first] && (end == region->pages || !region->mapped[end] || region->starts[end]);
+        for (uint64_t i = first; i < end; i++) full = full && region->mapped[i];
         if (full) {
             sim_unmap_pages(region, first, bytes / SIM_PAGE);
             result = ABI_SUCCESS;
@@ -243,7 +249,9 @@ SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle han
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = sim_physical_of(handle);
     if (physical && (physical->prop.requested_handle_types & ABI_HANDLE_POSIX_FD)) {
-        int fd = fcntl(physical->memfd, F_DUPFD_CLOEXEC, 0);
+        char path[64]; /* an open file of its own each time, as the real driver's are */
+        snprintf(path, sizeof path, "/proc/self/fd/%d", physical->memfd);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
         if (fd >= 0) {
             *(int *)out = fd;
             result = ABI_SUCCESS;

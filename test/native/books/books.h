@@ -1,0 +1,112 @@
+/* A random program of several processes in one grant, and its account: what a step is, what a process answers, and what
+ * they share. Every step follows from the seed and its own number alone, and means something whatever became of the
+ * steps before it: so any part of a program is a program, and a failure can be shrunk.
+ *
+ * main.c conducts the processes, check.c compares the ledger with the node's own books, worker.c and the verbs are what
+ * each process does. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "../../../native/abi/cuda.h"
+#include "../../../native/abi/cuda_arrays.h"
+#include "../../../native/simulator/client/client.h"
+
+#define CARDS 2u
+#define PROCESSES 6u
+#define LANES 3u
+#define LETTERS 48u
+
+/* ---- what all processes share: a file ---- */
+
+enum letter_kind { NO_LETTER, HANDLE_LETTER, IPC_LETTER, POOL_LETTER };
+/* Something that one process gives to the others. */
+struct letter {
+    _Atomic uint32_t kind;
+    pid_t pid;
+    int fd; /* in that process */
+    uint64_t bytes;
+    unsigned char text[64];
+};
+struct shared {
+    uint64_t seed;
+    uint64_t grant[CARDS], context[CARDS], granule[CARDS];
+    uint64_t room[CARDS];         /* left of the grant when the step began; 0 where it cannot be told */
+    _Atomic uint32_t wrong_forks; /* forked children that had CUDA */
+    struct letter letters[LETTERS];
+};
+
+/* ---- a step ---- */
+
+struct step {
+    uint64_t number;
+    uint32_t process, verb;
+    uint64_t random[6];
+    uint32_t fault_at; /* the driver's call counted from the step's first one; 0 = none */
+    uint32_t fault;    /* SIM_PLAN_* */
+    int32_t fault_result;
+};
+struct step step_of(uint64_t seed, uint64_t number);
+uint64_t mix_of(uint64_t seed, uint64_t number, uint64_t which);
+
+/* What only the conductor does comes first. */
+enum { VERB_KILL, VERB_BEAR, VERB_EXEC, VERB_EXIT, VERB_FIRST };
+
+/* ---- what the conductor asks, and what a process answers ---- */
+
+enum order { DO_STEP, DO_BURST, DO_SETTLE };
+struct request {
+    uint32_t order;
+    struct step step;
+    uint64_t first, count; /* DO_BURST: these steps, shared out among the lanes */
+    uint32_t lanes;
+    char socket[96]; /* VERB_BEAR: where the child reports */
+};
+struct answer {
+    int32_t result;
+    bool refused;  /* out of memory that nobody injected: `need` bytes of `card` were asked for */
+    bool unjudged; /* it cannot be told from outside whether that was right */
+    bool stale;    /* pools may have given memory back since the ledger was last told */
+    bool away;     /* checkpointed */
+    uint32_t card;
+    uint64_t need[CARDS];
+    bool informed; /* cuMemGetInfo said so of `card` */
+    uint64_t free_bytes, total_bytes;
+    uint64_t steps; /* done, of a burst */
+    uint64_t refusals;
+    pid_t born;
+};
+
+/* ---- worker.c ---- */
+int worker_main(int argc, char **argv);
+
+/* ---- verbs ---- */
+struct lane;
+struct verb {
+    const char *name;
+    unsigned weight;
+    bool alone;     /* only where the process has one lane */
+    bool unnoticed; /* takes memory in a way that is charged at its end only: nothing happens within */
+    void (*run)(struct lane *lane, const struct step *step);
+};
+extern const struct verb verbs[];
+extern const unsigned verb_count;
+const char *verb_name(uint32_t verb);
+
+/* ---- check.c ---- */
+struct subject {
+    pid_t pid;   /* 0: none */
+    bool stale;  /* its pools may hold less than it is charged for */
+    bool unsure; /* the driver did not answer it: it may be charged for too much */
+};
+bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[CARDS]);
+/* Reads the books, then the ledger; false: they could not be read. */
+bool check_read(void);
+/* NULL: all is as it must be; else what is not. */
+const char *check_all(const struct subject *subjects, unsigned count);
+/* What the container's processes are to pay, all of them or one, by the books as last read. */
+uint64_t check_charged(uint32_t card, pid_t pid);

@@ -1,0 +1,141 @@
+/* The account: the ledger's file against the node's own books, process by process and kind by kind. What a process
+ * inherited (memory that another one made and gave up or died of) is nobody's in the ledger; all else is equal to the
+ * byte. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "../../../native/format/ledger.h"
+#include "../../../native/simulator/protocol.h"
+#include "books.h"
+
+#define MOST_ROWS 512
+
+static int node_socket = -1;
+static pid_t group_root;
+static const char *ledger;
+static uint64_t grants[CARDS], peaks[4];
+static struct sim_holding rows[MOST_ROWS];
+static unsigned row_count;
+static struct {
+    uint32_t pid;
+    struct cot_slot_card card[CARDS];
+} slots[64];
+static unsigned slot_count;
+
+static bool ask(uint32_t op, uint64_t argument, struct sim_reply *reply, void *payload, size_t room) {
+    struct sim_request request = {.op = op, .arg = {argument}};
+    struct iovec parts[2] = {{reply, sizeof *reply}, {payload, room}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = room ? 2 : 1};
+    ssize_t length;
+    if (send(node_socket, &request, sizeof request, MSG_NOSIGNAL) != (ssize_t)sizeof request) return false;
+    do length = recvmsg(node_socket, &message, MSG_CMSG_CLOEXEC);
+    while (length < 0 && errno == EINTR);
+    return length >= (ssize_t)sizeof *reply && !(message.msg_flags & MSG_TRUNC) && reply->result == 0;
+}
+
+bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[CARDS]) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct sim_reply reply;
+    struct stat info;
+    char path[4096];
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, node);
+    node_socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (node_socket < 0 || connect(node_socket, (struct sockaddr *)&address, sizeof address) != 0) return false;
+    struct sim_request hello = {.op = SIM_HELLO, .arg = {SIM_ROLE_CONTROL}};
+    if (send(node_socket, &hello, sizeof hello, 0) < 0 || recv(node_socket, &reply, sizeof reply, 0) < 0) return false;
+    if (!ask(SIM_WATCH, (uint64_t)root, &reply, NULL, 0)) return false;
+    group_root = root;
+    memcpy(grants, limits, sizeof grants);
+    snprintf(path, sizeof path, "%s/ledger", grant);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &info) != 0) return false;
+    ledger = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    return ledger != MAP_FAILED;
+}
+
+bool check_read(void) {
+    struct sim_reply reply;
+    const struct cot_ledger_header *header = (const void *)ledger;
+    if (!ask(SIM_HOLDINGS, (uint64_t)group_root, &reply, rows, sizeof rows)) return false;
+    row_count = reply.payload_bytes / sizeof *rows;
+    memcpy(peaks, reply.arg, sizeof peaks);
+    slot_count = 0;
+    for (uint32_t i = 0; i < header->slots_used && i < header->slot_count; i++) {
+        const char *at = ledger + cot_ledger_slots_offset(CARDS) + i * cot_slot_bytes(CARDS);
+        const struct cot_slot *slot = (const void *)at;
+        if (slot->stamp == 0) continue;
+        slots[slot_count].pid = slot->pid;
+        memcpy(slots[slot_count].card, slot + 1, sizeof slots[slot_count].card);
+        slot_count++;
+    }
+    return true;
+}
+
+struct parts {
+    uint64_t held, context, managed, pool;
+};
+
+static struct parts parts_of(uint32_t card, pid_t pid) {
+    struct parts sum = {0};
+    for (unsigned i = 0; i < row_count; i++) {
+        if (rows[i].card != card || (pid && rows[i].pid != (uint32_t)pid)) continue;
+        uint64_t own[SIM_KIND_COUNT];
+        for (int kind = 0; kind < SIM_KIND_COUNT; kind++) {
+            own[kind] = rows[i].bytes[kind] - rows[i].inherited[kind];
+            sum.held += own[kind];
+        }
+        sum.context += own[SIM_KIND_CONTEXT] + own[SIM_KIND_LIMITS];
+        sum.managed += own[SIM_KIND_MANAGED];
+        sum.pool += own[SIM_KIND_POOL] + own[SIM_KIND_GRAPH];
+    }
+    return sum;
+}
+
+uint64_t check_charged(uint32_t card, pid_t pid) {
+    return parts_of(card, pid).held;
+}
+
+static const char *compare(const struct subject *subject, uint32_t card) {
+    static char text[512];
+    struct parts books = parts_of(card, subject->pid);
+    const struct cot_slot_card none = {0}, *row = &none;
+    for (unsigned i = 0; i < slot_count; i++) {
+        if (slots[i].pid == (uint32_t)subject->pid) row = &slots[i].card[card];
+    }
+    bool same = row->held - row->pool == books.held - books.pool && row->context == books.context &&
+                row->managed == books.managed && row->pending == 0 &&
+                (subject->stale ? row->pool >= books.pool : row->pool == books.pool);
+    bool covered = row->held + row->pending >= books.held;
+    if (subject->unsure ? covered : same) return NULL;
+    snprintf(text, sizeof text,
+             "pid %d on card %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; books %lld "
+             "of it context %lld managed %lld pool %lld%s",
+             (int)subject->pid, card, (long long)row->held, (long long)row->pending, (long long)row->context,
+             (long long)row->managed, (long long)row->pool, (long long)books.held, (long long)books.context,
+             (long long)books.managed, (long long)books.pool, subject->unsure ? "; it may be more" : "");
+    return text;
+}
+
+const char *check_all(const struct subject *subjects, unsigned count) {
+    static char text[128];
+    for (uint32_t card = 0; card < CARDS; card++) {
+        for (unsigned i = 0; i < count; i++) {
+            const char *wrong = subjects[i].pid ? compare(&subjects[i], card) : NULL;
+            if (wrong) return wrong;
+        }
+        if (peaks[card] > grants[card]) {
+            snprintf(text, sizeof text, "card %u held %llu of a grant of %llu", card, (unsigned long long)peaks[card],
+                     (unsigned long long)grants[card]);
+            return text;
+        }
+    }
+    return NULL;
+}

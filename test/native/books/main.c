@@ -1,0 +1,442 @@
+/* Conducts a random program of several processes in one grant and holds the account to the books after each step:
+ *   books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--only A,B,...] [--say]
+ * NODE is the simulated node's folder, GRANT the container's files for two cards, SCRATCH a folder for this run alone.
+ * In bursts all processes do N steps each at once, in LANES threads, some are killed meanwhile, and the account is
+ * taken between. --only leaves all steps but these out; --say tells each step. One line of JSON at the end; exit 1 if
+ * something was wrong. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../../native/format/page.h"
+#include "books.h"
+
+struct process {
+    pid_t pid; /* 0: none */
+    int socket, pidfd;
+    struct sim_plan *plan;
+    char plan_path[300];
+    bool stale, unsure, away;
+    uint64_t saved[CARDS]; /* what left with its checkpoint */
+};
+static struct process processes[PROCESSES];
+static struct shared *shared;
+static const char *scratch, *node, *grant;
+static char socket_path[96];
+static int listener;
+static bool say;
+static const char *wrong;
+static char wrong_text[700];
+static uint64_t now_at; /* step */
+static struct {
+    uint64_t steps, done, refusals, deaths, births, failures, pauses, checks;
+} counts;
+static char failed_symbols[256][64];
+static unsigned failed_symbol_count;
+
+static void fail(const char *text) {
+    if (wrong) return;
+    snprintf(wrong_text, sizeof wrong_text, "%s", text);
+    wrong = wrong_text;
+}
+
+/* ---- processes ---- */
+
+static void *make_file(const char *path, size_t bytes) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *map = fd < 0 || ftruncate(fd, (off_t)bytes) ? MAP_FAILED
+                                                      : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        perror(path);
+        exit(2);
+    }
+    close(fd);
+    return map;
+}
+
+static void set_environment(unsigned index) {
+    char path[4200];
+    setenv("COTENANT_SIM_PLAN", processes[index].plan_path, 1);
+    snprintf(path, sizeof path, "%s/shared", scratch);
+    setenv("BOOKS_SHARED", path, 1);
+    if (index % 2) setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+    else unsetenv("CUDA_VISIBLE_DEVICES");
+    snprintf(path, sizeof path, "%s/lib", node);
+    setenv("LD_LIBRARY_PATH", path, 1);
+    const char *first = getenv("BOOKS_PRELOAD");
+    snprintf(path, sizeof path, "%s%s%s/libcotenant.so", first ? first : "", first ? " " : "", grant);
+    setenv("LD_PRELOAD", path, 1);
+}
+
+/* False: it is gone. */
+static bool hear(struct process *process, struct answer *answer) {
+    for (;;) {
+        if (atomic_load(&process->plan->met) && process->plan->act == SIM_PLAN_PAUSE) {
+            struct subject subjects[PROCESSES];
+            for (unsigned i = 0; i < PROCESSES; i++) {
+                bool this_one = &processes[i] == process;
+                subjects[i] = (struct subject){processes[i].pid, processes[i].stale, processes[i].unsure || this_one};
+            }
+            counts.pauses++;
+            counts.checks++;
+            const char *text = check_read() ? check_all(subjects, PROCESSES) : "the books cannot be read";
+            if (text) {
+                snprintf(wrong_text, sizeof wrong_text, "before its %s: %s", process->plan->symbol, text);
+                wrong = wrong ? wrong : wrong_text;
+            }
+            atomic_store(&process->plan->at, 0);
+            atomic_store(&process->plan->met, 0);
+        }
+        ssize_t length = recv(process->socket, answer, sizeof *answer, MSG_DONTWAIT);
+        if (length == (ssize_t)sizeof *answer) return true;
+        if (length >= 0 || (errno != EAGAIN && errno != EINTR)) return false;
+        if (process->plan->at && process->plan->act == SIM_PLAN_PAUSE) {
+            sched_yield();
+        } else {
+            struct pollfd wait = {.fd = process->socket, .events = POLLIN};
+            if (poll(&wait, 1, 60000) == 0) {
+                fail("a process does not answer within a minute");
+                return false;
+            }
+        }
+    }
+}
+
+static void wait_for_end(struct process *process) {
+    struct pollfd wait = {.fd = process->pidfd, .events = POLLIN};
+    if (poll(&wait, 1, 60000) != 1) fail("a process does not end within a minute");
+    close(process->pidfd);
+    close(process->socket);
+    process->pid = 0;
+    process->stale = process->unsure = process->away = false;
+    atomic_store(&process->plan->at, 0);
+    atomic_store(&process->plan->met, 0);
+    counts.deaths++;
+}
+
+static void kill_process(struct process *process) {
+    if (!process->pid) return;
+    kill(process->pid, SIGKILL);
+    wait_for_end(process);
+}
+
+/* The next one that reports. */
+static void welcome(struct process *process) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    struct answer answer;
+    struct pollfd wait = {.fd = listener, .events = POLLIN};
+    atomic_store(&process->plan->at, 0);
+    atomic_store(&process->plan->met, 0);
+    process->socket = poll(&wait, 1, 60000) == 1 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+    if (process->socket < 0 || getsockopt(process->socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+        fail("a process does not start within a minute");
+        return;
+    }
+    process->pid = peer.pid;
+    process->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    counts.births++;
+    if (!hear(process, &answer) || answer.result != ABI_SUCCESS) fail("cuInit does not succeed");
+}
+
+static void start_process(struct process *process) {
+    char program[4096] = {0};
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) exit(2);
+    pid_t child = fork();
+    if (child == 0) {
+        set_environment((unsigned)(process - processes));
+        execl(program, program, "--worker", socket_path, (char *)NULL);
+        _exit(127);
+    }
+    welcome(process);
+}
+
+/* ---- the account ---- */
+
+static void account(void) {
+    struct subject subjects[PROCESSES];
+    for (unsigned i = 0; i < PROCESSES; i++)
+        subjects[i] = (struct subject){processes[i].pid, processes[i].stale, processes[i].unsure};
+    counts.checks++;
+    const char *text = check_read() ? check_all(subjects, PROCESSES) : "the books cannot be read";
+    if (text) fail(text);
+    for (uint32_t card = 0; card < CARDS; card++) {
+        uint64_t charged = check_charged(card, 0);
+        shared->room[card] = charged < shared->grant[card] ? shared->grant[card] - charged : 0;
+    }
+    if (atomic_load(&shared->wrong_forks)) fail("a forked child had CUDA");
+}
+
+static void judge(const struct step *step, struct process *process, const struct answer *answer) {
+    char text[400];
+    bool restore = answer->refused && process->away && answer->away;
+    if (answer->refused && (!answer->unjudged || restore)) {
+        bool right = false;
+        uint64_t charged[CARDS], need[CARDS];
+        for (uint32_t card = 0; card < CARDS; card++) {
+            charged[card] = check_charged(card, 0);
+            need[card] = restore ? process->saved[card] : answer->need[card];
+            right = right || (need[card] && charged[card] + need[card] > shared->grant[card]);
+        }
+        if (!right) {
+            snprintf(text, sizeof text, "refused although it fits: %s of %llu, %llu beside %llu, %llu",
+                     verb_name(step->verb), (unsigned long long)need[0], (unsigned long long)need[1],
+                     (unsigned long long)charged[0], (unsigned long long)charged[1]);
+            fail(text);
+        }
+    }
+    if (answer->informed) {
+        uint64_t total = shared->grant[answer->card], left = total - check_charged(answer->card, 0);
+        bool stale = false;
+        for (unsigned i = 0; i < PROCESSES; i++) stale = stale || processes[i].stale || processes[i].unsure;
+        if (answer->total_bytes != total || (stale ? answer->free_bytes > left : answer->free_bytes != left)) {
+            snprintf(text, sizeof text, "told %llu of %llu free on card %u, where it is %llu of %llu",
+                     (unsigned long long)answer->free_bytes, (unsigned long long)answer->total_bytes, answer->card,
+                     (unsigned long long)left, (unsigned long long)total);
+            fail(text);
+        }
+    }
+}
+
+static bool ask(struct process *process, const struct request *request, struct answer *answer) {
+    if (send(process->socket, request, sizeof *request, MSG_NOSIGNAL) != (ssize_t)sizeof *request) return false;
+    return hear(process, answer);
+}
+
+static void note_failure(const char *symbol) {
+    counts.failures++;
+    for (unsigned i = 0; i < failed_symbol_count; i++) {
+        if (!strcmp(failed_symbols[i], symbol)) return;
+    }
+    if (failed_symbol_count < 256) snprintf(failed_symbols[failed_symbol_count++], 64, "%s", symbol);
+}
+
+/* ---- one step after the other ---- */
+
+static void settle(struct process *process) {
+    struct request request = {.order = DO_SETTLE};
+    struct answer answer;
+    if (process->away) return;
+    atomic_store(&process->plan->at, 0);
+    atomic_store(&process->plan->met, 0);
+    if (!ask(process, &request, &answer)) {
+        fail("a process ended by itself while it settled");
+        return;
+    }
+    process->stale = answer.stale;
+    process->unsure = false;
+}
+
+static void conduct(const struct step *step, struct process *process) {
+    struct request request = {.order = DO_STEP, .step = *step};
+    struct answer answer;
+    struct process *other = &processes[(step->process + 1 + step->random[0] % (PROCESSES - 1)) % PROCESSES];
+    snprintf(request.socket, sizeof request.socket, "%s", socket_path);
+    switch (step->verb) {
+    case VERB_KILL: kill_process(process); break;
+    case VERB_EXIT:
+        if (send(process->socket, &request, sizeof request, MSG_NOSIGNAL) < 0) fail("a process is not there");
+        wait_for_end(process);
+        break;
+    case VERB_EXEC:
+        if (send(process->socket, &request, sizeof request, MSG_NOSIGNAL) < 0) fail("a process is not there");
+        close(process->pidfd);
+        close(process->socket);
+        process->stale = process->unsure = process->away = false;
+        welcome(process);
+        break;
+    default: /* VERB_BEAR: in the place of another one, with this one's environment */
+        kill_process(other);
+        if (!ask(process, &request, &answer)) fail("a process ended by itself");
+        else welcome(other);
+    }
+}
+
+static void do_step(const struct step *step) {
+    struct process *process = &processes[step->process];
+    struct sim_plan *plan = process->plan;
+    struct request request = {.order = DO_STEP, .step = *step};
+    struct answer answer = {0};
+    if (!process->pid) start_process(process);
+    if (wrong) return;
+    if (step->verb < VERB_FIRST) {
+        if (say)
+            fprintf(stderr, "%llu: process %u %s (pid %d)\n", (unsigned long long)step->number, step->process,
+                    verb_name(step->verb), (int)process->pid);
+        conduct(step, process);
+        account();
+        return;
+    }
+    uint64_t charged[CARDS];
+    for (uint32_t card = 0; card < CARDS; card++) charged[card] = check_charged(card, process->pid);
+    plan->act = step->fault;
+    plan->result = step->fault_result;
+    atomic_store(&plan->met, 0);
+    atomic_store(&plan->calls, 0);
+    atomic_store(&plan->at, step->fault_at);
+    bool alive = ask(process, &request, &answer);
+    bool met = atomic_load(&plan->met);
+    atomic_store(&plan->at, 0);
+    if (!alive) {
+        if (!met || plan->act != SIM_PLAN_DIE) fail("a process ended by itself");
+        wait_for_end(process);
+        account();
+        return;
+    }
+    counts.done++;
+    counts.refusals += answer.refusals;
+    process->stale = answer.stale;
+    bool failed = met && plan->act == SIM_PLAN_FAIL;
+    if (failed) note_failure(plan->symbol);
+    if (say)
+        fprintf(stderr, "%llu: process %u %s: %d%s%s%s%s\n", (unsigned long long)step->number, step->process,
+                verb_name(step->verb), answer.result, answer.refused ? " refused" : "", failed ? " failing " : "",
+                failed ? plan->symbol : "", answer.away ? " away" : "");
+    if (answer.away && !process->away) memcpy(process->saved, charged, sizeof charged);
+    bool was_away = process->away;
+    process->unsure = failed;
+    account();
+    if (wrong) return;
+    process->away = was_away;
+    if (!failed) judge(step, process, &answer);
+    process->away = answer.away;
+    if (!failed || process->away) return;
+    settle(process);
+    account();
+}
+
+/* ---- bursts ---- */
+
+static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) {
+    bool asked[PROCESSES] = {false};
+    uint64_t number = mix_of(seed, first, 100);
+    memset(shared->room, 0, sizeof shared->room);
+    struct process *victim = number % 2 ? &processes[number / 2 % PROCESSES] : NULL;
+    for (unsigned i = 0; i < PROCESSES && !wrong; i++) {
+        struct process *process = &processes[i];
+        struct request request = {.order = DO_BURST, .first = first + i * each, .count = each, .lanes = lanes};
+        if (!process->pid) start_process(process);
+        process->plan->act = SIM_PLAN_FAIL;
+        process->plan->result = ABI_ERROR_UNKNOWN;
+        atomic_store(&process->plan->met, 0);
+        atomic_store(&process->plan->calls, 0);
+        atomic_store(&process->plan->at, (uint32_t)(mix_of(seed, first, 101 + i) % (each * 6)));
+        asked[i] = !wrong && send(process->socket, &request, sizeof request, MSG_NOSIGNAL) > 0;
+    }
+    if (victim) {
+        usleep((useconds_t)(number / 64 % (each * 40)));
+        kill(victim->pid, SIGKILL);
+    }
+    for (unsigned i = 0; i < PROCESSES; i++) {
+        struct process *process = &processes[i];
+        struct answer answer = {0};
+        bool alive = asked[i] && hear(process, &answer) && process != victim;
+        if (alive) {
+            process->away = answer.away;
+            counts.done += answer.steps;
+            counts.refusals += answer.refusals;
+            if (atomic_load(&process->plan->met)) note_failure(process->plan->symbol);
+        } else {
+            if (process != victim) fail("a process ended by itself");
+            wait_for_end(process);
+        }
+    }
+    for (unsigned i = 0; i < PROCESSES && !wrong; i++) {
+        if (processes[i].pid) settle(&processes[i]);
+    }
+    if (!wrong) account();
+}
+
+/* ---- what there is to be conducted ---- */
+
+static bool read_grant(void) {
+    char path[4200];
+    struct cot_page page;
+    snprintf(path, sizeof path, "%s/limits", grant);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool read_all = fd >= 0 && read(fd, &page, sizeof page) == (ssize_t)sizeof page && page.header.card_count == CARDS;
+    if (fd >= 0) close(fd);
+    for (unsigned i = 0; i < CARDS && read_all; i++) {
+        shared->grant[i] = page.cards[i].memory_bytes;
+        shared->context[i] = page.cards[i].context_bytes;
+        shared->granule[i] = page.cards[i].granule_bytes;
+    }
+    return read_all;
+}
+
+static bool prepare(uint64_t seed) {
+    char path[4200];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(path, sizeof path, "%s/shared", scratch);
+    shared = make_file(path, sizeof *shared);
+    shared->seed = seed;
+    for (unsigned i = 0; i < PROCESSES; i++) {
+        snprintf(processes[i].plan_path, sizeof processes[i].plan_path, "%s/plan%u", scratch, i);
+        processes[i].plan = make_file(processes[i].plan_path, sizeof *processes[i].plan);
+    }
+    snprintf(socket_path, sizeof socket_path, "%s/socket", scratch);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", socket_path);
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 16) != 0) return false;
+    signal(SIGCHLD, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    return read_grant() && check_open(node, grant, getpid(), shared->grant);
+}
+
+static bool is_chosen(const char *only, uint64_t number) {
+    char *end;
+    for (const char *at = only; at && *at; at = *end ? end + 1 : end) {
+        if (strtoull(at, &end, 10) == number) return true;
+    }
+    return !only;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "--worker")) return worker_main(argc, argv);
+    const char *only = NULL;
+    uint64_t each = 0;
+    uint32_t lanes = 1;
+    if (argc < 6)
+        return fputs("usage: books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--only A,B,...] [--say]\n", stderr),
+               2;
+    for (int i = 6; i < argc; i++) {
+        if (!strcmp(argv[i], "--say")) say = true;
+        else if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+        else if (!strcmp(argv[i], "--burst") && i + 2 < argc)
+            each = strtoull(argv[++i], NULL, 10), lanes = (uint32_t)atoi(argv[++i]);
+        else return 2;
+    }
+    node = argv[1];
+    grant = argv[2];
+    scratch = argv[3];
+    uint64_t seed = strtoull(argv[4], NULL, 10);
+    counts.steps = strtoull(argv[5], NULL, 10);
+    if (lanes < 1 || lanes > LANES || !prepare(seed)) return fputs("books: cannot begin\n", stderr), 2;
+    for (now_at = 0; now_at < counts.steps && !wrong; now_at += each ? each * PROCESSES : 1) {
+        struct step step = step_of(seed, now_at);
+        if (each) burst(seed, now_at, each, lanes);
+        else if (is_chosen(only, now_at)) do_step(&step);
+    }
+    for (unsigned i = 0; i < PROCESSES; i++) kill_process(&processes[i]);
+    printf("{\"wrong\":");
+    if (wrong) printf("\"%s\",\"at\":%llu", wrong, (unsigned long long)now_at - (each ? each * PROCESSES : 1));
+    else printf("null");
+    printf(",\"done\":%llu,\"refusals\":%llu,\"deaths\":%llu,\"births\":%llu,\"failures\":%llu,\"failedSymbols\":%u,"
+           "\"pauses\":%llu,\"checks\":%llu}\n",
+           (unsigned long long)counts.done, (unsigned long long)counts.refusals, (unsigned long long)counts.deaths,
+           (unsigned long long)counts.births, (unsigned long long)counts.failures, failed_symbol_count,
+           (unsigned long long)counts.pauses, (unsigned long long)counts.checks);
+    return wrong ? 1 : 0;
+}
