@@ -142,7 +142,7 @@ test('an engine that cannot work leaves the one that does: it is said once, and 
     'not an engine at all, and more than sixty-four bytes long, so that all of a header is there',
   );
   writeFileSync(path(12), whole);
-  truncateSync(path(12), whole.length / 16); // debugging information may be most of it
+  truncateSync(path(12), Math.floor(whole.length / 16)); // debugging information may be most of it
   mkdirSync(path(13));
   copyFileSync(join(BUILD, 'tests/hang.so'), path(14));
   writeFileSync(path(15), whole); // says that it is another number
