@@ -12,6 +12,17 @@
         real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing(); \
     })
 
+/* Room for the whole list when the driver has told how many entries it has; a driver that tells more than this is
+ * wrong, and is not followed. */
+#define NVML_MOST_ENTRIES 65536u
+static inline unsigned nvml_room_for(unsigned told) {
+    return told < NVML_MOST_ENTRIES / 2 ? told * 2 + 8 : NVML_MOST_ENTRIES;
+}
+/* Entries that are there, whatever the driver tells. */
+static inline unsigned nvml_entries(unsigned told, unsigned room) {
+    return told < room ? told : room;
+}
+
 /* False: not a granted card, or there is no grant that could be read. */
 bool nvml_card_of(nvml_abi_device device, uint32_t *card);
 

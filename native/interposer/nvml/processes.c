@@ -65,8 +65,11 @@ static nvml_abi_return ask_whole(const struct question *question, unsigned *coun
         memset(*entries, FILLING, size);
         *count = room;
         nvml_abi_return result = ask(question, count, *entries);
-        if (result != NVML_ABI_INSUFFICIENT_SIZE || *count <= room) return result;
-        room = *count * 2 + 8;
+        if (result != NVML_ABI_INSUFFICIENT_SIZE || *count <= room) {
+            *count = nvml_entries(*count, room);
+            return result;
+        }
+        room = nvml_room_for(*count);
     }
     return NVML_ABI_INSUFFICIENT_SIZE;
 }

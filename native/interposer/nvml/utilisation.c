@@ -26,7 +26,8 @@ static nvml_abi_return own_rows(nvml_abi_device device, unsigned long long last_
     struct nvml_own own;
     *rows = NULL;
     *kept = 0;
-    for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++, room = have * 2 + 8) {
+    for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++) {
+        if (tries) room = nvml_room_for(have);
         free(*rows);
         *rows = calloc(room, sizeof **rows);
         if (!*rows) return NVML_ABI_MEMORY;
@@ -34,6 +35,7 @@ static nvml_abi_return own_rows(nvml_abi_device device, unsigned long long last_
         result = real_rows(device, *rows, &have, last_seen);
     }
     if (result != NVML_ABI_SUCCESS) return result;
+    have = nvml_entries(have, room);
     if (nvml_own_begin(&own, VIEW_NO_CARD)) {
         for (unsigned i = 0; i < have; i++) {
             if (nvml_own_find(&own, (*rows)[i].pid)) (*rows)[(*kept)++] = (*rows)[i];
@@ -75,9 +77,9 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
         .version = NVML_ABI_STRUCT_VERSION(struct nvml_abi_processes_utilization, 1), .count = FIRST_ROWS};
     bool known = out->version == whole.version;
     nvml_abi_return result = NVML_ABI_INSUFFICIENT_SIZE;
-    unsigned kept = 0;
+    unsigned kept = 0, room = FIRST_ROWS;
     for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++) {
-        unsigned room = tries ? whole.count * 2 + 8 : FIRST_ROWS;
+        if (tries) room = nvml_room_for(whole.count);
         free(whole.entries);
         whole.entries = calloc(room, sizeof *whole.entries);
         if (!whole.entries) return NVML_ABI_MEMORY;
@@ -90,7 +92,7 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
         free(whole.entries);
         return result;
     }
-    if (result == NVML_ABI_NOT_FOUND) whole.count = 0;
+    whole.count = result == NVML_ABI_NOT_FOUND ? 0 : nvml_entries(whole.count, room);
     if (!known) {
         result = NVML_ABI_ARGUMENT_VERSION_MISMATCH;
     } else if (!nvml_own_begin(&own, VIEW_NO_CARD)) {
@@ -100,10 +102,10 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
             if (nvml_own_find(&own, whole.entries[i].pid)) whole.entries[kept++] = whole.entries[i];
         }
         nvml_own_end(&own);
-        unsigned room = out->count;
+        unsigned offered = out->count;
         out->count = kept;
         if (kept == 0) result = NVML_ABI_NOT_FOUND;
-        else if (kept > room || !out->entries) result = NVML_ABI_INSUFFICIENT_SIZE;
+        else if (kept > offered || !out->entries) result = NVML_ABI_INSUFFICIENT_SIZE;
         else memcpy(out->entries, whole.entries, kept * sizeof *whole.entries);
     }
     free(whole.entries);
@@ -167,13 +169,15 @@ nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned
     struct nvml_own own;
     if (!real) return (nvml_abi_return)shim_missing();
     if (!count || !view_ready()) return real(device, count, out);
-    for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++, room = have * 2 + 8) {
+    for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++) {
+        if (tries) room = nvml_room_for(have);
         free(pids);
         pids = calloc(room, sizeof *pids);
         if (!pids) return NVML_ABI_MEMORY;
         have = room;
         result = real(device, &have, pids);
     }
+    have = nvml_entries(have, room);
     if (result == NVML_ABI_SUCCESS && nvml_own_begin(&own, VIEW_NO_CARD)) {
         for (unsigned i = 0; i < have; i++) {
             if (nvml_own_find(&own, pids[i])) pids[kept++] = pids[i];
