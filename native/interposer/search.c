@@ -116,8 +116,9 @@ static void *search_cache(const struct search *search, const char *text, size_t 
         struct cache_entry entry;
         memcpy(&entry, at + sizeof header + i * sizeof entry, sizeof entry);
         if (entry.key >= left || entry.value >= left) continue;
-        if (strncmp(at + entry.key, search->name, left - entry.key) != 0 ||
-            strnlen(at + entry.value, left - entry.value) >= PATH_MAX)
+        size_t most = left - entry.value, length = strnlen(at + entry.value, most);
+        if (left - entry.key <= strlen(search->name) || strcmp(at + entry.key, search->name) != 0 || length == most ||
+            length >= PATH_MAX)
             continue;
         void *handle = search->try_file(at + entry.value);
         if (handle) return handle;
