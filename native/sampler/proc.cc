@@ -41,7 +41,9 @@ pid_t last_namespace_pid(const std::string &text) {
     const size_t line = text.find("\nNSpid:");
     const size_t end = line == std::string::npos ? line : text.find('\n', line + 1);
     if (end == std::string::npos) return 0;
-    const long pid = std::strtol(text.c_str() + text.rfind('\t', end), nullptr, 10);
+    const size_t tab = text.rfind('\t', end);
+    if (tab == std::string::npos) return 0;
+    const long pid = std::strtol(text.c_str() + tab, nullptr, 10);
     return pid > 0 ? static_cast<pid_t>(pid) : 0;
 }
 
