@@ -42,6 +42,7 @@ function compileFlags(): Map<string, string[]> {
     'native',
     '--no-print-directory',
     '-Bn',
+    'fuzz',
     'tests',
     'bench',
     'cluster',

@@ -4,11 +4,12 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { exportsOf, parseElf } from '../../src/agent/mounted/elf.ts';
+import fc from 'fast-check';
+import { ElfError, exportsOf, parseElf } from '../../src/agent/mounted/elf.ts';
 import { mountedObject } from '../../src/agent/mounted/object.ts';
 import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
 import { MIB, makeGrant, mountOver } from '../support/grant.ts';
-import { BUILD, COMPILER, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, COMPILER, EMULATED, startNode, temporaryFolder } from '../support/node.ts';
 
 const object = readFileSync(join(BUILD, 'libcotenant.so'));
 const drivers = ['11080/', '12040/', '12080/', '', '14000/'].map((version) =>
@@ -64,6 +65,39 @@ test('what cannot be made for a host is refused in words', (t) => {
   t.throws(make(object, strange), { message: /for machine 40/ });
   const many = readFileSync(join(BUILD, 'libcotenant-nvml.so'));
   t.throws(make(many, host), { message: /\d+ entry points are unknown to this build, which can pass 256/ });
+});
+
+test("a host's library of which some bytes are others is refused in words, or taken", (t) => {
+  const host = readFileSync(join(BUILD, 'simulated/libcuda.so.1'));
+  // Headers and tables lie at the beginning; sizes, offsets and counts are what leads astray.
+  const change = fc.record({
+    at: fc.oneof(fc.nat(1023), fc.nat(host.length - 8)),
+    value: fc.oneof(
+      fc.bigInt(0n, 2n ** 64n - 1n),
+      fc.constantFrom(0n, 1n, 0xffffffffn, BigInt(host.length - 4), 2n ** 31n, 2n ** 53n),
+    ),
+    bytes: fc.constantFrom(1, 2, 4, 8),
+  });
+  const changes = fc.array(change, { minLength: 1, maxLength: 4 });
+  const counts = { taken: 0, refused: 0 };
+  fc.assert(
+    fc.property(changes, fc.option(fc.nat(host.length)), (list, cut) => {
+      const strange = Buffer.from(host.subarray(0, cut ?? host.length));
+      for (const { at, value, bytes } of list) {
+        if (at + bytes > strange.length) continue;
+        for (let i = 0; i < bytes; i++) strange[at + i] = Number((value >> BigInt(8 * i)) & 0xffn);
+      }
+      try {
+        mountedObject(object, strange, '/real', '/grant');
+        counts.taken++;
+      } catch (error) {
+        if (!(error instanceof ElfError)) throw error;
+        counts.refused++;
+      }
+    }),
+    { numRuns: EMULATED ? 20 : 200 },
+  );
+  t.true(counts.taken > 0 && counts.refused > 0, JSON.stringify(counts));
 });
 
 test("data that a host's library exports is left to the library itself, and said", (t) => {

@@ -78,6 +78,7 @@ export function parseElf(bytes: Buffer): Elf {
   for (let at = place.offset; at < place.offset + place.size; at += 16) {
     const tag = word(bytes, at);
     if (tag === 0) break;
+    if (at + 16 > bytes.length) fail(`offset ${at + 8} lies outside of the file`);
     if (!dynamic.has(tag)) dynamic.set(tag, { value: Number(bytes.readBigUInt64LE(at + 8)), at: at + 8 });
   }
   return { bytes, machine: quarter(bytes, 18), segments, sections, dynamic };

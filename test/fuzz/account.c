@@ -1,0 +1,240 @@
+/* The account between a limits page and a ledger of any bytes: attaching, reading cards and feedback, reserving,
+ * reaping, while the agent rewrites the page and a neighbour scribbles in the ledger between calls. The driver always
+ * has memory; time is the fuzzer's, so that nobody really waits. Whatever is written, no request may reach beyond the
+ * maps or hang; and while nobody touches this process's own row, what it holds stays within its grant. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../native/interposer/engine/cot.h"
+#include "input.h"
+
+#define GRANULE (2ull << 20)
+#define MOST_HELD 16
+#define FIRST_PLACE (1ull << 40)
+
+static struct input in;
+static char folder[] = "/tmp/fuzz-account-XXXXXX";
+static uint64_t now;
+
+/* ---- time, by the names that the sources are compiled with ---- */
+
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): libc's header declares them */
+int fuzz_clock_gettime(clockid_t clock, struct timespec *out) {
+    now += 1000000;
+    *out = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+    return 0;
+}
+int fuzz_nanosleep(const struct timespec *pause, struct timespec *rest) {
+    now += (uint64_t)pause->tv_sec * 1000000000u + (uint64_t)pause->tv_nsec + 20000000;
+    return 0;
+}
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
+
+/* ---- the driver ---- */
+
+static struct {
+    abi_devptr at;
+    uint64_t bytes;
+} held[MOST_HELD];
+static uint64_t held_bytes;
+
+static abi_result driver_alloc(abi_devptr *pointer, size_t bytes) {
+    unsigned place = 0;
+    while (place < MOST_HELD && held[place].bytes) place++;
+    if (place == MOST_HELD || bytes > 1ull << 36) return ABI_ERROR_UNKNOWN;
+    held[place].at = *pointer = FIRST_PLACE + place * (1ull << 37);
+    held[place].bytes = (bytes + GRANULE - 1) / GRANULE * GRANULE;
+    held_bytes += held[place].bytes;
+    return ABI_SUCCESS;
+}
+static abi_result driver_free(abi_devptr pointer) {
+    for (unsigned place = 0; place < MOST_HELD; place++) {
+        if (held[place].at != pointer || !held[place].bytes) continue;
+        held_bytes -= held[place].bytes;
+        held[place].bytes = 0;
+        return ABI_SUCCESS;
+    }
+    return ABI_ERROR_INVALID_VALUE;
+}
+static abi_result driver_count(int *count) {
+    *count = (int)input_word(&in);
+    return ABI_SUCCESS;
+}
+static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
+    memset(uuid, 0, sizeof *uuid);
+    uuid->bytes[15] = (uint8_t)device;
+    return ABI_SUCCESS;
+}
+
+/* ---- what the entry and the other verbs would give ---- */
+
+static union {
+    struct cot_state state;
+    char room[COT_STATE_ROOM];
+} kept;
+static _Thread_local struct cot_thread own_thread;
+static uint32_t card_now;
+
+static void *real(const char *name) {
+    return !strcmp(name, "cuMemAlloc_v2")      ? (void *)driver_alloc
+           : !strcmp(name, "cuMemFree_v2")     ? (void *)driver_free
+           : !strcmp(name, "cuDeviceGetCount") ? (void *)driver_count
+           : !strcmp(name, "cuDeviceGetUuid")  ? (void *)driver_uuid
+                                               : NULL;
+}
+static bool has_driver(void) {
+    return true;
+}
+static int missing(void) {
+    return ABI_ERROR_NOT_FOUND;
+}
+static bool own_folder(char *path, size_t size) {
+    return snprintf(path, size, "%s", folder) < (int)size;
+}
+static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {}
+static void wanted(uint32_t engine) {}
+abi_result cot_current(uint32_t *card, void **context) {
+    *card = card_now;
+    *context = NULL;
+    return ABI_SUCCESS;
+}
+bool cot_is_away(void) {
+    return false;
+}
+void cot_pools_trim(uint32_t card) {}
+void cot_graphs_trim(uint32_t card) {}
+
+extern abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
+extern abi_result cot_cuMemFree_v2(abi_devptr pointer);
+
+/* ---- the files ---- */
+
+static int open_file(const char *name, uint64_t bytes) {
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) abort();
+    return fd;
+}
+
+static void begin(void) {
+    static struct cot_services services = {.bytes = sizeof services,
+                                           .state = &kept.state,
+                                           .thread_bytes = sizeof own_thread,
+                                           .has_driver = has_driver,
+                                           .real = real,
+                                           .missing = missing,
+                                           .folder = own_folder,
+                                           .watch = watch,
+                                           .wanted = wanted};
+    static bool made;
+    if (!made) {
+        if (!mkdtemp(folder)) abort();
+        made = true;
+    }
+    memset(&kept.state, 0, sizeof kept.state);
+    memset(held, 0, sizeof held);
+    held_bytes = 0;
+    services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();
+    cot_start(&services);
+}
+
+static void end(void) {
+    struct cot_attachment *at = &cot->at;
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
+        if (cot->blocks[i].entries) munmap(cot->blocks[i].entries, cot->blocks[i].capacity * sizeof(struct cot_block));
+        if (cot->pages[i].entries)
+            munmap(cot->pages[i].entries, cot->pages[i].capacity * sizeof(struct cot_shared_page));
+    }
+    if (!at->attached) return;
+    munmap(at->ledger, cot_ledger_bytes(at->slot_count, at->card_count));
+    munmap((void *)at->page, cot_page_bytes(at->slot_count, at->card_count));
+    munmap((void *)at->alive, 4096);
+    close(at->ledger_fd);
+}
+
+static void write_card(struct cot_page *page, uint32_t card) {
+    struct cot_page_card entry = {.granule_bytes = GRANULE, .memory_bytes = input_byte(&in) * GRANULE};
+    uint8_t kind = input_byte(&in);
+    entry.uuid[15] = (uint8_t)card;
+    entry.flags = kind & 1 ? COT_CARD_RELEASES_LATE : 0;
+    if (kind & 2) entry.memory_bytes = input_long(&in);
+    if (kind & 4) entry.granule_bytes = input_long(&in);
+    entry.check = cot_check(&entry, COT_CARD_WORDS);
+    if ((kind & 24) == 24) entry.check = input_long(&in);
+    page->cards[card] = entry;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    in = (struct input){data, size};
+    begin();
+    uint8_t kind = input_byte(&in);
+    struct cot_page_header header = {.magic = COT_PAGE_MAGIC,
+                                     .version = COT_PAGE_VERSION,
+                                     .card_count = 1 + kind % 3u,
+                                     .slot_count = 1 + kind / 4 % 16u,
+                                     .flags = COT_PAGE_ISOLATE_MEMORY};
+    const uint32_t cards = header.card_count, slots = header.slot_count;
+    uint64_t page_bytes = cot_page_bytes(slots, cards), ledger_bytes = cot_ledger_bytes(slots, cards);
+    /* One in four is no page at all, or says another size than it has. */
+    bool strange = kind >> 6 == 3;
+    if (strange) {
+        input_bytes(&in, &header, sizeof header);
+        if (input_byte(&in) % 2) header.magic = COT_PAGE_MAGIC, header.version = COT_PAGE_VERSION;
+    }
+    int page_fd = open_file("limits", page_bytes), ledger_fd = open_file("ledger", ledger_bytes);
+    struct cot_page *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
+    char *ledger = mmap(NULL, ledger_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ledger_fd, 0);
+    page->header = header;
+    for (uint32_t card = 0; card < cards; card++) write_card(page, card);
+    for (unsigned i = input_byte(&in) % 16; i > 0; i--)
+        ((uint64_t *)ledger)[input_word(&in) % (ledger_bytes / 8)] = input_long(&in);
+    /* Only while nobody but this process writes its row, and the agent corrects nothing, is its grant a promise. */
+    bool promised = !strange;
+    uint64_t most = 0;
+    for (int step = 0; step < 48 && in.left > 0; step++) {
+        uint8_t what = input_byte(&in);
+        card_now = what / 16 % cards;
+        if (what % 8 < 3) {
+            abi_devptr at;
+            uint64_t bytes = what % 8 == 0 ? input_byte(&in) * 65536ull : input_word(&in);
+            if (what == 255) bytes = input_long(&in);
+            if (promised && cards == 1) {
+                most = page->cards[0].memory_bytes;
+                uint64_t before = held_bytes;
+                if (cot_cuMemAlloc_v2(&at, bytes) == ABI_SUCCESS && page->cards[0].granule_bytes == GRANULE &&
+                    held_bytes > before && held_bytes > most)
+                    abort();
+            } else {
+                cot_cuMemAlloc_v2(&at, bytes);
+            }
+        } else if (what % 8 == 3) {
+            cot_cuMemFree_v2(held[input_byte(&in) % MOST_HELD].at);
+        } else if (what % 8 == 4) {
+            if (cot_attached()) cot_reap();
+        } else if (what % 8 == 5) {
+            write_card(page, card_now);
+            page->header.generation++;
+        } else if (what % 8 == 6) {
+            uint64_t word = input_word(&in) % (ledger_bytes / 8);
+            if (!cot_attached() || word * 8 >= cot_ledger_slots_offset(cards)) promised = false;
+            ((uint64_t *)ledger)[word] = input_long(&in);
+        } else {
+            struct cot_page_feedback *entry = &page->feedback[input_byte(&in) % (slots * cards)];
+            input_bytes(&in, entry, sizeof *entry);
+            if (input_byte(&in) % 2) entry->check = cot_check(entry, COT_FEEDBACK_WORDS);
+            page->header.flags = input_byte(&in);
+            promised = false;
+        }
+    }
+    end();
+    munmap(page, page_bytes);
+    munmap(ledger, ledger_bytes);
+    close(page_fd);
+    close(ledger_fd);
+    return 0;
+}

@@ -1,0 +1,59 @@
+// Readers of what others wrote, driven by clang's fuzzer for a bounded time each (COTENANT_FUZZ_SECONDS, 8 by default),
+// from the inputs in test/fuzz/corpus on. What ends a run is printed with its input, which then belongs into that folder.
+import { spawnSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { clang } from '../support/clang.ts';
+import { testUnless } from '../support/gate.ts';
+import { temporaryFolder } from '../support/node.ts';
+
+const NATIVE = join(import.meta.dirname, '../../native');
+const CORPUS = join(import.meta.dirname, '../fuzz/corpus');
+const SECONDS = Number(process.env.COTENANT_FUZZ_SECONDS ?? 8);
+/** What each is about; at least so many inputs a second must have been tried, on a machine that does much else. */
+const TARGETS = [
+  { name: 'account', about: 'limits page and ledger, as the engine reads them', least: 5 },
+  { name: 'nvml', about: "the driver's answers and callers of NVML, a ledger that a neighbour has written", least: 5 },
+  { name: 'search', about: "the loader's cache", least: 100 },
+  { name: 'proc', about: 'files in /proc, as the agent reads them', least: 50 },
+];
+
+const tools = clang();
+
+test.before(() => {
+  if (!tools.ok) return;
+  const words = ['-C', NATIVE, '--no-print-directory', '--silent', '-j2', ...tools.make, 'fuzz'];
+  const { status, stderr } = spawnSync('make', words, { encoding: 'utf8' });
+  if (status !== 0) throw new Error(stderr);
+});
+
+for (const { name, about, least } of TARGETS) {
+  testUnless(tools.ok ? undefined : tools.reason)(`no input of the fuzzer breaks anything: ${about}`, (t) => {
+    t.timeout((SECONDS + 120) * 1000);
+    const folder = temporaryFolder(t);
+    const found = join(folder, 'found');
+    mkdirSync(found);
+    const words = [
+      `-max_total_time=${SECONDS}`,
+      '-max_len=1024',
+      '-len_control=20',
+      '-timeout=20',
+      '-malloc_limit_mb=512',
+    ];
+    const { status, stderr } = spawnSync(join(NATIVE, 'build/fuzz', name), [...words, found, join(CORPUS, name)], {
+      cwd: folder,
+      encoding: 'utf8',
+      maxBuffer: 1 << 28,
+      env: {
+        ASAN_OPTIONS: tools.ok ? `external_symbolizer_path=${tools.symbolizer}` : '',
+        UBSAN_OPTIONS: 'print_stacktrace=1',
+      },
+    });
+    const lines = stderr.split('\n');
+    t.is(status, 0, lines.slice(-80).join('\n'));
+    const runs = Number(/^Done (\d+) runs/m.exec(stderr)?.[1] ?? 0);
+    t.log(`${runs} inputs, ${lines.findLast((line) => / cov: /.test(line)) ?? ''}`);
+    t.true(runs > least * SECONDS, `only ${runs} inputs`);
+  });
+}
