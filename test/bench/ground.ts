@@ -1,16 +1,20 @@
 // What a program of a tenant is measured over: a driver, with and without the interposer in front of it.
+import { join } from 'node:path';
 import { MIB, makeGrant } from '../support/grant.ts';
 import { idleNode } from '../support/idle.ts';
-import { startNode, type Teardown } from '../support/node.ts';
+import { BUILD, startNode, type Teardown } from '../support/node.ts';
 
 const GRANT_BYTES = 64 * 1024 * MIB;
 /** As an agent makes them. */
 const SLOTS = 1024;
 
+/** A preload that only forwards (test/bench/preloads/forward.c). */
+export const FORWARD = join(BUILD, 'bench/forward.so');
+
 export type Setting = {
   /** Folder of the driver. */
   readonly lib: string;
-  /** The interposer inside a grant's folder; undefined: straight to the driver. */
+  /** The interposer inside a grant's folder, or FORWARD; undefined: straight to the driver. */
   readonly preload?: string | undefined;
 };
 

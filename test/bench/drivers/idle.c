@@ -65,3 +65,17 @@ EXPORT abi_result cuMemAlloc_v2(abi_devptr *at, size_t bytes) {
 EXPORT abi_result cuMemFree_v2(abi_devptr at) {
     return ABI_SUCCESS;
 }
+
+/* What the measured programs ask for by its base name. */
+EXPORT abi_result cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {
+    *address = !strcmp(base, "cuMemAlloc")       ? (void *)cuMemAlloc_v2
+               : !strcmp(base, "cuMemFree")      ? (void *)cuMemFree_v2
+               : !strcmp(base, "cuLaunchKernel") ? (void *)cuLaunchKernel
+                                                 : NULL;
+    if (status) *status = *address ? ABI_GPA_FOUND : ABI_GPA_SYMBOL_NOT_FOUND;
+    return *address ? ABI_SUCCESS : ABI_ERROR_NOT_FOUND;
+}
+EXPORT abi_result cuDriverGetVersion(int *version) {
+    *version = 13000;
+    return ABI_SUCCESS;
+}

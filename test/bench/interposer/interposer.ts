@@ -3,7 +3,7 @@
 import { MIB } from '../../support/grant.ts';
 import type { Teardown } from '../../support/node.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
-import { type Ground, idleGround, type Setting, simulatedGround } from '../ground.ts';
+import { FORWARD, type Ground, idleGround, type Setting, simulatedGround } from '../ground.ts';
 import type { Goal, Row } from '../row.ts';
 import { median, medianDifference } from '../statistics.ts';
 import { startCaller, takeTurns } from './caller.ts';
@@ -13,6 +13,7 @@ import { measureStarts } from './starts.ts';
 const LAUNCH_NS: Goal = { most: 5 };
 const LAUNCH_INSTRUCTIONS: Goal = { most: 60 };
 const ALLOC_NS: Goal = { most: 100 };
+const LOOK_UP_NS: Goal = { most: 30 };
 /** With many processes, or many live allocations. */
 const ALLOC_MANY_NS: Goal = { most: 200 };
 
@@ -29,6 +30,8 @@ type Subject = {
   /** Processes of the container that have come and gone before. */
   readonly ended?: number;
   readonly isolate?: boolean;
+  /** Measured through a preload that only forwards, too. */
+  readonly forwarded?: boolean;
   readonly goal?: Goal;
   readonly what: string;
 };
@@ -37,7 +40,21 @@ const LAUNCH = (at: string) => `launch 100000 1000 ${at}`;
 const PAIRS = (bytes: number) => (at: string) => `alloc 20000 100 ${at} ${bytes}`;
 const PAIR = 'cuMemAlloc and cuMemFree of 2 MiB';
 const SUBJECTS: readonly Subject[] = [
-  { name: 'launch.limited', command: LAUNCH, goal: LAUNCH_NS, what: 'cuLaunchKernel' },
+  {
+    name: 'look_up.dlsym',
+    command: (at) => `dlsym 50000 500 ${at}`,
+    forwarded: true,
+    goal: LOOK_UP_NS,
+    what: 'dlsym of cuMemAlloc_v2',
+  },
+  {
+    name: 'look_up.cuGetProcAddress',
+    command: (at) => `gpa 100000 1000 ${at}`,
+    forwarded: true,
+    goal: LOOK_UP_NS,
+    what: 'cuGetProcAddress of cuMemAlloc',
+  },
+  { name: 'launch.limited', command: LAUNCH, forwarded: true, goal: LAUNCH_NS, what: 'cuLaunchKernel' },
   { name: 'launch.unlimited', command: LAUNCH, isolate: false, goal: LAUNCH_NS, what: 'cuLaunchKernel' },
   {
     name: 'launch.two_processes',
@@ -46,7 +63,7 @@ const SUBJECTS: readonly Subject[] = [
     goal: LAUNCH_NS,
     what: 'cuLaunchKernel in two processes at once',
   },
-  { name: 'alloc_free', command: PAIRS(2 * MIB), goal: ALLOC_NS, what: PAIR },
+  { name: 'alloc_free', command: PAIRS(2 * MIB), forwarded: true, goal: ALLOC_NS, what: PAIR },
   { name: 'alloc_free.unlimited', command: PAIRS(2 * MIB), isolate: false, goal: ALLOC_NS, what: PAIR },
   { name: 'alloc_free.small', command: PAIRS(512), what: 'cuMemAlloc and cuMemFree of 512 B' },
   {
@@ -88,10 +105,11 @@ const OVER_SIMULATOR: readonly Subject[] = [
   { name: 'alloc_free.simulator', command: (at) => `alloc 500 10 ${at} ${2 * MIB}`, what: PAIR },
 ];
 
-/** Direct, direct once more (what the machine adds by itself), and through the interposer, in turns. */
+/** Direct, direct once more (what the machine adds by itself), through the interposer, and where it is asked for through a
+ * preload that only forwards, in turns. */
 async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions): Promise<Row[]> {
   const [generations, rounds] = quick ? [3, 15] : [7, 60];
-  const samples: [number[], number[], number[]] = [[], [], []];
+  const samples: [number[], number[], number[], number[]] = [[], [], [], []];
   // Processes are started anew a few times: where a program's code and data happen to lie changes its speed.
   for (let generation = 0; generation < generations; generation += 1) {
     await withTeardown(async (scope) => {
@@ -106,17 +124,18 @@ async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions
       const idle = Array.from({ length: subject.idle ?? 0 }, () => startCaller(scope, held));
       await Promise.all(idle.map((caller) => caller.ask('hold 1 512')));
       const groups = [start({ lib: ground.lib }), start({ lib: ground.lib }), start(held)];
+      if (subject.forwarded) groups.push(start({ lib: ground.lib, preload: FORWARD }));
       for (const caller of groups.flat()) if (subject.before) await caller.ask(subject.before);
       await takeTurns(groups, 2, subject.command);
       for (const [index, list] of (await takeTurns(groups, rounds, subject.command)).entries())
         samples[index]?.push(...list);
     });
   }
-  const [direct, again, interposed] = samples;
+  const [direct, again, interposed, forwarded] = samples;
   const reference = { value: median(direct), what: `${subject.what}, straight into ${ground.what}` };
   const same = { value: median(direct), what: `the same call, measured twice: what the machine adds by itself` };
   const { goal } = subject;
-  return [
+  const rows: Row[] = [
     {
       name: `interposer.${subject.name}.added_ns`,
       value: medianDifference(interposed, direct),
@@ -131,6 +150,14 @@ async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions
       reference: same,
     },
   ];
+  if (subject.forwarded)
+    rows.push({
+      name: `interposer.${subject.name}.forwarded_ns`,
+      value: medianDifference(forwarded, direct),
+      unit: 'ns',
+      reference: { value: median(direct), what: 'the same call; added by a preload that only forwards it' },
+    });
+  return rows;
 }
 
 const COUNTED = [

@@ -2,6 +2,8 @@
  * percentile of nanoseconds per call over blocks of calls.
  *   launch CALLS BLOCK AT        cuLaunchKernel
  *   alloc PAIRS BLOCK AT BYTES   cuMemAlloc and cuMemFree of BYTES
+ *   dlsym CALLS BLOCK AT         look-ups of cuMemAlloc_v2
+ *   gpa CALLS BLOCK AT           look-ups of the same by cuGetProcAddress
  *   hold COUNT BYTES             allocates and keeps
  * It begins at AT on CLOCK_MONOTONIC in nanoseconds (0: at once), so that several processes can begin together. The
  * median over short blocks leaves out what neighbours on the machine took. */
@@ -22,6 +24,8 @@ typedef abi_result (*launch_call)(abi_function, unsigned, unsigned, unsigned, un
 typedef abi_result (*alloc_call)(abi_devptr *, size_t);
 typedef abi_result (*free_call)(abi_devptr);
 typedef abi_result (*plain_call)(void);
+typedef abi_result (*get_call)(const char *, void **, int, uint64_t, int *);
+#define ASKED_VERSION 12000
 
 static uint64_t block_ns[MOST_BLOCKS];
 
@@ -68,6 +72,7 @@ int main(void) {
     launch_call launch = (launch_call)find(driver, "cuLaunchKernel");
     alloc_call alloc = (alloc_call)find(driver, "cuMemAlloc_v2");
     free_call release = (free_call)find(driver, "cuMemFree_v2");
+    get_call get = (get_call)find(driver, "cuGetProcAddress_v2");
     plain_call synchronize = (plain_call)find(driver, "cuCtxSynchronize");
     abi_context context;
     abi_module module;
@@ -96,7 +101,8 @@ int main(void) {
             continue;
         }
         bool launching = words == 4 && !strcmp(word, "launch"), allocating = words == 5 && !strcmp(word, "alloc");
-        if ((!launching && !allocating) || block == 0 || calls / block > MOST_BLOCKS) {
+        bool looking = words == 4 && !strcmp(word, "dlsym"), asking = words == 4 && !strcmp(word, "gpa");
+        if ((!launching && !allocating && !looking && !asking) || block == 0 || calls / block > MOST_BLOCKS) {
             fprintf(stderr, "calls: what is this? %s", line);
             return 2;
         }
@@ -108,6 +114,11 @@ int main(void) {
             uint64_t before = now_ns();
             if (launching) {
                 for (uint64_t k = 0; k < block; k++) result |= launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+            } else if (looking) {
+                for (uint64_t k = 0; k < block; k++) result |= !dlsym(driver, "cuMemAlloc_v2");
+            } else if (asking) {
+                void *address;
+                for (uint64_t k = 0; k < block; k++) result |= get("cuMemAlloc", &address, ASKED_VERSION, 0, NULL);
             } else {
                 for (uint64_t k = 0; k < block; k++) {
                     abi_devptr pointer;
