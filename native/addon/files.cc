@@ -85,7 +85,7 @@ bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_p
 
 // writePage(fd, {slots, isolateMemory, engine, cards}): gives the file its size and writes header and cards. For a
 // page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for processes have
-// it mapped, and one of a version that is not known here is left as it is.
+// it mapped, and the engine where none is named. One of a version that is not known here is left as it is.
 Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const Napi::Object spec = info[1].As<Napi::Object>();
@@ -120,7 +120,8 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     header.magic = COT_PAGE_MAGIC;
     header.version = is_kept ? old.version : COT_PAGE_VERSION;
     header.ledger_version = is_kept ? old.ledger_version : COT_LEDGER_VERSION;
-    header.engine = static_cast<uint32_t>(number(spec, "engine"));
+    const bool names_engine = spec.Get("engine").IsNumber();
+    header.engine = names_engine ? static_cast<uint32_t>(number(spec, "engine")) : is_kept ? old.engine : 0;
     header.bytes = static_cast<uint32_t>(bytes);
     header.card_count = cards.Length();
     header.slot_count = static_cast<uint32_t>(slots);

@@ -47,6 +47,16 @@ export type ContainerCardState = {
 /** What holds the limit: the interposer inside, or only the agent from outside, or nothing. */
 export type Fence = 'interposer' | 'agent' | 'none';
 
+/** Which engine of the interposer its living processes run. */
+export type EngineUse = {
+  /** By number; `other`: processes that tell none, or one that the agent did not put there. */
+  readonly processes: readonly { readonly engine: string; readonly count: number }[];
+  /** Processes that could not change to the one that was wanted. */
+  readonly refused: number;
+  /** It was not told of the engine that is wanted. */
+  readonly behind: boolean;
+};
+
 export type ContainerState = {
   readonly grant: Grant;
   readonly fence: Fence;
@@ -58,6 +68,7 @@ export type ContainerState = {
   readonly tampered: boolean;
   /** Entry points that its processes looked up and the interposer does not know. */
   readonly unknownEntryPoints: number;
+  readonly engines: EngineUse;
 };
 
 export type ForeignState = {
@@ -87,7 +98,14 @@ export type NodeState = {
   readonly failures: Readonly<Record<string, number>>;
 };
 
-export type GrantReading = { readonly grant: Grant; readonly ledger: LedgerReading; readonly untouched: boolean };
+export type GrantReading = {
+  readonly grant: Grant;
+  readonly ledger: LedgerReading;
+  readonly untouched: boolean;
+  /** Those in its folder. */
+  readonly engines: readonly number[];
+  readonly behind: boolean;
+};
 
 export function compare(
   sample: Sample,
@@ -128,7 +146,7 @@ const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefi
 
 function containerState(
   sample: Sample,
-  { grant, ledger, untouched }: GrantReading,
+  { grant, ledger, untouched, engines, behind }: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
@@ -196,6 +214,17 @@ function containerState(
     told: tellsAll(sample, grant.cards),
     tampered: !ledger.whole || !untouched,
     unknownEntryPoints: ledger.unknown,
+    engines: { ...enginesUsed(ledger, engines), behind },
+  };
+}
+
+/** Tenants write the ledger: what they make up must not become names of series. */
+function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<EngineUse, 'behind'> {
+  const living = ledger.slots.filter((slot) => slot.locked);
+  const byEngine = Map.groupBy(living, ({ engine }) => (known.includes(engine) ? String(engine) : 'other'));
+  return {
+    processes: [...byEngine].map(([engine, slots]) => ({ engine, count: slots.length })),
+    refused: living.filter(({ engineRefused }) => engineRefused !== 0).length,
   };
 }
 

@@ -22,6 +22,8 @@ export type AgentConfiguration = {
   readonly silenceMs: number;
   readonly mostTenantsPerCard: number;
   readonly placement: 'binpack' | 'spread';
+  /** Number of the interposer's engine that containers shall run; 0: that of the agent's build. */
+  readonly interposerEngine: number;
   /** A series for each process, the largest 50 of the node. */
   readonly processMetrics: boolean;
   readonly enforcement: LadderPolicy & Tolerance & { readonly staleMs: number; readonly mostStopsPerMinute: number };
@@ -53,6 +55,7 @@ export const DEFAULTS: AgentConfiguration = {
   silenceMs: 15_000,
   mostTenantsPerCard: 50,
   placement: 'binpack',
+  interposerEngine: 0,
   processMetrics: false,
   enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
   kubernetes: {
@@ -99,6 +102,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],
   mostTenantsPerCard: [wholeFrom(1, 1000), '1 to 1000'],
   placement: [oneOf('binpack', 'spread'), 'binpack or spread'],
+  interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
   'enforcement.mode': [oneOf('off', 'report', 'enforce'), 'off, report or enforce'],
   'enforcement.softSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],

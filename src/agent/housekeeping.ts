@@ -133,6 +133,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
         trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
       }
       registry.repair();
+      registry.renew();
     },
     resized: (id, atNs) => void justResized.set(id, atNs),
     takeDown,

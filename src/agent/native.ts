@@ -73,10 +73,10 @@ export type ProcessFacts = {
 };
 
 export type Native = {
-  /** `engine`: the number of the one that processes shall run; 0 or absent: that of their object. */
+  /** `engine`: the number of the one that processes shall run; 0: that of their object; absent: as the page has it. */
   writePage(
     fd: number,
-    page: { slots: number; isolateMemory: boolean; engine?: number; cards: readonly PageCard[] },
+    page: { slots: number; isolateMemory: boolean; engine?: number | undefined; cards: readonly PageCard[] },
   ): number;
   touchPage(fd: number, gateClosed: boolean): void;
   writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;

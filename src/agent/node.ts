@@ -96,6 +96,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     volumes: hooks.volumes,
     profileOf: profiles.of,
     onProblem: hooks.onProblem,
+    heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
   });
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
@@ -207,6 +208,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           grant: entry.grant,
           ledger: reading,
           untouched: registry.isUntouched(entry),
+          engines: entry.engines,
+          behind: registry.isBehind(entry),
         })),
         ownerOf,
         enforcement,

@@ -6,7 +6,15 @@ import type { CardsReading } from '../placement/node-cards.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { startCsi } from './csi/driver.ts';
 import { createPublisher, type PodSource } from './csi/publisher.ts';
-import { containersOf, isMounted, ledgerPath, mountVolume, pagePath, withWritable } from './csi/volume.ts';
+import {
+  containersOf,
+  isMounted,
+  ledgerPath,
+  libraryFolder,
+  mountVolume,
+  pagePath,
+  withWritable,
+} from './csi/volume.ts';
 import { startDevicePlugin } from './device-plugin/plugin.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Native } from './native.ts';
@@ -33,6 +41,7 @@ export const volumesOf = (native: Native): Volumes => ({
   isMounted,
   containers: containersOf,
   withWritable: (target, write) => withWritable(native, target, write),
+  libraryFolder,
   pagePath,
   ledgerPath,
 });

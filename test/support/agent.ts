@@ -1,17 +1,19 @@
 // The agent and `cotenant run` as the processes that users start, for tests.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
+import { engineNumber } from '../../src/agent/engines.ts';
 import type { View } from '../../src/agent/view.ts';
 import { ask } from '../../src/cli/agent-client.ts';
-import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
+import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
-const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
+const ROOT = join(import.meta.dirname, '../..');
+const MAIN = join(ROOT, 'src/cli/main.ts');
 const LAST_WORDS_MS = 2000;
 
 export type RunningAgent = {
@@ -34,7 +36,24 @@ export type AgentOptions = {
   readonly state?: string;
   readonly library?: string;
   readonly env?: Readonly<Record<string, string>>;
+  /** Where the program is installed; the repository, unless a test says otherwise. */
+  readonly root?: string;
 };
+
+/** The program as another build installs it: the same, with these files in the folder of what was built. */
+export function anotherBuild(t: Teardown, files: readonly string[]): string {
+  const root = join(temporaryFolder(t), 'cotenant');
+  const build = join(root, 'native/build');
+  mkdirSync(build, { recursive: true });
+  cpSync(join(ROOT, 'src'), join(root, 'src'), { recursive: true });
+  for (const name of ['package.json', 'node_modules', 'native/build.ts', 'webhook'])
+    symlinkSync(join(ROOT, name), join(root, name));
+  for (const name of readdirSync(BUILD)) {
+    if (engineNumber(name) === undefined) symlinkSync(join(BUILD, name), join(build, name));
+  }
+  for (const path of files) copyFileSync(path, join(build, basename(path)));
+  return root;
+}
 
 export async function startAgent(t: Teardown, node: SimulatedNode, options: AgentOptions = {}): Promise<RunningAgent> {
   const state = options.state ?? join(temporaryFolder(t), 'state');
@@ -46,7 +65,8 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
-  const child = spawn(process.execPath, [MAIN, 'agent', ...flags], {
+  const main = options.root === undefined ? MAIN : join(options.root, 'src/cli/main.ts');
+  const child = spawn(process.execPath, [main, 'agent', ...flags], {
     env: { ...process.env, ...options.env },
     stdio: ['ignore', 'inherit', 'pipe'],
   });

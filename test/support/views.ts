@@ -47,6 +47,14 @@ export const exampleContainer: ViewContainer = {
   smPercent: 25,
   lastActiveMs: AT_MS - 1500,
   over: false,
+  engines: {
+    processes: [
+      { engine: '1', count: 1 },
+      { engine: '2', count: 1 },
+    ],
+    refused: 1,
+    behind: false,
+  },
   processes: [
     { pid: 100, command: 'python3', usedBytes: 2 * GIB, smPercent: 20, inLedger: true },
     { pid: 101, command: 'od"d\\\n', usedBytes: GIB + 1, smPercent: 5, inLedger: true },

@@ -4,13 +4,12 @@
 //
 // The volume is a tmpfs whose superblock is read-only: the flag of a single mount would not be seen by the kubelet's binds.
 // Ledgers lie on a tmpfs of their own in it, bounded, for tenants write them. Each pod has copies of the libraries, so that an
-// upgrade never rewrites a file that a running pod has mapped.
+// upgrade never rewrites a file that a running pod has mapped; engines of later builds come beside them.
 //
 // Nothing is kept beside what is mounted: a new agent finds what the last one made. A file that has its name is whole.
 import {
   closeSync,
   constants,
-  copyFileSync,
   existsSync,
   fchmodSync,
   lstatSync,
@@ -27,7 +26,7 @@ import {
 import { basename, dirname, join } from 'node:path';
 import { HOME } from '../../request/mounts.ts';
 import { isContainerName } from '../../request/names.ts';
-import { engineNumber } from '../engines.ts';
+import { copyLibrary, engineNumber } from '../engines.ts';
 import type { Native } from '../native.ts';
 
 export type VolumePlan = {
@@ -44,11 +43,19 @@ const PUBLISHED = 'published';
 const PAGE_BYTES = 5 << 20;
 const SLACK_BYTES = 64 << 10;
 const SLACK_INODES = 4;
+/** Engines of later builds that a volume has room for; memory is taken by those that come. */
+const LATER_ENGINES = 16;
+const LATER_ENGINE_BYTES = 1 << 20;
 /** Readable under every category of every pod; and the kubelet then does not try to label what it cannot write. */
 const SELINUX_CONTEXT = 'system_u:object_r:container_file_t:s0';
 
 export function pagePath(target: string, container: string): string {
   return join(target, 'containers', container, 'limits');
+}
+
+/** What is mounted at HOME in its containers. */
+export function libraryFolder(target: string): string {
+  return join(target, 'lib');
 }
 
 export function ledgerPath(target: string, container: string): string {
@@ -72,9 +79,9 @@ export function mountVolume(native: Native, plan: VolumePlan): void {
   };
   if (!isMounted(target)) {
     const bytes = plan.libraries.reduce((sum, path) => sum + inPages(statSync(path).size), 0);
-    const inodes = pieces.length + containers.length + SLACK_INODES;
-    const options = tmpfsOptions(bytes + containers.length * PAGE_BYTES + SLACK_BYTES, inodes);
-    native.mountTmpfs(target, options, true);
+    const room = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + SLACK_BYTES;
+    const inodes = pieces.length + containers.length + LATER_ENGINES + SLACK_INODES;
+    native.mountTmpfs(target, tmpfsOptions(room, inodes), true);
   }
   if (!isReadOnly(target) || pieces.some(({ path }) => !existsSync(path))) withWritable(native, target, fill);
   const ledgers = join(target, 'ledgers');
@@ -207,15 +214,6 @@ function makeFile(path: string, mode: number, text = ''): void {
   const fd = openSync(fresh, 'wx', mode);
   writeSync(fd, text);
   fchmodSync(fd, mode);
-  closeSync(fd);
-  renameSync(fresh, path);
-}
-
-function copyLibrary(from: string, path: string): void {
-  const fresh = `${path}.new`;
-  copyFileSync(from, fresh);
-  const fd = openSync(fresh, 'r');
-  fchmodSync(fd, 0o755);
   closeSync(fd);
   renameSync(fresh, path);
 }

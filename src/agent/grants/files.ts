@@ -1,8 +1,9 @@
 // The two files of a grant as the agent holds them: the limits page, written in place, and the ledger, read through a
 // descriptor. Owns how they are made, found again and put right; a tenant may have put something else in a file's place, or
-// taken the room that it needs.
-import { closeSync, constants, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
+// taken the room that it needs. Beside them lie the engines that its page may name, of which files are added and none changed.
+import { closeSync, constants, existsSync, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { copyLibrary, engineName, enginesIn } from '../engines.ts';
 import type { Native } from '../native.ts';
 import { type Grant, isOfPod } from './grant.ts';
 
@@ -17,6 +18,10 @@ export type GrantFiles = {
   readonly ledgerPath: string;
   /** Of a file that is empty for good while there is none. */
   ledgerFd: number;
+  /** Numbers of the engines in its folder. */
+  engines: readonly number[];
+  /** The one that its page shall name; undefined: the one that it names. */
+  engine: number | undefined;
 };
 
 /** Volumes of pods: where the kubelet wants them, and how they are written to. */
@@ -27,6 +32,8 @@ export type Volumes = {
   /** Names of the containers that it was made for. */
   containers(target: string): readonly string[];
   withWritable<T>(target: string, write: () => T): T;
+  /** Where its containers' processes find the interposer and its engines. */
+  libraryFolder(target: string): string;
   pagePath(target: string, container: string): string;
   ledgerPath(target: string, container: string): string;
 };
@@ -96,25 +103,33 @@ export type FileKeeper = {
    */
   putRight(grant: Grant, folder: string, files: GrantFiles): void;
   writePage(grant: Grant, files: GrantFiles): void;
+  /** Puts that engine, which must be in the build, beside the page where it is not there yet, and has the page name it. */
+  changeEngine(grant: Grant, folder: string, files: GrantFiles, number: number): void;
 };
 
 export function createFileKeeper(options: {
   readonly native: Native;
   readonly volumes: Volumes | undefined;
-  readonly pageOf: (grant: Grant) => Parameters<Native['writePage']>[1];
+  /** Where engines come from. */
+  readonly build: string;
+  /** The engine that pages shall name. */
+  readonly wanted: number | undefined;
+  readonly pageOf: (grant: Grant) => Omit<Parameters<Native['writePage']>[1], 'engine'>;
   readonly onProblem: (text: string) => void;
 }): FileKeeper {
-  const { native, volumes, pageOf, onProblem } = options;
+  const { native, volumes, build, wanted, pageOf, onProblem } = options;
 
   const placeOf = ({ owner, container }: Grant, folder: string) => {
     if (!isOfPod(owner)) {
-      return { pagePath: join(folder, 'limits'), ledgerPath: join(folder, 'ledger'), within: undefined };
+      const pagePath = join(folder, 'limits');
+      return { pagePath, ledgerPath: join(folder, 'ledger'), libraryFolder: folder, within: undefined };
     }
     if (!volumes) throw new Error('this agent serves no pods');
     const { target } = owner;
     return {
       pagePath: volumes.pagePath(target, container),
       ledgerPath: volumes.ledgerPath(target, container),
+      libraryFolder: volumes.libraryFolder(target),
       within: <T>(write: () => T) => volumes.withWritable(target, write),
     };
   };
@@ -146,8 +161,8 @@ export function createFileKeeper(options: {
     return attempt(() => makeFile(path, mode));
   };
 
-  const writePage = (grant: Grant, { page }: Pick<GrantFiles, 'page'>): void => {
-    page.write((fd) => native.writePage(fd, pageOf(grant)));
+  const writePage = (grant: Grant, { page, engine }: GrantFiles): void => {
+    page.write((fd) => native.writePage(fd, { ...pageOf(grant), engine }));
   };
 
   const putLedgerRight = (grant: Grant, files: GrantFiles): void => {
@@ -162,7 +177,7 @@ export function createFileKeeper(options: {
 
   const putPageRight = (grant: Grant, folder: string, files: GrantFiles): void => {
     const { pagePath, within } = placeOf(grant, folder);
-    const write = (fd: number) => void native.writePage(fd, pageOf(grant));
+    const write = (fd: number) => void native.writePage(fd, { ...pageOf(grant), engine: files.engine });
     if (within) {
       within(() => closeSync(openOrMake(grant, pagePath, 0o644, write)));
       return;
@@ -178,7 +193,9 @@ export function createFileKeeper(options: {
 
   return {
     open(grant, folder) {
-      const { pagePath, ledgerPath, within } = placeOf(grant, folder);
+      const { pagePath, ledgerPath, libraryFolder, within } = placeOf(grant, folder);
+      const engines = existsSync(libraryFolder) ? enginesIn(libraryFolder) : [];
+      const engine = wanted !== undefined && engines.includes(wanted) ? wanted : undefined;
       const open = (path: string): number => {
         try {
           return openFile(path);
@@ -187,7 +204,7 @@ export function createFileKeeper(options: {
         }
       };
       const page = within ? reopenedPage(pagePath, within) : heldPage(open(pagePath));
-      return { page, ledgerPath, ledgerFd: open(ledgerPath) };
+      return { page, ledgerPath, ledgerFd: open(ledgerPath), engines, engine };
     },
     putRight(grant, folder, files) {
       // The page first: it is what holds the container.
@@ -197,5 +214,20 @@ export function createFileKeeper(options: {
       );
     },
     writePage,
+    changeEngine(grant, folder, files, number) {
+      const { libraryFolder, within } = placeOf(grant, folder);
+      const path = join(libraryFolder, engineName(number));
+      const put = () => copyLibrary(join(build, engineName(number)), path);
+      if (!existsSync(path)) within ? within(put) : put();
+      files.engines = enginesIn(libraryFolder);
+      const before = files.engine;
+      files.engine = number;
+      try {
+        writePage(grant, files);
+      } catch (error) {
+        files.engine = before;
+        throw error;
+      }
+    },
   };
 }

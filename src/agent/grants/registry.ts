@@ -16,10 +16,11 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
-import { engineName, enginesIn, PRELOADED } from '../engines.ts';
+import { copyLibrary, engineName, enginesIn, PRELOADED } from '../engines.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
 import { allOf, createFileKeeper, type GrantFiles, SLOTS, type Volumes } from './files.ts';
 import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
+import { createRenewal } from './renewal.ts';
 
 /** What was measured on a card: the driver profile that pages carry. 0: not measured. */
 export type CardProfile = {
@@ -40,8 +41,8 @@ export type LiveGrant = GrantFiles & {
 export type PodShare = Omit<Grant, 'id' | 'owner' | 'createdMs'> & { readonly owner: PodOwner };
 
 /** All that a grant's folder needs of the interposer: what is preloaded, and the engines that it may be told to run. */
-export const libraries = (): readonly string[] =>
-  [...PRELOADED, ...enginesIn(BUILD_FOLDER).map(engineName)].map((name) => join(BUILD_FOLDER, name));
+export const libraries = (build = BUILD_FOLDER): readonly string[] =>
+  [...PRELOADED, ...enginesIn(build).map(engineName)].map((name) => join(build, name));
 
 export type Registry = {
   list(): readonly LiveGrant[];
@@ -57,6 +58,13 @@ export type Registry = {
   holdsAll(podUid: string, target: string): boolean;
   /** What could not be put right about a grant's files is tried again. */
   repair(): void;
+  /**
+   * Brings one grant, if there is one left, to the engine that is wanted. Where that cannot be done now the grant goes on with
+   * the one that it has; it is told, and tried again after a while.
+   */
+  renew(): void;
+  /** Its page does not name the engine that is wanted. */
+  isBehind(live: LiveGrant): boolean;
   /** Gives the grant other amounts on the cards that it has; its processes follow at their next request. */
   resize(id: string, cards: readonly CardGrant[]): LiveGrant;
   remove(id: string): void;
@@ -79,9 +87,14 @@ export type RegistryOptions = {
   readonly volumes?: Volumes | undefined;
   readonly profileOf: (gpuUuid: string) => CardProfile;
   readonly onProblem: (text: string) => void;
+  /** The interposer that this agent brings. */
+  readonly build?: string;
+  /** Number of the engine that grants shall run; none: the newest of the build. */
+  readonly heldEngine?: number | undefined;
 };
 
-export function openRegistry({ stateFolder, native, volumes, profileOf, onProblem }: RegistryOptions): Registry {
+export function openRegistry(options: RegistryOptions): Registry {
+  const { stateFolder, native, volumes, profileOf, onProblem, build = BUILD_FOLDER, heldEngine } = options;
   const root = join(stateFolder, 'grants');
   mkdirSync(root, { recursive: true, mode: 0o755 });
   const live = new Map<string, LiveGrant>();
@@ -105,7 +118,9 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
   };
   const store = (grant: Grant, folder: string): void => prepareStored(grant, folder).keep();
 
-  const files = createFileKeeper({ native, volumes, pageOf, onProblem });
+  const brought = enginesIn(build);
+  const wanted = heldEngine ?? brought.at(-1);
+  const files = createFileKeeper({ native, volumes, build, wanted, pageOf, onProblem });
   const open = (grant: Grant, folder: string): LiveGrant => ({
     ...files.open(grant, folder),
     grant,
@@ -182,6 +197,7 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     if (!entry) throw new Error(`no grant ${id} on this node`);
     return entry;
   };
+  const renewal = createRenewal({ files, brought, wanted, onProblem });
   /** A page that cannot be written now is written at the next sample; nothing else may suffer for it. */
   const writing = (entry: LiveGrant, use: (fd: number) => void): void => {
     try {
@@ -194,6 +210,7 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
     const entry = found(id);
     live.delete(id);
     notRight.delete(id);
+    renewal.forget(id);
     letGo(entry);
     try {
       rmSync(entry.folder, { recursive: true, force: true });
@@ -226,7 +243,9 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       const id = randomBytes(6).toString('hex');
       const folder = join(root, id);
       return make({ ...request, id }, folder, () => {
-        for (const path of libraries()) symlinkSync(path, join(folder, path.slice(BUILD_FOLDER.length + 1)));
+        for (const name of PRELOADED) symlinkSync(join(build, name), join(folder, name));
+        // Copies: the next build has others, and this one may be wanted again.
+        for (const name of brought.map(engineName)) copyLibrary(join(build, name), join(folder, name));
       });
     },
     createPod(shares, { inUse }) {
@@ -236,7 +255,7 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       const { target } = first.owner;
       const mostCards = Math.max(...shares.map(({ cards }) => cards.length));
       const names = shares.map(({ container }) => container);
-      if (!inUse) volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), libraries());
+      if (!inUse) volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), libraries(build));
       for (const share of shares) {
         const id = podGrantId(share.owner.podUid, share.container);
         const before = live.get(id);
@@ -261,6 +280,8 @@ export function openRegistry({ stateFolder, native, volumes, profileOf, onProble
       }
       for (const id of notRight.keys()) tryPutRight(found(id));
     },
+    renew: () => renewal.next([...live.values()].filter(({ grant }) => !notRight.has(grant.id))),
+    isBehind: renewal.isBehind,
     resize(id, cards) {
       const before = found(id);
       const grant: Grant = { ...before.grant, cards };

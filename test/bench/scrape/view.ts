@@ -69,6 +69,7 @@ function container(number: number, turn: number): ViewContainer {
     smPercent: (number * 31 + turn * 7) % 100,
     lastActiveMs: 1_700_000_000_000 + turn * 1000,
     over: false,
+    engines: { processes: [{ engine: '1', count: 2 }], refused: 0, behind: false },
     processes: [0, 1].map((child) => ({
       pid: 10_000 + 2 * number + child,
       command: 'python3',

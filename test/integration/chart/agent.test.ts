@@ -210,7 +210,7 @@ testWithHelm(
   (t) => {
     const folder = mkdtempSync(join(tmpdir(), 'cotenant-chart-'));
     t.teardown(() => rmSync(folder, { recursive: true }));
-    const configuration = { intervalMs: 2000, enforcement: { mode: 'report', graceSeconds: 5 } };
+    const configuration = { intervalMs: 2000, interposerEngine: 3, enforcement: { mode: 'report', graceSeconds: 5 } };
     for (const given of [{}, { configuration }]) {
       const objects = objectsOf(t, { ...ALL, agent: given });
       const [node] = list(podOf(objects, 'DaemonSet', 'cotenant-agent')?.containers);

@@ -76,6 +76,8 @@ testWithHelm('a setting that nobody knows is refused at every level, with its pl
 
 const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['agent.configuration.enforcement.mode', 'kill'],
+  ['agent.configuration.interposerEngine', -1],
+  ['agent.configuration.interposerEngine', 'next'],
   ['agent.enabled', 'yes'],
   ['agent.stateDirectory', 'var/lib'],
   ['agent.exporter.port', 80],

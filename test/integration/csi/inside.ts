@@ -29,8 +29,11 @@ import {
   type VolumePlan,
   withWritable,
 } from '../../../src/agent/csi/volume.ts';
-import { libraries } from '../../../src/agent/grants/registry.ts';
-import { loadNative } from '../../../src/agent/native.ts';
+import { engineName } from '../../../src/agent/engines.ts';
+import { libraries, openRegistry } from '../../../src/agent/grants/registry.ts';
+import { BUILD_FOLDER, loadNative } from '../../../src/agent/native.ts';
+import { volumesOf } from '../../../src/agent/pods.ts';
+import { OTHER_ENGINES, SAME_AGAIN } from '../../support/engines.ts';
 
 const [scenario = '', folder = ''] = process.argv.slice(2);
 const native = loadNative();
@@ -118,6 +121,55 @@ function anotherProcess(name: string): unknown {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   return signal ?? JSON.parse(stdout);
+}
+
+const shares = ['main', 'side-car'].map((container) => ({
+  namespace: 'team',
+  pod: 'one',
+  container,
+  cards: [
+    {
+      gpuUuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',
+      memoryBytes: 1 << 30,
+      limitBytes: 1 << 30,
+      coresPercent: 0,
+    },
+  ],
+  isolateMemory: true,
+  owner: { podUid: '0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b20', target, kind: 'app' as const },
+}));
+
+/** What was built, with an engine of the next number in place of the own one. */
+function nextBuild(): string {
+  const build = join(folder, 'next');
+  mkdirSync(build, { recursive: true });
+  const next = join(OTHER_ENGINES, engineName(SAME_AGAIN));
+  for (const path of [...LIBRARIES.filter((one) => !one.includes('engine')), next]) {
+    rmSync(join(build, basename(path)), { force: true });
+    symlinkSync(path, join(build, basename(path)));
+  }
+  return build;
+}
+
+/** Grants of a pod, as agents of several builds have them, one after the other. */
+function upgraded() {
+  const problems: string[] = [];
+  const open = (build: string, heldEngine?: number) =>
+    openRegistry({
+      stateFolder: join(folder, 'state'),
+      native,
+      volumes: volumesOf(native),
+      profileOf: () => ({ contextBytes: 0, granuleBytes: 0, releasesLate: false }),
+      onProblem: (text) => problems.push(text),
+      build,
+      heldEngine,
+    });
+  /** The engines that the pages name, and those that are there. */
+  const facts = () => ({
+    named: plan.containers.map((name) => readFileSync(pagePath(target, name)).readUInt32LE(48)),
+    engines: readdirSync(join(target, 'lib')).filter((name) => name.includes('engine')),
+  });
+  return { open, facts, problems };
 }
 
 const scenarios: Record<string, () => unknown> = {
@@ -327,6 +379,67 @@ const scenarios: Record<string, () => unknown> = {
       name,
       message(() => mountVolume(native, { ...plan, containers: ['main', name] })),
     ]);
+  },
+
+  upgrade() {
+    const { open, facts, problems } = upgraded();
+    const first = open(BUILD_FOLDER);
+    first.createPod(shares, { inUse: false });
+    const before = { ...facts(), numbers: numbers() };
+    first.close();
+    const second = open(nextBuild());
+    const adopted = facts();
+    second.renew();
+    const one = facts();
+    for (let turn = 0; turn < 3; turn++) second.renew();
+    second.refreshProfiles();
+    const seen = bind(join(target, 'lib'), 'seen');
+    const path = join(seen, engineName(SAME_AGAIN));
+    const tries = [
+      outcome(() => openForWriting(path)),
+      outcome(() => unlinkSync(path)),
+      outcome(() => renameSync(path, join(seen, 'x'))),
+      outcome(() => writeFileSync(join(seen, engineName(77)), '')),
+    ];
+    const whole = readFileSync(path).equals(readFileSync(join(OTHER_ENGINES, engineName(SAME_AGAIN))));
+    const mode = (statSync(path).mode & 0o7777).toString(8);
+    const all = facts();
+    second.close();
+    const held = open(nextBuild(), 1);
+    const back = facts();
+    held.close();
+    return { before, adopted, one, all, back, tries, whole, mode, sealed: isSealed(), numbers: numbers(), problems };
+  },
+
+  noRoom() {
+    const { open, facts, problems } = upgraded();
+    const first = open(BUILD_FOLDER);
+    first.createPod(shares, { inUse: false });
+    first.close();
+    const filler = join(target, 'lib/filler');
+    withWritable(native, target, () => {
+      outcome(() => {
+        const fd = openSync(filler, 'w');
+        try {
+          for (;;) writeSync(fd, Buffer.alloc(4096, 1));
+        } finally {
+          closeSync(fd);
+        }
+      });
+    });
+    const second = open(nextBuild());
+    for (let turn = 0; turn < 5; turn++) second.renew();
+    const full = { ...facts(), lib: readdirSync(join(target, 'lib')).sort(), sealed: isSealed() };
+    const behind = second.list().map((entry) => second.isBehind(entry));
+    second.close();
+    withWritable(native, target, () => unlinkSync(filler));
+    const third = open(nextBuild());
+    for (let turn = 0; turn < 2; turn++) third.renew();
+    const later = { ...facts(), behind: third.list().map((entry) => third.isBehind(entry)) };
+    third.close();
+    const held = open(nextBuild(), 77);
+    for (let turn = 0; turn < 4; turn++) held.renew();
+    return { full, behind, later, held: facts(), problems };
   },
 
   pace() {

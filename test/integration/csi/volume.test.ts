@@ -55,7 +55,9 @@ test('a volume has the layout that the webhook mounts, with modes that a umask d
 
 test('the page on the volume names all that is in it', (t) => {
   const { tree } = inside<{ tree: Tree }>(t, 'layout');
-  const held = new Set(Object.keys(tree).map((path) => path.replace(/(main|side-car)(?=$|\/)/, 'NAME')));
+  const held = new Set(
+    Object.keys(tree).map((path) => path.replace(/(main|side-car)(?=$|\/)/, 'NAME').replace(/(?<=engine\.)\d+/, 'N')),
+  );
   const rows = rowsWith(readPage('docs/volume.md'), 'path', 'in a container', 'written');
   const told = rows.flatMap(({ path }) => quoted(path));
   t.deepEqual(told.toSorted(), [...held, 'published'].toSorted());
@@ -179,6 +181,64 @@ test('what is no name of a container is refused before anything is mounted', (t)
   const answers = inside<[string, string][]>(t, 'names');
   t.is(answers.length, 6);
   for (const [name, refused] of answers) t.is(refused, `${JSON.stringify(name)} is no name of a container`);
+});
+
+type Engines = { readonly named: readonly number[]; readonly engines: readonly string[] };
+
+test('an agent of another build puts its engine beside the old one, whole and read-only, and then has one page after the other name it', (t) => {
+  type Facts = Readonly<Record<'before' | 'adopted' | 'one' | 'all' | 'back', Engines>> & {
+    readonly before: { readonly numbers: [string, number][] };
+    readonly tries: string[];
+    readonly numbers: [string, number][];
+  } & Readonly<Record<'whole' | 'mode' | 'sealed' | 'problems', unknown>>;
+  const facts = inside<Facts>(t, 'upgrade');
+  const old = ['libcotenant-engine.1.so'];
+  const both = [...old, 'libcotenant-engine.2.so'];
+  const sorted = ({ named, engines }: Engines) => ({ named, engines: engines.toSorted() });
+  t.deepEqual(sorted(facts.before), { named: [1, 1], engines: old });
+  t.deepEqual(sorted(facts.adopted), { named: [1, 1], engines: old }, 'adopting a grant changes nothing of it');
+  t.deepEqual({ ...sorted(facts.one), named: facts.one.named.toSorted() }, { named: [1, 2], engines: both });
+  t.deepEqual(sorted(facts.all), { named: [2, 2], engines: both });
+  t.deepEqual(sorted(facts.back), { named: [1, 1], engines: both }, 'held to the old one');
+  t.deepEqual(facts.tries, ['EROFS', 'EROFS', 'EROFS', 'EROFS']);
+  t.deepEqual([facts.whole, facts.mode, facts.sealed], [true, '755', true]);
+  const now = new Map(facts.numbers);
+  for (const [name, inode] of facts.before.numbers) t.is(now.get(name), inode, `${name} is the file that it was`);
+  t.deepEqual(facts.problems, [
+    'interposerEngine: this build has no engine 1 (it has 2): only grants whose folder has libcotenant-engine.1.so change to it',
+  ]);
+});
+
+test('a volume without room keeps the engine that it has, and so does one that is held to an engine that nobody has', (t) => {
+  type Facts = {
+    readonly full: Engines & { readonly lib: string[]; readonly sealed: boolean };
+    readonly behind: boolean[];
+    readonly later: Engines & { readonly behind: boolean[] };
+    readonly held: Engines;
+    readonly problems: string[];
+  };
+  const { full, behind, later, held, problems } = inside<Facts>(t, 'noRoom');
+  t.deepEqual(full.named, [1, 1]);
+  t.deepEqual(full.lib, [
+    'filler',
+    'ledger',
+    'libcotenant-engine.1.so',
+    'libcotenant-nvml.so',
+    'libcotenant.so',
+    'limits',
+  ]);
+  t.true(full.sealed);
+  t.deepEqual(behind, [true, true]);
+  t.deepEqual(later.named, [2, 2]);
+  t.deepEqual(later.behind, [false, false]);
+  t.deepEqual(held.named, [2, 2]);
+  t.is(problems.length, 5, problems.join('\n'));
+  const [first = '', second = '', warned = '', ...kept] = problems;
+  for (const text of [first, second])
+    t.regex(text, /^team\/one\/\S+ \(grant \S+\) keeps the engine that it has, for .* engine 2: ENOSPC/);
+  t.regex(warned, /^interposerEngine: this build has no engine 77 /);
+  for (const text of kept)
+    t.regex(text, /keeps .*: libcotenant-engine\.77\.so is neither in its folder nor in this build/);
 });
 
 test('it is made, rewritten and taken down without holding up whatever else the agent does', (t) => {

@@ -343,3 +343,25 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
     );
   });
 });
+
+test('processes are counted by engine, and what a tenant makes up becomes no name', (t) => {
+  const slots = [
+    slot(10, [row()], { engine: 2 }),
+    slot(11, [row()], { engine: 2, engineRefused: 3 }),
+    slot(12, [row()], { engine: 1 }),
+    slot(13, [row()], { engine: 0 }),
+    slot(14, [row()], { engine: 4_000_000_000, engineRefused: 77 }),
+    slot(15, [row()], { engine: 2, engineRefused: 3, locked: false }),
+  ];
+  const read = reading(grantOf('a', 100), ledgerOf(slots), { engines: [1, 2], behind: true });
+  const [found] = compared(sampleOf([card(0)], []), [read], {}).containers;
+  t.deepEqual(found?.engines, {
+    processes: [
+      { engine: '2', count: 2 },
+      { engine: '1', count: 1 },
+      { engine: 'other', count: 2 },
+    ],
+    refused: 2,
+    behind: true,
+  });
+});

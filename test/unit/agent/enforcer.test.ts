@@ -59,7 +59,16 @@ function registryOf(grants: readonly Grant[]): Registry {
   const live = new Map(
     grants.map((grant): [string, LiveGrant] => [
       grant.id,
-      { grant, folder: '', page: heldPage(-1), ledgerPath: '', ledgerFd: -1, gateClosed: false },
+      {
+        grant,
+        folder: '',
+        page: heldPage(-1),
+        ledgerPath: '',
+        ledgerFd: -1,
+        engines: [],
+        engine: undefined,
+        gateClosed: false,
+      },
     ]),
   );
   return { get: (id: string) => live.get(id), touch: () => {} } as unknown as Registry;

@@ -123,7 +123,7 @@ export const reading = (
   grant: Grant,
   ledger: LedgerReading = ledgerOf([]),
   more: Partial<GrantReading> = {},
-): GrantReading => ({ grant, ledger, untouched: true, ...more });
+): GrantReading => ({ grant, ledger, untouched: true, engines: [1], behind: false, ...more });
 
 /** Owners by pid; whoever is not named is of the host. */
 export const owners =

@@ -27,6 +27,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   smPercent: 12,
   lastActiveMs: undefined,
   over: false,
+  engines: { processes: [], refused: 0, behind: false },
   processes: [],
   ...more,
 });

@@ -1,6 +1,12 @@
 // Containers that hold a grant: limits, the driver's truth about them, and how it was counted.
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
+/** Without the card. */
+function ofContainer(of: Parameters<typeof containerLabels>[0]) {
+  const { gpu: _, gpu_uuid: __, ...labels } = containerLabels(of);
+  return labels;
+}
+
 export const container: Family = {
   name: 'container',
   create(registry) {
@@ -44,10 +50,26 @@ export const container: Family = {
       'Time in which it used the memory bus, integrated likewise.',
     );
     const denied = counter('allocations_denied_total', 'Requests for memory that were refused because of the grant.');
+    const whole = CONTAINER_LABELS.filter((label) => !DEVICE_LABELS.includes(label));
     const unknown = set.counter(
       'cotenant_container_unknown_entry_points_total',
       'Entry points of the driver that its processes looked up and the interposer does not know: they pass uncounted.',
-      CONTAINER_LABELS.filter((label) => !DEVICE_LABELS.includes(label)),
+      whole,
+    );
+    const engine = set.gauge(
+      'cotenant_container_engine_processes',
+      "Its living processes by the number of the interposer's engine that they run.",
+      [...whole, 'engine'],
+    );
+    const refused = set.gauge(
+      'cotenant_container_engine_refused_processes',
+      'Its living processes that could not change to the engine that they were told to.',
+      whole,
+    );
+    const behind = set.gauge(
+      'cotenant_container_engine_behind',
+      '1 while it is not told to run the engine that this agent wants; the log says why.',
+      whole,
     );
     const overSeconds = counter('over_limit_seconds_total', 'Time above its grant and tolerance.');
     return {
@@ -79,6 +101,12 @@ export const container: Family = {
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
           over(labels, entry.over ? 1 : 0);
         }
+        for (const entry of new Map(view.containers.map((one) => [one.grantId, one])).values()) {
+          const labels = ofContainer(entry);
+          for (const { engine: number, count } of entry.engines.processes) engine({ ...labels, engine: number }, count);
+          refused(labels, entry.engines.refused);
+          behind(labels, entry.engines.behind ? 1 : 0);
+        }
         const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
         const told = new Set<string>();
         for (const totals of view.containerTotals) {
@@ -87,8 +115,7 @@ export const container: Family = {
           smSeconds(labels, totals.smSeconds);
           memorySeconds(labels, totals.memoryBusySeconds);
           denied(labels, totals.denied);
-          const { gpu: _, gpu_uuid: __, ...ofContainer } = labels;
-          if (!told.has(totals.grantId)) unknown(ofContainer, totals.unknownEntryPoints);
+          if (!told.has(totals.grantId)) unknown(ofContainer(totals), totals.unknownEntryPoints);
           told.add(totals.grantId);
           overSeconds(labels, totals.overLimitSeconds);
         }
