@@ -193,8 +193,8 @@ static void leave_former_slots(int life, uint32_t pid, uint64_t start, uint64_t 
     }
 }
 
-/* Takes a free slot for the open file `life`. The byte lock comes first: whoever holds it is the only one that may set or
- * clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
+/* Takes a free slot for the open file `life`. The byte lock comes first: whoever holds it is the only one that may set
+ * or clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
 static bool take_slot(int life) {
     keep_rows_few();
     uint32_t pid = (uint32_t)getpid();
