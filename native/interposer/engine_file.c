@@ -17,7 +17,7 @@
 static const char *look_at(int fd) {
     struct stat info;
     ElfW(Ehdr) header, own;
-    ElfW(Phdr) part;
+    ElfW(Phdr) parts[MOST_PARTS];
     if (cot_fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return "is not a file";
     if (pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
         return "is not a shared object";
@@ -29,12 +29,13 @@ static const char *look_at(int fd) {
     own.e_machine = EM_AARCH64;
 #endif
     if (header.e_ident[EI_CLASS] != own.e_ident[EI_CLASS] || header.e_machine != own.e_machine ||
-        header.e_type != ET_DYN || header.e_phentsize != sizeof part || header.e_phnum > MOST_PARTS)
+        header.e_type != ET_DYN || header.e_phentsize != sizeof *parts || header.e_phnum > MOST_PARTS)
         return "is not a shared object of this machine";
+    size_t bytes = header.e_phnum * sizeof *parts;
+    if (pread(fd, parts, bytes, (off_t)header.e_phoff) != (ssize_t)bytes) return "is cut short";
     for (unsigned i = 0; i < header.e_phnum; i++) {
-        if (pread(fd, &part, sizeof part, (off_t)(header.e_phoff + i * sizeof part)) != (ssize_t)sizeof part ||
-            (part.p_type == PT_LOAD &&
-             (part.p_offset > (uint64_t)info.st_size || part.p_filesz > (uint64_t)info.st_size - part.p_offset)))
+        if (parts[i].p_type == PT_LOAD && (parts[i].p_offset > (uint64_t)info.st_size ||
+                                           parts[i].p_filesz > (uint64_t)info.st_size - parts[i].p_offset))
             return "is cut short";
     }
     return NULL;

@@ -100,9 +100,11 @@ static void let_go(struct entry_engine *engine) {
 static const char *fill(struct entry_engine *engine) {
     for (unsigned i = 0; i < ENTRY_SERVED; i++) {
         engine->serve[i] = NULL;
-        for (uint32_t k = 0; k < engine->itself->served_count; k++) {
-            if (!strcmp(engine->itself->served[k].name, SERVED[i]))
-                engine->serve[i] = (entry_function *)engine->itself->served[k].function;
+        /* Engines of our own build list them in this order: the first one is it. */
+        for (uint32_t k = 0, count = engine->itself->served_count; k < count && !engine->serve[i]; k++) {
+            uint32_t at = (uint32_t)(((uint64_t)i + k) % count);
+            if (!strcmp(engine->itself->served[at].name, SERVED[i]))
+                engine->serve[i] = (entry_function *)engine->itself->served[at].function;
         }
         if (!engine->serve[i]) return SERVED[i];
     }

@@ -101,10 +101,9 @@ SHIM_EARLY static struct found found_symbols(void) {
                           atomic_load_explicit(&known_dlvsym, memory_order_acquire),
                           atomic_load_explicit(&known_object, memory_order_acquire)};
     if (found.dlsym) return found;
-    Dl_info info;
     struct link_map *map = NULL;
     if (!dladdr1) dl_iterate_phdr(look_into, &found);
-    else if (!dladdr1((const void *)&known_dlsym, &info, (void **)&map, RTLD_DL_LINKMAP)) return found;
+    else if (!(map = shim_own_handle())) return found;
     while (map && map->l_prev) map = map->l_prev;
     for (; map && !(found.dlsym && found.dlvsym); map = map->l_next) {
         if (!is_libc(map->l_name)) continue;

@@ -16,8 +16,11 @@ static _Atomic(void *) known; /* the handle; (void *)-1: looked for in vain */
 static _Atomic bool aside;
 static _Atomic uintptr_t code_first, code_last, library_base;
 
+/* By our handle, which is found once: dladdr walks all of our symbols each time. */
 static bool own_path(char *path, size_t size) {
+    const struct link_map *own = shim_own_handle();
     Dl_info info;
+    if (own && *own->l_name) return (size_t)snprintf(path, size, "%s", own->l_name) < size;
     if (!cot_dladdr((const void *)&shim_entry_count, &info) || !info.dli_fname) return false;
     return (size_t)snprintf(path, size, "%s", info.dli_fname) < size;
 }

@@ -1,5 +1,7 @@
 // What a program of a tenant is measured over: a driver, with and without the interposer in front of it.
-import { join } from 'node:path';
+import { closeSync, openSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { loadNative } from '../../src/agent/native.ts';
 import { MIB, makeGrant } from '../support/grant.ts';
 import { idleNode } from '../support/idle.ts';
 import { BUILD, startNode, type Teardown } from '../support/node.ts';
@@ -49,4 +51,25 @@ export async function simulatedGround(scope: Teardown): Promise<Ground> {
       return { lib: node.lib, preload: grant.cuda };
     },
   };
+}
+
+/** As an agent that has measured every process of the grant, and found a little more than each of them charged. */
+export function writeFeedback({ preload }: Setting): void {
+  if (preload === undefined) throw new Error('nothing is fed back without a grant');
+  const native = loadNative();
+  const [page, ledger] = ['limits', 'ledger'].map((name) => openSync(join(dirname(preload), name), 'r+'));
+  if (page === undefined || ledger === undefined) throw new Error('no files');
+  const taken = native.readLedger(ledger, SLOTS, 1).slots;
+  const entries = taken.map(({ index, stamp }) => ({
+    slot: index,
+    card: 0,
+    stamp,
+    residualBytes: MIB,
+    releasedBytes: 0,
+    signature: 0n,
+    deadStamp: 0n,
+  }));
+  native.writeFeedback(page, 1, entries);
+  closeSync(page);
+  closeSync(ledger);
 }

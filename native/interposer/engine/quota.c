@@ -53,6 +53,32 @@ static struct sums sum(uint32_t card, bool late) {
     return __builtin_expect(all < COT_SANE_BYTES, 1) ? sums : sum_corrected(card, late, measured);
 }
 
+/* Never less than what sum makes of the same words, and a fraction of its cost: what the agent measured is added
+ * unchecked where it is more, and left out where it is less. */
+static bool surely_fits(uint32_t card, uint64_t limit) {
+    uint64_t stride = cot->at.slot_bytes, all = 0, total = 0;
+    uint32_t cards = cot_card_count();
+    const struct cot_page_feedback *feedback = &cot_page_now()->feedback[card];
+    const char *at = (const char *)cot_row(0, card);
+    for (const char *end = at + cot_slots_used() * stride; at < end; at += stride, feedback += cards) {
+        const struct cot_slot_card *row = (const struct cot_slot_card *)at;
+        uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
+        uint64_t held = __atomic_load_n(&row->held, __ATOMIC_SEQ_CST);
+        int64_t residual = __atomic_load_n(&feedback->residual_bytes, __ATOMIC_RELAXED);
+        uint64_t more = residual > 0 ? (uint64_t)residual : 0;
+        total += pending + held + more;
+        all |= pending | held | more;
+    }
+    return all < COT_SANE_BYTES && total <= limit;
+}
+
+static inline bool fits(uint32_t card, const struct cot_limits *limits) {
+    bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
+    if (measured && !limits->releases_late && surely_fits(card, limits->memory_bytes)) return true;
+    struct sums all = sum(card, limits->releases_late);
+    return all.held + all.pending <= limits->memory_bytes;
+}
+
 uint64_t cot_held(uint32_t card) {
     struct cot_limits limits;
     cot_limits(card, &limits);
@@ -111,8 +137,7 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, uint64_t announced, stru
         if (now > deadline) return false;
         back_off(tries);
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        struct sums all = sum(card, limits.releases_late);
-        if (all.held + all.pending <= limits.memory_bytes) return true;
+        if (fits(card, &limits)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
 }
@@ -127,8 +152,7 @@ static inline bool reserve(uint32_t card, uint64_t bytes, uint64_t announced) {
     }
     if (bytes <= limits.memory_bytes) {
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        struct sums all = sum(card, limits.releases_late);
-        if (__builtin_expect(all.held + all.pending <= limits.memory_bytes, 1)) return true;
+        if (__builtin_expect(fits(card, &limits), 1)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
     return reserve_slow(card, bytes, announced, own);

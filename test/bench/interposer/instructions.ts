@@ -13,6 +13,28 @@ export function whyNoCallgrind(): string | undefined {
   return found.status === 0 ? undefined : 'valgrind is not on the PATH; install it (apt-get install valgrind)';
 }
 
+/** Instructions of one run of the measured program, the loader's included, given these commands. */
+async function instructionsOf(scope: Teardown, setting: Setting, commands: string): Promise<number> {
+  const words = ['--tool=callgrind', `--callgrind-out-file=${join(temporaryFolder(scope), 'out')}`, CALLS];
+  const child = spawn('valgrind', words, {
+    env: { ...environmentOf(setting), PATH: process.env.PATH ?? '' },
+    stdio: ['pipe', 'ignore', 'pipe'],
+  });
+  let text = '';
+  child.stderr.on('data', (part: Buffer) => {
+    text += part.toString();
+  });
+  child.stdin.end(commands);
+  const [code] = await once(child, 'close');
+  const collected = /Collected : (\d+)/.exec(text)?.[1];
+  if (code !== 0 || collected === undefined) throw new Error(`callgrind ended with ${code}: ${text}`);
+  return Number(collected);
+}
+
+/** From the exec of the measured program to its context and its end. */
+export const instructionsPerStart = (scope: Teardown, setting: Setting): Promise<number> =>
+  instructionsOf(scope, setting, '');
+
 const FEW = 5_000;
 const MANY = 25_000;
 
@@ -23,22 +45,7 @@ export async function instructionsPerCall(
   setting: () => Setting,
   command: (calls: number) => string,
 ): Promise<number> {
-  const folder = temporaryFolder(scope);
-  const count = async (calls: number): Promise<number> => {
-    const child = spawn('valgrind', ['--tool=callgrind', `--callgrind-out-file=${join(folder, 'out')}`, CALLS], {
-      env: { ...environmentOf(setting()), PATH: process.env.PATH ?? '' },
-      stdio: ['pipe', 'ignore', 'pipe'],
-    });
-    let text = '';
-    child.stderr.on('data', (part: Buffer) => {
-      text += part.toString();
-    });
-    child.stdin.end(`${command(calls)}\n`);
-    const [code] = await once(child, 'close');
-    const collected = /Collected : (\d+)/.exec(text)?.[1];
-    if (code !== 0 || collected === undefined) throw new Error(`callgrind ended with ${code}: ${text}`);
-    return Number(collected);
-  };
+  const count = (calls: number): Promise<number> => instructionsOf(scope, setting(), `${command(calls)}\n`);
   const few = await count(FEW);
   return ((await count(MANY)) - few) / (MANY - FEW);
 }

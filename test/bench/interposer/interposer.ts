@@ -3,11 +3,11 @@
 import { MIB } from '../../support/grant.ts';
 import type { Teardown } from '../../support/node.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
-import { FORWARD, type Ground, idleGround, type Setting, simulatedGround } from '../ground.ts';
+import { FORWARD, type Ground, idleGround, type Setting, simulatedGround, writeFeedback } from '../ground.ts';
 import type { Goal, Row } from '../row.ts';
 import { median, medianDifference } from '../statistics.ts';
 import { startCaller, takeTurns } from './caller.ts';
-import { instructionsPerCall, whyNoCallgrind } from './instructions.ts';
+import { instructionsPerCall, instructionsPerStart, whyNoCallgrind } from './instructions.ts';
 import { measureStarts } from './starts.ts';
 
 const LAUNCH_NS: Goal = { most: 5 };
@@ -30,6 +30,8 @@ type Subject = {
   /** Processes of the container that have come and gone before. */
   readonly ended?: number;
   readonly isolate?: boolean;
+  /** The agent has measured every process. */
+  readonly feedback?: boolean;
   /** Measured through a preload that only forwards, too. */
   readonly forwarded?: boolean;
   readonly goal?: Goal;
@@ -94,6 +96,21 @@ const SUBJECTS: readonly Subject[] = [
     what: `${PAIR} in a container of 64 processes`,
   },
   {
+    name: 'alloc_free.feedback',
+    command: PAIRS(2 * MIB),
+    feedback: true,
+    goal: ALLOC_NS,
+    what: `${PAIR}, measured by the agent`,
+  },
+  {
+    name: 'alloc_free.feedback_64',
+    command: PAIRS(2 * MIB),
+    idle: 63,
+    feedback: true,
+    goal: ALLOC_MANY_NS,
+    what: `${PAIR} in a container of 64 processes, all measured by the agent`,
+  },
+  {
     name: 'alloc_free.after_64_ended',
     command: PAIRS(2 * MIB),
     ended: 64,
@@ -127,6 +144,7 @@ async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions
       if (subject.forwarded) groups.push(start({ lib: ground.lib, preload: FORWARD }));
       for (const caller of groups.flat()) if (subject.before) await caller.ask(subject.before);
       await takeTurns(groups, 2, subject.command);
+      if (subject.feedback) writeFeedback(held);
       for (const [index, list] of (await takeTurns(groups, rounds, subject.command)).entries())
         samples[index]?.push(...list);
     });
@@ -190,7 +208,12 @@ async function countInstructions(scope: Teardown, { note }: BenchOptions): Promi
     const reference = { value: direct, what: `${what}, straight into ${ground.what}, the loop around it included` };
     rows.push({ ...base, value: interposed - direct, reference });
   }
-  return rows;
+  const start = { name: 'interposer.start.added_instructions', unit: 'instructions' };
+  if (skipped !== undefined) return [...rows, { ...start, value: null, reference: null, skipped }];
+  const direct = await instructionsPerStart(scope, { lib: ground.lib });
+  const what = `a process from its exec to a context and its end, straight on ${ground.what}, the loader's work included`;
+  const value = (await instructionsPerStart(scope, ground.grant(scope))) - direct;
+  return [...rows, { ...start, value, reference: { value: direct, what } }];
 }
 
 export const interposer: Bench = {

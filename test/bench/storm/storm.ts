@@ -1,7 +1,7 @@
 // Storms: many processes of one container that start at the same moment, over a driver whose calls return at once; and
 // processes that are killed while another one asks for their memory, over the simulated driver. Each with and without the
 // interposer, in turns.
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -10,7 +10,7 @@ import { BUILD, type SimulatedNode, startNode, type Teardown } from '../../suppo
 import { type Bench, withTeardown } from '../bench.ts';
 import { environmentOf, idleGround, type Setting } from '../ground.ts';
 import type { Row } from '../row.ts';
-import { maximum, median, quantile } from '../statistics.ts';
+import { maximum, median, medianDifference, quantile } from '../statistics.ts';
 
 const DIRECT = 'the same without the interposer';
 
@@ -39,23 +39,26 @@ async function storm(scope: Teardown, words: readonly string[], env: Record<stri
   return (await run(scope, 'bench/storm', words, env)).trim().split('\n').map(Number);
 }
 
-/** Samples of both sides, in turns; a fresh grant each time. */
+/** Samples of both sides, in turns, a list for each turn; a fresh grant each time. */
 async function bothSides(
   words: readonly string[],
   lib: string,
   grant: (scope: Teardown) => Setting,
   rounds: number,
-): Promise<{ direct: number[]; interposed: number[] }> {
-  const found: { direct: number[]; interposed: number[] } = { direct: [], interposed: [] };
+): Promise<{ direct: number[][]; interposed: number[][] }> {
+  const found: { direct: number[][]; interposed: number[][] } = { direct: [], interposed: [] };
   for (let round = 0; round < rounds; round += 1) {
     await withTeardown(async (scope) => {
-      found.direct.push(...(await storm(scope, words, environmentOf({ lib }))));
-      found.interposed.push(...(await storm(scope, words, environmentOf(grant(scope)))));
+      found.direct.push(await storm(scope, words, environmentOf({ lib })));
+      found.interposed.push(await storm(scope, words, environmentOf(grant(scope))));
     });
   }
   return found;
 }
 
+const canMake = (...flags: string[]) => spawnSync('unshare', [...flags, '--fork', 'true']).status === 0;
+/** Each worker is in a PID namespace of its own, and in a user namespace where they can be made, as containers are. */
+const SPACES = canMake('--user', '--pid') ? 2 : canMake('--pid') ? 1 : 0;
 const [WORKERS, KILLS_PER_SECOND, MOST_BYTES] = [32, 75, 32 * MIB];
 /** The memory of the dead may take so long to come back. */
 const LEAK_AFTER_MS = 1000;
@@ -66,7 +69,13 @@ type Killed = { readonly longestMs: number; readonly kills: number; readonly got
  * have ended can get. */
 async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, seconds: number): Promise<Killed> {
   const env = environmentOf(setting);
-  const words = [`workers=${WORKERS}`, `seconds=${seconds}`, `kills=${KILLS_PER_SECOND}`, `bytes=${MOST_BYTES}`];
+  const words = [
+    `workers=${WORKERS}`,
+    `seconds=${seconds}`,
+    `kills=${KILLS_PER_SECOND}`,
+    `bytes=${MOST_BYTES}`,
+    `spaces=${SPACES}`,
+  ];
   const told = JSON.parse(await run(scope, 'tests/racer', words, env)) as Killed;
   await delay(LEAK_AFTER_MS);
   const { granuleBytes = 0, contextBytes = 0 } = node.books().cards[0] ?? {};
@@ -79,7 +88,8 @@ async function killStorm(scope: Teardown, node: SimulatedNode, grant: Setting, q
   const seconds = quick ? 4 : 14;
   const direct = await killSome(scope, node, { lib: node.lib }, seconds);
   const interposed = await killSome(scope, node, grant, seconds);
-  const kills = `${interposed.kills} of ${WORKERS} processes killed in ${seconds} s`;
+  const where = SPACES > 0 ? ', each in a PID namespace of its own' : ': NO PID namespaces can be made here';
+  const kills = `${interposed.kills} of ${WORKERS} processes killed in ${seconds} s${where}`;
   return [
     {
       name: 'storm.kill.longest_stall_ms',
@@ -111,13 +121,14 @@ export const storms: Bench = {
         ['p50', 0.5],
         ['p99', 0.99],
       ] as const) {
-        const without = quantile(direct, share);
+        const [without, withUs] = [direct, interposed].map((turns) => turns.map((turn) => quantile(turn, share)));
+        if (!without || !withUs) throw new Error('no samples');
         rows.push({
           name: `storm.start_${count}.added_${kind}_ms`,
-          value: quantile(interposed, share) - without,
+          value: medianDifference(withUs, without),
           unit: 'ms',
           reference: {
-            value: without,
+            value: median(without),
             what: `from cuInit to a context, ${count} at once over ${idle.what}; ${DIRECT}`,
           },
           ...(count === 300 && kind === 'p99' ? { goal: { most: 50 } } : {}),
@@ -136,15 +147,15 @@ export const storms: Bench = {
     rows.push(
       {
         name: 'storm.kill.reusable_p50_us',
-        value: median(interposed),
+        value: median(interposed.flat()),
         unit: 'us',
-        reference: { value: median(direct), what },
+        reference: { value: median(direct.flat()), what },
       },
       {
         name: 'storm.kill.reusable_max_us',
-        value: maximum(interposed),
+        value: maximum(interposed.flat()),
         unit: 'us',
-        reference: { value: maximum(direct), what },
+        reference: { value: maximum(direct.flat()), what },
       },
     );
     note('storm: processes are killed while others allocate');
