@@ -172,6 +172,8 @@ MISSING(nvmlDeviceGetDriverModel)
 MISSING(nvmlDeviceGetMigDeviceHandleByIndex)
 MISSING(nvmlDeviceGetGpuInstanceId)
 MISSING(nvmlDeviceGetComputeInstanceId)
+MISSING(nvmlDeviceGetNvLinkRemoteDeviceType)
+MISSING(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 
 NVML_EXPORT nvmlDeviceGetTotalEnergyConsumption(nvml_abi_device device, uint64_t *mj) {
     NVML_ENTER_CARD("nvmlDeviceGetTotalEnergyConsumption", device, card);

@@ -1,0 +1,99 @@
+// Programs of the CUDA runtime, without us, preloaded and mounted: one built for the shared runtime, on our stand-in for it
+// (cudart/), and one with NVIDIA's own linked in, which does not take the simulated driver for a genuine one.
+import { execFileSync } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { OUT_OF_MEMORY } from '../support/client.ts';
+import { MIB } from '../support/grant.ts';
+import { BUILD, COMPILER, startNode, temporaryFolder } from '../support/node.ts';
+import { pythonEnvironment } from '../support/venv.ts';
+import { checksums, complete, type Filled, startHolder, surroundings, WAYS } from './ground.ts';
+
+const BLOCK = 64 * MIB;
+const SLICE = 1024 * MIB;
+const CARD = 'l4,memory=6Gi';
+const INVALID_DEVICE_FUNCTION = 98;
+const NOT_SUPPORTED = 801;
+
+const nvidia = pythonEnvironment(['nvidia-cuda-runtime-cu12==12.9.79']);
+const packages = nvidia.ok ? join(nvidia.folder, 'lib') : '';
+const folders = [join(BUILD, 'simulated'), join(BUILD, 'tests/cudart'), ...(nvidia.ok ? [packages] : [])];
+const before = checksums(folders);
+
+type Runtime = Filled & {
+  readonly devices: number;
+  readonly name: string;
+  readonly propertyTotal: number;
+  /** 1: what was written to blocks of the card was read back. */
+  readonly same: number;
+  /** What the pool kept while it was told to keep all. */
+  readonly reserved: number;
+  readonly nodes: Readonly<Record<'all' | 'kernel' | 'fill' | 'allocation' | 'free', number>>;
+  /** The launch of what is no kernel, and the thread's last error behind it. */
+  readonly strange: readonly number[];
+  readonly dot: number;
+  /** At the refusal: looked at, taken, and once more. */
+  readonly errors: readonly number[];
+  readonly poolRefusal: number;
+  readonly graphRefusal: number;
+  readonly notSupported: number;
+};
+
+test.serial('a program built for the shared runtime fills the card without us, and its slice with us', async (t) => {
+  const node = await startNode(t, '--card', CARD, '--card', CARD);
+  const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+  for (const way of WAYS) {
+    const room = way === 'direct' ? node.usable(0) : SLICE;
+    const blocks = Math.floor((room - contextBytes) / BLOCK);
+    const holder = await startHolder(t, [join(BUILD, 'tests/clients/runtime')], surroundings(t, node, way, SLICE));
+    const filled = holder.filled as Runtime;
+    t.deepEqual([filled.devices, filled.name], [2, 'NVIDIA L4'], way);
+    t.deepEqual([filled.total, filled.propertyTotal], [room, room], `${way}: the total, by both ways to ask`);
+    t.deepEqual([filled.free, filled.idle], [room - contextBytes, room - contextBytes], `${way}: all came back`);
+    t.is(filled.same, 1, `${way}: copies and fills`);
+    t.is(filled.reserved, 96 * MIB, `${way}: the pool`);
+    t.deepEqual(filled.nodes, { all: 5, kernel: 2, fill: 1, allocation: 1, free: 1 }, `${way}: the captured graph`);
+    t.deepEqual(filled.strange, [INVALID_DEVICE_FUNCTION, INVALID_DEVICE_FUNCTION], way);
+    t.deepEqual([filled.dot, filled.notSupported], [NOT_SUPPORTED, 1], `${way}: said and counted`);
+    t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
+    t.deepEqual(filled.errors, [OUT_OF_MEMORY, OUT_OF_MEMORY, 0], `${way}: the thread's last error`);
+    t.deepEqual([filled.poolRefusal, filled.graphRefusal], [OUT_OF_MEMORY, OUT_OF_MEMORY], way);
+    t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
+    const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+    t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
+    t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+    t.is(await holder.end(), 0, way);
+    t.deepEqual(holder.errors(), [], way);
+  }
+});
+
+if (nvidia.ok) {
+  test.serial(
+    "NVIDIA's runtime linked into a program does not take the simulated driver for a genuine one",
+    async (t) => {
+      const [lib = ''] = readdirSync(packages);
+      const archive = join(packages, lib, 'site-packages/nvidia/cuda_runtime/lib/libcudart_static.a');
+      const program = join(temporaryFolder(t), 'static');
+      const object = join(BUILD, 'tests/clients/runtime-static.o');
+      execFileSync(COMPILER, [object, archive, '-ldl', '-lpthread', '-lrt', '-o', program]);
+      const node = await startNode(t, '--card', CARD);
+      const answers: Record<string, unknown> = {};
+      for (const way of WAYS) {
+        const { out, errors, code } = await complete(t, [program], surroundings(t, node, way, SLICE));
+        t.is(code, 0, `${way}: ${errors}`);
+        answers[way] = JSON.parse(out);
+      }
+      t.log(answers.direct);
+      t.not((answers.direct as { memory: number }).memory, 0);
+      t.deepEqual([answers.preloaded, answers.mounted], [answers.direct, answers.direct]);
+    },
+  );
+} else {
+  test.serial.skip(`NVIDIA's runtime linked into a program (${nvidia.reason})`, () => {});
+}
+
+test.serial('the libraries are what they were', (t) => {
+  t.true(Object.keys(before).length >= 7);
+  t.deepEqual(checksums(folders), before);
+});
