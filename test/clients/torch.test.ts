@@ -1,0 +1,126 @@
+// PyTorch's wheel and Triton's, as they come from the registry, without us, preloaded and mounted. Their CUDA runtime is our
+// stand-in (cudart/), preloaded: the loader takes an object that is there under the name for the one that is asked for, and
+// does not come to look in the wheel's own folders. Gigabytes, so in test:long only.
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { MIB } from '../support/grant.ts';
+import { BUILD, startNode } from '../support/node.ts';
+import { pythonEnvironment } from '../support/venv.ts';
+import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
+
+const BLOCK = 80 * MIB;
+const SLICE = 2048 * MIB;
+const CARD = 'l4,memory=6Gi';
+const KERNEL_US = 50;
+const LAUNCHES = 200;
+const LONG = process.env.COTENANT_CLIENTS === 'long';
+const PROGRAMS = join(import.meta.dirname, 'programs/python');
+const STAND_IN = { LD_PRELOAD: join(BUILD, 'tests/cudart/libcudart.so.12'), PYTHONDONTWRITEBYTECODE: '1' };
+
+const torch = LONG
+  ? pythonEnvironment(['torch==2.9.1', 'numpy==1.26.4'])
+  : ({ ok: false, reason: 'in test:long only' } as const);
+const python = torch.ok ? join(torch.folder, 'bin/python') : '';
+const [lib = ''] = torch.ok ? readdirSync(join(torch.folder, 'lib')) : [];
+const packages = torch.ok ? join(torch.folder, 'lib', lib, 'site-packages') : '';
+const folders = torch.ok
+  ? [join(BUILD, 'simulated'), ...['nvidia', 'torch', 'triton'].map((name) => join(packages, name))]
+  : [];
+const before = checksums(folders);
+
+function withTorch(title: string, implementation: (t: ExecutionContext) => Promise<void> | void): void {
+  if (!torch.ok) {
+    test.serial.skip(`${title} (${torch.reason})`, () => {});
+    return;
+  }
+  test.serial(title, async (t) => {
+    t.timeout(900_000);
+    await implementation(t);
+  });
+}
+
+type Said = {
+  readonly total: number;
+  readonly free: number;
+  readonly idle: number;
+  readonly full: number;
+  readonly blocks: number;
+  readonly propertyTotal: number;
+  readonly error: string;
+  readonly message: string;
+  readonly notSupported: number;
+  /** What no limit has to do with. */
+  readonly alike: { readonly available: boolean; readonly name: string; readonly steps: readonly unknown[] };
+};
+
+for (const [allocator, kind, configuration] of [
+  ["PyTorch's allocator", 'linear', 'expandable_segments:False'],
+  ["PyTorch's allocator with expandable segments", 'vmm', 'expandable_segments:True'],
+] as const) {
+  withTorch(`${allocator} fills the card without us, and its slice with us, up to OutOfMemoryError`, async (t) => {
+    const node = await startNode(t, '--card', CARD, '--card', CARD, '--kernel-us', String(KERNEL_US));
+    const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+    const found: Record<string, unknown> = {};
+    for (const way of WAYS) {
+      const room = way === 'direct' ? node.usable(0) : SLICE;
+      const env = surroundings(t, node, way, SLICE, { ...STAND_IN, PYTORCH_ALLOC_CONF: configuration });
+      const holder = await startHolder(t, [python, join(PROGRAMS, 'torch_fill.py')], env);
+      const said = holder.filled as unknown as Said;
+      t.deepEqual([said.total, said.propertyTotal], [room, room], `${way}: the total, by both ways to ask`);
+      t.is(said.free, room - contextBytes, way);
+      t.true(said.alike.available, way);
+      const blocks = Math.floor(said.idle / BLOCK);
+      t.deepEqual([said.blocks, said.full], [blocks, said.idle - blocks * BLOCK], way);
+      t.is(said.error, 'torch.OutOfMemoryError', `${way}: ${said.message}`);
+      t.regex(said.message, /^CUDA out of memory\. Tried to allocate 80\.00 MiB\./, way);
+      t.true(said.message.includes(`has a total capacity of ${(room / 1024 / MIB).toFixed(2)} GiB`), said.message);
+      const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+      t.is(held?.bytes, room - said.idle + blocks * BLOCK, `${way}: the driver's own count`);
+      t.true((held?.[kind] ?? 0) >= blocks * BLOCK, `${way}: by the allocator that was asked for`);
+      t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+      // Kernels all last the same: so many were launched, replayed ones among them.
+      found[way] = [said.alike, said.free - said.idle, said.notSupported, (held?.smNs ?? 0) / (KERNEL_US * 1000)];
+      t.is(await holder.end(), 0, `${way}: ${holder.errors().join('\n')}`);
+    }
+    t.log(found.direct);
+    t.deepEqual([found.preloaded, found.mounted], [found.direct, found.direct]);
+  });
+}
+
+withTorch('a Triton kernel is compiled for the card, loaded and launched as often as asked', async (t) => {
+  const node = await startNode(t, '--card', CARD, '--kernel-us', String(KERNEL_US));
+  const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+  for (const way of WAYS) {
+    const env = surroundings(t, node, way, SLICE, {
+      ...STAND_IN,
+      TRITON_CACHE_DIR: join(node.folder, `triton-${way}`),
+    });
+    const holder = await startHolder(t, [python, join(PROGRAMS, 'triton_add.py'), String(LAUNCHES)], env);
+    const said = holder.filled as unknown as { readonly reserved: number };
+    t.deepEqual(
+      said,
+      {
+        target: ['cuda', 89],
+        name: 'add',
+        capability: [8, 9],
+        elf: '\x7fELF',
+        entries: 1,
+        loaded: true,
+        reserved: 20 * MIB,
+      } as unknown as typeof said,
+      way,
+    );
+    t.true(existsSync(env.TRITON_CACHE_DIR ?? ''), `${way}: compiled in this run`);
+    const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+    t.is(held?.bytes, contextBytes + said.reserved, `${way}: the driver's own count`);
+    t.is(held?.smNs, LAUNCHES * KERNEL_US * 1000, `${way}: the time of so many kernels`);
+    t.is(await holder.end(), 0, `${way}: ${holder.errors().join('\n')}`);
+  }
+});
+
+withTorch("the driver's libraries and those of the wheels are what they were", (t) => {
+  t.true(Object.keys(before).length >= 50);
+  t.true(Object.keys(before).some((path) => path.endsWith('libtorch_cuda.so')));
+  t.deepEqual(checksums(folders), before);
+});
