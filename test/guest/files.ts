@@ -3,13 +3,13 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { INTERPOSER } from '../support/node.ts';
+import { interposerFiles } from '../support/node.ts';
 import { createArchive } from './initramfs.ts';
 import { HOME, UNSHARE } from './inside/report.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const NATIVE = ['cotenant.node', 'cotenant-sampler', 'cotenant-calibrate', 'cotenant-simulator'];
-const LIBRARIES = [...INTERPOSER, 'simulated', 'tests/client'];
+const LIBRARIES = [...interposerFiles(), 'simulated', 'tests/client'];
 /** Large, and of no use without a cluster. */
 const UNUSED = /^node_modules\/@kubernetes\//;
 

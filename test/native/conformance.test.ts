@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { joinVerbs, parseFacts, parseVerbs, readSources, versionText } from '../../native/abi/generate.ts';
 import { MIB, makeGrant, mountOver } from '../support/grant.ts';
-import { BUILD, EMULATED, environment, INTERPOSER, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, EMULATED, environment, interposerFiles, startNode, temporaryFolder } from '../support/node.ts';
 
 const sources = readSources();
 const facts = parseFacts(sources.cudaFacts);
@@ -108,7 +108,7 @@ for (const cuda of VERSIONS) {
 
 test('a call of each entry point that is passed or gated reaches the one of that name', (t) => {
   const folder = temporaryFolder(t);
-  for (const name of INTERPOSER) symlinkSync(join(BUILD, name), join(folder, name));
+  for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const env = environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/echo') }, join(folder, 'libcotenant.so'));
   const leading = verbs.filter(({ row }) => row.verb === 'pass' || row.verb === 'gate').length;
   t.deepEqual(walk(env, ['calls']).get('calls'), { ...NONE, driver: leading });

@@ -6,11 +6,11 @@ import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../support/client.ts';
 import { MIB, makeGrant } from '../support/grant.ts';
-import { BUILD, environment, INTERPOSER, startNode, temporaryFolder } from '../support/node.ts';
+import { BUILD, environment, interposerFiles, startNode, temporaryFolder } from '../support/node.ts';
 
 test("what the driver's own code looks up is the driver's, also while it is being loaded", (t) => {
   const folder = temporaryFolder(t);
-  for (const name of INTERPOSER) symlinkSync(join(BUILD, name), join(folder, name));
+  for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const version = (preload?: string) =>
     execFileSync(join(BUILD, 'tests/client'), ['libcuda.so.1', 'version', 'version'], {
       input: '',

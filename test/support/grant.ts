@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { mountedObject } from '../../src/agent/mounted/object.ts';
-import { BUILD, INTERPOSER, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
+import { BUILD, interposerFiles, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
 export const MIB = 1024 * 1024;
 
@@ -33,7 +33,7 @@ export function makeGrant(
 ): GrantFiles {
   const folder = join(temporaryFolder(t), 'grant');
   mkdirSync(folder);
-  for (const name of INTERPOSER) symlinkSync(join(BUILD, name), join(folder, name));
+  for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const write = (list: readonly GrantCard[]) => {
     const books = node.books();
     const words = list.map((entry) => {

@@ -14,7 +14,7 @@ export const EMULATED = process.env.COTENANT_EMULATED === '1';
 export const COMPILER = EMULATED ? join(BUILD, 'cc') : 'gcc';
 
 /** The interposer's files in BUILD: what is preloaded, and its engines. */
-export const INTERPOSER = [...PRELOADED, ...enginesIn(BUILD).map(engineName)];
+export const interposerFiles = (): readonly string[] => [...PRELOADED, ...enginesIn(BUILD).map(engineName)];
 
 /** The environment of a program of BUILD and of what is preloaded into it; a sanitizer's runtime has to come first. */
 export function environment(variables: Readonly<Record<string, string>>, preload = ''): Record<string, string> {

@@ -3,7 +3,7 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { INTERPOSER } from '../../support/node.ts';
+import { interposerFiles } from '../../support/node.ts';
 import { freshLayer, keptLayer, type Layer } from './images.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -69,7 +69,7 @@ export function nodeLayer(): Layer {
 /** This checkout, as the Dockerfile takes it. */
 export const ownLayer = (home: string): Layer =>
   freshLayer(home, { follow: true }, (root) => {
-    const programs = ['cotenant.node', 'cotenant-sampler', 'cotenant-calibrate', ...INTERPOSER];
+    const programs = ['cotenant.node', 'cotenant-sampler', 'cotenant-calibrate', ...interposerFiles()];
     const sources = ['package.json', 'LICENSE', 'native/build.ts', 'src', 'webhook'];
     for (const path of [...sources, ...programs.map((name) => join('native/build', name))]) {
       place(root, join(ROOT, path), join('opt/cotenant', path));

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { mountsOf } from '../../../src/request/mounts.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
-import { INTERPOSER, temporaryFolder } from '../../support/node.ts';
+import { interposerFiles, temporaryFolder } from '../../support/node.ts';
 import { quoted, readPage, rowsWith } from '../../support/pages.ts';
 
 const test = testUnless(namespacesReason());
@@ -28,7 +28,7 @@ const layout = (sizes: Readonly<Record<string, number>>): Tree => ({
   ...Object.fromEntries([...folders, ...ledgers].map((path) => [path, '755'])),
   'lib/limits': '644 0',
   'lib/ledger': '644 0',
-  ...Object.fromEntries(INTERPOSER.map((name) => [`lib/${name}`, `755 ${sizes[name]}`])),
+  ...Object.fromEntries(interposerFiles().map((name) => [`lib/${name}`, `755 ${sizes[name]}`])),
   'ld.so.preload': '644 63',
 });
 
@@ -162,7 +162,7 @@ test('a volume that was left half made is not published, and is completed', (t) 
   );
   t.true(facts.sealed);
   const size = (name: string) => Number(facts.tree[`lib/${name}`]?.split(' ')[1]);
-  t.deepEqual(facts.tree, layout(Object.fromEntries(INTERPOSER.map((name) => [name, size(name)]))));
+  t.deepEqual(facts.tree, layout(Object.fromEntries(interposerFiles().map((name) => [name, size(name)]))));
   t.true(size('libcotenant.so') > 100_000);
 });
 
