@@ -6,21 +6,18 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { MIB } from '../support/grant.ts';
 import { BUILD, startNode } from '../support/node.ts';
-import { pythonEnvironment } from '../support/venv.ts';
 import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
+import { wheels } from './wheels.ts';
 
 const BLOCK = 80 * MIB;
 const SLICE = 2048 * MIB;
 const CARD = 'l4,memory=6Gi';
 const KERNEL_US = 50;
 const LAUNCHES = 200;
-const LONG = process.env.COTENANT_CLIENTS === 'long';
 const PROGRAMS = join(import.meta.dirname, 'programs/python');
 const STAND_IN = { LD_PRELOAD: join(BUILD, 'tests/cudart/libcudart.so.12'), PYTHONDONTWRITEBYTECODE: '1' };
 
-const torch = LONG
-  ? pythonEnvironment(['torch==2.9.1', 'numpy==1.26.4'])
-  : ({ ok: false, reason: 'in test:long only' } as const);
+const torch = wheels();
 const python = torch.ok ? join(torch.folder, 'bin/python') : '';
 const [lib = ''] = torch.ok ? readdirSync(join(torch.folder, 'lib')) : [];
 const packages = torch.ok ? join(torch.folder, 'lib', lib, 'site-packages') : '';
@@ -51,7 +48,12 @@ type Said = {
   readonly message: string;
   readonly notSupported: number;
   /** What no limit has to do with. */
-  readonly alike: { readonly available: boolean; readonly name: string; readonly steps: readonly unknown[] };
+  readonly alike: {
+    readonly available: boolean;
+    readonly steps: readonly (readonly unknown[])[];
+    /** What needs the runtimes inside cuBLAS and cuDNN. */
+    readonly refused: readonly string[];
+  };
 };
 
 for (const [allocator, kind, configuration] of [
@@ -64,12 +66,22 @@ for (const [allocator, kind, configuration] of [
     const found: Record<string, unknown> = {};
     for (const way of WAYS) {
       const room = way === 'direct' ? node.usable(0) : SLICE;
-      const env = surroundings(t, node, way, SLICE, { ...STAND_IN, PYTORCH_ALLOC_CONF: configuration });
+      const env = surroundings(t, node, way, SLICE, { ...STAND_IN, PYTORCH_CUDA_ALLOC_CONF: configuration });
       const holder = await startHolder(t, [python, join(PROGRAMS, 'torch_fill.py')], env);
       const said = holder.filled as unknown as Said;
       t.deepEqual([said.total, said.propertyTotal], [room, room], `${way}: the total, by both ways to ask`);
       t.is(said.free, room - contextBytes, way);
       t.true(said.alike.available, way);
+      const [tensor, copied, , emptied] = said.alike.steps;
+      t.deepEqual(tensor, ['tensor', 100 * MIB, 100 * MIB], `${way}: allocated and reserved`);
+      t.deepEqual(copied?.slice(3), [true, true], `${way}: copied there and back, pinned`);
+      t.deepEqual(emptied, ['emptied', 0, 0], way);
+      t.is(said.notSupported, 0, way);
+      t.deepEqual(
+        said.alike.refused.map((text) => /CU\w+_STATUS_\w+/.exec(text)?.[0]),
+        ['CUBLAS_STATUS_NOT_INITIALIZED', 'CUDNN_STATUS_NOT_INITIALIZED'],
+        way,
+      );
       const blocks = Math.floor(said.idle / BLOCK);
       t.deepEqual([said.blocks, said.full], [blocks, said.idle - blocks * BLOCK], way);
       t.is(said.error, 'torch.OutOfMemoryError', `${way}: ${said.message}`);
@@ -80,7 +92,7 @@ for (const [allocator, kind, configuration] of [
       t.true((held?.[kind] ?? 0) >= blocks * BLOCK, `${way}: by the allocator that was asked for`);
       t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
       // Kernels all last the same: so many were launched, replayed ones among them.
-      found[way] = [said.alike, said.free - said.idle, said.notSupported, (held?.smNs ?? 0) / (KERNEL_US * 1000)];
+      found[way] = [said.alike, said.free - said.idle, (held?.smNs ?? 0) / (KERNEL_US * 1000)];
       t.is(await holder.end(), 0, `${way}: ${holder.errors().join('\n')}`);
     }
     t.log(found.direct);

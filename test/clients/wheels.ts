@@ -1,0 +1,7 @@
+// PyTorch's wheel, Triton's and those of NVIDIA's libraries that they name: 3 GB to fetch, 7 GB on disk, so not for every run.
+import { type PythonEnvironment, pythonEnvironment } from '../support/venv.ts';
+
+export function wheels(): PythonEnvironment {
+  if (process.env.COTENANT_CLIENTS !== 'long') return { ok: false, reason: 'in test:long only' };
+  return pythonEnvironment(['torch==2.9.1', 'numpy==1.26.4']);
+}
