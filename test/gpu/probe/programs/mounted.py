@@ -3,7 +3,7 @@
     unshare -m --propagation private python3 mounted.py DRIVER WORK OBJECT GRANT COMMAND...
 
 DRIVER is the driver's own file. WORK is an empty folder: WORK/lib/libcuda.so.1 becomes the real driver under its other
-name, and a copy of DRIVER's folder with our object, the limits page and the ledger in it is bound over that folder. All
+name, and a copy of DRIVER's folder with our object, its engines, the limits page and the ledger in it is bound over that folder. All
 of it is this mount namespace's alone and ends with the program. WORK/begun says when COMMAND was begun."""
 
 import os
@@ -29,8 +29,8 @@ def main() -> None:
         os.symlink(os.readlink(entry.path) if entry.is_symlink() else entry.path, over / entry.name)
     shutil.copyfile(ours, over / driver.name)
     os.chmod(over / driver.name, 0o755)
-    for name in ("limits", "ledger"):
-        os.symlink(grant / name, over / name)
+    for path in (grant / "limits", grant / "ledger", *grant.glob("libcotenant-engine.*.so")):
+        os.symlink(path, over / path.name)
     os.symlink(original / driver.name, real / "libcuda.so.1")
     subprocess.run(["mount", "--bind", str(over), str(driver.parent)], check=True)
     paths = [str(driver.parent), str(real), os.environ.get("LD_LIBRARY_PATH", "")]
