@@ -105,6 +105,7 @@ abi_result cot_current(uint32_t *card, void **context) {
 bool cot_is_away(void) {
     return false;
 }
+void cot_handle_drop(abi_vmm_handle handle) {}
 void cot_pools_trim(uint32_t card) {}
 void cot_graphs_trim(uint32_t card) {}
 

@@ -9,6 +9,9 @@ const NATIVE = join(import.meta.dirname, '../../native');
 export const ASAN_BUILD = join(NATIVE, 'build/asan');
 export const TSAN_BUILD = join(NATIVE, 'build/tsan');
 
+/** Of each runtime. A file without it only says that threads were gone, killed perhaps, before leaks were looked for. */
+const FINDING = /ERROR: |WARNING: |runtime error: |SUMMARY: /;
+
 export type Sanitizing = {
   readonly env: Readonly<Record<string, string>>;
   /** Every report written so far, as text; the folder goes with it. */
@@ -33,7 +36,7 @@ export function sanitizing(): Sanitizing {
     reports() {
       const found = readdirSync(folder).map((name) => readFileSync(join(folder, name), 'utf8'));
       rmSync(folder, { recursive: true, force: true });
-      return found;
+      return found.filter((text) => FINDING.test(text));
     },
   };
 }
