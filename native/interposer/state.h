@@ -191,6 +191,7 @@ struct cot_lives {
     void *kept;                           /* a mapping that keeps the lock of the slot */
     /* One thread of a process frees slots at a time: all of them lock through one open file, which keeps none out. */
     _Atomic uint32_t burying;
+    uint32_t forked; /* 1: forked children get the mapping, and give it back when they attach */
 };
 
 /* ---- all of it ---- */

@@ -167,7 +167,8 @@ void cot_note_engine(void) {
 /* The ledger opened for the lock of the slot, which is to last as long as this process's memory: a mapping keeps the
  * file open whatever becomes of the descriptor, no forked child has it, exec and exit end it. A process that ends loses
  * its mappings before its descriptors, and the kernel closes what was lost last first: the driver's files, then this
- * one. */
+ * one. Emulators of programs may not know how to keep it from children (QEMU 11 answers EINVAL): there a dead process
+ * holds its slot until its children have attached or ended. */
 static abi_result open_life(const char *folder, int *fd) {
     char path[PATH_MAX];
     if (!ledger_path(folder, path)) return refuse("too long:", folder, 0);
@@ -176,7 +177,9 @@ static abi_result open_life(const char *folder, int *fd) {
     void *map = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, *fd, 0);
     if (map == MAP_FAILED) return refuse("cannot map", path, errno);
     cot->lives.kept = map;
-    return madvise(map, PAGE_BYTES, MADV_DONTFORK) == 0 ? ABI_SUCCESS : refuse("cannot map", path, errno);
+    cot->lives.forked = madvise(map, PAGE_BYTES, MADV_DONTFORK) != 0;
+    if (cot->lives.forked && errno != EINVAL) return refuse("cannot keep from forked children", path, errno);
+    return ABI_SUCCESS;
 }
 
 /* Frees what this process held before an exec: that program and its memory are gone, though the process is not. */
@@ -255,6 +258,7 @@ static void leave(void) {
     if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.card_count));
     if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
     cot->lives.kept = NULL;
+    cot->lives.forked = 0;
     cot->at.ledger = NULL;
     cot->at.page = NULL;
     cot->at.ledger_fd = -1;
@@ -265,7 +269,7 @@ static abi_result join(void) {
     int life = -1;
     if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
     if (!cot_services->folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
-    cot->lives.kept = NULL;      /* a parent's, if there is one: no child has it */
+    if (!cot->lives.forked) cot->lives.kept = NULL; /* a parent's, if there is one: no child has it */
     if (cot->at.ledger) leave(); /* a parent's, too */
     cot->at.ledger_fd = -1;
     cot_reap_anew();
