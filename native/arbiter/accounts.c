@@ -1,0 +1,134 @@
+/* What containers are owed and what they are charged. A charge is the container's own figure, held between two that
+ * the arbiter knows by itself: it cannot have used more than the time that passed, nor less than the time for which
+ * others were kept waiting for it. */
+#include "inside.h"
+
+#define MOST_UNCLAIMED_NS 60000000000ull
+#define CATCH_UP_TURNS 4 /* virtual time that one who pauses a little now and then may lag behind */
+
+static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_card *card) {
+    uint64_t longest = arbiter->tuning.quantum_ns;
+    for (uint32_t i = 0; i < card->count; i++) {
+        if (card->members[i].present) longest = cot_larger(longest, card->members[i].digest.longest_ns);
+    }
+    return cot_smaller(longest, 1000000000ull); /* whatever a page claims */
+}
+
+/* Who waits for its turn loses no credit by it, unless peers' launches are no reason for so long a wait; who does
+ * nothing keeps a quantum. To be applied when the charges of the same time are in. */
+void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_card *card) {
+    uint64_t quantum = arbiter->tuning.quantum_ns;
+    uint64_t most = cot_larger(arbiter->tuning.credit_longest * longest_on(arbiter, card), quantum);
+    for (uint32_t i = 0; i < card->count; i++) {
+        struct cot_member *member = &card->members[i];
+        if (!member->present || !cot_limited(member)) continue;
+        bool busy = !cot_is_idle(member) || member->state != COT_LEASE_CLOSED;
+        int64_t cap = (int64_t)(busy ? most : quantum);
+        if (member->credit_ns > cap) member->credit_ns = cap;
+    }
+}
+
+static void accrue(struct cot_member *member, uint64_t elapsed) {
+    if (!cot_limited(member)) return;
+    uint64_t grown = cot_smaller(elapsed, MOST_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
+    member->credit_rest = grown % COT_PPM;
+    member->credit_ns += (int64_t)(grown / COT_PPM);
+}
+
+/* Brings the card's accounts to now. Work of several containers under way at once gets equal parts of the time: so the
+ * driver slices it. */
+void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t now_ns) {
+    if (now_ns <= card->now_ns) return;
+    uint64_t elapsed = now_ns - card->now_ns;
+    card->now_ns = now_ns;
+    /* The agent was away, and containers went by their own credit: what they let go drains first. */
+    bool away = elapsed >= COT_COMPUTE_STALE_NS;
+    if (away) card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    uint32_t busy = 0;
+    for (uint32_t i = 0; i < card->count; i++) {
+        busy += card->members[i].present && card->members[i].digest.inflight > 0;
+    }
+    for (uint32_t i = 0; i < card->count; i++) {
+        struct cot_member *member = &card->members[i];
+        if (!member->present) continue;
+        accrue(member, elapsed);
+        member->unclaimed_ns = cot_smaller(member->unclaimed_ns + elapsed, MOST_UNCLAIMED_NS);
+        if (member->digest.inflight == 0 || away) continue;
+        member->together_ns += elapsed;
+        member->apart_ns += elapsed / (busy ? busy : 1);
+    }
+    struct cot_member *holder = cot_holder(card);
+    if (holder && !holder->reserved && card->others_wait && !away) holder->blocked_ns += elapsed;
+}
+
+void cot_charge(struct cot_member *member, uint64_t ns) {
+    if (ns == 0) return;
+    uint64_t real = ns;
+    if (member->apart_ns < member->together_ns) {
+        real = (uint64_t)((unsigned __int128)ns * member->apart_ns / member->together_ns);
+        member->contended_ns += real;
+    }
+    member->charged_ns += real;
+    member->turn_charged_ns += real;
+    if (cot_limited(member)) member->credit_ns -= (int64_t)real;
+    member->virtual_ns += real * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
+}
+
+/* The turn is over: who was waited for pays for the wait, whatever it says that it used. */
+void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
+    uint64_t owed = member->blocked_ns > arbiter->tuning.slack_ns ? member->blocked_ns - arbiter->tuning.slack_ns : 0;
+    if (owed > member->turn_charged_ns) cot_charge(member, owed - member->turn_charged_ns);
+    member->blocked_ns = 0;
+    member->turn_charged_ns = 0;
+    member->loan = member->reserved = false;
+}
+
+uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
+    uint64_t credit = arbiter->tuning.start_ns * member->share.limit_ppm / COT_PPM;
+    return cot_larger(cot_smaller(credit, arbiter->tuning.quantum_ns / 5), 50000);
+}
+
+/* How far behind the others a container's virtual time may be when it comes back: it is owed for a pause that others
+ * made it miss its turn in, not for sleep. */
+static void catch_up(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member) {
+    bool slept = card->now_ns - member->active_ns > arbiter->tuning.anticipation_ns;
+    uint64_t turn = slept ? arbiter->tuning.quantum_ns : CATCH_UP_TURNS * longest_on(arbiter, card);
+    uint64_t lag = turn * COT_PPM / member->share.guarantee_ppm;
+    uint64_t least = card->virtual_ns > lag ? card->virtual_ns - lag : 0;
+    member->virtual_ns = cot_larger(member->virtual_ns, least);
+    if (slept && cot_limited(member)) {
+        int64_t quantum = (int64_t)arbiter->tuning.quantum_ns;
+        if (member->credit_ns > quantum) member->credit_ns = quantum;
+    }
+}
+
+void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_digest *digest,
+                        uint64_t now_ns) {
+    struct cot_card *card = &arbiter->cards[at];
+    struct cot_member *member = &card->members[index];
+    if (!member->present) return;
+    cot_advance(arbiter, card, now_ns);
+    struct cot_digest before = member->digest;
+    uint32_t replayed = digest->used_ns < before.used_ns;
+    member->faults += digest->faults + replayed;
+    member->digest = *digest;
+    member->looked = true;
+    uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
+    uint64_t charge = cot_smaller(more, member->unclaimed_ns);
+    member->unclaimed_ns -= charge;
+    cot_charge(member, charge);
+
+    bool wanted = before.waiting > 0, wants = digest->waiting > 0;
+    if (wants && !wanted && before.inflight == 0) catch_up(arbiter, card, member);
+    bool moved = digest->launches != before.launches || digest->inflight > 0 || wants;
+    if (moved) {
+        member->active_ns = now_ns;
+        member->idle_ns = 0;
+    } else if (member->idle_ns == 0) {
+        member->idle_ns = cot_larger(now_ns, 1);
+    }
+    if (digest->inflight == 0) {
+        member->outcast = false;
+        member->together_ns = member->apart_ns = 0;
+    }
+}

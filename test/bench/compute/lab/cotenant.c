@@ -1,0 +1,336 @@
+/* The law under test: the arbiter's own code and the gate's own code, joined by the bytes of compute pages, with what
+ * the wiring will do around them: a helper that looks at events, rings and wakes that take their time. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lab.h"
+
+enum { SLOTS = 64, CARD = 0, CARDS = 1 };
+
+struct batch {
+    struct cot_batch batch;
+    uint32_t stream, left;
+    bool closed;
+    uint64_t begin_ns, end_ns;
+    struct batch *next;
+};
+struct process {
+    struct program *program;
+    struct cot_gate gate;
+    struct cot_launch launch;
+    struct batch *open[MAX_STREAMS], *first, *last;
+    uint32_t batches_in[MAX_STREAMS];
+    bool waiting, helping;
+    uint64_t waiting_since_ns, timer;
+};
+struct page {
+    void *bytes;
+    uint32_t bell;
+    int member;
+};
+
+static struct cot_arbiter arbiter;
+static struct page pages[MAX_TENANTS];
+static struct random random_wait = {.state = 12345};
+static bool running = true;
+static uint64_t timer_version, timer_ns, ring_ns, record_ns;
+
+static uint64_t wake_latency(void) {
+    return WAKE_NS + exponential(&random_wait, WAKE_TAIL_NS);
+}
+
+/* ---- the agent's thread ---- */
+
+static void round_of(void *about, uint64_t version);
+
+static void report(uint32_t tenant) {
+    struct cot_digest digest;
+    cot_digest(pages[tenant].bytes, SLOTS, CARDS, CARD, NULL, &digest);
+    cot_arbiter_report(&arbiter, CARD, (uint32_t)pages[tenant].member, &digest, now_ns);
+}
+
+static void woken(void *about, uint64_t number) {
+    (void)number;
+    program_again(about);
+}
+
+static void publish(uint32_t tenant) {
+    struct cot_compute_order *order = cot_compute_order(pages[tenant].bytes, CARD);
+    if (!cot_arbiter_publish(&arbiter, CARD, (uint32_t)pages[tenant].member, order)) return;
+    struct tenant *of = &lab.tenants[tenant];
+    for (uint32_t i = 0; i < of->processes; i++) {
+        struct process *process = of->programs[i].law;
+        if (process && process->waiting) at(now_ns + wake_latency(), woken, &of->programs[i], 0);
+    }
+}
+
+static uint32_t tenant_of(uint32_t member) {
+    uint32_t tenant = 0;
+    while (tenant < lab.count && (!lab.tenants[tenant].joined || pages[tenant].member != (int)member)) tenant++;
+    return tenant;
+}
+
+static uint64_t decide(void) {
+    struct cot_decision decision;
+    uint64_t watch = 0;
+    for (uint32_t i = 0; i < COT_ARBITER_MEMBERS && now_ns > 0; i++) {
+        const struct cot_card *card = &arbiter.cards[CARD];
+        const struct cot_member *member = &card->members[i];
+        bool watched = (card->phase != COT_PHASE_IDLE && card->holder == i) || member->outcast;
+        if (member->present && (watched || now_ns < card->settling_ns)) watch |= 1ull << i;
+    }
+    for (;;) {
+        for (uint32_t i = 0; i < lab.count; i++) {
+            if (!lab.tenants[i].joined) continue;
+            uint32_t bell = cot_compute_reports(pages[i].bytes)->bell;
+            if (bell == pages[i].bell && !(watch >> pages[i].member & 1)) continue;
+            pages[i].bell = bell;
+            report(i);
+        }
+        cot_arbiter_decide(&arbiter, now_ns, &decision);
+        for (uint64_t dirty = decision.dirty[CARD]; dirty; dirty &= dirty - 1) {
+            uint32_t tenant = tenant_of((uint32_t)__builtin_ctzll(dirty));
+            publish(tenant);
+        }
+        watch = decision.look[CARD];
+        if (!watch) return decision.next_ns;
+    }
+}
+
+static void set_timer(uint64_t time_ns) {
+    timer_ns = time_ns;
+    at(time_ns + exponential(&random_wait, 10 * US), round_of, NULL, ++timer_version);
+}
+
+/* version 0: rung. */
+static void round_of(void *about, uint64_t version) {
+    (void)about;
+    if (!running || (version && version != timer_version)) return;
+    if (!version) ring_ns = 0;
+    uint64_t next = decide();
+    bool beat = now_ns - record_ns >= COT_COMPUTE_HEARTBEAT_NS;
+    for (uint32_t i = 0; i < lab.count; i++) {
+        if (!lab.tenants[i].joined) continue;
+        ((struct cot_compute_header *)pages[i].bytes)->heartbeat_ns = now_ns;
+        if (!beat) continue;
+        struct cot_compute_order *order = cot_compute_order(pages[i].bytes, CARD);
+        cot_order_record(order, cot_arbiter_record(&arbiter, CARD, (uint32_t)pages[i].member, now_ns));
+    }
+    if (beat) record_ns = now_ns;
+    set_timer(next > now_ns ? next : now_ns + DECIDE_NS);
+}
+
+static void ring(void) {
+    if (!running || ring_ns || (lab.swallow && timer_ns > now_ns)) return;
+    ring_ns = now_ns + wake_latency() + DECIDE_NS;
+    at(ring_ns, round_of, NULL, 0);
+}
+
+static void share_all(void) {
+    struct cot_request requests[MAX_TENANTS];
+    struct cot_share shares[MAX_TENANTS];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < lab.count; i++) {
+        if (lab.tenants[i].joined) requests[count++] = lab.tenants[i].request;
+    }
+    if (count) cot_policy_shares(lab.policy, lab.instances, requests, count, shares);
+    for (uint32_t i = 0, k = 0; i < lab.count; i++) {
+        if (!lab.tenants[i].joined) continue;
+        cot_arbiter_share(&arbiter, CARD, (uint32_t)pages[i].member, &shares[k++], now_ns);
+    }
+}
+
+static void join_page(uint32_t tenant) {
+    struct cot_digest digest;
+    cot_digest(pages[tenant].bytes, SLOTS, CARDS, CARD, NULL, &digest);
+    pages[tenant].member = cot_arbiter_join(&arbiter, CARD, tenant, &digest, now_ns);
+    lab.tenants[tenant].joined = true;
+}
+
+void agent_start(void) {
+    cot_arbiter_init(&arbiter, &lab.tuning);
+    round_of(NULL, 0);
+}
+
+void agent_stop(void) {
+    running = false;
+}
+
+void agent_resume(void) {
+    running = true;
+    ring_ns = 0;
+    for (uint32_t i = 0; i < lab.count; i++) {
+        if (lab.tenants[i].joined) report(i);
+    }
+    round_of(NULL, 0);
+}
+
+void agent_restart(void) {
+    cot_arbiter_init(&arbiter, &lab.tuning);
+    for (uint32_t i = 0; i < lab.count; i++) {
+        if (lab.tenants[i].joined) join_page(i);
+    }
+    share_all();
+    for (uint32_t i = 0; i < lab.count; i++) {
+        struct cot_compute_record record;
+        if (!lab.tenants[i].joined || !cot_order_read_record(cot_compute_order(pages[i].bytes, CARD), &record))
+            continue;
+        cot_arbiter_adopt(&arbiter, CARD, (uint32_t)pages[i].member, &record, now_ns);
+    }
+    agent_resume();
+}
+
+void agent_set(uint32_t tenant, const struct cot_request *request) {
+    lab.tenants[tenant].request = *request;
+    share_all();
+    ring();
+}
+
+void agent_print(uint32_t tenant) {
+    const struct cot_member *member = &arbiter.cards[CARD].members[pages[tenant].member];
+    printf("\"charged_ns\":%lu,\"contended_ns\":%lu,\"overruns\":%lu,\"faults\":%lu,", member->charged_ns,
+           member->contended_ns, member->overruns, member->faults);
+}
+
+/* ---- a tenant that writes what it likes ---- */
+
+static void scribble(void *about, uint64_t number) {
+    struct tenant *tenant = about;
+    static struct random random = {.state = 777};
+    uint64_t *words = (uint64_t *)cot_compute_reports(pages[tenant->index].bytes);
+    uint64_t size = (cot_compute_bytes(SLOTS, CARDS) - COT_COMPUTE_REPORTS_AT) / 8;
+    for (uint32_t i = 0; i < 16; i++) {
+        uint64_t value = (uint64_t)(uniform(&random) * 1e18);
+        words[(uint64_t)(uniform(&random) * (double)(size - 1))] = value >> (uint32_t)(uniform(&random) * 60);
+    }
+    ring();
+    at(now_ns + MS, scribble, tenant, number + 1);
+}
+
+/* ---- the tenant's side ---- */
+
+static void join(struct program *program) {
+    uint32_t tenant = program->tenant->index;
+    if (program->index == 0) {
+        pages[tenant].bytes = calloc(1, cot_compute_bytes(SLOTS, CARDS));
+        if (!pages[tenant].bytes) abort();
+        ((struct cot_compute_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
+        join_page(tenant);
+        share_all();
+        if (program->tenant->scribbles) at(now_ns + SECOND_NS, scribble, program->tenant, 0);
+    }
+    struct process *process = calloc(1, sizeof *process);
+    if (!process) abort();
+    process->program = program;
+    program->law = process;
+    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, CARDS, program->index, CARD, now_ns | 1);
+    ring();
+}
+
+static void retry(void *about, uint64_t timer) {
+    struct process *process = about;
+    if (timer == process->timer) program_again(process->program);
+}
+
+static void close_batch(struct process *process, uint32_t stream) {
+    struct batch *batch = process->open[stream];
+    process->open[stream] = NULL;
+    if (!batch) return;
+    batch->closed = true;
+    /* An event that is recorded after the work has ended says when it was recorded. */
+    if (batch->left == 0) batch->end_ns = now_ns;
+}
+
+static void settle(struct process *process) {
+    bool rings = false, settled = false;
+    for (struct batch **at_ = &process->first; *at_;) {
+        struct batch *batch = *at_;
+        if (!batch->closed || batch->left) {
+            at_ = &batch->next;
+            continue;
+        }
+        uint32_t streams = 0;
+        for (uint32_t i = 0; i < MAX_STREAMS; i++) streams += process->batches_in[i] > 0;
+        /* Events tell half microseconds. */
+        uint64_t begin = batch->begin_ns / 500 * 500, end = batch->end_ns / 500 * 500;
+        rings |= cot_gate_complete(&process->gate, &batch->batch, begin, end, streams, at_ == &process->first, now_ns);
+        settled = true;
+        process->batches_in[batch->stream]--;
+        *at_ = batch->next;
+        free(batch);
+    }
+    process->last = NULL;
+    for (struct batch *batch = process->first; batch; batch = batch->next) process->last = batch;
+    if (rings) ring();
+    if (settled && process->program->gated) program_again(process->program);
+}
+
+static void help(void *about, uint64_t number) {
+    (void)number;
+    struct process *process = about;
+    process->helping = false;
+    settle(process);
+    if (!process->first || process->helping) return;
+    process->helping = true;
+    at(now_ns + HELPER_NS + exponential(&random_wait, 10 * US), help, process, 0);
+}
+
+static bool ask(struct program *program, struct launch *launch) {
+    struct process *process = program->law;
+    /* Function and shape: the streams of a program run kernels of their own. */
+    uint64_t key = 1 + launch->stream;
+    struct cot_verdict verdict = cot_gate_admit(&process->gate, key, now_ns, &process->launch);
+    if (verdict.go) {
+        if (process->waiting) cot_gate_wait(&process->gate, false, now_ns - process->waiting_since_ns, now_ns);
+        process->waiting = false;
+        return true;
+    }
+    for (uint32_t i = 0; i < MAX_STREAMS; i++) close_batch(process, i);
+    if (!verdict.own && !process->waiting) {
+        process->waiting = true;
+        process->waiting_since_ns = now_ns;
+        if (cot_gate_wait(&process->gate, true, 0, now_ns)) ring();
+    }
+    at(verdict.until_ns + exponential(&random_wait, 20 * US), retry, process, ++process->timer);
+    return false;
+}
+
+static void launched(struct program *program, struct launch *launch) {
+    struct process *process = program->law;
+    struct batch *batch = process->open[launch->stream];
+    if (!batch) {
+        batch = calloc(1, sizeof *batch);
+        if (!batch) abort();
+        batch->stream = launch->stream;
+        batch->begin_ns = UINT64_MAX;
+        process->open[launch->stream] = batch;
+        process->batches_in[launch->stream]++;
+        if (process->last) process->last->next = batch;
+        else process->first = batch;
+        process->last = batch;
+    }
+    launch->batch = batch;
+    batch->left++;
+    if (cot_batch_add(&process->gate, &batch->batch, &process->launch, now_ns)) close_batch(process, launch->stream);
+    if (process->helping) return;
+    process->helping = true;
+    at(now_ns + HELPER_NS + exponential(&random_wait, 10 * US), help, process, 0);
+}
+
+static void ended(struct program *program, struct launch *launch) {
+    (void)program;
+    struct batch *batch = launch->batch;
+    if (launch->begun_ns < batch->begin_ns) batch->begin_ns = launch->begun_ns;
+    batch->end_ns = now_ns;
+    batch->left--;
+}
+
+static void syncs(struct program *program) {
+    for (uint32_t i = 0; i < MAX_STREAMS; i++) close_batch(program->law, i);
+}
+
+static void synced(struct program *program) {
+    settle(program->law);
+}
+
+const struct law cotenant_law = {"cotenant", join, ask, launched, ended, syncs, synced};

@@ -1,0 +1,158 @@
+/* The laboratory's inside: a clock that jumps from event to event (clock.c), a card (card.c), programs that launch on
+ * it (program.c), and laws that hold programs back (laws.h). Times are ns from the start. One thread, one seed, no
+ * clock of the machine: the same command line gives the same figures.
+ *
+ * The card's and the machine's constants are here, with where they come from. They are not the law's to choose. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../../../native/arbiter/arbiter.h"
+#include "../../../../native/arbiter/gate.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define SECOND_NS UINT64_C(1000000000)
+#define SLICE_NS (2 * MS)      /* the driver's default turn of a process among processes with work */
+#define SWITCH_NS (100 * US)   /* from one process to another */
+#define QUEUE_LAUNCHES 1024    /* a stream's queue: a launch beyond it blocks */
+#define LAUNCH_NS (4 * US)     /* of processor time, for a launch */
+#define SYNC_NS (10 * US)      /* from the end of work to the return of a call that waits for it */
+#define WAKE_NS (42 * US)      /* a futex from one process to another, measured */
+#define WAKE_TAIL_NS (20 * US) /* mean of what the scheduler adds to it */
+#define HELPER_NS (100 * US)   /* how often a process looks at its events */
+#define DECIDE_NS (5 * US)     /* the agent's thread, for one round */
+#define WINDOW_NS (100 * MS)   /* figures are kept for each */
+enum {
+    MAX_TENANTS = 64,
+    MAX_PROCESSES = 8, /* of a tenant */
+    MAX_STREAMS = 4,
+};
+
+/* ---- clock.c ---- */
+extern uint64_t now_ns;
+typedef void (*handler)(void *about, uint64_t number);
+void at(uint64_t time_ns, handler run, void *about, uint64_t number);
+void run_until(uint64_t end_ns);
+struct random {
+    uint64_t state;
+};
+double uniform(struct random *random);
+double normal(struct random *random);
+uint64_t exponential(struct random *random, double mean);
+
+/* ---- card.c ---- */
+struct program;
+struct launch {
+    uint64_t left_ns, length_ns;
+    uint32_t width; /* thousandths of the card that it fills */
+    uint64_t begun_ns, submitted_ns;
+    uint32_t stream;
+    struct program *program;
+    struct batch *batch;
+    uint64_t charge_ns; /* of the peers' laws: what they thought of it */
+    bool running;
+    struct launch *next;
+};
+struct context {
+    struct launch *head[MAX_STREAMS], *tail[MAX_STREAMS];
+    uint32_t queued;
+    uint64_t *work_ns;   /* executed, per window, in time of the whole card */
+    uint64_t *active_ns; /* for which anything of it ran */
+    uint64_t work_total_ns;
+};
+struct card {
+    struct context *contexts[MAX_TENANTS * MAX_PROCESSES];
+    uint32_t count, current;
+    bool busy;
+    uint64_t since_ns, slice_end_ns, ready_ns;
+    uint64_t version; /* of what is due: older events mean nothing */
+    uint64_t switched;
+};
+void card_add(struct card *card, struct context *context, uint64_t windows);
+void card_submit(struct card *card, struct context *context, struct launch *launch);
+void card_advance(struct card *card);
+
+/* ---- program.c ---- */
+enum form { FORM_ASYNC, FORM_SYNC, FORM_GRAPH, FORM_COOPERATIVE, FORM_STREAMS, FORM_BURSTY, FORM_REQUESTS };
+enum spread { SPREAD_LOGNORMAL, SPREAD_FIXED, SPREAD_BIMODAL };
+struct request_log {
+    uint64_t *latency_ns;
+    uint32_t count;
+};
+struct program {
+    struct tenant *tenant;
+    uint32_t index;
+    struct context context;
+    struct random random, arrivals_random; /* two, so that when work comes does not hang on how long it takes */
+    uint32_t outstanding, burst_left, next_stream;
+    uint64_t outstanding_in[MAX_STREAMS];
+    bool stopped; /* nothing more is launched: between its phases */
+    bool blocked; /* in a call that waits for the card */
+    bool gated;   /* the law makes it wait */
+    bool syncing;
+    uint64_t gated_since_ns;
+    struct launch *asked; /* what it will launch next */
+    uint64_t arrivals[4096];
+    uint32_t first_arrival, arrivals_count;
+    uint64_t generation;
+    void *law;
+};
+struct tenant {
+    enum form form;
+    enum spread spread;
+    uint64_t kernel_ns;
+    uint32_t nodes, processes, load_percent;
+    uint64_t gap_ns;
+    uint32_t burst;
+    uint64_t active_ns, pause_ns; /* phases: works for so long, pauses for so long; 0: always works */
+    struct cot_request request;
+    uint64_t join_ns;
+    bool joined;
+    struct program programs[MAX_PROCESSES];
+    struct request_log log;
+    uint64_t longest_wait_ns, waits, waited_ns;
+    bool scribbles;
+    uint32_t index;
+};
+void program_start(struct program *program);
+void program_step(struct program *program);
+/* The law lets a program that waits ask again. */
+void program_again(struct program *program);
+void program_ended(struct launch *launch);
+
+/* ---- laws ---- */
+struct law {
+    const char *name;
+    void (*join)(struct program *program);
+    /* May it launch now? If not, the law calls program_again when it may be worth asking. */
+    bool (*ask)(struct program *program, struct launch *launch);
+    void (*launched)(struct program *program, struct launch *launch);
+    void (*ended)(struct program *program, struct launch *launch);
+    void (*syncs)(struct program *program);  /* is about to wait for all that it launched */
+    void (*synced)(struct program *program); /* and has waited */
+};
+extern const struct law native_law, cotenant_law, count_bucket_law, event_bucket_law;
+
+struct lab {
+    const struct law *law;
+    struct tenant tenants[MAX_TENANTS];
+    uint32_t count;
+    struct card card;
+    uint64_t end_ns, seed;
+    enum cot_policy policy;
+    uint32_t instances;
+    struct cot_tuning tuning;
+    struct cot_gate_tuning gate;
+    bool swallow; /* a timer that is set swallows rings: what rule 3 forbids */
+};
+extern struct lab lab;
+
+/* ---- cotenant.c, beyond its law ---- */
+void agent_start(void);
+void agent_stop(void);    /* as by SIGSTOP or SIGKILL */
+void agent_restart(void); /* a new one */
+void agent_resume(void);  /* after a stop: the same one goes on */
+void agent_set(uint32_t tenant, const struct cot_request *request);
+void agent_print(uint32_t tenant);
