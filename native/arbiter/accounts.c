@@ -21,11 +21,15 @@ void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_card *card) {
     uint64_t most = cot_larger(arbiter->tuning.credit_longest * longest_on(arbiter, card), quantum);
     for (uint32_t i = 0; i < card->count; i++) {
         struct cot_member *member = &card->members[i];
-        if (!member->present || !cot_limited(member)) continue;
+        if (!member->present) continue;
+        /* What everybody did on its own while the agent was away is nobody's lead. */
+        if (card->returned) member->virtual_ns = card->virtual_ns;
+        if (!cot_limited(member)) continue;
         bool busy = !cot_is_idle(member) || member->state != COT_LEASE_CLOSED;
         int64_t cap = (int64_t)(busy ? most : quantum);
         if (member->credit_ns > cap) member->credit_ns = cap;
     }
+    card->returned = false;
 }
 
 static void accrue(struct cot_member *member, uint64_t elapsed) {
@@ -33,6 +37,42 @@ static void accrue(struct cot_member *member, uint64_t elapsed) {
     uint64_t grown = cot_smaller(elapsed, MOST_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
     member->credit_rest = grown % COT_PPM;
     member->credit_ns += (int64_t)(grown / COT_PPM);
+}
+
+void cot_charge(struct cot_member *member, uint64_t ns) {
+    member->charged_ns += ns;
+    member->turn_charged_ns += ns;
+    if (cot_limited(member)) member->credit_ns -= (int64_t)ns;
+    member->virtual_ns += ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
+}
+
+/* Ahead of the container's own figure, which will have it in it. */
+static void charge_ahead(struct cot_member *member, uint64_t ns) {
+    cot_charge(member, ns);
+    member->ahead_ns += ns;
+}
+
+/* What the container says that it used since the last time. */
+static void charge_reported(struct cot_member *member, uint64_t ns) {
+    uint64_t real = cot_smaller(ns, member->unclaimed_ns);
+    member->unclaimed_ns -= real;
+    if (member->apart_ns < member->together_ns) {
+        real = (uint64_t)((unsigned __int128)real * member->apart_ns / member->together_ns);
+        member->contended_ns += real;
+    }
+    uint64_t ahead = cot_smaller(real, member->ahead_ns);
+    member->ahead_ns -= ahead;
+    cot_charge(member, real - ahead);
+}
+
+/* The turn is over: who was waited for pays for the wait, whatever it says that it used. */
+void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
+    uint64_t owed = member->blocked_ns > arbiter->tuning.slack_ns ? member->blocked_ns - arbiter->tuning.slack_ns : 0;
+    if (owed > member->turn_charged_ns) charge_ahead(member, owed - member->turn_charged_ns);
+    if (member->digest.inflight == 0) member->ahead_ns = 0;
+    member->blocked_ns = 0;
+    member->turn_charged_ns = 0;
+    member->loan = member->reserved = false;
 }
 
 /* Brings the card's accounts to now. Work of several containers under way at once gets equal parts of the time: so the
@@ -43,7 +83,10 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
     card->now_ns = now_ns;
     /* The agent was away, and containers went by their own credit: what they let go drains first. */
     bool away = elapsed >= COT_COMPUTE_STALE_NS;
-    if (away) card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    if (away) {
+        card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+        card->returned = true;
+    }
     uint32_t busy = 0;
     for (uint32_t i = 0; i < card->count; i++) {
         busy += card->members[i].present && card->members[i].digest.inflight > 0;
@@ -56,31 +99,11 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
         if (member->digest.inflight == 0 || away) continue;
         member->together_ns += elapsed;
         member->apart_ns += elapsed / (busy ? busy : 1);
+        /* Its own figure may come late, or never. */
+        if (member->outcast) charge_ahead(member, elapsed / (busy ? busy : 1));
     }
     struct cot_member *holder = cot_holder(card);
     if (holder && !holder->reserved && card->others_wait && !away) holder->blocked_ns += elapsed;
-}
-
-void cot_charge(struct cot_member *member, uint64_t ns) {
-    if (ns == 0) return;
-    uint64_t real = ns;
-    if (member->apart_ns < member->together_ns) {
-        real = (uint64_t)((unsigned __int128)ns * member->apart_ns / member->together_ns);
-        member->contended_ns += real;
-    }
-    member->charged_ns += real;
-    member->turn_charged_ns += real;
-    if (cot_limited(member)) member->credit_ns -= (int64_t)real;
-    member->virtual_ns += real * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
-}
-
-/* The turn is over: who was waited for pays for the wait, whatever it says that it used. */
-void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
-    uint64_t owed = member->blocked_ns > arbiter->tuning.slack_ns ? member->blocked_ns - arbiter->tuning.slack_ns : 0;
-    if (owed > member->turn_charged_ns) cot_charge(member, owed - member->turn_charged_ns);
-    member->blocked_ns = 0;
-    member->turn_charged_ns = 0;
-    member->loan = member->reserved = false;
 }
 
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
@@ -114,9 +137,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     member->digest = *digest;
     member->looked = true;
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
-    uint64_t charge = cot_smaller(more, member->unclaimed_ns);
-    member->unclaimed_ns -= charge;
-    cot_charge(member, charge);
+    charge_reported(member, more);
 
     bool wanted = before.waiting > 0, wants = digest->waiting > 0;
     if (wants && !wanted && before.inflight == 0) catch_up(arbiter, card, member);
@@ -129,6 +150,6 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     }
     if (digest->inflight == 0) {
         member->outcast = false;
-        member->together_ns = member->apart_ns = 0;
+        member->together_ns = member->apart_ns = member->ahead_ns = 0;
     }
 }

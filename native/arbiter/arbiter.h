@@ -73,7 +73,7 @@ struct cot_tuning {
     uint64_t high_depth_ns;   /* the same beside a high-priority container */
     uint64_t slack_ns;        /* of a turn that others waited for, so much may be left unreported */
     uint32_t credit_longest;  /* credit is capped at so many times the longest launch of anybody on the card */
-    uint32_t overrun_quanta;  /* a closed card that is not drained after so many is shared */
+    uint32_t overrun_quanta;  /* a card that is not drained so long after its work should have ended is shared */
 };
 extern const struct cot_tuning cot_default_tuning;
 
@@ -95,6 +95,7 @@ struct cot_member {
     /* its turn */
     uint64_t granted_ns, turn_charged_ns, turn_budget_ns;
     uint64_t unclaimed_ns;          /* time since then that no charge has accounted for: it cannot have used more */
+    uint64_t ahead_ns;     /* charged already of what it will yet report */
     uint64_t blocked_ns;            /* of its turn, while others waited */
     bool loan;                      /* in somebody's pause */
     bool reserved;                  /* has the card, but not yet all of its cards */
@@ -117,11 +118,13 @@ struct cot_card {
     enum cot_phase phase;
     uint32_t holder;
     uint64_t closing_ns;  /* since when */
+    uint64_t overrun_ns;  /* if the holder has not drained by then, its work shares the card with the next one's */
     uint64_t settling_ns; /* until then work that an earlier agent let go may drain */
     uint64_t virtual_ns;  /* of whoever had the last turn */
     uint64_t now_ns;
     uint32_t last;    /* member that had the last turn: of equals the next one is served */
     bool others_wait; /* for the holder */
+    bool returned;    /* the agent was away until now */
     struct cot_member members[COT_ARBITER_MEMBERS];
 };
 

@@ -38,7 +38,7 @@ void cot_order_alone(struct cot_arbiter *arbiter, struct cot_card *card, struct 
         .rate_ppm = member->share.limit_ppm,
         .depth_ns = depth_for(arbiter, card, member),
     };
-    if (!cot_limited(member)) terms.limit_ns += member->digest.pending_ns + 2 * arbiter->tuning.quantum_ns;
+    if (!cot_limited(member)) terms.limit_ns += member->digest.pending_ns + 2 * arbiter->tuning.depth_ns;
     else if (member->credit_ns >= 0) terms.limit_ns += (uint64_t)member->credit_ns;
     else terms.at_ns += (uint64_t)-member->credit_ns * COT_PPM / member->share.limit_ppm;
     say(member, COT_LEASE_GRANTED, &terms);

@@ -4,6 +4,8 @@
 
 #define POLL_NS 1000000ull /* a holder that others wait for is looked at so often, should its ring be lost */
 
+#define LONGEST_WAIT_NS 250000000ull
+
 const struct cot_tuning cot_default_tuning = {
     .quantum_ns = 10000000,
     .idle_ns = 300000,
@@ -60,6 +62,7 @@ static struct cot_member *best(struct cot_arbiter *arbiter, struct cot_card *car
     for (uint32_t i = 0; i < card->count; i++) {
         struct cot_member *member = &card->members[i];
         if (!member->present || member == except || !cot_container_wants(arbiter, at, member)) continue;
+        if (member->outcast && member->digest.pending_ns >= arbiter->tuning.depth_ns) continue; /* could do nothing */
         if (!has_credit(arbiter, member)) {
             come_back(round, credit_at(arbiter, card, member));
             continue;
@@ -89,7 +92,7 @@ static const struct cot_member *pausing(const struct cot_arbiter *arbiter, const
 static void open_card(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member) {
     member->reserved = false;
     member->granted_ns = card->now_ns;
-    member->unclaimed_ns = 0;
+    if (member->digest.inflight == 0) member->unclaimed_ns = 0;
     member->blocked_ns = 0;
     cot_order_turn(arbiter, card, member, member->turn_budget_ns);
 }
@@ -111,7 +114,6 @@ static void give(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_
 }
 
 static void close_card(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member) {
-    (void)arbiter;
     if (cot_holder(card) != member || card->phase != COT_PHASE_HELD) return;
     if (member->reserved) {
         member->reserved = false;
@@ -120,6 +122,9 @@ static void close_card(struct cot_arbiter *arbiter, struct cot_card *card, struc
     }
     card->phase = COT_PHASE_CLOSING;
     card->closing_ns = card->now_ns;
+    /* Launches that are known to be long are given their time, within reason. */
+    card->overrun_ns = card->now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns +
+                       cot_smaller(member->digest.pending_ns, LONGEST_WAIT_NS);
     cot_order_state(member, member->gang ? COT_LEASE_CATCH_UP : COT_LEASE_CLOSED);
 }
 
@@ -208,7 +213,6 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_card *card, stru
 
 static void decide_closing(struct cot_arbiter *arbiter, struct cot_card *card, struct round *round) {
     struct cot_member *holder = cot_holder(card);
-    uint64_t overrun = card->closing_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
     if (holder->state == COT_LEASE_CATCH_UP) {
         bool drained = true;
         for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
@@ -222,7 +226,7 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_card *card, s
             cot_order_state(holder, COT_LEASE_CLOSED);
         }
     }
-    bool over = card->now_ns >= overrun || holder->outcast;
+    bool over = card->now_ns >= card->overrun_ns || holder->outcast;
     bool drained = holder->looked && holder->digest.inflight == 0;
     if (holder->state == COT_LEASE_CLOSED && (drained || over)) {
         cot_settle(arbiter, holder);
@@ -235,7 +239,7 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_card *card, s
         return;
     }
     if (!holder->looked) round->decision->look[index_of(arbiter, card)] |= bit_of(card, holder);
-    come_back(round, cot_smaller(overrun, card->now_ns + POLL_NS));
+    come_back(round, cot_smaller(card->overrun_ns, card->now_ns + POLL_NS));
 }
 
 void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot_decision *decision) {

@@ -4,7 +4,7 @@
 export type Reference = { readonly value: number | null; readonly what: string };
 
 /** `floor`: the reference is the least that is possible here, so a goal that it misses too says nothing about us. */
-export type Goal = { readonly most: number; readonly floor?: boolean };
+export type Goal = { readonly most: number; readonly floor?: boolean } | { readonly least: number };
 
 export type Row = {
   /** Dotted and stable: dashboards and later runs compare by it. */
@@ -42,6 +42,10 @@ export function jsonOf(row: Row): string {
 
 function verdictOf(row: Row): string {
   if (row.goal === undefined) return '';
+  if ('least' in row.goal) {
+    const least = `>= ${row.goal.least}`;
+    return row.value === null ? `${least} not measured` : `${least} ${row.value >= row.goal.least ? 'met' : 'MISSED'}`;
+  }
   const goal = `<= ${row.goal.most}`;
   if (row.value === null) return `${goal} not measured`;
   if (row.value > row.goal.most && row.goal.floor && (row.reference?.value ?? 0) > row.goal.most)

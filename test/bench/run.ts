@@ -6,6 +6,7 @@ import { parseArgs } from 'node:util';
 import { agent } from './agent/agent.ts';
 import { type Bench, withTeardown } from './bench.ts';
 import { burst } from './burst/burst.ts';
+import { compute } from './compute/compute.ts';
 import { extender } from './extender/extender.ts';
 import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
@@ -13,10 +14,9 @@ import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
 import { webhook } from './webhook/webhook.ts';
 
-const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, extender, burst];
+const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, extender, burst, compute];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
-  compute: 'nothing shares compute yet',
   operate: 'there is no run in a cluster yet',
   placement: 'placement over many nodes does not exist yet',
 };

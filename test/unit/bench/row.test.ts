@@ -17,6 +17,8 @@ const VERDICTS: readonly (readonly [string, Partial<Row>, RegExp])[] = [
   ['a value above its goal', { goal: { most: 11 } }, /<= 11 MISSED /],
   ['a value above a goal whose floor is below it', { goal: { most: 11, floor: true } }, /<= 11 MISSED /],
   ['a value above a goal that the floor misses, too', { goal: { most: 3, floor: true } }, /<= 3 open: /],
+  ['a value at a goal that it should reach', { goal: { least: 12 } }, />= 12 met /],
+  ['a value below a goal that it should reach', { goal: { least: 13 } }, />= 13 MISSED /],
   [
     'a value that was not measured',
     { value: null, skipped: 'no tool', goal: { most: 3 } },

@@ -181,8 +181,9 @@ static void print_tenant(struct tenant *tenant) {
     struct request_log *log = &tenant->log;
     if (log->count) {
         qsort(log->latency_ns, log->count, sizeof *log->latency_ns, by_size);
-        printf("\"requests\":%u,\"p50_us\":%lu,\"p99_us\":%lu,", log->count, log->latency_ns[log->count / 2] / US,
-               log->latency_ns[(uint64_t)log->count * 99 / 100] / US);
+        printf("\"requests\":%u,\"p50_us\":%lu,\"p99_us\":%lu,\"max_us\":%lu,", log->count,
+               log->latency_ns[log->count / 2] / US, log->latency_ns[(uint64_t)log->count * 99 / 100] / US,
+               log->latency_ns[log->count - 1] / US);
     }
     print_windows(tenant, "work_us", false);
     printf(",");

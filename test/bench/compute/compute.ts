@@ -1,0 +1,14 @@
+// Compute shares in the laboratory: the arbiter's and the gate's own code on a card in virtual time, peers' laws beside it
+// in the same run.
+import type { Bench } from '../bench.ts';
+import { live } from './live.ts';
+import { mixes } from './mixes.ts';
+import { shares } from './shares.ts';
+
+export const compute: Bench = {
+  name: 'compute',
+  what: 'shares of compute, on a card in virtual time',
+  async run(_scope, options) {
+    return [...(await shares(options)), ...(await mixes(options)), ...(await live(options))];
+  },
+};
