@@ -67,10 +67,10 @@ static void charge_reported(struct cot_member *member, uint64_t ns) {
 
 /* The turn is over: who was waited for pays for the wait, whatever it says that it used. */
 void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
-    uint64_t owed = member->blocked_ns > arbiter->tuning.slack_ns ? member->blocked_ns - arbiter->tuning.slack_ns : 0;
+    uint64_t owed = member->owed_ns > arbiter->tuning.slack_ns ? member->owed_ns - arbiter->tuning.slack_ns : 0;
     if (owed > member->turn_charged_ns) charge_ahead(member, owed - member->turn_charged_ns);
     if (member->digest.inflight == 0) member->ahead_ns = 0;
-    member->blocked_ns = 0;
+    member->blocked_ns = member->owed_ns = 0;
     member->turn_charged_ns = 0;
     member->loan = member->reserved = false;
 }
@@ -103,7 +103,10 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
         if (member->outcast) charge_ahead(member, elapsed / (busy ? busy : 1));
     }
     struct cot_member *holder = cot_holder(card);
-    if (holder && !holder->reserved && card->others_wait && !away) holder->blocked_ns += elapsed;
+    if (holder && !holder->reserved && card->others_wait && !away) {
+        holder->blocked_ns += elapsed;
+        holder->owed_ns += holder->digest.inflight && busy ? elapsed / busy : elapsed;
+    }
 }
 
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {

@@ -95,8 +95,9 @@ struct cot_member {
     /* its turn */
     uint64_t granted_ns, turn_charged_ns, turn_budget_ns;
     uint64_t unclaimed_ns;          /* time since then that no charge has accounted for: it cannot have used more */
-    uint64_t ahead_ns;     /* charged already of what it will yet report */
-    uint64_t blocked_ns;            /* of its turn, while others waited */
+    uint64_t ahead_ns;              /* charged already of what it will yet report */
+    uint64_t blocked_ns;            /* of its turn, while others waited ... */
+    uint64_t owed_ns;               /* ... and what of that the card could have given them */
     bool loan;                      /* in somebody's pause */
     bool reserved;                  /* has the card, but not yet all of its cards */
     bool looked;                    /* a digest was taken after the order was closed */

@@ -111,7 +111,7 @@ static bool within_depth(struct question *ask, uint64_t depth_ns) {
 static bool go_alone(struct cot_gate *gate, struct question *ask) {
     struct cot_compute_record record = {0};
     ask->until_ns = ask->now_ns + LONG_WAIT_NS;
-    if (!cot_order_read_record(gate->order, &record)) return true; /* no agent has ever limited this container */
+    if (!cot_order_read_record(gate->order, &record)) return false; /* the agent writes one before anybody starts */
     const uint64_t depth = 10000000;
     if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
     uint64_t limit = cot_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
@@ -208,6 +208,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
     if (first && !waited) use_until(gate, now_ns, gate->tuning.bridge_ns, 0);
     launch->waited = waited;
+    launch->away = verdict.away;
     if (verdict.go) {
         if (first) begin_use(gate, now_ns);
         __atomic_fetch_add(&gate->row->launches, 1, __ATOMIC_RELAXED);
@@ -256,6 +257,7 @@ bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const s
     batch->predicted_ns += launch->predicted_ns;
     batch->mean_ns += launch->mean_ns;
     batch->unknown |= launch->unknown;
+    batch->away |= launch->away;
     uint64_t depth = LOAD(gate->order->depth_ns), most = gate->tuning.batch_ns;
     if (depth / 4 < most) most = depth / 4;
     return launch->unknown || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
@@ -292,7 +294,7 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
     }
     /* While the agent is away others' work may share the card, and events show its time, too: what is known from
      * better times counts, and nothing new is learned but what was not known at all. */
-    bool away = is_away(gate, now_ns), known = !batch->unknown;
+    bool away = batch->away || is_away(gate, now_ns), known = !batch->unknown;
     use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
     if (!away || !known) learn(gate, batch, length / (streams ? streams : 1));
     __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);

@@ -59,13 +59,14 @@ struct cot_launch {
     uint64_t predicted_ns;
     uint64_t mean_ns;
     bool unknown;
+    bool away;   /* let go by the own credit */
     bool waited; /* it, or one that asked right before it, was told to wait */
 };
 
 struct cot_batch {
     uint64_t predicted_ns, mean_ns;
     uint32_t launches, kinds;
-    bool after_wait, unknown;
+    bool after_wait, unknown, away;
     struct {
         uint64_t key, predicted_ns;
         uint32_t launches;

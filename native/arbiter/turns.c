@@ -93,7 +93,7 @@ static void open_card(struct cot_arbiter *arbiter, struct cot_card *card, struct
     member->reserved = false;
     member->granted_ns = card->now_ns;
     if (member->digest.inflight == 0) member->unclaimed_ns = 0;
-    member->blocked_ns = 0;
+    member->blocked_ns = member->owed_ns = 0;
     cot_order_turn(arbiter, card, member, member->turn_budget_ns);
 }
 

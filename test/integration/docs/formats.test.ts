@@ -15,6 +15,11 @@ const STRUCTURES: readonly (readonly [heading: string, structure: string])[] = [
   ['### `struct cot_ledger_total`', 'cot_ledger_total'],
   ['### `struct cot_slot`', 'cot_slot'],
   ['### `struct cot_slot_card`', 'cot_slot_card'],
+  ['### `struct cot_compute_header`', 'cot_compute_header'],
+  ['### `struct cot_compute_order`', 'cot_compute_order'],
+  ['### `struct cot_compute_record`', 'cot_compute_record'],
+  ['### `struct cot_compute_reports`', 'cot_compute_reports'],
+  ['### `struct cot_compute_row`', 'cot_compute_row'],
 ];
 
 type Field = { readonly name: string; readonly offset: number; readonly size: number };
@@ -31,7 +36,7 @@ function evaluate(t: ExecutionContext, expressions: readonly string[]): readonly
   const folder = mkdtempSync(join(tmpdir(), 'ct-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
   const prints = expressions.map((text) => `printf("%lu\\n", (unsigned long)(${text}));`).join('\n');
-  const program = `#include <stddef.h>\n#include <stdio.h>\n#include "ledger.h"\nint main(void) {\n${prints}\nreturn 0;\n}\n`;
+  const program = `#include <stddef.h>\n#include <stdio.h>\n#include "ledger.h"\n#include "compute.h"\nint main(void) {\n${prints}\nreturn 0;\n}\n`;
   writeFileSync(join(folder, 'layout.c'), program);
   const out = join(folder, 'layout');
   execFileSync('gcc', ['-std=c17', '-Werror', '-I', join(ROOT, 'native/format'), join(folder, 'layout.c'), '-o', out]);
@@ -61,15 +66,23 @@ for (const [heading, structure] of STRUCTURES) {
 }
 
 test('the page has every structure of the headers', (t) => {
-  const named = ['page.h', 'ledger.h'].flatMap((name) =>
+  const named = ['page.h', 'ledger.h', 'compute.h'].flatMap((name) =>
     [...readPage(`native/format/${name}`).matchAll(/^struct (\w+) \{/gm)].map(([, structure]) => structure ?? ''),
   );
   // The page as a whole is not a table but a place of each part.
-  t.deepEqual([...STRUCTURES.map(([, structure]) => structure), 'cot_page'].sort(), named.sort());
+  // Two are the code's own way of handing terms on.
+  const others = ['cot_page', 'cot_grant_terms', 'cot_order_view'];
+  t.deepEqual([...STRUCTURES.map(([, structure]) => structure), ...others].sort(), named.sort());
 });
 
 test('the constants of the page are those of the headers', (t) => {
-  const rows = rowsWith(page, 'constant', 'value');
+  const rows: readonly { readonly constant?: string | undefined; readonly value?: string | undefined }[] = [
+    ...rowsWith(page, 'constant', 'value'),
+    ...rowsWith(page, 'constant of the compute page', 'value').map((row) => ({
+      constant: row['constant of the compute page'],
+      value: row.value,
+    })),
+  ];
   const told = rows.map((row) => BigInt(quoted(row.value)[0] ?? row.value ?? ''));
   t.deepEqual(told, [
     ...evaluate(
@@ -77,7 +90,7 @@ test('the constants of the page are those of the headers', (t) => {
       rows.map((row) => quoted(row.constant)[0] ?? ''),
     ),
   ]);
-  t.is(rows.length, 6);
+  t.is(rows.length, 11);
 });
 
 test('the parts lie where the page says', (t) => {
@@ -102,6 +115,13 @@ test('the parts lie where the page says', (t) => {
       'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3) + sizeof(struct cot_slot) + 2 * sizeof(struct cot_slot_card)',
     ],
   ];
+  t.true(page.includes('the order of card c at 64 + 256 × c') && page.includes('at 8256 + 64 × (s × n + c)'));
+  t.deepEqual(
+    evaluate(t, ['(char *)cot_compute_order(0, 2) - (char *)0', '(char *)cot_compute_row(0, 3, 5, 2) - (char *)0']).map(
+      Number,
+    ),
+    [64 + 256 * 2, 8256 + 64 * (5 * 3 + 2)],
+  );
   t.is(parts.length, places.length + 2, 'both headers are at 0');
   t.deepEqual(
     [

@@ -1,0 +1,39 @@
+// The protocol of the lease word, in every interleaving: test/native/models/lease.pml through spin. And the model itself:
+// each of the ways in which it can be broken on purpose is found.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+
+const MODEL = join(import.meta.dirname, 'models/lease.pml');
+const checked = spawnSync('spin', ['-V']).error ? test.skip : test;
+
+/** What the checker says of the model with these things defined. */
+function check(t: ExecutionContext, defined: readonly string[]): string {
+  const folder = mkdtempSync(join(tmpdir(), 'ct-'));
+  t.teardown(() => rmSync(folder, { recursive: true }));
+  const at = { cwd: folder, encoding: 'utf8' } as const;
+  execFileSync('spin', ['-a', ...defined.map((name) => `-D${name}`), MODEL], at);
+  execFileSync('gcc', ['-O2', '-w', '-DSAFETY', '-DCOLLAPSE', '-DMEMLIM=1500', 'pan.c', '-o', 'pan'], at);
+  return spawnSync(join(folder, 'pan'), ['-m2000000'], at).stdout;
+}
+
+checked('no interleaving lets work of two containers run at once, mixes terms, or leaves a thread asleep', (t) => {
+  const told = check(t, []);
+  t.regex(told, /errors: 0/);
+  t.notRegex(told, /error: max search depth too small|out of memory/);
+  const states = Number(/(\d+) states, stored/.exec(told)?.[1]);
+  t.true(states > 10_000, `${states} states`);
+});
+
+for (const [broken, what] of [
+  ['LOOKS_FIRST', 'a thread that looks before it announces'],
+  ['AGENT_FIRST', 'an agent that looks before it closes'],
+  ['NO_SECOND_LOOK', 'a reader that takes the terms at their first word'],
+  ['WAKES_FIRST', 'an agent that wakes before it opens'],
+] as const) {
+  checked(`the model finds ${what}`, (t) => {
+    t.regex(check(t, [broken]), /errors: [1-9]/);
+  });
+}
