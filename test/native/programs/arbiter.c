@@ -532,7 +532,9 @@ static void digest_case(void) {
 /* Two containers with two cards each whose launches on both cards need one another, started from opposite ends: both
  * get both cards, in turns, and nobody is passed by. */
 static void gang_case(void) {
-    struct container *pair[] = {add(2, soft), add(2, soft)};
+    struct container *pair[] = {add(2, soft), add(2, soft)}, *single = add(1, soft);
+    struct cot_batch alone = {0};
+    uint64_t alone_begun = 0, alone_done = 0;
     struct cot_launch launch;
     uint32_t done[2] = {0};
     struct cot_batch batch[2][2];
@@ -541,6 +543,17 @@ static void gang_case(void) {
     while (done[0] < 50 || done[1] < 50) {
         now += 100 * US;
         CHECK(now - began < 4000 * MS);
+        if (!alone_begun && ask(single, 0, 9, &launch)) {
+            alone = (struct cot_batch){0};
+            cot_batch_add(&single->gates[0], &alone, &launch, now);
+            alone_begun = now;
+        }
+        CHECK(!alone_begun || (!up[0][0] && !up[1][0]));
+        if (alone_begun && now - alone_begun >= 1 * MS) {
+            end(single, 0, &alone, alone_begun);
+            alone_begun = 0;
+            alone_done++;
+        }
         for (uint32_t i = 0; i < 2; i++) {
             for (uint32_t k = 0; k < 2; k++) {
                 uint32_t card = (i + k) % 2; /* the second one begins with the second card */
@@ -549,6 +562,7 @@ static void gang_case(void) {
                 batch[i][card] = (struct cot_batch){0};
                 cot_batch_add(&pair[i]->gates[card], &batch[i][card], &launch, now);
                 up[i][card] = true;
+                CHECK(card == 1 || !alone_begun);
             }
             if (!up[i][0] || !up[i][1]) continue; /* either half waits for the other on its card */
             CHECK(!up[1 - i][0] && !up[1 - i][1]);
@@ -562,6 +576,7 @@ static void gang_case(void) {
         }
         decide();
     }
+    CHECK(alone_done > 20);
     for (uint32_t card = 0; card < 2; card++) {
         for (uint32_t i = 0; i < 2; i++) CHECK(arbiter.cards[card].members[pair[i]->member[card]].overruns == 0);
     }
