@@ -270,7 +270,7 @@ static abi_result join(void) {
     if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
     if (!cot_services->folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
     if (!cot->lives.forked) cot->lives.kept = NULL; /* a parent's, if there is one: no child has it */
-    if (cot->at.ledger) leave(); /* a parent's, too */
+    if (cot->at.ledger) leave();                    /* a parent's, too */
     cot->at.ledger_fd = -1;
     cot_reap_anew();
     abi_result result = map_page(folder);
