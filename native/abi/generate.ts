@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { VersionRow } from './extract.ts';
+import { slotTable, versionRows } from './names.ts';
 
 export const VERBS = ['reserve', 'release', 'track', 'virtualise', 'gate', 'resolve', 'pass'] as const;
 export type Verb = (typeof VERBS)[number];
@@ -132,6 +133,30 @@ ${inC.map(({ symbol, index }) => `    COT_AT_${symbol} = ${index},`).join('\n')}
 `;
 }
 
+const nameHeader = (facts: Facts) => `/* ${NOTICE}
+ * Names by their hash (native/abi/names.ts). */
+const struct shim_slot shim_slots[SHIM_SLOTS] = {
+${slotTable(facts.symbols).join('\n')}
+};
+`;
+
+function versionHeader(facts: Facts): string {
+  const { bases, lines } = versionRows(facts.rows, facts.symbols);
+  return `/* ${NOTICE}
+ * What cuGetProcAddress is asked for, by its hash (native/abi/names.ts), and the variants of it: symbol, version, length of
+ * the base name, per-thread stream, last of its base. */
+static const struct version_row VERSION_ROWS[] = {
+${lines.join('\n')}
+};
+static const uint16_t FIRST_ROWS[] = {
+${bases.map(({ base, first }) => `    ${first}, /* ${base} */`).join('\n')}
+};
+static const struct shim_slot BASE_SLOTS[SHIM_SLOTS] = {
+${slotTable(bases.map(({ base }) => base)).join('\n')}
+};
+`;
+}
+
 /** Entry points of a newer driver that one object can hand through under their own names. */
 const SPARES = 256;
 
@@ -198,10 +223,14 @@ ${sections.join('\n')}`;
 export function generate(sources: Sources): Map<string, string> {
   const cuda = parseFacts(sources.cudaFacts);
   const cudaVerbs = joinVerbs(cuda, parseVerbs(sources.cudaVerbs));
-  const nvmlVerbs = joinVerbs(parseNames(sources.nvmlFacts), parseVerbs(sources.nvmlVerbs));
+  const nvml = parseNames(sources.nvmlFacts);
+  const nvmlVerbs = joinVerbs(nvml, parseVerbs(sources.nvmlVerbs));
   return new Map([
     [join(native, 'abi/generated/cuda_symbols.h'), symbolHeader(cuda)],
     [join(native, 'interposer/generated/cuda_verbs.h'), verbHeader('CUDA', cudaVerbs)],
+    [join(native, 'interposer/generated/cuda_names.h'), nameHeader(cuda)],
+    [join(native, 'interposer/generated/cuda_versions.h'), versionHeader(cuda)],
+    [join(native, 'interposer/generated/nvml_names.h'), nameHeader(nvml)],
     [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines('cotenant_interposer', cudaVerbs)],
     [join(native, 'interposer/generated/nvml_verbs.h'), verbHeader('NVML', nvmlVerbs)],
     [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines('cotenant_nvml', nvmlVerbs)],

@@ -92,11 +92,12 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
     return found->dlsym != NULL;
 }
 
+static _Atomic(void *) known_dlsym, known_dlvsym;
+static _Atomic(struct link_map *) known_object;
+
 /* Looks where this object itself was loaded: a copy in a namespace of its own has a libc of its own. Racing first
  * callers find the same answer. */
 SHIM_EARLY static struct found found_symbols(void) {
-    static _Atomic(void *) known_dlsym, known_dlvsym;
-    static _Atomic(struct link_map *) known_object;
     struct found found = {atomic_load_explicit(&known_dlsym, memory_order_acquire),
                           atomic_load_explicit(&known_dlvsym, memory_order_acquire),
                           atomic_load_explicit(&known_object, memory_order_acquire)};
@@ -117,12 +118,17 @@ SHIM_EARLY static struct found found_symbols(void) {
     return found;
 }
 
-SHIM_EARLY void *libc_dlsym_address(void) {
+SHIM_EARLY static __attribute__((noinline)) void *found_dlsym(void) {
     return found_symbols().dlsym;
 }
 
+SHIM_EARLY void *libc_dlsym_address(void) {
+    void *known = atomic_load_explicit(&known_dlsym, memory_order_acquire);
+    return known ? known : found_dlsym();
+}
+
 SHIM_EARLY void *libc_dlsym(void *handle, const char *name) {
-    dlsym_function function = (dlsym_function)found_symbols().dlsym;
+    dlsym_function function = (dlsym_function)libc_dlsym_address();
     return function ? function(handle, name) : NULL;
 }
 

@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "../abi/generated/cuda_symbols.h"
 #include "entry.h"
 #include "generated/cuda_verbs.h"
 
@@ -27,6 +26,10 @@ SHIM_EARLY static bool is_cuda_name(const char *name) {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
+SHIM_EARLY static bool is_nvml_name(const char *name) {
+    return name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l';
+}
+
 /* Called by dlsym's assembly: the answer, or the address of libc's dlsym to jump to. */
 struct route {
     void *answer, *go_on;
@@ -36,9 +39,9 @@ SHIM_EARLY __attribute__((used)) struct route cot_route_dlsym(void *handle, cons
     bool relative = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     /* Of our own object every name is asked: the driver has more than those that begin like its entry points. */
     bool cuda = is_cuda_name(name) || (!relative && handle == shim_own_handle());
-    bool decided = cuda                        ? shim_look_up(handle, name, caller, &route.answer)
-                   : !strncmp(name, "nvml", 4) ? nvml_look_up(handle, name, caller, &route.answer)
-                                               : false;
+    bool decided = cuda                 ? shim_look_up(handle, name, caller, &route.answer)
+                   : is_nvml_name(name) ? nvml_look_up(handle, name, caller, &route.answer)
+                                        : false;
     if (!decided) route.go_on = libc_dlsym_address();
     return route;
 }
@@ -115,25 +118,25 @@ SHIM_EARLY EXPORT void *dlvsym(void *handle, const char *name, const char *versi
 
 /* ---- cuGetProcAddress ---- */
 
-static const struct {
-    const char *base;
-    int version;
-    uint32_t per_thread;
-    const char *symbol;
-} ROWS[] = {
-#define ROW(base, version, per_thread, symbol) {base, version, per_thread, #symbol},
-    ABI_CUDA_VERSION_ROWS(ROW)
-#undef ROW
+struct version_row {
+    uint16_t symbol, version;
+    uint8_t base_length, per_thread, last;
 };
+#include "generated/cuda_versions.h"
+#define ROW_COUNT (sizeof VERSION_ROWS / sizeof *VERSION_ROWS)
 
+/* What the driver was once seen to answer for a row. */
+static _Atomic(void *) seen[ROW_COUNT];
+
+/* Of a base name, or -1. The rows of a base go on by version, those for per-thread streams after the others. */
 static int first_row(const char *base) {
-    int low = 0, high = ABI_CUDA_VERSION_ROW_COUNT;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (strcmp(ROWS[middle].base, base) < 0) low = middle + 1;
-        else high = middle;
+    size_t length = strlen(base);
+    uint32_t hash = shim_hash(base, length), at = shim_first_slot(hash);
+    for (int i; (i = shim_candidate(BASE_SLOTS, hash, &at)) >= 0;) {
+        const struct version_row *row = &VERSION_ROWS[FIRST_ROWS[i]];
+        if (length == row->base_length && !strncmp(base, shim_entries[row->symbol].name, length)) return FIRST_ROWS[i];
     }
-    return low < ABI_CUDA_VERSION_ROW_COUNT && !strcmp(ROWS[low].base, base) ? low : -1;
+    return -1;
 }
 
 typedef abi_result (*gpa_v1)(const char *, void **, int, uint64_t);
@@ -146,20 +149,38 @@ static abi_result ask(bool second, const char *base, void **address, int version
                   : ((gpa_v1)real)(base, address, version, flags);
 }
 
+static _Atomic int known_version;
+
+static __attribute__((noinline)) int ask_version(void) {
+    int version = 0;
+    abi_result (*get_version)(int *) = entry_driver("cuDriverGetVersion");
+    if (get_version && get_version(&version) == ABI_SUCCESS)
+        atomic_store_explicit(&known_version, version, memory_order_relaxed);
+    return version;
+}
+
 /* What the driver has at most, or 0: asked beyond it, an older driver answers its newest variant, which is not the one
  * that came later. */
 static int driver_version(void) {
-    static _Atomic int known;
-    int version = atomic_load_explicit(&known, memory_order_relaxed);
-    abi_result (*get_version)(int *) = version ? NULL : entry_driver("cuDriverGetVersion");
-    if (get_version && get_version(&version) == ABI_SUCCESS)
-        atomic_store_explicit(&known, version, memory_order_relaxed);
-    return version;
+    int version = atomic_load_explicit(&known_version, memory_order_relaxed);
+    return version ? version : ask_version();
 }
 
 /* "Ask twice": the driver's answer is recognised by asking it again at a version whose variant this build knows. Only
  * if both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant
- * passes. */
+ * passes. What a pointer was recognised as, it stays: the driver is never unloaded. */
+static __attribute__((noinline)) void *ask_again(bool second, const char *base, void *address, uint64_t flags,
+                                                 const struct version_row *row) {
+    void *again = NULL, *trampoline = shim_entries[row->symbol].trampoline;
+    if (address == trampoline) return address;
+    if (ask(second, base, &again, row->version, flags, NULL) == ABI_SUCCESS && again == address) {
+        atomic_store_explicit(&seen[row - VERSION_ROWS], address, memory_order_relaxed);
+        return trampoline;
+    }
+    shim_unknown();
+    return address;
+}
+
 static void *recognise(bool second, const char *base, void *address, int version, uint64_t flags) {
     int first = first_row(base), newest = driver_version();
     if (first < 0) {
@@ -168,24 +189,15 @@ static void *recognise(bool second, const char *base, void *address, int version
     }
     if (newest > 0 && version > newest) version = newest;
     bool per_thread = flags & ABI_GPA_PER_THREAD_STREAM;
-    int best = -1;
-    for (int i = first; i < ABI_CUDA_VERSION_ROW_COUNT && !strcmp(ROWS[i].base, base); i++) {
-        if (ROWS[i].version > version || (ROWS[i].per_thread && !per_thread)) continue;
-        if (best < 0 || ROWS[i].version > ROWS[best].version ||
-            (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread))
-            best = i;
+    const struct version_row *best = NULL, *row = &VERSION_ROWS[first];
+    for (bool last = false; !last; last = row++->last) {
+        if (row->version <= version && (per_thread || !row->per_thread)) best = row;
     }
-    if (best < 0) return address;
-    int index = shim_find(ROWS[best].symbol);
-    if (index < 0) return address;
-    const struct shim_entry *entry = &shim_entries[index];
+    if (!best) return address;
+    const struct shim_entry *entry = &shim_entries[best->symbol];
     if (!entry->wrapper && !entry->gated) return address;
-    if (address == entry->trampoline) return address;
-    void *again = NULL;
-    if (ask(second, base, &again, ROWS[best].version, flags, NULL) == ABI_SUCCESS && again == address)
-        return entry->trampoline;
-    shim_unknown();
-    return address;
+    if (address == atomic_load_explicit(&seen[best - VERSION_ROWS], memory_order_relaxed)) return entry->trampoline;
+    return ask_again(second, base, address, flags, best);
 }
 
 abi_result cot_cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {

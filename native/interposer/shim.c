@@ -12,14 +12,13 @@ static _Atomic(void *) addresses[MOST_ENTRIES];
 static _Atomic(void *) diversions[MOST_ENTRIES];
 
 int shim_find(const char *name) {
-    int low = 0, high = (int)shim_entry_count - 1;
-    while (low <= high) {
-        int middle = (low + high) / 2, order = strcmp(name, shim_entries[middle].name);
-        if (order == 0) return middle;
-        if (order < 0) high = middle - 1;
-        else low = middle + 1;
-    }
-    return -1;
+    size_t length = strlen(name);
+    uint32_t hash = shim_hash(name, length), at = shim_first_slot(hash);
+    int index;
+    do {
+        index = shim_candidate(shim_slots, hash, &at);
+    } while (index >= 0 && strcmp(name, shim_entries[index].name) != 0);
+    return index;
 }
 
 void *shim_real(uint32_t index) {
@@ -60,13 +59,14 @@ void shim_divert(const char *name, void *function) {
     __atomic_store_n(&shim_target[index], function, __ATOMIC_SEQ_CST);
 }
 
-SHIM_EARLY void *shim_own_handle(void) {
-    static _Atomic(void *) handle;
-    void *known = atomic_load_explicit(&handle, memory_order_acquire);
+_Atomic(void *) shim_known_handle;
+
+SHIM_EARLY void *shim_find_own_handle(void) {
     Dl_info info;
-    if (!known && dladdr1 && dladdr1((const void *)&shim_entry_count, &info, &known, RTLD_DL_LINKMAP))
-        atomic_store_explicit(&handle, known, memory_order_release);
-    return known;
+    void *handle = NULL;
+    if (dladdr1 && dladdr1((const void *)&shim_entry_count, &info, &handle, RTLD_DL_LINKMAP))
+        atomic_store_explicit(&shim_known_handle, handle, memory_order_release);
+    return handle;
 }
 
 /* Who answers RTLD_NEXT, in the order in which objects were loaded from the caller's on. */
@@ -142,8 +142,8 @@ static bool look_up_inside(void *handle, const char *name, void **answer) {
 /* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the library's own look-ups are its
  * own; the pseudo handles mean something relative to the caller, so what is not the library's goes to libc untouched.
  */
-bool shim_look_up(void *handle, const char *name, const void *caller, void **answer) {
-    int index = shim_find(name);
+static __attribute__((noinline)) bool decide(int index, void *handle, const char *name, const void *caller,
+                                             void **answer) {
     if (index < 0 && !strcmp(name, shim_marker)) return false;
     shim_real_library_for(caller); /* whose constructors may be who asks */
     if (shim_is_real_code(caller)) return look_up_inside(handle, name, answer);
@@ -168,4 +168,13 @@ bool shim_look_up(void *handle, const char *name, const void *caller, void **ans
         *answer = found; /* somebody else's of that name, or nothing */
     else *answer = entry->wrapper || entry->gated ? entry->trampoline : real;
     return true;
+}
+
+bool shim_look_up(void *handle, const char *name, const void *caller, void **answer) {
+    int index = shim_find(name);
+    /* Asked of our own object once the real entry point is known: what libc finds there is the trampoline. */
+    if (index >= 0 && handle == shim_own_handle() && (shim_entries[index].wrapper || shim_entries[index].gated) &&
+        atomic_load_explicit(&addresses[index], memory_order_relaxed) && !shim_is_real_code(caller))
+        return false;
+    return decide(index, handle, name, caller, answer);
 }

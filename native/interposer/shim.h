@@ -6,11 +6,16 @@
 #pragma once
 
 #include <link.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "libc.h"
+
+/* Nothing here is another object's, so nothing is reached by way of a table of addresses. */
+#pragma GCC visibility push(hidden)
 
 /* Runs whenever anybody looks up any name, also while a sanitizer's runtime starts and its shadow is not there yet. */
 #define SHIM_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
@@ -22,9 +27,46 @@ struct shim_entry {
     bool gated;
 };
 
-/* Given by each object: its names in byte order, and the file it stands in for. */
+/* A hash table of names: the low half of the hash and an index plus one; 0 is free. */
+#define SHIM_SLOT_BITS 11 /* as in native/abi/names.ts */
+#define SHIM_SLOTS (1u << SHIM_SLOT_BITS)
+struct shim_slot {
+    uint16_t tag, entry;
+};
+
+/* As in native/abi/names.ts. */
+static inline uint32_t shim_hash(const char *name, size_t length) {
+    const uint64_t factor = 0x9e3779b97f4a7c15ull;
+    uint64_t hash = length, word;
+    if (length < sizeof word) {
+        for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)name[i]) * factor;
+        return (uint32_t)(hash >> 32);
+    }
+    for (size_t i = 0; i < length - sizeof word; i += sizeof word) {
+        memcpy(&word, name + i, sizeof word);
+        hash = (hash ^ word) * factor;
+    }
+    memcpy(&word, name + length - sizeof word, sizeof word);
+    return (uint32_t)((hash ^ word) * factor >> 32);
+}
+
+/* Goes on from *at, which begins as shim_first_slot: the next index that may be the name's, or -1. */
+static inline uint32_t shim_first_slot(uint32_t hash) {
+    return hash >> (32 - SHIM_SLOT_BITS);
+}
+static inline int shim_candidate(const struct shim_slot *slots, uint32_t hash, uint32_t *at) {
+    for (;;) {
+        struct shim_slot slot = slots[*at];
+        *at = (*at + 1) % SHIM_SLOTS;
+        if (slot.entry == 0) return -1;
+        if (slot.tag == (uint16_t)hash) return slot.entry - 1;
+    }
+}
+
+/* Given by each object: its names in byte order and by their hash, and the file it stands in for. */
 extern const struct shim_entry shim_entries[];
 extern const uint32_t shim_entry_count;
+extern const struct shim_slot shim_slots[];
 extern const char shim_soname[]; /* "libcuda.so.1" */
 extern const char shim_marker[]; /* the symbol under which it exports its shim_form */
 
@@ -73,7 +115,12 @@ void *libc_dlsym_nothing(const char *name);
 /* What one loaded object itself defines by that name, or NULL. */
 void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
 /* This object as dlopen's handles name it. */
-void *shim_own_handle(void);
+SHIM_EARLY void *shim_find_own_handle(void);
+extern _Atomic(void *) shim_known_handle;
+SHIM_EARLY static inline void *shim_own_handle(void) {
+    void *known = atomic_load_explicit(&shim_known_handle, memory_order_acquire);
+    return known ? known : shim_find_own_handle();
+}
 
 /* Given by each object: an entry point that this build does not know was handed out. */
 void shim_unknown(void);
@@ -101,3 +148,5 @@ void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *
 
 /* The folder that this object lies in, without a slash at its end; false when it cannot be told. */
 bool shim_own_folder(char *path, size_t size);
+
+#pragma GCC visibility pop

@@ -23,6 +23,7 @@ const struct shim_entry shim_entries[] = {
     COT_CUDA_ROWS(ENTRY)
 #undef ENTRY
 };
+#include "generated/cuda_names.h"
 const uint32_t shim_entry_count = COT_CUDA_COUNT;
 const char shim_soname[] = "libcuda.so.1";
 const char shim_marker[] = "cotenant_interposer";

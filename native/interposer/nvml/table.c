@@ -18,6 +18,7 @@ const struct shim_entry shim_entries[] = {
     COT_NVML_ROWS(ENTRY)
 #undef ENTRY
 };
+#include "../generated/nvml_names.h"
 const uint32_t shim_entry_count = COT_NVML_COUNT;
 const char shim_soname[] = "libnvidia-ml.so.1";
 const char shim_marker[] = "cotenant_nvml";
