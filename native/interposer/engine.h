@@ -48,7 +48,8 @@ struct cot_engine {
     uint32_t ledger_first, ledger_last; /* and the ledger: those that it knows */
     uint32_t served_count;
     const struct cot_served *served; /* in any order */
-    /* Before its first call. False: it cannot work here. */
+    /* Before its first call, and by several threads at once or again, always with the same services. False: it cannot
+     * work here. */
     bool (*start)(const struct cot_services *services);
     void (*note)(void); /* state->engine or engine_refused have changed: says so in the process's slot */
 };

@@ -64,13 +64,13 @@ bool engine_file_open(const char *folder, uint32_t number, struct engine_file *f
 }
 
 static bool is_between(uint32_t first, uint32_t value, uint32_t last) {
-    return value == 0 || (first <= value && value <= last); /* 0: nothing is mapped yet, so nothing is asked */
+    return value == 0 || (first <= value && value <= last);
 }
 
-bool engine_file_fits(const struct cot_engine *engine, uint32_t number, const struct cot_services *services, char *why,
-                      size_t size) {
+bool engine_file_fits(const struct cot_engine *engine, uint32_t number, const struct cot_services *services,
+                      const struct engine_formats *formats, char *why, size_t size) {
     const struct cot_state *state = services->state;
-    uint32_t page = atomic_load(&state->page_version), ledger = atomic_load(&state->ledger_version);
+    uint32_t page = formats->page, ledger = formats->ledger;
     if (memcmp(engine->magic, COT_ENGINE_MAGIC, sizeof engine->magic) != 0 || engine->bytes < sizeof *engine) {
         snprintf(why, size, "its file is of a kind that this process does not know");
     } else if (engine->number != number) {

@@ -2,17 +2,23 @@
  * limits page names. An engine that cannot be loaded, or does not fit, leaves the one that works where it is, with one
  * line on standard error; without any engine the GPU stays closed.
  *
- * Nothing here waits and nothing is locked across a call: of several threads one attends, the others go on. */
+ * Nothing here waits and nothing is locked across a call: of several threads one attends, the others go on. Of those
+ * whose first calls come at once each loads an engine for itself, for whoever waited for another one could hold what
+ * that one needs (the loader's lock, in a constructor); one of them wins. A forked child keeps the engine that it was
+ * born with until it has joined the grant itself: its parent's other threads may have left the loader and malloc in any
+ * state. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "../format/ledger.h"
 #include "engine_file.h"
 #include "entry.h"
 
@@ -20,6 +26,7 @@
 #define FIRST_LOOK_NS 1000000ull
 #define LAST_LOOK_NS 1000000000ull
 #define FOR_GOOD UINT32_MAX /* of an engine put aside: it stays loaded */
+#define NOTHING UINT32_MAX  /* no number that a page names */
 
 struct entry_working entry_working = {.attention = true};
 
@@ -28,11 +35,20 @@ static union {
     char room[COT_STATE_ROOM];
 } kept = {.state = {.layout = COT_STATE_LAYOUT, .bytes = COT_STATE_ROOM}};
 
-static struct entry_engine engines[MOST_ENGINES];
-static _Atomic bool attending;      /* by the one thread that is changing anything but the first engine */
-static _Atomic bool closed;         /* no first engine could be had; it is not tried again */
-static _Atomic uint32_t asked;      /* the number that the page names */
-static _Atomic uint32_t considered; /* what it named when that was last looked at */
+/* The first engine, and how it came to that one. It stays where it is for good, for threads that are late to begin
+ * with it still read the words; its engine is used again for another one when it is let go. */
+struct first {
+    struct entry_engine engine;
+    uint32_t number, named, refused;
+};
+static _Atomic(struct first *) first;
+static _Atomic bool closed;                   /* no first engine could be had; it is not tried again */
+static _Atomic uint32_t asked = NOTHING;      /* the number that the page names */
+static _Atomic uint32_t considered = NOTHING; /* what it named when that was last looked at */
+
+/* The process in which a thread changes engines; what follows is that thread's. A child forked meanwhile has none. */
+static _Atomic int attending;
+static struct entry_engine later[MOST_ENGINES - 1];
 static uint32_t switches;
 static _Atomic uint64_t next_look_ns; /* for whether old engines can be let go */
 static uint64_t pause_ns;
@@ -94,7 +110,6 @@ static void let_go(struct entry_engine *engine) {
     cot_dlclose(engine->handle);
     engine->itself = NULL;
     engine->aside_at = 0;
-    atomic_store(&engine->taken, false);
 }
 
 static const char *fill(struct entry_engine *engine) {
@@ -111,70 +126,86 @@ static const char *fill(struct entry_engine *engine) {
     return NULL;
 }
 
-/* The engine of that number, ready to work, or NULL. */
-static struct entry_engine *load(const char *folder, uint32_t number, char *why, size_t size) {
+/* The engine of that number, ready to work. */
+static bool load(struct entry_engine *engine, const char *folder, uint32_t number, const struct engine_formats *formats,
+                 char *why, size_t size) {
     struct engine_file file;
-    struct entry_engine *engine = NULL;
-    for (int i = 0; i < MOST_ENGINES && !engine; i++) {
-        if (!atomic_exchange(&engines[i].taken, true)) engine = &engines[i];
-    }
-    if (!engine) {
-        snprintf(why, size, "%d older ones are still in use", MOST_ENGINES - 1);
-        return NULL;
-    }
-    if (!engine_file_open(folder, number, &file, why, size)) {
-        atomic_store(&engine->taken, false);
-        return NULL;
-    }
+    if (!engine_file_open(folder, number, &file, why, size)) return false;
     engine->itself = file.itself;
     engine->handle = file.handle;
     engine->aside_at = 0;
-    bool fits = engine_file_fits(file.itself, number, &services, why, size);
+    bool fits = engine_file_fits(file.itself, number, &services, formats, why, size);
     const char *lacks = fits ? fill(engine) : NULL;
     if (lacks) snprintf(why, size, "it does not serve %s", lacks);
-    if (fits && !lacks && file.itself->start(&services)) return engine;
+    if (fits && !lacks && file.itself->start(&services)) return true;
     if (fits && !lacks) snprintf(why, size, "it cannot start here");
     let_go(engine);
-    return NULL;
+    return false;
 }
 
-/* What the page in that folder names; 0 where it cannot be read, which the engine finds out for itself. */
-static uint32_t named_by_page(const char *folder) {
+/* What the page in that folder names, and what is to be read there; zeros where it cannot be read, which the engine
+ * finds out for itself. */
+static uint32_t named_by_page(const char *folder, struct engine_formats *formats) {
     char path[PATH_MAX];
     struct cot_page_header header = {0};
+    *formats = (struct engine_formats){0};
     if (snprintf(path, sizeof path, "%s/limits", folder) >= (int)sizeof path) return 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool read = fd >= 0 && pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header;
     if (fd >= 0) close(fd);
-    return read && header.magic == COT_PAGE_MAGIC ? header.engine : 0;
+    if (!read || header.magic != COT_PAGE_MAGIC) return 0;
+    *formats = (struct engine_formats){header.version, cot_ledger_version(&header)};
+    return header.engine;
 }
 
-/* Racing threads each load it, and one of them wins. */
-static bool load_first(void) {
-    char folder[PATH_MAX] = "", why[PATH_MAX + 256] = "this library cannot tell where it lies";
-    struct entry_engine *engine = NULL;
-    services.thread = entry_thread_offset();
-    bool placed = shim_own_folder(folder, sizeof folder);
-    uint32_t named = placed ? named_by_page(folder) : 0, number = named ? named : COT_ENGINE_NUMBER;
-    if (placed) engine = load(folder, number, why, sizeof why);
-    uint32_t refused = placed && !engine && number != COT_ENGINE_NUMBER ? number : 0;
-    if (refused) {
-        say("cotenant: engine %u cannot work here, so this process begins with engine %u: %s\n", refused,
+static struct first *load_some(char *why, size_t size) {
+    char folder[PATH_MAX] = "";
+    struct engine_formats formats;
+    struct first *mine = calloc(1, sizeof *mine);
+    if (!mine || !shim_own_folder(folder, sizeof folder)) {
+        snprintf(why, size, mine ? "this library cannot tell where it lies" : "no memory");
+        free(mine);
+        return NULL;
+    }
+    mine->named = named_by_page(folder, &formats);
+    mine->number = mine->named ? mine->named : COT_ENGINE_NUMBER;
+    /* Our own comes last, so it may begin with what it does not know, and says itself what that is. */
+    if (mine->number == COT_ENGINE_NUMBER) formats = (struct engine_formats){0};
+    if (load(&mine->engine, folder, mine->number, &formats, why, size)) return mine;
+    if (mine->number != COT_ENGINE_NUMBER) {
+        say("cotenant: engine %u cannot work here, so this process begins with engine %u: %s\n", mine->number,
             COT_ENGINE_NUMBER, why);
-        engine = load(folder, COT_ENGINE_NUMBER, why, sizeof why);
+        mine->refused = mine->number;
+        mine->number = COT_ENGINE_NUMBER;
+        formats = (struct engine_formats){0};
+        if (load(&mine->engine, folder, mine->number, &formats, why, size)) return mine;
     }
-    if (!engine) {
-        if (!atomic_exchange(&closed, true))
-            say("cotenant: no engine can work here, so the GPU stays closed: %s\n", why);
-        return false;
+    free(mine);
+    return NULL;
+}
+
+static bool load_first(void) {
+    char why[PATH_MAX + 256];
+    __atomic_store_n(&services.thread, entry_thread_offset(), __ATOMIC_RELAXED);
+    struct first *none = NULL, *mine = load_some(why, sizeof why);
+    if (mine && !atomic_compare_exchange_strong(&first, &none, mine)) {
+        let_go(&mine->engine);
+        free(mine);
     }
-    atomic_store(&asked, named);
-    atomic_store(&considered, named);
-    atomic_store(&kept.state.engine, engine->itself->number);
-    atomic_store(&kept.state.engine_refused, refused);
+    if (atomic_load(&first)) return true;
+    if (!atomic_exchange(&closed, true)) say("cotenant: no engine can work here, so the GPU stays closed: %s\n", why);
+    return false;
+}
+
+/* All that must be known before a call goes in. Each thread that finds no engine working does it, so none waits for the
+ * one that has loaded it, and it takes effect once: none of these words is ever again what it was before. */
+static void begin(struct first *it) {
+    uint64_t unset = 0, words = (uint64_t)it->refused << 32 | it->number;
+    uint32_t nothing = NOTHING;
     const struct entry_engine *none = NULL;
-    if (!atomic_compare_exchange_strong(&entry_working.engine, &none, engine)) let_go(engine);
-    return true;
+    atomic_compare_exchange_strong(&kept.state.engine_words, &unset, words);
+    atomic_compare_exchange_strong(&considered, &nothing, it->named);
+    atomic_compare_exchange_strong(&entry_working.engine, &none, &it->engine);
 }
 
 /* ---- replacing ---- */
@@ -185,20 +216,37 @@ static bool all_pass_a_barrier(void) {
     return syscall(SYS_membarrier, REGISTER_EXPEDITED, 0) == 0 && syscall(SYS_membarrier, EXPEDITED, 0) == 0;
 }
 
+static struct entry_engine *engine_at(unsigned i) {
+    return i == 0 ? &atomic_load(&first)->engine : &later[i - 1];
+}
+
 static struct entry_engine *loaded(uint32_t number) {
-    for (int i = 0; i < MOST_ENGINES; i++) {
-        if (engines[i].aside_at && engines[i].itself->number == number) return &engines[i];
+    for (unsigned i = 0; i < MOST_ENGINES; i++) {
+        if (engine_at(i)->aside_at && engine_at(i)->itself->number == number) return engine_at(i);
     }
     return NULL;
 }
 
+static struct entry_engine *load_next(uint32_t number, char *why, size_t size) {
+    char folder[PATH_MAX];
+    struct entry_engine *next = NULL;
+    const struct engine_formats formats = {atomic_load(&kept.state.page_version),
+                                           atomic_load(&kept.state.ledger_version)};
+    for (unsigned i = 0; i < MOST_ENGINES && !next; i++) {
+        if (!engine_at(i)->itself) next = engine_at(i);
+    }
+    if (!next) snprintf(why, size, "%d older ones are still in use", MOST_ENGINES - 1);
+    else if (!shim_own_folder(folder, sizeof folder)) snprintf(why, size, "this library cannot tell where it lies");
+    else if (load(next, folder, number, &formats, why, size)) return next;
+    return NULL;
+}
+
 static void replace(uint32_t named) {
-    char folder[PATH_MAX], why[PATH_MAX + 256] = "this library cannot tell where it lies";
+    char why[PATH_MAX + 256];
     struct entry_engine *old = (struct entry_engine *)atomic_load(&entry_working.engine), *next = old;
     uint32_t number = named ? named : COT_ENGINE_NUMBER;
     atomic_store(&considered, named);
-    if (old->itself->number != number && !(next = loaded(number)) && shim_own_folder(folder, sizeof folder))
-        next = load(folder, number, why, sizeof why);
+    if (old->itself->number != number && !(next = loaded(number))) next = load_next(number, why, sizeof why);
     atomic_store(&kept.state.engine_refused, next ? 0 : number);
     if (!next) {
         say("cotenant: engine %u cannot work here, so engine %u goes on: %s\n", number, old->itself->number, why);
@@ -223,33 +271,45 @@ static uint64_t now_ns(void) {
 /* Unloads what nobody is in any more. True: some are left to look at again. */
 static bool let_old_ones_go(void) {
     bool left = false;
-    for (int i = 0; i < MOST_ENGINES; i++) {
-        uint32_t aside_at = engines[i].aside_at;
+    for (unsigned i = 0; i < MOST_ENGINES; i++) {
+        uint32_t aside_at = engine_at(i)->aside_at;
         if (aside_at == 0 || aside_at == FOR_GOOD) continue;
-        if (entry_all_out_since(aside_at, switches)) let_go(&engines[i]);
+        if (entry_all_out_since(aside_at, switches)) let_go(engine_at(i));
         else left = true;
     }
     return left;
+}
+
+static bool is_attached(void) {
+    return atomic_load(&kept.state.at.attached) && *kept.state.at.alive;
+}
+
+static bool start_attending(void) {
+    int self = (int)syscall(SYS_getpid), who = 0;
+    while (!atomic_compare_exchange_strong(&attending, &who, self)) {
+        if (who == self) return false;
+    }
+    return true;
 }
 
 bool entry_attend(uint64_t *answer) {
     int error = errno;
     if (!atomic_load(&entry_working.engine)) {
         *answer = has_driver() ? ABI_ERROR_NOT_PERMITTED : (uint64_t)shim_missing();
-        if (!has_driver() || atomic_load(&closed) || !load_first()) return false;
+        if (!atomic_load(&first) && (!has_driver() || atomic_load(&closed) || !load_first())) return false;
+        begin(atomic_load(&first));
     }
-    if (now_ns() >= atomic_load_explicit(&next_look_ns, memory_order_relaxed) || asked != considered) {
-        if (!atomic_exchange(&attending, true)) {
-            atomic_store(&entry_working.attention, false);
-            uint32_t named = atomic_load(&asked);
-            if (named != atomic_load(&considered)) replace(named);
-            if (let_old_ones_go()) {
-                atomic_store(&next_look_ns, now_ns() + pause_ns);
-                pause_ns = pause_ns < LAST_LOOK_NS ? pause_ns * 2 : LAST_LOOK_NS;
-                atomic_store(&entry_working.attention, true);
-            }
-            atomic_store(&attending, false);
+    if ((now_ns() >= atomic_load_explicit(&next_look_ns, memory_order_relaxed) || asked != considered) &&
+        start_attending()) {
+        atomic_store(&entry_working.attention, false);
+        uint32_t named = atomic_load(&asked);
+        if (named != NOTHING && named != atomic_load(&considered) && is_attached()) replace(named);
+        if (let_old_ones_go()) {
+            atomic_store(&next_look_ns, now_ns() + pause_ns);
+            pause_ns = pause_ns < LAST_LOOK_NS ? pause_ns * 2 : LAST_LOOK_NS;
+            atomic_store(&entry_working.attention, true);
         }
+        atomic_store(&attending, 0);
     }
     errno = error;
     return true;

@@ -62,9 +62,8 @@ typedef uint64_t entry_function(uint64_t a, uint64_t b, uint64_t c, uint64_t d, 
 
 /* One engine that is loaded. */
 struct entry_engine {
-    _Atomic bool taken;
-    uint32_t aside_at; /* the switch that has put it aside; 0 = it works */
-    const struct cot_engine *itself;
+    uint32_t aside_at;               /* the switch that has put it aside; 0 = it works */
+    const struct cot_engine *itself; /* NULL: none is loaded here */
     void *handle;
     entry_function *serve[ENTRY_SERVED];
 };

@@ -198,8 +198,13 @@ struct cot_lives {
 
 struct cot_state {
     /* The entry's words, which engines only read. */
-    uint32_t layout, bytes;                  /* of the room */
-    _Atomic uint32_t engine, engine_refused; /* the number that works; the last one that could not (0: none) */
+    uint32_t layout, bytes; /* of the room */
+    union {
+        struct {
+            _Atomic uint32_t engine, engine_refused; /* the number that works; the last one that could not (0: none) */
+        };
+        _Atomic uint64_t engine_words; /* both */
+    };
     /* Versions of what is mapped, by whoever mapped it; 0: nothing yet. */
     _Atomic uint32_t page_version, ledger_version;
     uint64_t reserved[5];

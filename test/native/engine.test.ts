@@ -2,28 +2,31 @@
 // start; and pages and ledgers of another build than its own.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, mkdirSync, readFileSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import { engineName, enginesIn } from '../../src/agent/engines.ts';
+import { engineName } from '../../src/agent/engines.ts';
 import {
   BEYOND,
-  mappedEngines,
+  compareWithBooks,
   NEXT,
   OTHER_ENGINES,
   OTHER_LAYOUT,
-  readLedger,
+  OWN,
+  offer,
+  refuses,
+  runs,
   SAME_AGAIN,
+  slotOf,
   writeHeader,
 } from '../support/engines.ts';
-import { type GrantFiles, MIB, makeGrant, mountOver } from '../support/grant.ts';
+import { MIB, makeGrant, mountOver } from '../support/grant.ts';
 import { BUILD, environment, eventually, type SimulatedNode, startNode } from '../support/node.ts';
 
 const NOT_PERMITTED = 800;
 const PROCESSES = 8;
 const ROUNDS = Math.ceil(24 * Number(process.env.COTENANT_STORM_SHARE ?? 1));
-const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 
 type Count = { readonly calls: number; readonly failed: number; readonly lastError: number };
 type Load = {
@@ -66,35 +69,6 @@ async function readyLoad(...args: Parameters<typeof startLoad>): Promise<Load> {
   const line = await load.line();
   if (line !== 'ready') throw new Error(`the load says ${line}; ${load.said()}`);
   return load;
-}
-
-/** Puts engines of other builds beside the one that the grant has. */
-function offer(grant: GrantFiles, ...numbers: readonly number[]): void {
-  for (const number of numbers) {
-    symlinkSync(join(OTHER_ENGINES, engineName(number)), join(grant.folder, engineName(number)));
-  }
-}
-
-const slotOf = (grant: GrantFiles, { pid }: Load) => readLedger(grant).slots.find((slot) => slot.pid === pid);
-
-const runs = (grant: GrantFiles, load: Load, number: number) =>
-  eventually(() => {
-    const mapped = mappedEngines(load.pid);
-    return mapped.length === 1 && mapped[0] === number && slotOf(grant, load)?.engine === number ? true : undefined;
-  }, `process ${load.pid} runs engine ${number} and no other`);
-
-const refuses = (grant: GrantFiles, load: Load, number: number) =>
-  eventually(() => (slotOf(grant, load)?.engineRefused === number ? true : undefined), `engine ${number} is refused`);
-
-/** Each process holds in the driver's books what its slot says, code left out, which nobody charges. */
-function compareWithBooks(t: ExecutionContext, node: SimulatedNode, grant: GrantFiles, loads: readonly Load[]): void {
-  const books = node.books();
-  for (const load of loads) {
-    const own = books.clients.find(({ pid }) => pid === load.pid)?.cards[0];
-    const row = slotOf(grant, load)?.cards[0];
-    t.is(row?.heldBytes, (own?.bytes ?? Number.NaN) - (own?.code ?? 0), `process ${load.pid}`);
-    t.is(row?.pendingBytes, 0);
-  }
 }
 
 test(`${PROCESSES} processes at full rate change their engine ${ROUNDS} times: no call fails, the account is exact, the old one is gone`, async (t) => {

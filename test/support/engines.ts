@@ -1,10 +1,11 @@
 // Engines of the interposer in a test: which one a page names, which ones processes run and have mapped.
-import { closeSync, openSync, readFileSync, readSync, writeSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, readSync, symlinkSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
-import { engineNumber } from '../../src/agent/engines.ts';
+import type { ExecutionContext } from 'ava';
+import { engineName, engineNumber, enginesIn } from '../../src/agent/engines.ts';
 import { type LedgerReading, loadNative } from '../../src/agent/native.ts';
 import type { GrantFiles } from './grant.ts';
-import { BUILD } from './node.ts';
+import { BUILD, eventually, type SimulatedNode } from './node.ts';
 
 /** Engines of other builds, by what they differ in; native/Makefile makes them. */
 export const OTHER_ENGINES = join(BUILD, 'tests/engines');
@@ -15,6 +16,10 @@ export const NEXT = 3;
 export const BEYOND = 4;
 /** Works on states of another layout. */
 export const OTHER_LAYOUT = 5;
+/** The one of the build. */
+export const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
+
+type Process = { readonly pid: number };
 
 /** struct cot_page_header of native/format/page.h. */
 const AT = { version: 8, generation: 32, engine: 48, ledgerVersion: 52 };
@@ -50,5 +55,44 @@ export function readLedger(grant: GrantFiles, slots = 64): LedgerReading {
     return loadNative().readLedger(fd, slots, 1);
   } finally {
     closeSync(fd);
+  }
+}
+
+/** Puts engines of other builds beside the one that the grant has. */
+export function offer(grant: GrantFiles, ...numbers: readonly number[]): void {
+  for (const number of numbers) {
+    symlinkSync(join(OTHER_ENGINES, engineName(number)), join(grant.folder, engineName(number)));
+  }
+}
+
+export const slotOf = (grant: GrantFiles, { pid }: Process) =>
+  readLedger(grant).slots.find((slot) => slot.pid === pid && slot.stamp !== 0n);
+
+/** Waits until the process runs that engine and has no other one. */
+export const runs = (grant: GrantFiles, { pid }: Process, number: number) =>
+  eventually(() => {
+    const mapped = mappedEngines(pid);
+    return mapped.length === 1 && mapped[0] === number && slotOf(grant, { pid })?.engine === number ? true : undefined;
+  }, `process ${pid} runs engine ${number} and no other`);
+
+export const refuses = (grant: GrantFiles, process: Process, number: number) =>
+  eventually(
+    () => (slotOf(grant, process)?.engineRefused === number ? true : undefined),
+    `engine ${number} is refused`,
+  );
+
+/** Each process holds in the driver's books what its slot says, code left out, which nobody charges. */
+export function compareWithBooks(
+  t: ExecutionContext,
+  node: SimulatedNode,
+  grant: GrantFiles,
+  processes: readonly Process[],
+): void {
+  const books = node.books();
+  for (const { pid } of processes) {
+    const own = books.clients.find((client) => client.pid === pid)?.cards[0];
+    const row = slotOf(grant, { pid })?.cards[0];
+    t.is(row?.heldBytes, (own?.bytes ?? Number.NaN) - (own?.code ?? 0), `process ${pid}`);
+    t.is(row?.pendingBytes, 0);
   }
 }

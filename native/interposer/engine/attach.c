@@ -310,10 +310,18 @@ uint32_t cot_card_of(abi_device device) {
     return device >= 0 && device < cot->at.device_count ? cot->at.card_of[device] : COT_NO_CARD;
 }
 
+/* Another thread may have read and told a later one meanwhile, which must not be forgotten for an earlier one. */
+static void tell_wanted_engine(void) {
+    const uint32_t *wanted = &cot->at.page->header.engine;
+    uint32_t told;
+    do cot_services->wanted(told = __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
+    while (told != __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
+}
+
 /* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
 void cot_read_card(uint32_t card, uint64_t generation) {
     struct cot_page_card entry;
-    cot_services->wanted(__atomic_load_n(&cot->at.page->header.engine, __ATOMIC_RELAXED));
+    tell_wanted_engine();
     for (int tries = 0;; tries++) {
         const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->cards[card];
         uint64_t *to = (uint64_t *)&entry;
