@@ -57,21 +57,34 @@ struct cot_shard {
 };
 #define COT_SHARDS 64u
 
-enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL };
+enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL, COT_PIECE };
 struct cot_block {
     uint64_t key; /* pointer or handle */
     uint64_t bytes;
     uint32_t card;
     uint32_t kind;
     void *context;
-    uint64_t root;       /* another handle of the same memory, held for as long as this block is there; 0 */
-    uint32_t references; /* COT_VMM: handles and mappings */
+    uint64_t root;       /* memory by handle, held for as long as this block is there; 0 */
+    uint32_t references; /* COT_VMM: of memory: handles, mappings and imports */
 };
 struct cot_shared_page {
     uint64_t key; /* page number + 2, so that no key looks free */
     uint16_t card;
     bool small;     /* holds requests of the size that the driver packs together */
     uint32_t users; /* allocations that lie in it in part */
+};
+
+/* The one request of this process that goes where memory is held already, for the grant is full (linear.c). */
+struct cot_gap {
+    struct cot_lock lock;
+    _Atomic uint32_t card; /* plus one; 0: there is none */
+    uint64_t pot;          /* announced: what others had to spare meanwhile */
+};
+
+/* Launches under way of graphs whose memory is there: what the driver takes from it meanwhile they may take again. */
+struct cot_launches {
+    _Atomic uint32_t under_way, skipped;   /* skipped: what went was left charged for their sake */
+    _Atomic uint64_t ended[COT_MAX_CARDS]; /* the most that graphs which have ended left reserved */
 };
 
 /* ---- contexts.c ---- */
@@ -81,6 +94,7 @@ struct cot_shared_page {
 struct cot_limit {
     uint64_t base, charged;
     uint32_t version; /* grows with each change; 0 = never looked at */
+    uint32_t setters; /* calls under way that set it: the charge is the most that any of them may take */
 };
 #define COT_MOST_CONTEXTS 1024
 struct cot_known_context {
@@ -89,7 +103,10 @@ struct cot_known_context {
     uint32_t card;
     uint64_t charged; /* limits included */
     bool primary;
-    void *green; /* the green context that this one is a view of, which pays */
+    bool unsure;    /* primary: it may have ended; the last of its users finds out */
+    uint16_t users; /* primary: calls under way that retain, release or need it: it stays charged */
+    uint32_t turns; /* grows as these end */
+    void *green;    /* the green context that this one is a view of, which pays */
     struct cot_limit limits[COT_LIMITS];
 };
 struct cot_contexts {
@@ -104,6 +121,7 @@ struct cot_contexts {
 struct cot_known_pool {
     abi_pool handle;
     uint32_t card;
+    uint32_t pieces; /* allocations of it that are there */
     uint64_t charged;
 };
 struct cot_pools {
@@ -141,7 +159,7 @@ struct cot_graphs {
 struct cot_mapping {
     abi_devptr at;
     uint64_t bytes;
-    abi_vmm_handle handle;
+    uint64_t memory;
 };
 struct cot_mappings {
     pthread_mutex_t lock;
@@ -152,8 +170,9 @@ struct cot_mappings {
 #define COT_MARKS 64u
 struct cot_marks { /* of files by which this process has exported memory */
     pthread_mutex_t lock;
-    abi_vmm_handle handle[COT_MARKS];
+    uint64_t memory[COT_MARKS];
     _Atomic uint32_t next;
+    _Atomic uint32_t memories; /* that there ever were */
 };
 
 /* A part of an array: a box of elements of one level and layer, or a run of bytes of a mip tail. */
@@ -164,7 +183,7 @@ struct cot_box {
 };
 struct cot_tile {
     void *array, *context;
-    abi_vmm_handle handle;
+    uint64_t memory;
     struct cot_box box; /* mapped throughout */
     bool leaving;       /* its array is being destroyed */
 };
@@ -221,6 +240,8 @@ struct cot_state {
     struct cot_checkpoint checkpoint;
     struct cot_lives lives;
     struct cot_marks marks;
+    struct cot_gap gap;
+    struct cot_launches launches;
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
 
@@ -256,9 +277,11 @@ COT_PLACE(tiles, 289112)
 COT_PLACE(checkpoint, 289176)
 COT_PLACE(lives, 289696)
 COT_PLACE(marks, 289728)
+COT_PLACE(gap, 290288)
+COT_PLACE(launches, 290304)
 #undef COT_PLACE
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 290288 && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 290312 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
 #endif

@@ -1,8 +1,10 @@
 // Random programs in one grant of two cards, and their account against the node's own books (test/native/books). A
 // program is a seed and a number of steps; one that fails is shrunk to the steps that it takes.
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdtempSync } from 'node:fs';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import { MIB, makeGrant } from './grant.ts';
 import { BUILD, environment, startNode, temporaryFolder } from './node.ts';
@@ -29,11 +31,15 @@ export type BooksProgram = {
 
 const SHRINK_MS = 40_000;
 
+/** The share of the steps that a test does: more in long runs, fewer where a sanitizer slows every one. */
+export const BOOKS_SHARE =
+  Number(process.env.COTENANT_BOOKS_SHARE ?? 1) * (process.env.COTENANT_SANITIZER_PRELOAD ? 0.1 : 1);
+
 /** Runs a program; one that goes wrong fails the test with what is needed to see it again. */
 export async function runBooks(t: ExecutionContext, program: BooksProgram): Promise<BooksResult> {
   const node = await startNode(t, '--card', 't4,context=8Mi', '--card', 'l4,context=10Mi,granule=4Mi');
   const scratch = temporaryFolder(t);
-  const run = (steps: number, ...words: string[]) => {
+  const run = async (steps: number, ...words: string[]) => {
     const grant = makeGrant(t, node, [
       { card: 0, memoryBytes: 160 * MIB },
       { card: 1, memoryBytes: 120 * MIB },
@@ -43,37 +49,38 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
     const place = [node.folder, grant.folder, mkdtempSync(join(scratch, 'run-'))];
     const burst = program.burst ? ['--burst', String(program.burst.steps), String(program.burst.lanes)] : [];
     const args = [...place, String(program.seed), String(steps), ...burst, ...words];
-    const { stdout, stderr, status } = spawnSync(join(BUILD, 'tests/books'), args, {
-      encoding: 'utf8',
-      env,
-      maxBuffer: 1 << 28,
-    });
+    const child = spawn(join(BUILD, 'tests/books'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
+    const [stdout, stderr, [status]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
     if (status !== 0 && status !== 1) throw new Error(`books ended with ${status}: ${stdout}${stderr}`);
     return { result: JSON.parse(stdout) as BooksResult, said: stderr };
   };
-  const { result } = run(program.steps);
+  const { result } = await run(program.steps);
   t.log(`seed ${program.seed}:`, result);
   if (result.wrong === null) return result;
   if (program.burst) throw new Error(`seed ${program.seed}: ${result.wrong}`);
 
   const at = result.at ?? program.steps - 1;
   const only = (steps: readonly number[], ...words: string[]) => run(at + 1, '--only', steps.join(','), ...words);
-  const kept = shrink(
+  const kept = await shrink(
     Array.from({ length: at + 1 }, (_, step) => step),
-    (steps) => only(steps).result.wrong !== null,
+    async (steps) => (await only(steps)).result.wrong !== null,
     Date.now() + SHRINK_MS,
   );
-  const { said, result: shrunk } = only(kept, '--say');
+  const { said, result: shrunk } = await only(kept, '--say');
   throw new Error(`seed ${program.seed}: ${result.wrong}\nby steps ${kept}: ${shrunk.wrong}\n${said}`);
 }
 
 /** Leaves out whatever can be left out, in ever smaller pieces, as long as it still fails. */
-function shrink(all: readonly number[], fails: (steps: readonly number[]) => boolean, until: number): number[] {
+async function shrink(
+  all: readonly number[],
+  fails: (steps: readonly number[]) => Promise<boolean>,
+  until: number,
+): Promise<number[]> {
   let kept = [...all];
   for (let piece = Math.ceil(kept.length / 2); piece >= 1 && Date.now() < until; piece = Math.floor(piece / 2)) {
     for (let end = kept.length; end > 0 && Date.now() < until; end -= piece) {
       const rest = [...kept.slice(0, Math.max(0, end - piece)), ...kept.slice(end)];
-      if (rest.length > 0 && fails(rest)) kept = rest;
+      if (rest.length > 0 && (await fails(rest))) kept = rest;
     }
   }
   return kept;

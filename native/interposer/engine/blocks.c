@@ -7,162 +7,110 @@
 
 #include "cot.h"
 
-#define LEAST_CAPACITY ROW
+#define LEAST_CAPACITY 64u
 #define TOMBSTONE 1ull
 
-static inline bool try_lock(struct cot_lock *lock) {
-    return __builtin_expect(!atomic_exchange_explicit(&lock->word, 1, memory_order_acquire), 1);
-}
 static void lock(struct cot_lock *lock) {
-    for (unsigned tries = 0; !try_lock(lock); tries++) {
+    for (unsigned tries = 0; atomic_exchange_explicit(&lock->word, 1, memory_order_acquire); tries++) {
         if (tries > 64) sched_yield();
     }
 }
-static inline void unlock(struct cot_lock *lock) {
+static void unlock(struct cot_lock *lock) {
     atomic_store_explicit(&lock->word, 0, memory_order_release);
 }
 
-static inline uint64_t mix(uint64_t key) {
+static uint64_t mix(uint64_t key) {
     key ^= key >> 33;
     key *= 0xff51afd7ed558ccdull;
     return key ^ key >> 29;
 }
 
-#define ROW 64u /* places in a row; divides every capacity */
-
-/* Of a block: the low 6 bits choose the shard, those from the 8th on the place in it. Addresses of device memory that
- * follow one another lie in one row, so that a table too large for the processor's caches costs few of them a miss. */
-static inline uint64_t hash_block(uint64_t key) {
-    return __builtin_expect(key % 512 == 0, 1) ? mix(key >> 15) ^ (key >> 1 & (ROW - 1) << 8) : mix(key);
+/* Of a block: the low 8 bits choose the shard, the others the place in it. Addresses of device memory that follow one
+ * another lie side by side, so that a table too large for the processor's caches costs one of them in eight a miss. */
+static uint64_t hash_block(uint64_t key) {
+    if (key % 512) return mix(key);
+    uint64_t hash = mix(key >> 12);
+    return (hash & ~0x7ffull) | (hash & 0xff) | (key >> 9 & 7) << 8;
 }
 
-/* ---- one shard: open addressing, inlined where the size of an entry is known. Every entry begins with its key, 0 =
- * free. The keys stand once more behind all entries, TOMBSTONE among them, for a search reads many of them. A place
- * that is taken leads to the one in the next row, and from the last row to the next one in the first ---- */
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE uint64_t *keys_of(const struct cot_shard *shard, size_t size) {
-    return (uint64_t *)(shard->entries + shard->capacity * size);
-}
-INLINE uint64_t *entry_at(const struct cot_shard *shard, size_t size, uint32_t i) {
-    return (uint64_t *)(shard->entries + i * size);
-}
-INLINE uint32_t first_place(const struct cot_shard *shard, uint64_t hash) {
-    return (uint32_t)(hash >> 8) & (shard->capacity - 1);
-}
-
-INLINE uint32_t place_after(const struct cot_shard *shard, uint32_t i) {
-    return __builtin_expect(i + ROW < shard->capacity, 1) ? i + ROW : (i + 1) % ROW;
-}
-INLINE uint32_t place_before(const struct cot_shard *shard, uint32_t i) {
-    return __builtin_expect(i >= ROW, 1) ? i - ROW : shard->capacity - ROW + (i - 1) % ROW;
-}
-
-INLINE void *probe(const struct cot_shard *shard, size_t size, uint64_t key, uint64_t hash) {
+/* ---- one shard: open addressing; every entry begins with its key, 0 = never used ---- */
+static void *probe(const struct cot_shard *shard, size_t size, uint64_t key, uint64_t hash) {
     if (shard->capacity == 0) return NULL;
-    const uint64_t *keys = keys_of(shard, size);
-    for (uint32_t i = first_place(shard, hash);; i = place_after(shard, i)) {
-        if (keys[i] == key) return entry_at(shard, size, i);
-        if (keys[i] == 0) return NULL;
+    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
+        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
+        if (*entry == key) return entry;
+        if (*entry == 0) return NULL;
     }
 }
 
-INLINE void place(struct cot_shard *shard, size_t size, uint64_t hash, const void *entry) {
-    uint64_t *keys = keys_of(shard, size);
-    uint32_t i = first_place(shard, hash);
-    while (keys[i] > TOMBSTONE) i = place_after(shard, i);
-    shard->filled += keys[i] == 0;
-    keys[i] = *(const uint64_t *)entry;
-    memcpy(entry_at(shard, size, i), entry, size);
+/* A block: of one key there may be several, each reference to a handle one, or of several kinds. */
+static struct cot_block *probe_kind(const struct cot_shard *shard, uint64_t key, uint64_t hash, uint32_t kind) {
+    if (shard->capacity == 0) return NULL;
+    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
+        struct cot_block *entry = (struct cot_block *)shard->entries + i;
+        if (entry->key == key && entry->kind == kind) return entry;
+        if (entry->key == 0) return NULL;
+    }
 }
 
-/* No search goes on past a place that a free one follows, so it is freed itself, with the tombstones before it:
+static void *place(struct cot_shard *shard, size_t size, uint64_t hash) {
+    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
+        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
+        if (*entry <= TOMBSTONE) {
+            if (*entry == 0) shard->filled++;
+            return entry;
+        }
+    }
+}
+
+/* No search goes on past an entry that a free one follows, so it is freed itself, with the tombstones before it:
  * addresses that are new each time then leave nothing to clean up. */
-INLINE void erase(struct cot_shard *shard, size_t size, void *entry) {
-    uint64_t *keys = keys_of(shard, size);
-    uint32_t i = (uint32_t)((size_t)((char *)entry - shard->entries) / size);
-    *(uint64_t *)entry = 0;
-    keys[i] = TOMBSTONE;
-    if (keys[place_after(shard, i)] != 0) return;
-    for (; keys[i] == TOMBSTONE; i = place_before(shard, i)) {
-        keys[i] = 0;
+static void erase(struct cot_shard *shard, size_t size, void *erased) {
+    uint32_t mask = shard->capacity - 1, i = (uint32_t)(((char *)erased - shard->entries) / size);
+    *(uint64_t *)erased = TOMBSTONE;
+    if (*(uint64_t *)(shard->entries + ((i + 1) & mask) * size) != 0) return;
+    for (uint64_t *entry = erased; *entry == TOMBSTONE; entry = (uint64_t *)(shard->entries + i * size)) {
+        *entry = 0;
         shard->filled--;
+        i = (i - 1) & mask;
     }
 }
 
-static __attribute__((noinline)) bool grow(struct cot_shard *shard, size_t size, uint64_t (*hash)(uint64_t)) {
+static bool make_room(struct cot_shard *shard, size_t size, uint64_t (*hash)(uint64_t)) {
+    if (shard->capacity && shard->filled < shard->capacity / 4 * 3) return true;
     uint32_t live = 0;
-    for (uint32_t i = 0; i < shard->capacity; i++) live += *entry_at(shard, size, i) != 0;
+    for (uint32_t i = 0; i < shard->capacity; i++) live += *(uint64_t *)(shard->entries + i * size) > TOMBSTONE;
     uint32_t capacity = LEAST_CAPACITY;
     while (capacity < live * 2) capacity *= 2;
-    char *entries =
-        mmap(NULL, capacity * (size + sizeof(uint64_t)), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *entries = mmap(NULL, capacity * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (entries == MAP_FAILED) return false;
     struct cot_shard grown = {.capacity = capacity, .entries = entries};
     for (uint32_t i = 0; i < shard->capacity; i++) {
-        const uint64_t *entry = entry_at(shard, size, i);
-        if (*entry != 0) place(&grown, size, hash(*entry), entry);
+        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
+        if (*entry > TOMBSTONE) memcpy(place(&grown, size, hash(*entry)), entry, size);
     }
-    if (shard->entries) munmap(shard->entries, shard->capacity * (size + sizeof(uint64_t)));
+    if (shard->entries) munmap(shard->entries, shard->capacity * size);
     shard->capacity = grown.capacity;
     shard->filled = grown.filled;
     shard->entries = grown.entries;
     return true;
 }
 
-INLINE bool has_room(const struct cot_shard *shard) {
-    return __builtin_expect(shard->filled < shard->capacity / 4 * 3, 1);
-}
-
 /* ---- blocks ---- */
-
-static __attribute__((noinline)) bool add_slow(const struct cot_block *block) {
-    uint64_t hash = hash_block(block->key);
-    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    lock(&shard->lock);
-    bool room = has_room(shard) || grow(shard, sizeof *block, hash_block);
-    if (room) place(shard, sizeof *block, hash, block);
-    unlock(&shard->lock);
-    return room;
-}
 
 bool cot_blocks_add(const struct cot_block *block) {
     uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    if (!try_lock(&shard->lock)) return add_slow(block);
-    if (!has_room(shard)) {
-        unlock(&shard->lock);
-        return add_slow(block);
-    }
-    place(shard, sizeof *block, hash, block);
-    unlock(&shard->lock);
-    return true;
-}
-
-INLINE bool take_locked(struct cot_shard *shard, uint64_t hash, uint64_t key, uint32_t kind, struct cot_block *block) {
-    struct cot_block *entry = probe(shard, sizeof *entry, key, hash);
-    bool found = entry && entry->kind == kind;
-    if (found) {
-        *block = *entry;
-        erase(shard, sizeof *entry, entry);
-    }
-    unlock(&shard->lock);
-    return found;
-}
-
-static __attribute__((noinline)) bool take_slow(uint64_t key, uint32_t kind, struct cot_block *block) {
-    uint64_t hash = hash_block(key);
-    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     lock(&shard->lock);
-    return take_locked(shard, hash, key, kind, block);
+    bool room = make_room(shard, sizeof *block, hash_block);
+    if (room) memcpy(place(shard, sizeof *block, hash), block, sizeof *block);
+    unlock(&shard->lock);
+    return room;
 }
 
 bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
-    uint64_t hash = hash_block(key);
-    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    if (key <= TOMBSTONE) return false;
-    if (!try_lock(&shard->lock)) return take_slow(key, kind, block);
-    return take_locked(shard, hash, key, kind, block);
+    uint32_t left;
+    return cot_blocks_refer(key, kind, -1, block, &left) && left == 0;
 }
 
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
@@ -170,8 +118,8 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     if (key <= TOMBSTONE) return false;
     lock(&shard->lock);
-    struct cot_block *entry = probe(shard, sizeof *entry, key, hash);
-    bool found = entry && entry->kind == kind && (change > 0 || entry->references > 0);
+    struct cot_block *entry = probe_kind(shard, key, hash, kind);
+    bool found = entry && (change > 0 || entry->references > 0);
     if (found) {
         entry->references += (uint32_t)change;
         *block = *entry;
@@ -180,6 +128,19 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
     }
     unlock(&shard->lock);
     return found;
+}
+
+void cot_blocks_drop_pool(uint32_t pool) {
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
+        struct cot_shard *shard = &cot->blocks[i];
+        lock(&shard->lock);
+        for (uint32_t k = 0; k < shard->capacity; k++) {
+            struct cot_block *entry = (struct cot_block *)shard->entries + k;
+            if (entry->key > TOMBSTONE && entry->kind == COT_PIECE && entry->bytes == pool)
+                erase(shard, sizeof *entry, entry);
+        }
+        unlock(&shard->lock);
+    }
 }
 
 void cot_blocks_drop_context(void *context) {
@@ -206,7 +167,7 @@ void cot_blocks_drop_context(void *context) {
                                  : found.bytes;
             if (found.kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(found.card)->managed, bytes, __ATOMIC_RELAXED);
             if (bytes) cot_release(found.card, bytes);
-            if (found.root) cot_handle_drop(found.root);
+            if (found.root) cot_memory_drop(found.root);
         }
     }
 }
@@ -221,9 +182,9 @@ static bool page_join(uint32_t card, uint64_t number, bool small) {
     bool fresh = page == NULL;
     if (page) {
         page->users++;
-    } else if (has_room(shard) || grow(shard, sizeof *page, mix)) {
-        struct cot_shared_page first = {.key = key, .card = (uint16_t)card, .small = small, .users = 1};
-        place(shard, sizeof first, hash, &first);
+    } else if (make_room(shard, sizeof *page, mix)) {
+        page = place(shard, sizeof *page, hash);
+        *page = (struct cot_shared_page){.key = key, .card = (uint16_t)card, .small = small, .users = 1};
     }
     unlock(&shard->lock);
     return fresh;
@@ -243,11 +204,22 @@ static bool page_part(uint64_t number) {
     return last;
 }
 
+static uint32_t page_users(uint64_t key) {
+    uint64_t hash = mix(key);
+    struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
+    lock(&shard->lock);
+    const struct cot_shared_page *page = probe(shard, sizeof *page, key, hash);
+    uint32_t users = page ? page->users : 0;
+    unlock(&shard->lock);
+    return users;
+}
+
 /* Pages that an allocation covers whole are nobody else's and need no entry; only its ragged ends are shared. */
 static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule, bool add) {
     uint64_t end = at + bytes, first = cot_granules(at, granule), last = cot_granules(end - 1, granule);
     uint64_t whole_first, whole_end, changed = 0;
     if (bytes == 0 || end < at) return 0;
+    if (((at | bytes) & (granule - 1)) == 0 && (granule & (granule - 1)) == 0) return bytes; /* as large ones lie */
     whole_first = cot_granules(at + granule - 1, granule);
     whole_end = cot_granules(end, granule);
     if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;
@@ -258,23 +230,24 @@ static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
     return changed;
 }
 
-uint64_t cot_pages_add_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
     return change(card, at, bytes, granule, true);
 }
 
-uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
     return change(card, at, bytes, granule, false);
 }
 
 #define UNIT 512u
 #define MOST_UNITS (1u << 17) /* of a page: a granule of 64 MiB */
 
-static struct cot_lock gap_lock;
-static uint64_t taken[MOST_UNITS / 64]; /* under gap_lock; too large for a stack or for thread storage */
+static uint64_t taken[MOST_UNITS / 64]; /* of the one search at a time; too large for a stack or for thread storage */
 
-/* Marks what the blocks of one page take of it; true if `units` free ones lie in a row. */
-static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
-    uint64_t count = granule / UNIT, start = number * granule, run = 0;
+/* Marks what the blocks of one page take of it; true if `units` free ones lie in a row. A page of which something is
+ * on its way (its users are more than its blocks) counts as full, for the driver may not have it back yet. */
+static bool page_has_gap(const struct cot_shared_page *page, const void *context, uint64_t granule, uint64_t units) {
+    uint64_t count = granule / UNIT, start = (page->key - 2) * granule, run = 0;
+    uint32_t blocks = 0;
     if (count > MOST_UNITS) return false;
     memset(taken, 0, sizeof taken);
     for (unsigned i = 0; i < COT_SHARDS; i++) {
@@ -287,9 +260,11 @@ static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
             uint64_t from = block->key > start ? (block->key - start) / UNIT : 0;
             uint64_t to = (block->key + block->bytes - start + UNIT - 1) / UNIT;
             for (uint64_t unit = from; unit < to && unit < count; unit++) taken[unit / 64] |= 1ull << (unit % 64);
+            if (block->context == context) blocks++;
         }
         unlock(&cot->blocks[i].lock);
     }
+    if (blocks != page->users || page_users(page->key) != blocks) return false;
     for (uint64_t unit = 0; unit < count; unit++) {
         run = taken[unit / 64] >> (unit % 64) & 1 ? 0 : run + 1;
         if (run >= units) return true;
@@ -297,25 +272,25 @@ static bool page_has_gap(uint64_t number, uint64_t granule, uint64_t units) {
     return false;
 }
 
-/* The number of a page of the card in shard `i`, from entry *k on; 0 = none left. */
-static uint64_t next_page(unsigned i, uint32_t *k, uint32_t card) {
-    uint64_t number = 0;
+/* A page of the card in shard `i`, from entry *k on; false: none left. */
+static bool next_page(unsigned i, uint32_t *k, uint32_t card, struct cot_shared_page *found) {
+    found->key = 0;
     lock(&cot->pages[i].lock);
-    while (*k < cot->pages[i].capacity && !number) {
+    while (*k < cot->pages[i].capacity && !found->key) {
         const struct cot_shared_page *page = (const struct cot_shared_page *)cot->pages[i].entries + (*k)++;
-        if (page->key > TOMBSTONE && page->card == card && page->small) number = page->key - 2;
+        if (page->key > TOMBSTONE && page->card == card && page->small) *found = *page;
     }
     unlock(&cot->pages[i].lock);
-    return number;
+    return found->key;
 }
 
-bool cot_pages_have_gap(uint32_t card, uint64_t bytes, uint64_t granule) {
-    uint64_t units = (bytes + UNIT - 1) / UNIT, number;
+bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint64_t granule) {
+    uint64_t units = (bytes + UNIT - 1) / UNIT;
+    struct cot_shared_page page;
     bool found = false;
-    lock(&gap_lock);
     for (unsigned i = 0; i < COT_SHARDS && !found; i++) {
-        for (uint32_t k = 0; !found && (number = next_page(i, &k, card));) found = page_has_gap(number, granule, units);
+        for (uint32_t k = 0; !found && next_page(i, &k, card, &page);)
+            found = page_has_gap(&page, context, granule, units);
     }
-    unlock(&gap_lock);
     return found;
 }

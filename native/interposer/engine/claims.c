@@ -20,7 +20,7 @@ abi_result cot_claim(uint64_t bytes, struct cot_claim *claim) {
 void cot_claim_end(const struct cot_claim *claim, abi_result result, const void *key, uint32_t kind) {
     if (result != ABI_SUCCESS) {
         if (claim->bytes) cot_rollback(claim->card, claim->bytes);
-        if (claim->root) cot_handle_drop(claim->root);
+        if (claim->root) cot_memory_drop(claim->root);
         return;
     }
     struct cot_block block = {.key = (uintptr_t)key,
@@ -32,12 +32,13 @@ void cot_claim_end(const struct cot_claim *claim, abi_result result, const void 
                               .references = 1};
     cot_blocks_add(&block);
     if (claim->bytes) cot_commit(claim->card, claim->bytes, claim->bytes);
+    cot_context_recheck(claim->context);
 }
 
 void cot_claim_released(abi_result result, const struct cot_block *block) {
     if (result == ABI_SUCCESS) {
         if (block->bytes) cot_release(block->card, block->bytes);
-        if (block->root) cot_handle_drop(block->root);
+        if (block->root) cot_memory_drop(block->root);
         return;
     }
     struct cot_block again = *block;

@@ -1,6 +1,7 @@
 /* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts
  * that a runtime makes behind the exported names (by the driver's own tables) are charged when they first appear. */
 #include <pthread.h>
+#include <string.h>
 
 #include "cot.h"
 
@@ -29,16 +30,22 @@ static void forget(struct cot_known_context *entry) {
     if (old.card == COT_NO_CARD) return;
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
-    bool last = true;
-    for (int i = 0; i < COT_MOST_CONTEXTS; i++)
-        last = last && !(cot->contexts.known[i].handle && cot->contexts.known[i].card == old.card);
-    if (last) {
-        cot_pools_forget(old.card);
-        cot_graphs_forget(old.card);
-    }
     if (!old.charged) return;
     __atomic_fetch_sub(&cot_own(old.card)->context, old.charged, __ATOMIC_RELAXED);
     cot_release(old.card, old.charged);
+}
+
+/* Pools and graphs lose what they have with the last context of their card; which one that is the driver knows. */
+static void after_end(uint32_t card) {
+    if (card == COT_NO_CARD) return;
+    bool last = true;
+    pthread_mutex_lock(&cot->contexts.lock);
+    for (int i = 0; i < COT_MOST_CONTEXTS; i++)
+        last = last && !(cot->contexts.known[i].handle && cot->contexts.known[i].card == card);
+    pthread_mutex_unlock(&cot->contexts.lock);
+    cot_pools_read_back();
+    if (last) cot_pools_end(card);
+    cot_graphs_read_back(card);
 }
 
 /* Whether a context is its device's primary one, which CUDA's runtime may have made behind the exported names. */
@@ -54,6 +61,32 @@ static abi_result ask_primary(void *handle, abi_device device, bool *primary) {
     }
     *primary = own == handle;
     return result;
+}
+
+static struct cot_known_context *primary_of(abi_device device) {
+    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+        if (cot->contexts.known[i].handle && cot->contexts.known[i].primary && cot->contexts.known[i].device == device)
+            return &cot->contexts.known[i];
+    }
+    return NULL;
+}
+
+/* Under the lock: a device has one primary context, so that the known one has ended and this one has its charge, but
+ * for what limits added. */
+static void succeed(struct cot_known_context *entry, void *handle) {
+    struct cot_known_context old = *entry;
+    uint64_t more = 0;
+    for (int i = 0; i < COT_LIMITS; i++) more += old.limits[i].charged;
+    memset(entry->limits, 0, sizeof entry->limits);
+    entry->handle = handle;
+    entry->charged -= more;
+    atomic_fetch_add(&cot->contexts.epoch, 1);
+    if (old.card == COT_NO_CARD) return;
+    cot_blocks_drop_context(old.handle);
+    cot_tiles_drop_context(old.handle);
+    if (!more) return;
+    __atomic_fetch_sub(&cot_own(old.card)->context, more, __ATOMIC_RELAXED);
+    cot_release(old.card, more);
 }
 
 static bool is_known(void *handle) {
@@ -73,7 +106,10 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     result = ask_primary(handle, device, &primary);
     if (result != ABI_SUCCESS) return result;
     pthread_mutex_lock(&cot->contexts.lock);
-    if (!find(handle)) {
+    struct cot_known_context *before = primary ? primary_of(device) : NULL;
+    if (before && before->handle != handle) {
+        succeed(before, handle);
+    } else if (!find(handle)) {
         struct cot_limits limits = {0};
         if (*card != COT_NO_CARD) {
             cot_limits(*card, &limits);
@@ -85,9 +121,19 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     return ABI_SUCCESS;
 }
 
-static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *card) {
+abi_result cot_current(uint32_t *card, void **context) {
+    void *handle = NULL;
+    abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), &handle);
+    if (result != ABI_SUCCESS) return result;
+    if (!handle) return ABI_ERROR_INVALID_CONTEXT;
+    *context = handle;
+    uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
     struct cot_thread *recent = cot_thread();
-    abi_result result = learn_current(handle, card);
+    if (__builtin_expect(recent->context == handle && recent->epoch == now, 1)) {
+        *card = recent->card;
+        return ABI_SUCCESS;
+    }
+    result = learn_current(handle, card);
     if (result != ABI_SUCCESS) return result;
     recent->context = handle;
     recent->card = *card;
@@ -95,15 +141,16 @@ static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t 
     return ABI_SUCCESS;
 }
 
-abi_result cot_current(uint32_t *card, void **context) {
-    abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), context);
-    if (result != ABI_SUCCESS) return result;
-    if (!*context) return ABI_ERROR_INVALID_CONTEXT;
-    const struct cot_thread *recent = cot_thread();
-    uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
-    if (__builtin_expect(recent->context != *context || recent->epoch != now, 0)) return current_slow(*context, card);
-    *card = recent->card;
-    return ABI_SUCCESS;
+/* The thread has seen it current at an epoch: if that is over, and the context with it, whoever ended it may have
+ * looked for its charges before the latest was there. */
+void cot_context_recheck(void *context) {
+    if (__builtin_expect(atomic_load(&cot->contexts.epoch) == cot_thread()->epoch, 1)) return;
+    pthread_mutex_lock(&cot->contexts.lock);
+    bool ended = find(context) == NULL && find(NULL) != NULL; /* a full table has lost sight of some that are there */
+    pthread_mutex_unlock(&cot->contexts.lock);
+    if (!ended) return;
+    cot_blocks_drop_context(context);
+    cot_tiles_drop_context(context);
 }
 
 /* Room for contexts on the card of a device: bytes reserved for each, or a refusal. */
@@ -129,9 +176,11 @@ static void settle(abi_result result, void *handle, abi_device device, uint32_t 
         return;
     }
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *known = find(handle);
-    if (known) {
-        cot_rollback(card, reserved); /* another thread retained the same one meanwhile */
+    struct cot_known_context *known = primary ? primary_of(device) : find(handle);
+    if (known) { /* another thread retained the same one meanwhile */
+        if (known->handle != handle) succeed(known, handle);
+        known->turns++;
+        cot_rollback(card, reserved);
     } else {
         cot_commit(card, reserved, reserved);
         remember(handle, device, card, reserved, primary);
@@ -139,54 +188,82 @@ static void settle(abi_result result, void *handle, abi_device device, uint32_t 
     pthread_mutex_unlock(&cot->contexts.lock);
 }
 
-/* ---- primary contexts ---- */
+/* ---- primary contexts: charged as long as any call is under way that may end it or make it anew ---- */
 
-static struct cot_known_context *primary_of(abi_device device) {
-    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
-        if (cot->contexts.known[i].handle && cot->contexts.known[i].primary && cot->contexts.known[i].device == device)
-            return &cot->contexts.known[i];
+/* False: none is known. */
+static bool use_primary(abi_device device) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = primary_of(device);
+    if (entry) entry->users++;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return entry;
+}
+
+/* A driver that does not answer is asked twice; then it is taken for there. */
+static bool is_active(abi_device device) {
+    unsigned flags;
+    int active = 1;
+    for (int tries = 0; tries < 2; tries++) {
+        if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) ==
+            ABI_SUCCESS)
+            return active;
     }
-    return NULL;
+    return true;
+}
+
+/* The end of a use: what is `now` the device's primary context (NULL: not told), and whether it may have `ended`. The
+ * last user looks whether it has, and looks again if anybody came and went meanwhile. */
+static void leave_primary(abi_device device, void *now, bool ended) {
+    bool asked = false, active = true, done = false;
+    uint32_t turns = 0, card = COT_NO_CARD;
+    while (!done) {
+        if (asked) active = is_active(device);
+        pthread_mutex_lock(&cot->contexts.lock);
+        struct cot_known_context *entry = primary_of(device);
+        if (entry && now && entry->handle != now) succeed(entry, now);
+        now = NULL;
+        if (entry && ended) entry->unsure = true;
+        done = !entry || entry->users > 1 || !entry->unsure || (asked && entry->turns == turns);
+        if (entry && done) {
+            if (entry->users > 0) entry->users--;
+            entry->turns++;
+            if (asked && entry->users == 0) entry->unsure = false;
+            if (!active && entry->users == 0) {
+                card = entry->card;
+                forget(entry);
+            }
+        } else if (entry) {
+            turns = entry->turns;
+            asked = true;
+        }
+        pthread_mutex_unlock(&cot->contexts.lock);
+    }
+    after_end(card);
 }
 
 abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
     if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-    pthread_mutex_lock(&cot->contexts.lock);
-    bool known = primary_of(device) != NULL;
-    pthread_mutex_unlock(&cot->contexts.lock);
-    if (known) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     uint32_t card;
     uint64_t reserved;
-    abi_result result = make_room(device, 1, &card, &reserved);
+    abi_result result;
+    if (use_primary(device)) {
+        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+        leave_primary(device, result == ABI_SUCCESS ? *out : NULL, false);
+        return result;
+    }
+    result = make_room(device, 1, &card, &reserved);
     if (result != ABI_SUCCESS) return result;
     result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, true);
     return result;
 }
 
-/* After a release or reset that the driver has done: is the primary context gone? Nothing will ask again, so a driver
- * that does not answer is asked twice. */
-static void check_primary(abi_device device) {
-    unsigned flags;
-    int active = 1;
-    for (int tries = 0; tries < 2; tries++) {
-        if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) ==
-            ABI_SUCCESS)
-            break;
-        active = 1;
-    }
-    if (active) return;
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = primary_of(device);
-    if (entry) forget(entry);
-    pthread_mutex_unlock(&cot->contexts.lock);
-}
-
-#define AFTER_PRIMARY(symbol)                                               \
-    abi_result cot_##symbol(abi_device device) {                            \
-        abi_result result = CALL_REAL(symbol, (abi_device), device);        \
-        if (result == ABI_SUCCESS && cot_attached()) check_primary(device); \
-        return result;                                                      \
+#define AFTER_PRIMARY(symbol)                                          \
+    abi_result cot_##symbol(abi_device device) {                       \
+        bool known = cot_attached() && use_primary(device);            \
+        abi_result result = CALL_REAL(symbol, (abi_device), device);   \
+        if (known) leave_primary(device, NULL, result == ABI_SUCCESS); \
+        return result;                                                 \
     }
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
@@ -206,16 +283,44 @@ bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_
     return entry;
 }
 
+static void change_limit(struct cot_known_context *entry, unsigned which, uint64_t more) {
+    entry->limits[which].charged += more;
+    entry->limits[which].version++;
+    entry->charged += more;
+    __atomic_fetch_add(&cot_own(entry->card)->context, more, __ATOMIC_RELAXED);
+}
+
+bool cot_context_begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = find(context);
+    bool current = entry && entry->limits[which].version == version;
+    if (current) {
+        uint32_t card = entry->card;
+        entry->limits[which].setters++;
+        change_limit(entry, which, reserved);
+        if (reserved) cot_commit(card, reserved, reserved);
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return current;
+}
+
+void cot_context_end_limit(void *context, unsigned which) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = find(context);
+    if (entry && entry->limits[which].setters > 0) {
+        entry->limits[which].setters--;
+        entry->limits[which].version++;
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+}
+
 bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = find(context);
     bool current = entry && entry->limits[which].version == version;
     if (current) {
         uint64_t before = entry->limits[which].charged;
-        entry->limits[which].charged = bytes;
-        entry->limits[which].version++;
-        entry->charged += bytes - before;
-        __atomic_fetch_add(&cot_own(entry->card)->context, bytes - before, __ATOMIC_RELAXED);
+        change_limit(entry, which, bytes - before);
         if (bytes > before) cot_charge(entry->card, bytes - before);
         if (bytes < before) cot_release(entry->card, before - bytes);
     }
@@ -249,8 +354,10 @@ CREATE(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi
 static void after_destroy(void *handle) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = handle ? find(handle) : NULL;
+    uint32_t card = entry ? entry->card : COT_NO_CARD;
     if (entry) forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
+    after_end(card);
 }
 
 #define DESTROY(symbol)                                                      \
@@ -284,11 +391,12 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
     if (!out)
         return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                          device, flags);
-    pthread_mutex_lock(&cot->contexts.lock);
-    bool known = primary_of(device) != NULL;
-    pthread_mutex_unlock(&cot->contexts.lock);
+    bool known = cot_attached() && use_primary(device);
     abi_result result = make_room(device, known ? 1 : 2, &card, &reserved);
-    if (result != ABI_SUCCESS) return result;
+    if (result != ABI_SUCCESS) {
+        if (known) leave_primary(device, NULL, false);
+        return result;
+    }
     abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
     if (!known) {
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
@@ -297,11 +405,13 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
             cot_rollback(card, reserved);
             return result;
         }
+        known = use_primary(device);
     }
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                        device, flags);
     settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false);
-    if (!known && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS) check_primary(device);
+    bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
+    if (known) leave_primary(device, NULL, released);
     return result;
 }
 
@@ -321,19 +431,26 @@ abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
 }
 
 abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
+    if (!green || !cot_attached()) return CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = find(green);
+    abi_device device = entry ? entry->device : -1;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    bool known = entry && use_primary(device);
     abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
-    if (result != ABI_SUCCESS || !cot_attached() || !green) return result;
-    abi_device device = -1;
+    if (result != ABI_SUCCESS) {
+        if (known) leave_primary(device, NULL, false);
+        return result;
+    }
     pthread_mutex_lock(&cot->contexts.lock);
     for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
         if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green) forget(&cot->contexts.known[i]);
     }
-    struct cot_known_context *entry = find(green);
-    if (entry) {
-        device = entry->device;
-        forget(entry);
-    }
+    entry = find(green);
+    uint32_t card = entry ? entry->card : COT_NO_CARD;
+    if (entry) forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
-    if (entry) check_primary(device);
+    after_end(card);
+    if (known) leave_primary(device, NULL, true);
     return result;
 }

@@ -19,9 +19,6 @@
 #include "../start_ticks.h"
 #include "../state.h"
 
-/* Nothing here is another object's, so nothing is reached by way of a table of addresses. */
-#pragma GCC visibility push(hidden)
-
 #define COT_NO_CARD UINT32_MAX
 
 /* Calls the real entry point or answers what a machine without a driver answers. */
@@ -142,8 +139,9 @@ bool cot_reserve(uint32_t card, uint64_t bytes);
 bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced);
 void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged);
 void cot_rollback(uint32_t card, uint64_t reserved);
-void cot_charge(uint32_t card, uint64_t bytes);  /* without a check: it is held already */
-void cot_release(uint32_t card, uint64_t bytes); /* the driver has taken it back */
+void cot_charge(uint32_t card, uint64_t bytes);   /* without a check: it is held already */
+void cot_release(uint32_t card, uint64_t bytes);  /* the driver has taken it back */
+void cot_announce(uint32_t card, uint64_t bytes); /* without a check: it is held, and to be released */
 void cot_deny(uint32_t card);
 void cot_touch(uint32_t card); /* something may have changed although no count did */
 /* What the container holds on a card, everything announced included. */
@@ -165,6 +163,7 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block); /* r
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* Removes every block of a context, charge by charge. */
 void cot_blocks_drop_context(void *context);
+void cot_blocks_drop_pool(uint32_t pool); /* every piece of it; pieces have no charge of their own */
 /* Whole granules in `bytes`. A granule is a power of two on every known card, and a shift costs a tenth of a division.
  */
 static inline uint64_t cot_granules(uint64_t bytes, uint64_t granule) {
@@ -176,19 +175,20 @@ static inline bool cot_is_packed(uint64_t bytes, uint64_t granule) {
 }
 /* Bytes by which this process's pages of a card grow with [at, at+bytes), or shrink without it: memory is held by the
  * granule, and small allocations share one. */
-uint64_t cot_pages_add_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
-uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
-static inline bool cot_pages_are_whole(uint64_t at, uint64_t bytes, uint64_t granule) { /* as large ones lie */
-    return __builtin_expect(((at | bytes | granule) & (granule - 1)) == 0 && at + bytes >= at, 1);
-}
-static inline uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
-    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_add_ragged(card, at, bytes, granule);
-}
-static inline uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
-    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_remove_ragged(card, at, bytes, granule);
-}
-/* Is there room for `bytes` in one row, in a page that small allocations hold anyway? Slow: walks all of them. */
-bool cot_pages_have_gap(uint32_t card, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+/* Is there room for `bytes` in one row, in a page that small allocations of the context hold anyway? Slow: walks all of
+ * them. */
+bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint64_t granule);
+
+/* ---- gaps.c: the one request that goes into a gap ---- */
+bool cot_gap_begin(uint32_t card); /* false: others are at it for too long */
+bool cot_gap_is_wanted(uint32_t card);
+/* Of memory announced, or held, that is no longer needed for what it was: false, if no such request needs it. */
+bool cot_gap_give_announced(uint32_t card, uint64_t bytes);
+bool cot_gap_give_held(uint32_t card, uint64_t bytes);
+uint64_t cot_gap_pot(void);
+uint64_t cot_gap_end(void); /* what is in the pot is the caller's, announced */
 
 /* ---- claims.c: requests with granules of their own ---- */
 struct cot_claim {
@@ -204,11 +204,12 @@ void cot_claim_end(const struct cot_claim *claim, abi_result result, const void 
 /* The driver was asked to take back a block that is out of the table already: un-charges it, or puts it back. */
 void cot_claim_released(abi_result result, const struct cot_block *block);
 
-/* ---- handles.c: references to memory by handle ---- */
-bool cot_handle_hold(abi_vmm_handle handle); /* false: none that is known here */
-void cot_handle_drop(abi_vmm_handle handle);
-/* The handle, held, of which this process has exported `file`; 0: none. */
-abi_vmm_handle cot_handle_of_file(int file);
+/* ---- handles.c: memory by handle, each under a number of its own ---- */
+uint64_t cot_memory_hold(abi_vmm_handle handle); /* what a handle stands for, held; 0: none that is known here */
+bool cot_memory_keep(uint64_t memory);           /* holds it once more; false: it is gone */
+void cot_memory_drop(uint64_t memory);           /* after the driver has let go */
+/* What this process has exported by `file`, or by one that came of it elsewhere, held; 0: none. */
+uint64_t cot_memory_of_file(int file);
 
 /* ---- tiles.c ---- */
 void cot_tiles_leave(void *array);           /* before the driver destroys an array */
@@ -219,9 +220,14 @@ void cot_tiles_drop_context(void *context);
 /* Card of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_CARD for a card
  * without a grant. */
 abi_result cot_current(uint32_t *card, void **context);
+/* After something was charged to a context that was current: it may have ended before, which has to be noticed. */
+void cot_context_recheck(void *context);
 
 /* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit);
+/* Charges what was reserved for setting it, if the limit's version still is `version`; false: it is not. */
+bool cot_context_begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved);
+void cot_context_end_limit(void *context, unsigned which);
 /* Makes `bytes` the charge, if the limit's version still is `version`; false: it is not. */
 bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes);
 
@@ -231,11 +237,14 @@ bool cot_is_away(void); /* this process's memory is out of its cards: every othe
 /* ---- pools.c ---- */
 void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
 void cot_pools_read_back(void);     /* un-charges what they gave to the card by themselves, at a synchronisation */
-void cot_pools_forget(uint32_t card);
+void cot_pools_end(uint32_t card);  /* the card has no context left: what outlived its pool has not outlived that */
+/* Takes what a pool gave out of the table, before the driver is asked to free it; false: no pool gave it. */
+bool cot_pool_take(abi_devptr pointer, struct cot_block *piece);
+/* What the driver answered; `done`: what was to happen before the free has happened. True: that was the last piece of a
+ * destroyed pool, which ends when it has. */
+bool cot_pool_taken(const struct cot_block *piece, abi_result result, bool done);
 bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, not run */
 
 /* ---- graphs.c ---- */
-void cot_graphs_trim(uint32_t card); /* lets go what graphs have reserved and do not use, and un-charges it */
-void cot_graphs_forget(uint32_t card);
-
-#pragma GCC visibility pop
+void cot_graphs_trim(uint32_t card);      /* lets go what graphs have reserved and do not use, and un-charges it */
+void cot_graphs_read_back(uint32_t card); /* after what may have ended them */

@@ -3,14 +3,20 @@
  * takes back as memory by handle only what was one. */
 #include "cot.h"
 
+/* Nobody asks again as long as it lasts, so a driver that refuses is asked twice, to take it back, too. */
 static bool is_memory_by_handle(const abi_external_handle *from) {
     abi_vmm_handle handle = 0;
     if (from->type != ABI_EXTERNAL_OPAQUE_FD && from->type != ABI_EXTERNAL_DMABUF_FD) return false;
-    if (CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), &handle,
-                  (void *)(intptr_t)from->handle.fd, ABI_HANDLE_POSIX_FD) != ABI_SUCCESS)
-        return false;
-    CALL_REAL(cuMemRelease, (abi_vmm_handle), handle);
-    return true;
+    for (int tries = 0; tries < 2; tries++) {
+        if (CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), &handle,
+                      (void *)(intptr_t)from->handle.fd, ABI_HANDLE_POSIX_FD) != ABI_SUCCESS)
+            continue;
+        for (int releases = 0; releases < 2; releases++) {
+            if (CALL_REAL(cuMemRelease, (abi_vmm_handle), handle) == ABI_SUCCESS) break;
+        }
+        return true;
+    }
+    return false;
 }
 
 abi_result cot_cuImportExternalMemory(abi_external *out, const abi_external_handle *from) {
@@ -22,7 +28,7 @@ abi_result cot_cuImportExternalMemory(abi_external *out, const abi_external_hand
     bool by_handle = result == ABI_SUCCESS && is_memory_by_handle(&copy);
     if (result == ABI_SUCCESS) result = cot_claim(by_handle ? 0 : copy.size, &claim);
     if (result != ABI_SUCCESS) return result;
-    if (by_handle) claim.root = cot_handle_of_file(copy.handle.fd);
+    if (by_handle) claim.root = cot_memory_of_file(copy.handle.fd);
     result = CALL_REAL(cuImportExternalMemory, (abi_external *, const H *), out, &copy);
     cot_claim_end(&claim, result, result == ABI_SUCCESS ? *out : NULL, COT_EXTERNAL);
     return result;

@@ -26,16 +26,26 @@ static struct cot_known_graph *find(abi_graph_exec handle) {
     return NULL;
 }
 
+/* Under the lock: nothing is known any more of what it has reserved. */
+static void note_end(const struct cot_graph_need *need) {
+    for (uint32_t card = 0; card < cot_card_count(); card++)
+        atomic_fetch_add(&cot->launches.ended[card], need->bytes[card]);
+}
+
 /* A full table loses sight of the graph; what it takes is the agent's to see. */
 static void remember(abi_graph_exec handle, const struct cot_graph_need *need) {
     cot_services->divert("cuGraphLaunch");
     cot_services->divert("cuGraphLaunch_ptsz");
     pthread_mutex_lock(&cot->graphs.lock);
-    struct cot_known_graph *free_one = find(NULL);
+    struct cot_known_graph *free_one = find(handle); /* one that ended with its context */
+    if (free_one) note_end(&free_one->need);
+    if (!free_one) free_one = find(NULL);
     if (!free_one && cot->graphs.used < COT_MOST_GRAPHS) free_one = &cot->graphs.known[cot->graphs.used++];
     if (free_one) {
         *free_one = (struct cot_known_graph){.need = *need};
         cot->graphs.handles[free_one - cot->graphs.known] = handle;
+    } else {
+        note_end(need);
     }
     pthread_mutex_unlock(&cot->graphs.lock);
 }
@@ -45,6 +55,7 @@ static bool take(abi_graph_exec handle, struct cot_graph_need *need) {
     struct cot_known_graph *known = handle ? find(handle) : NULL;
     if (known) {
         *need = known->need;
+        note_end(need);
         cot->graphs.handles[known - cot->graphs.known] = NULL;
     }
     pthread_mutex_unlock(&cot->graphs.lock);
@@ -76,13 +87,15 @@ static void set_charge(uint32_t card, uint64_t now) {
     uint64_t before = cot->graphs.cards[card].charged;
     cot->graphs.cards[card].charged = now;
     cot->graphs.cards[card].version++;
+    if (now == 0) atomic_store(&cot->launches.ended[card], 0);
     cot_touch(card);
     __atomic_fetch_add(&cot_own(card)->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(card, now - before);
     if (now < before) cot_release(card, before - now);
 }
 
-static void read_back(uint32_t card) {
+/* Makes the charge what the driver says now; where it does not say, `more` than it was. */
+static void read_back(uint32_t card, uint64_t more) {
     abi_device device;
     uint64_t now = 0;
     bool set = !device_of(card, &device);
@@ -90,12 +103,14 @@ static void read_back(uint32_t card) {
         pthread_mutex_lock(&cot->graphs.charge_lock);
         uint32_t version = cot->graphs.cards[card].version;
         pthread_mutex_unlock(&cot->graphs.charge_lock);
-        if (CALL_DRIVER("cuDeviceGetGraphMemAttribute", (abi_device, int, void *), device, ABI_GRAPH_MEMORY_RESERVED,
-                        &now) != ABI_SUCCESS)
-            return;
+        bool said = CALL_DRIVER("cuDeviceGetGraphMemAttribute", (abi_device, int, void *), device,
+                                ABI_GRAPH_MEMORY_RESERVED, &now) == ABI_SUCCESS;
         pthread_mutex_lock(&cot->graphs.charge_lock);
+        if (!said) now = cot->graphs.cards[card].charged + more;
         set = cot->graphs.cards[card].version == version;
-        if (set) set_charge(card, now);
+        bool skip = now < cot->graphs.cards[card].charged && atomic_load(&cot->launches.under_way) > 0;
+        if (skip) atomic_store(&cot->launches.skipped, 1);
+        else if (set) set_charge(card, now);
         pthread_mutex_unlock(&cot->graphs.charge_lock);
     }
 }
@@ -107,24 +122,24 @@ static uint64_t charged(uint32_t card) {
     return bytes;
 }
 
+/* What launches find out meanwhile is void afterwards, too. */
+static abi_result trim(abi_device device) {
+    atomic_fetch_add(&cot->graphs.epoch, 1);
+    abi_result result = CALL_REAL(cuDeviceGraphMemTrim, (abi_device), device);
+    atomic_fetch_add(&cot->graphs.epoch, 1);
+    return result;
+}
+
 void cot_graphs_trim(uint32_t card) {
     abi_device device;
     if (charged(card) == 0 || !device_of(card, &device)) return;
-    atomic_fetch_add(&cot->graphs.epoch, 1);
-    CALL_REAL(cuDeviceGraphMemTrim, (abi_device), device);
-    read_back(card);
+    trim(device);
+    read_back(card, 0);
 }
 
-void cot_graphs_forget(uint32_t card) {
+void cot_graphs_read_back(uint32_t card) {
     atomic_fetch_add(&cot->graphs.epoch, 1);
-    pthread_mutex_lock(&cot->graphs.lock);
-    for (uint32_t i = 0; i < cot->graphs.used; i++) {
-        if (cot->graphs.handles[i] && cot->graphs.known[i].need.bytes[card]) cot->graphs.handles[i] = NULL;
-    }
-    pthread_mutex_unlock(&cot->graphs.lock);
-    pthread_mutex_lock(&cot->graphs.charge_lock);
-    if (cot->graphs.cards[card].charged) set_charge(card, 0);
-    pthread_mutex_unlock(&cot->graphs.charge_lock);
+    if (charged(card)) read_back(card, 0);
 }
 
 /* ---- what a graph needs ---- */
@@ -174,22 +189,22 @@ static void rollback(const struct cot_graph_need *need) {
     }
 }
 
-static bool reserve(const struct cot_graph_need *need) {
+/* COT_NO_CARD, or the card on which it does not fit. */
+static uint32_t reserve(const struct cot_graph_need *need) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
         if (!need->bytes[card] || cot_reserve(card, need->bytes[card])) continue;
-        cot_deny(card);
-        while (card-- > 0) {
-            if (need->bytes[card]) cot_rollback(card, need->bytes[card]);
+        for (uint32_t i = 0; i < card; i++) {
+            if (need->bytes[i]) cot_rollback(i, need->bytes[i]);
         }
-        return false;
+        return card;
     }
-    return true;
+    return COT_NO_CARD;
 }
 
 /* After a call for which `announced` was reserved: charges what it came to on the cards of `need`. */
 static void settle(const struct cot_graph_need *need, const struct cot_graph_need *announced) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (need->bytes[card]) read_back(card);
+        if (need->bytes[card]) read_back(card, announced->bytes[card]);
     }
     rollback(announced);
 }
@@ -200,7 +215,11 @@ static abi_result begin(abi_graph graph, struct cot_graph_need *need) {
     *need = (struct cot_graph_need){0};
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = add_graph(graph, 0, need);
-    if (result == ABI_SUCCESS && need->any && !reserve(need)) result = ABI_ERROR_OUT_OF_MEMORY;
+    uint32_t full = result == ABI_SUCCESS && need->any ? reserve(need) : COT_NO_CARD;
+    if (full != COT_NO_CARD) {
+        cot_deny(full);
+        result = ABI_ERROR_OUT_OF_MEMORY;
+    }
     need->epoch = epoch_now();
     return result;
 }
@@ -252,35 +271,37 @@ abi_result cot_cuGraphExecDestroy(abi_graph_exec handle) {
 }
 
 abi_result cot_cuDeviceGraphMemTrim(abi_device device) {
-    atomic_fetch_add(&cot->graphs.epoch, 1);
-    abi_result result = CALL_REAL(cuDeviceGraphMemTrim, (abi_device), device);
+    abi_result result = trim(device);
     uint32_t card = cot_attached() ? cot_card_of(device) : COT_NO_CARD;
-    if (result == ABI_SUCCESS && card != COT_NO_CARD) read_back(card);
+    if (result == ABI_SUCCESS && card != COT_NO_CARD) read_back(card, 0);
     return result;
 }
 
 /* ---- launch and upload ---- */
 
-/* By how much a launch can make the pool grow: the first one by all that its graph needs. A later one, on another
- * stream or after the pool was trimmed, by no more than what all graphs need beyond what is reserved. Under the lock.
- */
-static void growth(const struct cot_known_graph *known, struct cot_graph_need *announced) {
-    *announced = known->need;
-    for (uint32_t card = 0; known->epoch && card < cot_card_count(); card++) {
-        uint64_t all = 0, held = charged(card);
-        for (uint32_t i = 0; announced->bytes[card] && i < cot->graphs.used; i++) {
+/* The most by which a launch makes the pool grow that is not its graph's first one: what all graphs need beyond what is
+ * reserved for them. False: it is the first one. */
+static bool growth(abi_graph_exec handle, struct cot_graph_need *most) {
+    pthread_mutex_lock(&cot->graphs.lock);
+    const struct cot_known_graph *known = find(handle);
+    bool later = known && known->epoch;
+    for (uint32_t card = 0; later && card < cot_card_count(); card++) {
+        uint64_t all = 0, reserved = charged(card), ended = atomic_load(&cot->launches.ended[card]);
+        for (uint32_t i = 0; most->bytes[card] && i < cot->graphs.used; i++) {
             if (cot->graphs.handles[i] && __builtin_add_overflow(all, cot->graphs.known[i].need.bytes[card], &all))
                 all = UINT64_MAX;
         }
-        uint64_t most = all > held ? all - held : 0;
-        if (announced->bytes[card] > most) announced->bytes[card] = most;
+        reserved = reserved > ended ? reserved - ended : 0;
+        all = all > reserved ? all - reserved : 0;
+        if (most->bytes[card] > all) most->bytes[card] = all;
     }
+    pthread_mutex_unlock(&cot->graphs.lock);
+    return later;
 }
 
 enum standing { STRANGER, SETTLED, UNSETTLED };
 
-static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t now, struct cot_graph_need *need,
-                              struct cot_graph_need *announced) {
+static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t now, struct cot_graph_need *need) {
     enum standing answer = STRANGER;
     pthread_mutex_lock(&cot->graphs.lock);
     const struct cot_known_graph *known = handle ? find(handle) : NULL;
@@ -289,32 +310,52 @@ static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t
     } else if (known) {
         answer = UNSETTLED;
         *need = known->need;
-        growth(known, announced);
     }
     pthread_mutex_unlock(&cot->graphs.lock);
     return answer;
 }
 
+/* Trimmed at the same time: the launch may have taken it anew, and what was left charged for it may go. */
+static void launch_ended(void) {
+    if (atomic_fetch_sub(&cot->launches.under_way, 1) != 1 || !atomic_load(&cot->launches.skipped)) return;
+    if (!atomic_exchange(&cot->launches.skipped, 0)) return;
+    for (uint32_t card = 0; card < cot_card_count(); card++) {
+        if (charged(card)) read_back(card, 0);
+    }
+}
+
 typedef abi_result (*stream_call)(abi_graph_exec, abi_stream);
 
 static abi_result run(stream_call real, abi_graph_exec handle, abi_stream stream) {
-    struct cot_graph_need need, announced;
+    struct cot_graph_need need;
     if (!real) return (abi_result)cot_missing();
     if (!cot_attached()) return real(handle, stream);
+    atomic_fetch_add(&cot->launches.under_way, 1);
     uint32_t now = epoch_now();
-    enum standing known = standing(handle, stream, now, &need, &announced);
-    if (known == STRANGER) return real(handle, stream);
+    enum standing known = standing(handle, stream, now, &need);
     if (known == SETTLED) {
         abi_result result = real(handle, stream);
-        /* Trimmed at the same time: then the launch may have taken it anew. */
-        if (epoch_now() != now && standing(handle, stream, 0, &need, &announced) == UNSETTLED)
-            settle(&need, &(struct cot_graph_need){0});
+        launch_ended();
         return result;
     }
+    launch_ended();
+    if (known == STRANGER) return real(handle, stream);
     if (cot_is_capturing(stream)) return real(handle, stream);
-    if (!reserve(&announced)) return ABI_ERROR_OUT_OF_MEMORY;
+    struct cot_graph_need announced = need;
+    uint32_t full = reserve(&announced);
+    bool bounded = full != COT_NO_CARD;
+    if (bounded) {
+        atomic_fetch_add(&cot->launches.under_way, 1);
+        if (growth(handle, &announced)) full = reserve(&announced);
+    }
+    if (full != COT_NO_CARD) {
+        launch_ended();
+        cot_deny(full);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
     now = epoch_now(); /* reserving may have trimmed */
     abi_result result = real(handle, stream);
+    if (bounded) launch_ended();
     settle(&need, &announced);
     if (result == ABI_SUCCESS) mark(handle, stream, now);
     return result;

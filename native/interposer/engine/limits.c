@@ -34,17 +34,24 @@ static abi_result value_of(int limit, size_t *value) {
     return CALL_DRIVER("cuCtxGetLimit", (size_t *, int), value, limit);
 }
 
-/* Makes the charge what the driver says now, whoever else sets the same limit at the same time; where it does not say,
- * what was asked for. */
-static void settle(void *context, int limit, size_t asked, uint64_t unit, uint64_t granule) {
+/* Makes the charge what the driver says now, once nobody sets the same limit any more. Nothing will ask again, so one
+ * that does not answer is asked twice; then it stays what it is, which is enough for the most that was asked for. */
+static void settle(void *context, int limit, uint64_t unit, uint64_t granule) {
     struct cot_limit account;
     size_t value;
     uint64_t bytes;
     do {
-        if (!cot_context_limit(context, (unsigned)limit, 0, &account)) return;
-        if (value_of(limit, &value) != ABI_SUCCESS) value = asked;
+        if (!cot_context_limit(context, (unsigned)limit, 0, &account) || account.setters > 0) return;
+        abi_result result = value_of(limit, &value);
+        if (result != ABI_SUCCESS) result = value_of(limit, &value);
+        if (result != ABI_SUCCESS) return;
         bytes = beyond(times(value, unit), account.base, granule);
     } while (!cot_context_charge_limit(context, (unsigned)limit, account.version, bytes));
+}
+
+/* Stacks are multiples of 16 bytes: the driver rounds what it is asked for. */
+static uint64_t rounded(int limit, size_t value) {
+    return limit == ABI_LIMIT_STACK_SIZE && value <= SIZE_MAX - 15 ? (value + 15) / 16 * 16 : value;
 }
 
 abi_result cot_cuCtxSetLimit(int limit, size_t value) {
@@ -62,16 +69,21 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
     if (result != ABI_SUCCESS) return result;
     if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
     cot_limits(card, &limits);
-    if (cot_context_limit(context, (unsigned)limit, times(before, unit), &account)) {
-        uint64_t wanted = beyond(times(value, unit), account.base, limits.granule_bytes);
-        if (wanted > account.charged) more = wanted - account.charged;
-    }
-    if (more && !cot_reserve(card, more)) {
-        cot_deny(card);
-        return ABI_ERROR_OUT_OF_MEMORY;
+    /* Charged before the driver is called, and while any thread sets it: a lower value may come in between. */
+    for (;;) {
+        if (!cot_context_limit(context, (unsigned)limit, times(before, unit), &account))
+            return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
+        uint64_t wanted = beyond(times(rounded(limit, value), unit), account.base, limits.granule_bytes);
+        more = wanted > account.charged ? wanted - account.charged : 0;
+        if (more && !cot_reserve(card, more)) {
+            cot_deny(card);
+            return ABI_ERROR_OUT_OF_MEMORY;
+        }
+        if (cot_context_begin_limit(context, (unsigned)limit, account.version, more)) break;
+        if (more) cot_rollback(card, more);
     }
     result = CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
-    settle(context, limit, result == ABI_SUCCESS ? value : before, unit, limits.granule_bytes);
-    if (more) cot_rollback(card, more);
+    cot_context_end_limit(context, (unsigned)limit);
+    settle(context, limit, unit, limits.granule_bytes);
     return result;
 }

@@ -20,8 +20,13 @@ struct ticket {
     bool gap; /* nothing is reserved: the request may only go where memory is held already */
 };
 
+/* The driver gave nothing. */
+static void give_up(const struct ticket *ticket) {
+    cot_rollback(ticket->card, ticket->gap ? cot_gap_end() : ticket->reserved);
+}
+
 /* Room for `bytes` in the calling thread's context, or the error to answer. */
-static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
+static abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = cot_current(&ticket->card, &ticket->context);
     if (result != ABI_SUCCESS) return result;
@@ -31,11 +36,11 @@ static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, ui
     ticket->reserved = round_up(bytes, granule ? granule : ticket->limits.granule_bytes);
     if (cot_reserve(ticket->card, ticket->reserved)) return ABI_SUCCESS;
     /* The grant is full, yet a small request may fit where small ones lie already. */
-    if (granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes) &&
-        cot_pages_have_gap(ticket->card, bytes, ticket->limits.granule_bytes)) {
+    if (granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes) && cot_gap_begin(ticket->card)) {
         ticket->reserved = 0;
         ticket->gap = true;
-        return ABI_SUCCESS;
+        if (cot_pages_have_gap(ticket->card, ticket->context, bytes, ticket->limits.granule_bytes)) return ABI_SUCCESS;
+        give_up(ticket);
     }
     cot_deny(ticket->card);
     return ABI_ERROR_OUT_OF_MEMORY;
@@ -43,19 +48,19 @@ static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, ui
 
 /* The driver gave [pointer, pointer + bytes). Charges it, or takes it back when it turns out larger than announced and
  * the rest does not fit. */
-static inline __attribute__((always_inline)) abi_result finish_linear(struct ticket *ticket, abi_devptr pointer,
-                                                                      uint64_t bytes) {
+static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint64_t bytes) {
     uint64_t charge = cot_pages_add(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
     if (charge > ticket->reserved) {
         uint64_t more = charge - ticket->reserved;
-        if (ticket->gap || !cot_reserve_more(ticket->card, more, ticket->reserved)) {
+        bool paid = ticket->gap ? cot_gap_pot() >= charge : cot_reserve_more(ticket->card, more, ticket->reserved);
+        if (!paid) {
             uint64_t gone = cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
             /* Other threads' requests may lie there by now, and have found it paid; or lay there and have left the last
              * page to this one. */
             if (gone < charge) cot_charge(ticket->card, charge - gone);
             CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
             if (gone > charge) cot_release(ticket->card, gone - charge);
-            cot_rollback(ticket->card, ticket->reserved);
+            give_up(ticket);
             cot_deny(ticket->card);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
@@ -68,8 +73,11 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
                               .context = ticket->context,
                               .references = 1};
     cot_blocks_add(&block);
-    if (charge) cot_commit(ticket->card, ticket->reserved, charge);
-    else if (ticket->reserved) cot_rollback(ticket->card, ticket->reserved);
+    if (ticket->gap) ticket->reserved = cot_gap_end();
+    if (charge) cot_commit(ticket->card, charge, charge);
+    uint64_t spare = ticket->reserved - charge;
+    if (spare && !cot_gap_give_announced(ticket->card, spare)) cot_rollback(ticket->card, spare);
+    cot_context_recheck(ticket->context);
     return ABI_SUCCESS;
 }
 
@@ -81,7 +89,7 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
         if (result_ == ABI_SUCCESS) {                                                         \
             result_ = CALL_REAL(symbol, types, __VA_ARGS__);                                  \
             if (result_ == ABI_SUCCESS) result_ = finish_linear(&ticket_, *(pointer), bytes); \
-            else cot_rollback(ticket_.card, ticket_.reserved);                                \
+            else give_up(&ticket_);                                                           \
         }                                                                                     \
         result_;                                                                              \
     })
@@ -113,7 +121,7 @@ abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t wid
     if (result != ABI_SUCCESS) return result;
     result = real(pointer, pitch, width, height, element);
     if (result != ABI_SUCCESS) {
-        cot_rollback(ticket.card, ticket.reserved);
+        give_up(&ticket);
         return result;
     }
     return finish_linear(&ticket, *pointer, *pitch * height);
@@ -129,7 +137,7 @@ abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned widt
     if (result != ABI_SUCCESS) return result;
     result = real(pointer, pitch, width, height, element);
     if (result != ABI_SUCCESS) {
-        cot_rollback(ticket.card, ticket.reserved);
+        give_up(&ticket);
         return result;
     }
     return finish_linear(&ticket, *pointer, (uint64_t)*pitch * height);
@@ -143,7 +151,7 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
     if (result != ABI_SUCCESS) return result;
     result = CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
     if (result != ABI_SUCCESS) {
-        cot_rollback(ticket.card, ticket.reserved);
+        give_up(&ticket);
         return result;
     }
     struct cot_block block = {.key = *pointer,
@@ -155,6 +163,7 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
     cot_blocks_add(&block);
     __atomic_fetch_add(&cot_own(ticket.card)->managed, ticket.reserved, __ATOMIC_RELAXED);
     cot_commit(ticket.card, ticket.reserved, ticket.reserved);
+    cot_context_recheck(ticket.context);
     return ABI_SUCCESS;
 }
 
@@ -164,7 +173,7 @@ static bool forget(abi_devptr pointer, struct cot_block *block) {
     return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
 }
 
-static inline __attribute__((always_inline)) abi_result after_free(abi_result result, const struct cot_block *block) {
+static abi_result after_free(abi_result result, const struct cot_block *block) {
     if (result != ABI_SUCCESS) {
         struct cot_block again = *block;
         again.references = 1;
@@ -177,18 +186,22 @@ static inline __attribute__((always_inline)) abi_result after_free(abi_result re
     } else {
         bytes = cot_pages_remove(block->card, block->key, block->bytes, cot_granule(block->card));
     }
-    if (bytes) cot_release(block->card, bytes);
+    if (bytes && !cot_gap_give_held(block->card, bytes)) cot_release(block->card, bytes);
     return result;
 }
 
-abi_result cot_cuMemFree_v2(abi_devptr pointer) {
-    struct cot_block block;
-    if (!cot_attached() || !forget(pointer, &block)) return CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
-    return after_free(CALL_REAL(cuMemFree_v2, (abi_devptr), pointer), &block);
-}
-
-abi_result cot_cuMemFree(unsigned pointer) {
-    struct cot_block block;
-    if (!cot_attached() || !forget(pointer, &block)) return CALL_REAL(cuMemFree, (unsigned), pointer);
-    return after_free(CALL_REAL(cuMemFree, (unsigned), pointer), &block);
-}
+#define FREE(symbol, type)                                                             \
+    abi_result cot_##symbol(type pointer) {                                            \
+        struct cot_block block;                                                        \
+        if (!cot_attached()) return CALL_REAL(symbol, (type), pointer);                \
+        if (forget(pointer, &block)) {                                                 \
+            abi_result result = CALL_REAL(symbol, (type), pointer);                    \
+            return after_free(result, &block);                                         \
+        }                                                                              \
+        bool piece = cot_pool_take(pointer, &block);                                   \
+        abi_result result = CALL_REAL(symbol, (type), pointer);                        \
+        if (piece) cot_pool_taken(&block, result, true); /* it waits for the stream */ \
+        return result;                                                                 \
+    }
+FREE(cuMemFree_v2, abi_devptr)
+FREE(cuMemFree, unsigned)

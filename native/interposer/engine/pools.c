@@ -1,9 +1,17 @@
 /* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much
  * that is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
- * announced as if the pool had nothing left. */
+ * announced as if the pool had nothing left. A pool that is destroyed keeps what it has until its last piece is freed,
+ * and the driver tells nothing of it any more; so the pieces are counted, and until then the charge stays. */
 #include <pthread.h>
 
 #include "cot.h"
+
+/* In place of the handle of a pool that was destroyed: no address has this bit. */
+#define DESTROYED (1ull << 63)
+
+static bool is_destroyed(const struct cot_known_pool *pool) {
+    return (uintptr_t)pool->handle & DESTROYED;
+}
 
 static struct cot_known_pool *find(abi_pool handle) {
     for (int i = 0; i < COT_MOST_POOLS; i++) {
@@ -23,12 +31,32 @@ static abi_result attribute(abi_pool pool, int which, uint64_t *value) {
     return CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, which, value);
 }
 
+static uint32_t index_of(const struct cot_known_pool *pool) {
+    return (uint32_t)(pool - cot->pools.known);
+}
+
+/* Under the lock. What a pool gave is gone where the pool has nothing any more. */
+static void drop_pieces(struct cot_known_pool *pool) {
+    if (pool->pieces) cot_blocks_drop_pool(index_of(pool));
+    pool->pieces = 0;
+}
+
+/* Under the lock. */
+static void end(struct cot_known_pool *known) {
+    struct cot_known_pool old = *known;
+    drop_pieces(known);
+    *known = (struct cot_known_pool){0};
+    __atomic_fetch_sub(&cot_own(old.card)->pool, old.charged, __ATOMIC_RELAXED);
+    if (old.charged) cot_release(old.card, old.charged);
+}
+
 /* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was.
  * False: it did not say. */
 static bool read_back(struct cot_known_pool *pool, uint64_t more) {
     uint64_t before = pool->charged, now;
     bool said = attribute(pool->handle, ABI_POOL_RESERVED_CURRENT, &now) == ABI_SUCCESS;
     if (!said) now = before + more;
+    if (now == 0) drop_pieces(pool);
     pool->charged = now;
     cot_touch(pool->card);
     struct cot_slot_card *own = cot_own(pool->card);
@@ -41,21 +69,10 @@ static bool read_back(struct cot_known_pool *pool, uint64_t more) {
 void cot_pools_trim(uint32_t card) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
-        if (!cot->pools.known[i].handle || cot->pools.known[i].card != card) continue;
+        if (!cot->pools.known[i].handle || cot->pools.known[i].card != card || is_destroyed(&cot->pools.known[i]))
+            continue;
         CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), cot->pools.known[i].handle, 0);
         read_back(&cot->pools.known[i], 0);
-    }
-    pthread_mutex_unlock(&cot->pools.lock);
-}
-
-void cot_pools_forget(uint32_t card) {
-    pthread_mutex_lock(&cot->pools.lock);
-    for (int i = 0; i < COT_MOST_POOLS; i++) {
-        if (!cot->pools.known[i].handle || cot->pools.known[i].card != card) continue;
-        uint64_t charged = cot->pools.known[i].charged;
-        cot->pools.known[i].charged = 0;
-        __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
-        if (charged) cot_release(card, charged);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
@@ -81,21 +98,28 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
     return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
 }
 
-/* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. */
-static uint32_t card_of_pool(abi_pool pool, abi_device otherwise) {
+/* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. An
+ * answer that is wrong would be charged to another card: so a driver that does not tell is asked twice, and its error
+ * is the answer. */
+static abi_result card_of_pool(abi_pool pool, abi_device otherwise, uint32_t *card) {
     pthread_mutex_lock(&cot->pools.lock);
     const struct cot_known_pool *known = pool ? find(pool) : NULL;
-    uint32_t card = known ? known->card : COT_NO_CARD;
+    if (known) *card = known->card;
     pthread_mutex_unlock(&cot->pools.lock);
-    if (known) return card;
+    if (known) return ABI_SUCCESS;
+    *card = cot_card_of(otherwise);
     for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
-        abi_pool own;
-        if (cot_card_of(device) != COT_NO_CARD &&
-            CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &own, device) == ABI_SUCCESS &&
-            own == pool)
-            return cot_card_of(device);
+        abi_pool own = NULL;
+        abi_result result = ABI_ERROR_UNKNOWN;
+        if (cot_card_of(device) == COT_NO_CARD) continue;
+        for (int tries = 0; tries < 2 && result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED; tries++)
+            result = CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &own, device);
+        if (result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED) return result;
+        if (result != ABI_SUCCESS || own != pool) continue;
+        *card = cot_card_of(device);
+        break;
     }
-    return cot_card_of(otherwise);
+    return ABI_SUCCESS;
 }
 
 /* Stream-ordered allocation from `pool` (NULL: the device's current one) by calling `real` with its own arguments. */
@@ -107,10 +131,6 @@ static abi_result call(void *real, bool from_pool, abi_devptr *pointer, size_t b
     if (!real) return (abi_result)cot_missing();
     return from_pool ? ((alloc_from_call)real)(pointer, bytes, pool, stream)
                      : ((alloc_call)real)(pointer, bytes, stream);
-}
-
-static abi_result free_again(abi_devptr pointer, abi_stream stream) {
-    return CALL_REAL(cuMemFreeAsync, (abi_devptr, abi_stream), pointer, stream);
 }
 
 static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool,
@@ -125,7 +145,9 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     result = device_of(stream, &device);
     if (result == ABI_SUCCESS) result = cot_current(&card, &context);
     if (result != ABI_SUCCESS) return result;
-    card = from_pool ? card_of_pool(pool, device) : cot_card_of(device);
+    card = cot_card_of(device);
+    if (from_pool) result = card_of_pool(pool, device, &card);
+    if (result != ABI_SUCCESS) return result;
     if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
     abi_pool from = pool;
     if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
@@ -133,35 +155,24 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
 
     struct cot_limits limits;
     cot_limits(card, &limits);
-    uint64_t whole = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes, reserved;
+    uint64_t whole = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
     if (bytes > UINT64_MAX - limits.granule_bytes) whole = UINT64_MAX;
-    reserved = whole;
-    bool from_kept = false;
-    if (!cot_reserve(card, reserved)) {
-        /* The grant is full; what the pool keeps unused is charged already and may serve. */
-        uint64_t kept, used;
-        if (attribute(from, ABI_POOL_RESERVED_CURRENT, &kept) != ABI_SUCCESS ||
-            attribute(from, ABI_POOL_USED_CURRENT, &used) != ABI_SUCCESS || kept < used || kept - used < bytes) {
-            cot_deny(card);
-            return ABI_ERROR_OUT_OF_MEMORY;
-        }
-        reserved = 0;
-        from_kept = true;
+    /* What the pool keeps unused is charged already, but nobody tells whether it serves in one piece: else it grows. */
+    if (!cot_reserve(card, whole)) {
+        cot_deny(card);
+        return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = call(real, from_pool, pointer, bytes, pool, stream);
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find_or_add(from, card);
-    uint64_t before = known ? known->charged : 0;
     if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
-    bool grew = known && known->charged > before;
-    pthread_mutex_unlock(&cot->pools.lock);
-    cot_rollback(card, reserved); /* read_back has charged what it came to */
-    if (result == ABI_SUCCESS && from_kept && grew) {
-        free_again(*pointer, stream);
-        cot_pools_trim(card);
-        cot_deny(card);
-        return ABI_ERROR_OUT_OF_MEMORY;
+    if (known && result == ABI_SUCCESS) {
+        struct cot_block piece = {
+            .key = *pointer, .bytes = index_of(known), .card = card, .kind = COT_PIECE, .references = 1};
+        if (cot_blocks_add(&piece)) known->pieces++;
     }
+    pthread_mutex_unlock(&cot->pools.lock);
+    cot_rollback(card, whole); /* read_back has charged what it came to */
     return result;
 }
 
@@ -178,26 +189,73 @@ abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, a
     return allocate(cot_real(COT_AT_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
 }
 
-void cot_pools_read_back(void) {
+/* `done`: all work that was given to the card is done. */
+static void read_all(bool done) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
-        if (cot->pools.known[i].handle && cot->pools.known[i].charged) read_back(&cot->pools.known[i], 0);
+        struct cot_known_pool *known = &cot->pools.known[i];
+        if (!known->handle || !known->charged) continue;
+        if (!is_destroyed(known)) read_back(known, 0);
+        else if (done && known->pieces == 0) end(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
 
+void cot_pools_read_back(void) {
+    read_all(true);
+}
+
+void cot_pools_end(uint32_t card) {
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        struct cot_known_pool *known = &cot->pools.known[i];
+        if (known->handle && is_destroyed(known) && known->card == card) end(known);
+    }
+    pthread_mutex_unlock(&cot->pools.lock);
+}
+
+bool cot_pool_take(abi_devptr pointer, struct cot_block *piece) {
+    return cot_blocks_take(pointer, COT_PIECE, piece);
+}
+
+/* Ends a pool that was destroyed and has no piece left. */
+static void end_destroyed(uint64_t index) {
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = &cot->pools.known[index];
+    if (known->handle && is_destroyed(known) && known->pieces == 0) end(known);
+    pthread_mutex_unlock(&cot->pools.lock);
+}
+
+bool cot_pool_taken(const struct cot_block *piece, abi_result result, bool done) {
+    struct cot_block again = *piece;
+    again.references = 1;
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = &cot->pools.known[piece->bytes];
+    if (result != ABI_SUCCESS) cot_blocks_add(&again);
+    else if (known->pieces) known->pieces--;
+    bool waits = known->handle && is_destroyed(known) && known->pieces == 0;
+    pthread_mutex_unlock(&cot->pools.lock);
+    if (waits && done) end_destroyed(piece->bytes);
+    return waits && !done;
+}
+
 /* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
- * sees (whoever asks what is free makes one), or the agent. */
-static abi_result after_free(abi_result result) {
-    if (result == ABI_SUCCESS && cot_attached()) cot_pools_read_back();
-    return result;
-}
-abi_result cot_cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
-    return after_free(CALL_REAL(cuMemFreeAsync, (abi_devptr, abi_stream), pointer, stream));
-}
-abi_result cot_cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
-    return after_free(CALL_REAL(cuMemFreeAsync_ptsz, (abi_devptr, abi_stream), pointer, stream));
-}
+ * sees (whoever asks what is free makes one), or the agent. A graph's free is recorded, not run. The last piece of a
+ * destroyed pool is gone when its stream has come so far. */
+#define FREE(symbol, default_stream)                                                                        \
+    abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                                        \
+        struct cot_block piece;                                                                             \
+        if (!cot_attached()) return CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream);           \
+        bool taken = !cot_is_capturing(stream ? stream : default_stream) && cot_pool_take(pointer, &piece); \
+        abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream);                   \
+        if (taken && cot_pool_taken(&piece, result, false) &&                                               \
+            CALL_DRIVER("cuStreamQuery", (abi_stream), stream ? stream : default_stream) == ABI_SUCCESS)    \
+            end_destroyed(piece.bytes);                                                                     \
+        if (result == ABI_SUCCESS) read_all(false);                                                         \
+        return result;                                                                                      \
+    }
+FREE(cuMemFreeAsync, NULL)
+FREE(cuMemFreeAsync_ptsz, ABI_STREAM_PER_THREAD)
 
 abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
@@ -205,24 +263,22 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     uint32_t card = cot_card_of(props->location.id);
     if (card == COT_NO_CARD) return result; /* nothing can be allocated from it */
     pthread_mutex_lock(&cot->pools.lock);
-    struct cot_known_pool *known = find_or_add(*out, card);
+    struct cot_known_pool *known = find(*out);
+    if (known) end(known); /* one that ended unseen */
+    known = find_or_add(*out, card);
     if (known) read_back(known, 0);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }
 
 abi_result cot_cuMemPoolDestroy(abi_pool pool) {
-    abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
-    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    if (!pool || !cot_attached()) return CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
+    /* Under the lock: afterwards the handle may be that of another thread's new pool. */
     pthread_mutex_lock(&cot->pools.lock);
-    struct cot_known_pool *known = find(pool);
-    if (known) {
-        uint64_t charged = known->charged;
-        uint32_t card = known->card;
-        *known = (struct cot_known_pool){0};
-        __atomic_fetch_sub(&cot_own(card)->pool, charged, __ATOMIC_RELAXED);
-        if (charged) cot_release(card, charged);
-    }
+    abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
+    struct cot_known_pool *known = result == ABI_SUCCESS ? find(pool) : NULL;
+    if (known && known->pieces) known->handle = (abi_pool)(uintptr_t)(DESTROYED | index_of(known));
+    else if (known) end(known);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }

@@ -30,9 +30,9 @@ static bool add(const struct cot_tile *tile) {
 
 /* Under the lock. */
 static void end(size_t index) {
-    abi_vmm_handle handle = cot->tiles.list[index].handle;
+    uint64_t memory = cot->tiles.list[index].memory;
     cot->tiles.list[index] = cot->tiles.list[--cot->tiles.count];
-    cot_handle_drop(handle);
+    cot_memory_drop(memory);
 }
 
 /* What is left of a tile are up to six boxes around the part that is cut out, each a mapping with a reference of its
@@ -42,8 +42,8 @@ static void cut(struct cot_tile tile, const struct cot_box *part) {
         struct cot_tile below = tile, above = tile;
         if (below.box.to[i] > part->from[i]) below.box.to[i] = part->from[i];
         if (above.box.from[i] < part->to[i]) above.box.from[i] = part->to[i];
-        if (!is_empty(&below.box) && cot_handle_hold(tile.handle)) add(&below);
-        if (!is_empty(&above.box) && cot_handle_hold(tile.handle)) add(&above);
+        if (!is_empty(&below.box) && cot_memory_keep(tile.memory)) add(&below);
+        if (!is_empty(&above.box) && cot_memory_keep(tile.memory)) add(&above);
         if (tile.box.from[i] < part->from[i]) tile.box.from[i] = part->from[i];
         if (tile.box.to[i] > part->to[i]) tile.box.to[i] = part->to[i];
     }
@@ -90,7 +90,7 @@ static bool read_part(const abi_array_map *entry, struct cot_tile *tile) {
     struct cot_block block;
     uint32_t left;
     uint64_t key = (uintptr_t)entry->resource;
-    *tile = (struct cot_tile){.array = entry->resource, .handle = entry->handle};
+    *tile = (struct cot_tile){.array = entry->resource};
     if (cot_blocks_refer(key, COT_DEFERRED, 0, &block, &left)) {
         tile->box = (struct cot_box){.to = {1, 1, 1}}; /* the driver ignores the part: it is the whole */
     } else if (!cot_blocks_refer(key, COT_SPARSE, 0, &block, &left)) {
@@ -118,11 +118,12 @@ struct step {
     struct cot_tile tile;
 };
 
-/* Handles are referenced before the driver maps them: a release on another thread must not let the charge go in
+/* Memory is held before the driver maps it: a release on another thread must not let the charge go in
  * between. */
 static void prepare(const abi_array_map *entry, struct step *step) {
     if (!read_part(entry, &step->tile)) return;
-    if (entry->operation == ABI_TILES_MAP && cot_handle_hold(entry->handle)) step->operation = ABI_TILES_MAP;
+    if (entry->operation == ABI_TILES_MAP && (step->tile.memory = cot_memory_hold(entry->handle)))
+        step->operation = ABI_TILES_MAP;
     if (entry->operation == ABI_TILES_UNMAP) step->operation = ABI_TILES_UNMAP;
 }
 
@@ -131,7 +132,7 @@ static void prepare(const abi_array_map *entry, struct step *step) {
 static void settle(const struct step *step, bool done) {
     if (done && step->operation == ABI_TILES_MAP) add(&step->tile);
     if (done && step->operation == ABI_TILES_UNMAP) unmap(&step->tile);
-    if (!done && step->operation == ABI_TILES_MAP) cot_handle_drop(step->tile.handle);
+    if (!done && step->operation == ABI_TILES_MAP) cot_memory_drop(step->tile.memory);
 }
 
 static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, abi_stream stream) {
@@ -142,14 +143,16 @@ static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, ab
     abi_array_map *copy = calloc(count, sizeof *copy);
     abi_result result = ABI_ERROR_OUT_OF_MEMORY;
     if (steps && copy) {
-        for (unsigned i = 0; i < count; i++) {
-            copy[i] = list[i]; /* the caller's own may change */
+        for (unsigned i = 0; i < count; i++) copy[i] = list[i]; /* the caller's own may change */
+        result = ABI_SUCCESS;
+        /* One by one: of a list that it refuses the driver has done some, and does not tell which. */
+        for (unsigned i = 0; i < count && result == ABI_SUCCESS; i++) {
             prepare(&copy[i], &steps[i]);
+            result = ((call)real)(&copy[i], 1, stream);
+            pthread_mutex_lock(&cot->tiles.lock);
+            settle(&steps[i], result == ABI_SUCCESS);
+            pthread_mutex_unlock(&cot->tiles.lock);
         }
-        result = ((call)real)(copy, count, stream);
-        pthread_mutex_lock(&cot->tiles.lock);
-        for (unsigned i = 0; i < count; i++) settle(&steps[i], result == ABI_SUCCESS);
-        pthread_mutex_unlock(&cot->tiles.lock);
     }
     free(copy);
     free(steps);

@@ -130,10 +130,17 @@ static int primary_drop(abi_device device, bool reset) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = sim.primary[device];
-    bool ends = context && (reset || --context->refs == 0);
-    if (ends) sim.primary[device] = NULL;
+    bool ends = context && (reset || context->refs == 1);
     pthread_mutex_unlock(&sim.lock);
-    if (ends) sim_context_finish(context);
+    if (ends) sim_wait_all(context);
+    pthread_mutex_lock(&sim.lock);
+    context = sim.primary[device];
+    ends = context && (reset || --context->refs == 0);
+    if (ends) { /* at once: nobody may see it gone while it still has memory, or make the next one beside it */
+        sim.primary[device] = NULL;
+        context_end(context);
+    }
+    pthread_mutex_unlock(&sim.lock);
     return context || reset ? ABI_SUCCESS : ABI_ERROR_INVALID_CONTEXT;
 }
 

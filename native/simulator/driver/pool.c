@@ -1,6 +1,7 @@
 /* Stream-ordered memory: pools that reserve chunks of the card, carve allocations out of them and keep what is freed
  * until they are trimmed or the process synchronises. Assumption until a probe has measured it: a chunk is the request
- * rounded up to the card's granule. Because work runs in submission order, a freed piece is free at once. */
+ * rounded up to the card's granule. Because work runs in submission order, a freed piece is free at once. A pool that
+ * is destroyed keeps all that it has reserved until its last piece is freed, as CUDA's documentation says. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@ struct sim_segment {
 struct sim_pool {
     uint32_t magic;
     int device;
-    bool is_default;
+    bool is_default, destroyed;
     bool exportable, imported; /* an imported one gives nothing: its owner's pointers are opened through it */
     uint64_t max_bytes, release_threshold;
     uint64_t reserved, reserved_high, used, used_high;
@@ -28,7 +29,7 @@ struct sim_pool {
     struct sim_pool *next;
 };
 
-static struct sim_pool *pools, *current_pool[SIM_MAX_CARDS], *default_pool[SIM_MAX_CARDS];
+static struct sim_pool *pools, *ending, *current_pool[SIM_MAX_CARDS], *default_pool[SIM_MAX_CARDS];
 
 static struct sim_pool *pool_new(int device) {
     struct sim_pool *pool = calloc(1, sizeof *pool);
@@ -154,14 +155,10 @@ static void coalesce(struct sim_region *chunk) {
     }
 }
 
-int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
-    uint64_t offset = pointer - sim_region_address(region);
-    struct sim_segment *segment = segment_at(region, offset);
-    if (!segment || !segment->taken || segment->offset != offset) return ABI_ERROR_INVALID_VALUE;
-    segment->taken = false;
-    region->pool->used -= segment->bytes;
-    coalesce(region);
-    return ABI_SUCCESS;
+static struct sim_pool *take_out(struct sim_pool **list, struct sim_pool *pool) {
+    while (*list && *list != pool) list = &(*list)->next;
+    if (*list) *list = pool->next;
+    return pool;
 }
 
 static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
@@ -177,6 +174,24 @@ static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
     sim_region_end(chunk);
 }
 
+/* Of a pool that is in no list any more. */
+static void pool_end(struct sim_pool *pool) {
+    while (pool->chunks) chunk_end(pool, &pool->chunks);
+    free(pool);
+}
+
+int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
+    uint64_t offset = pointer - sim_region_address(region);
+    struct sim_segment *segment = segment_at(region, offset);
+    if (!segment || !segment->taken || segment->offset != offset) return ABI_ERROR_INVALID_VALUE;
+    struct sim_pool *pool = region->pool;
+    segment->taken = false;
+    pool->used -= segment->bytes;
+    coalesce(region);
+    if (pool->destroyed && pool->used == 0) pool_end(take_out(&ending, pool));
+    return ABI_SUCCESS;
+}
+
 /* Gives back chunks without any allocation in them while more than `keep` is reserved. */
 static void trim(struct sim_pool *pool, uint64_t keep) {
     for (struct sim_region **place = &pool->chunks; *place;) {
@@ -190,6 +205,10 @@ static void trim(struct sim_pool *pool, uint64_t keep) {
 void sim_pools_drop(int device) {
     for (struct sim_pool *pool = pools; pool; pool = pool->next) {
         while (pool->device == device && pool->chunks) chunk_end(pool, &pool->chunks);
+    }
+    for (struct sim_pool *pool = ending, *next; pool; pool = next) {
+        next = pool->next;
+        if (pool->device == device) pool_end(take_out(&ending, pool));
     }
 }
 
@@ -280,16 +299,15 @@ SIM_EXPORT abi_result cuMemPoolDestroy(abi_pool handle) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     if (is_pool(pool) && !pool->is_default) {
-        while (pool->chunks) chunk_end(pool, &pool->chunks);
-        for (struct sim_pool **place = &pools; *place; place = &(*place)->next) {
-            if (*place == pool) {
-                *place = pool->next;
-                break;
-            }
-        }
+        take_out(&pools, pool);
         if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
-        pool->magic = 0;
-        free(pool);
+        if (pool->used == 0) {
+            pool_end(pool);
+        } else {
+            pool->destroyed = true;
+            pool->next = ending;
+            ending = pool;
+        }
         result = ABI_SUCCESS;
     }
     pthread_mutex_unlock(&sim.lock);

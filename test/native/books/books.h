@@ -26,7 +26,8 @@
 enum letter_kind { NO_LETTER, HANDLE_LETTER, IPC_LETTER, POOL_LETTER };
 /* Something that one process gives to the others. */
 struct letter {
-    _Atomic uint32_t kind;
+    _Atomic uint32_t version; /* odd while it is written, for ever if its writer is killed meanwhile */
+    uint32_t kind;
     pid_t pid;
     int fd; /* in that process */
     uint64_t bytes;
@@ -37,6 +38,8 @@ struct shared {
     uint64_t grant[CARDS], context[CARDS], granule[CARDS];
     uint64_t room[CARDS];         /* left of the grant when the step began; 0 where it cannot be told */
     _Atomic uint32_t wrong_forks; /* forked children that had CUDA */
+    bool at_once;                 /* a burst: the other processes go on meanwhile */
+    uint64_t verbs;               /* a bit for each that is done; the others are left out */
     struct letter letters[LETTERS];
 };
 

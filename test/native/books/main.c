@@ -1,9 +1,10 @@
 /* Conducts a random program of several processes in one grant and holds the account to the books after each step:
- *   books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--only A,B,...] [--say]
+ *   books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...]
+ *         [--only A,B,...] [--say]
  * NODE is the simulated node's folder, GRANT the container's files for two cards, SCRATCH a folder for this run alone.
  * In bursts all processes do N steps each at once, in LANES threads, some are killed meanwhile, and the account is
- * taken between. --only leaves all steps but these out; --say tells each step. One line of JSON at the end; exit 1 if
- * something was wrong. */
+ * taken between. Of what processes do by themselves --verbs leaves all but these out; --only leaves all steps but these
+ * out; --say tells each step. One line of JSON at the end; exit 1 if something was wrong. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -323,6 +324,7 @@ static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) 
     bool asked[PROCESSES] = {false};
     uint64_t number = mix_of(seed, first, 100);
     memset(shared->room, 0, sizeof shared->room);
+    shared->at_once = true;
     struct process *victim = number % 2 ? &processes[number / 2 % PROCESSES] : NULL;
     for (unsigned i = 0; i < PROCESSES && !wrong; i++) {
         struct process *process = &processes[i];
@@ -403,17 +405,32 @@ static bool is_chosen(const char *only, uint64_t number) {
     return !only;
 }
 
+static bool read_verbs(char *names, uint64_t *chosen) {
+    *chosen = 0;
+    for (char *name; (name = strsep(&names, ","));) {
+        unsigned i = 0;
+        while (i < verb_count && strcmp(verbs[i].name, name) != 0) i++;
+        if (i == verb_count) return false;
+        *chosen |= 1ull << i;
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--worker")) return worker_main(argc, argv);
     const char *only = NULL;
     uint64_t each = 0;
     uint32_t lanes = 1;
+    uint64_t chosen = UINT64_MAX;
     if (argc < 6)
-        return fputs("usage: books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--only A,B,...] [--say]\n", stderr),
+        return fputs("usage: books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...] "
+                     "[--only A,B,...] [--say]\n",
+                     stderr),
                2;
     for (int i = 6; i < argc; i++) {
         if (!strcmp(argv[i], "--say")) say = true;
         else if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+        else if (!strcmp(argv[i], "--verbs") && i + 1 < argc && read_verbs(argv[i + 1], &chosen)) i++;
         else if (!strcmp(argv[i], "--burst") && i + 2 < argc)
             each = strtoull(argv[++i], NULL, 10), lanes = (uint32_t)atoi(argv[++i]);
         else return 2;
@@ -424,6 +441,7 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(argv[4], NULL, 10);
     counts.steps = strtoull(argv[5], NULL, 10);
     if (lanes < 1 || lanes > LANES || !prepare(seed)) return fputs("books: cannot begin\n", stderr), 2;
+    shared->verbs = chosen;
     for (now_at = 0; now_at < counts.steps && !wrong; now_at += each ? each * PROCESSES : 1) {
         struct step step = step_of(seed, now_at);
         if (each) burst(seed, now_at, each, lanes);

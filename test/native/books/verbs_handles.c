@@ -111,11 +111,10 @@ void verb_export(struct lane *lane, const struct step *step) {
 }
 
 void verb_import(struct lane *lane, const struct step *step) {
-    const struct letter *letter = letter_any(HANDLE_LETTER, step->random[0]);
-    if (!letter || FULL(lane->physicals) || lane->lanes > 1) return;
-    int fd = letter_open(letter);
-    if (fd < 0) return;
-    import(lane, fd, letter->bytes);
+    struct letter letter;
+    int fd;
+    if (FULL(lane->physicals) || lane->lanes > 1 || !letter_any(HANDLE_LETTER, step->random[0], &letter, &fd)) return;
+    import(lane, fd, letter.bytes);
     close(fd);
 }
 
@@ -261,15 +260,18 @@ void verb_external(struct lane *lane, const struct step *step) {
                     whole(device, bytes));
 }
 
-/* Of memory by handle: another process's, or this one's own. */
+/* Of memory by handle: another process's, or this one's own. The simulated driver lets memory go with its last handle,
+ * mapping or import, where a real one keeps it for its exported file; what is left then is a file as any other, so that
+ * nothing can be told of another's while that one goes on. */
 void verb_external_of(struct lane *lane, const struct step *step) {
-    const struct letter *letter = letter_any(HANDLE_LETTER, step->random[0]);
+    struct letter letter;
     const struct physical *physical = ANY(lane->physicals, step->random[0]);
     bool own = step->random[1] % 2;
     int fd = -1;
-    if (FULL(lane->externals) || (own ? !physical : !letter || lane->lanes > 1)) return;
+    if (FULL(lane->externals) || (own ? !physical : shared->at_once)) return;
     if (own) lane->answer.result = export(physical, &fd);
-    else fd = letter_open(letter);
+    else if (!letter_any(HANDLE_LETTER, step->random[0], &letter, &fd)) return;
+    lane->answer.unjudged = !own || physical->device < 0;
     if (fd >= 0) external_import(lane, fd, PAGE, ABI_EXTERNAL_OPAQUE_FD, 0);
 }
 

@@ -138,15 +138,16 @@ void verb_share(struct lane *lane, const struct step *step) {
 }
 
 void verb_open(struct lane *lane, const struct step *step) {
-    const struct letter *letter = letter_any(IPC_LETTER, step->random[0]);
+    struct letter letter;
+    int none;
     abi_ipc_handle handle;
     abi_devptr at = 0;
-    if (!letter || FULL(lane->blocks) || lane->lanes > 1) return;
-    memcpy(handle.bytes, letter->text, sizeof handle);
+    if (FULL(lane->blocks) || lane->lanes > 1 || !letter_any(IPC_LETTER, step->random[0], &letter, &none)) return;
+    memcpy(handle.bytes, letter.text, sizeof handle);
     lane->answer.result = step->random[1] % 2
                               ? CU("cuIpcOpenMemHandle_v2", (abi_devptr *, abi_ipc_handle, unsigned), &at, handle, 1u)
                               : CU("cuIpcOpenMemHandle", (abi_devptr *, abi_ipc_handle, unsigned), &at, handle, 1u);
-    if (lane->answer.result == ABI_SUCCESS) keep(lane, at, letter->bytes, OPENED);
+    if (lane->answer.result == ABI_SUCCESS) keep(lane, at, letter.bytes, OPENED);
 }
 
 /* ---- pools ---- */
@@ -194,7 +195,8 @@ void verb_pool_alloc(struct lane *lane, const struct step *step) {
         uint64_t kept = attribute(from, ABI_POOL_RESERVED_CURRENT) - attribute(from, ABI_POOL_USED_CURRENT);
         lane->answer.unjudged = kept >= bytes;
     }
-    if (granted(lane, result, device, whole(device, bytes))) ADD(lane->pieces, (struct piece){at, device, from});
+    if (granted(lane, result, device, whole(device, bytes)))
+        ADD(lane->pieces, (struct piece){.at = at, .device = device, .pool = from});
 }
 
 void verb_pool_free(struct lane *lane, const struct step *step) {
@@ -206,7 +208,9 @@ void verb_pool_free(struct lane *lane, const struct step *step) {
     case 1: lane->answer.result = CU("cuMemFreeAsync_ptsz", (abi_devptr, abi_stream), piece->at, stream); break;
     default: lane->answer.result = CU("cuMemFree_v2", (abi_devptr), piece->at);
     }
-    if (lane->answer.result == ABI_SUCCESS) REMOVE(lane->pieces, INDEX(lane->pieces, piece));
+    if (lane->answer.result != ABI_SUCCESS) return;
+    if (piece->left) lane->answer.stale = true;
+    REMOVE(lane->pieces, INDEX(lane->pieces, piece));
 }
 
 void verb_pool_create(struct lane *lane, const struct step *step) {
@@ -230,7 +234,8 @@ void verb_pool_destroy(struct lane *lane, const struct step *step) {
     if (lane->answer.result != ABI_SUCCESS) return;
     REMOVE(lane->pools, INDEX(lane->pools, pool));
     for (unsigned i = lane->pieces.count; i-- > 0;) {
-        if (lane->pieces.at[i].pool == handle) REMOVE(lane->pieces, i);
+        if (lane->pieces.at[i].pool != handle || lane->pieces.at[i].left) continue;
+        lane->pieces.at[i].left = lane->pool_left = true;
     }
 }
 
@@ -266,7 +271,7 @@ void verb_pool_share(struct lane *lane, const struct step *step) {
     const struct piece *piece = ANY(lane->pieces, step->random[0]);
     abi_pool_pointer text = {0};
     int fd = -1;
-    if (!piece || !piece->pool || lane->lanes > 1) return;
+    if (!piece || !piece->pool || piece->left || lane->lanes > 1) return;
     lane->answer.result = CU("cuMemPoolExportToShareableHandle", (void *, abi_pool, int, unsigned long long), &fd,
                              piece->pool, ABI_HANDLE_POSIX_FD, 0ull);
     if (lane->answer.result != ABI_SUCCESS) return;
@@ -276,14 +281,14 @@ void verb_pool_share(struct lane *lane, const struct step *step) {
 }
 
 void verb_pool_open(struct lane *lane, const struct step *step) {
-    const struct letter *letter = letter_any(POOL_LETTER, step->random[0]);
+    struct letter letter;
     abi_pool_pointer text;
     abi_pool pool = NULL;
     abi_devptr at = 0;
-    if (!letter || FULL(lane->pieces) || FULL(lane->pools) || lane->lanes > 1) return;
-    int fd = letter_open(letter);
-    if (fd < 0) return;
-    memcpy(text.bytes, letter->text, sizeof text);
+    int fd;
+    if (FULL(lane->pieces) || FULL(lane->pools) || lane->lanes > 1) return;
+    if (!letter_any(POOL_LETTER, step->random[0], &letter, &fd)) return;
+    memcpy(text.bytes, letter.text, sizeof text);
     lane->answer.result = CU("cuMemPoolImportFromShareableHandle", (abi_pool *, void *, int, unsigned long long), &pool,
                              (void *)(intptr_t)fd, ABI_HANDLE_POSIX_FD, 0ull);
     close(fd);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -90,30 +91,41 @@ bool granted(struct lane *lane, abi_result result, int device, uint64_t need) {
 
 /* ---- letters ---- */
 
-struct letter *letter_any(enum letter_kind kind, uint64_t number) {
-    for (unsigned i = 0; i < LETTERS; i++) {
-        struct letter *letter = &shared->letters[(number + i) % LETTERS];
-        if (atomic_load(&letter->kind) == kind) return letter;
-    }
-    return NULL;
+/* The very file that the other has opened, as a socket would bring it. */
+static int file_of(const struct letter *letter) {
+    int process = letter->fd < 0 ? -1 : (int)syscall(SYS_pidfd_open, letter->pid, 0);
+    int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, letter->fd, 0);
+    if (process >= 0) close(process);
+    return fd;
 }
 
-/* Where several lanes write at once a letter may be a mixture, which no driver takes. */
+bool letter_any(enum letter_kind kind, uint64_t number, struct letter *copy, int *fd) {
+    for (unsigned i = 0; i < LETTERS; i++) {
+        struct letter *letter = &shared->letters[(number + i) % LETTERS];
+        uint32_t version = atomic_load(&letter->version);
+        memcpy(copy, letter, sizeof *copy);
+        if (version % 2 || copy->kind != kind) continue;
+        *fd = file_of(copy);
+        if (atomic_load(&letter->version) == version && (*fd >= 0 || copy->fd < 0)) return true;
+        if (*fd >= 0) close(*fd);
+    }
+    return false;
+}
+
 void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text) {
     struct letter *letter = &shared->letters[number % LETTERS];
-    if (atomic_load(&letter->kind) != NO_LETTER && letter->pid == getpid() && letter->fd > 0) close(letter->fd);
-    atomic_store(&letter->kind, NO_LETTER);
+    uint32_t version = atomic_load(&letter->version);
+    if (version % 2 || !atomic_compare_exchange_strong(&letter->version, &version, version + 1)) {
+        if (fd >= 0) close(fd); /* another is writing it */
+        return;
+    }
+    if (letter->kind != NO_LETTER && letter->pid == getpid() && letter->fd >= 0) close(letter->fd);
+    letter->kind = kind;
     letter->pid = getpid();
     letter->fd = fd;
     letter->bytes = bytes;
     if (text) memcpy(letter->text, text, sizeof letter->text);
-    atomic_store(&letter->kind, kind);
-}
-
-int letter_open(const struct letter *letter) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)letter->pid, letter->fd);
-    return letter->pid == getpid() ? dup(letter->fd) : open(path, O_RDWR | O_CLOEXEC);
+    atomic_store(&letter->version, version + 2);
 }
 
 /* ---- what goes with a context ---- */
@@ -171,6 +183,10 @@ bool settle(struct lane *lane) {
         all = all && settle_pool(pool);
     }
     for (unsigned i = 0; i < lane->pools.count; i++) all = settle_pool(lane->pools.at[i].handle) && all;
+    if (lane->pool_left) { /* whoever asks what is free waits for what is freed */
+        size_t left, total;
+        all = lane->current && CU("cuMemGetInfo_v2", (size_t *, size_t *), &left, &total) == ABI_SUCCESS && all;
+    }
     lane->answer.stale = !all || worker_injected();
     return all;
 }
@@ -188,6 +204,7 @@ static void forget_last_answer(struct lane *lane) {
 static void do_step(struct lane *lane, const struct step *step) {
     if (step->verb < VERB_FIRST || step->verb - VERB_FIRST >= verb_count) return;
     const struct verb *verb = &verbs[step->verb - VERB_FIRST];
+    if (!(shared->verbs >> (step->verb - VERB_FIRST) & 1)) return;
     if (verb->alone && lane->lanes > 1) return;
     if (lane->answer.away && verb->run != verb_checkpoint) return;               /* every other call would wait */
     if (!lane->current && verb->run != verb_checkpoint && step->random[5] % 8) { /* little happens without a context */
@@ -228,7 +245,7 @@ static void *run_share(void *argument) {
     struct lane *lane = share->lane;
     lane->lanes = request->lanes;
     uint64_t refusals = 0;
-    if (lane->current) CU("cuCtxSetCurrent", (abi_context), lane->current);
+    if (lane->current && !lane->answer.away) CU("cuCtxSetCurrent", (abi_context), lane->current);
     for (uint64_t i = lane->index; i < request->count; i += request->lanes) {
         struct step step = step_of(shared->seed, request->first + i);
         forget_last_answer(lane);

@@ -32,6 +32,7 @@ struct piece { /* of a pool */
     abi_devptr at;
     int device;
     abi_pool pool; /* NULL: opened by a pointer */
+    bool left;     /* its pool is destroyed, and ends with the last of these */
 };
 struct physical {
     abi_vmm_handle handle;
@@ -81,6 +82,7 @@ struct lane {
     TABLE(struct block, MOST_BLOCKS) blocks;
     TABLE(struct pool, 6) pools;
     TABLE(struct piece, MOST) pieces;
+    bool pool_left; /* one was destroyed that had pieces */
     TABLE(struct physical, MOST) physicals;
     TABLE(struct range, 6) ranges;
     TABLE(struct array, MOST) arrays;
@@ -123,9 +125,9 @@ uint64_t whole(int device, uint64_t bytes); /* in granules */
 void context_gone(struct lane *lane, abi_context handle);
 void go_to(struct lane *lane, abi_context handle);
 bool settle(struct lane *lane); /* has the ledger told what pools and graphs reserve now */
-struct letter *letter_any(enum letter_kind kind, uint64_t number);
+/* Any of a kind, and its file, if it has one, in this process; the caller closes it. False: there is none. */
+bool letter_any(enum letter_kind kind, uint64_t number, struct letter *copy, int *fd);
 void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text);
-int letter_open(const struct letter *letter); /* its file, in this process; -1 */
 
 void verb_alloc(struct lane *, const struct step *);
 void verb_pitch(struct lane *, const struct step *);
