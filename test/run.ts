@@ -32,7 +32,7 @@ const LAYERS: Layer[] = [
     prepare: [
       [...make, 'tests'],
       [...make, 'SANITIZE=address,undefined', 'OUT=build/asan', 'tests'],
-      [...make, 'SANITIZE=thread', 'OUT=build/tsan', 'build/tsan/tests/ledger'],
+      [...make, 'SANITIZE=thread', 'OUT=build/tsan', 'build/tsan/tests/ledger', 'build/tsan/tests/switch'],
     ],
     concurrency: 1,
     budgetMinutes: 4,
