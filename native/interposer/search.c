@@ -72,7 +72,8 @@ static void *try_object(const struct search *search, void *object) {
     Dl_serinfo size;
     void *handle = NULL;
     if (!object || cot_dlinfo(object, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > 1 << 20) return NULL;
-    Dl_serinfo *paths = malloc(size.dls_size);
+    /* An object that searches no folder at all (-z nodefaultlib) needs less than the structure. */
+    Dl_serinfo *paths = malloc(size.dls_size < sizeof size ? sizeof size : size.dls_size);
     if (!paths) return NULL;
     *paths = size;
     if (cot_dlinfo(object, RTLD_DI_SERINFOSIZE, paths) == 0 && cot_dlinfo(object, RTLD_DI_SERINFO, paths) == 0) {

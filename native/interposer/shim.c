@@ -139,6 +139,11 @@ static bool look_up_inside(void *handle, const char *name, void **answer) {
     return *answer != NULL;
 }
 
+/* What the library has not, or nobody who could have it is there. */
+static void *nothing(void *library, const char *name) {
+    return library ? libc_dlsym(library, name) : libc_dlsym_nothing(name); /* asking sets dlerror */
+}
+
 /* Rules, each from a defect seen elsewhere: wrap only what the real look-up found; the library's own look-ups are its
  * own; the pseudo handles mean something relative to the caller, so what is not the library's goes to libc untouched.
  */
@@ -150,23 +155,20 @@ static __attribute__((noinline)) bool decide(int index, void *handle, const char
     if (index < 0) return look_up_unknown(handle, name, caller, answer);
     const struct shim_entry *entry = &shim_entries[index];
     void *real = shim_real((uint32_t)index), *library = shim_real_library();
-    if (library && !real) {
-        *answer = libc_dlsym(library, name); /* nothing; asking sets dlerror */
-        return true;
-    }
+    void *ours = entry->wrapper || entry->gated ? entry->trampoline : real;
     if (handle == RTLD_NEXT) {
         if (!library_is_next(name, caller)) return false;
-        *answer = !library ? libc_dlsym_nothing(name) : entry->wrapper || entry->gated ? entry->trampoline : real;
+        *answer = real ? ours : nothing(library, name);
         return true;
     }
     void *found = libc_dlsym(handle, name);
     if (!found && handle == RTLD_DEFAULT) return false; /* the caller's own scope may have it */
     /* A program that has opened our object by the library's name, where there is none, gets entry points that say that
      * there is no device; one that only asks whether the library is loaded is told that it is not. */
-    if (found == entry->trampoline && !library) *answer = is_global(handle) ? libc_dlsym_nothing(name) : found;
-    else if (found != real && found != entry->trampoline)
+    if (found == entry->trampoline && !real) *answer = library || is_global(handle) ? nothing(library, name) : found;
+    else if (!found || (found != real && found != entry->trampoline))
         *answer = found; /* somebody else's of that name, or nothing */
-    else *answer = entry->wrapper || entry->gated ? entry->trampoline : real;
+    else *answer = ours;
     return true;
 }
 

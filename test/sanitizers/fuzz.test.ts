@@ -15,7 +15,8 @@ const SECONDS = Number(process.env.COTENANT_FUZZ_SECONDS ?? 8);
 const TARGETS = [
   { name: 'account', about: 'limits page and ledger, as the engine reads them', least: 5 },
   { name: 'nvml', about: "the driver's answers and callers of NVML, a ledger that a neighbour has written", least: 5 },
-  { name: 'search', about: "the loader's cache", least: 100 },
+  { name: 'lookup', about: "look-ups, cuGetProcAddress, and the driver's answers to it", least: 20 },
+  { name: 'search', about: "the loader's cache, and the folders that it tells of an object", least: 20 },
   { name: 'proc', about: 'files in /proc, as the agent reads them', least: 50 },
 ];
 

@@ -1,0 +1,286 @@
+/* Look-ups: names of any bytes, asked of every handle, by callers of both kinds, and cuGetProcAddress with any
+ * arguments above a driver that answers what the fuzzer wants, newer variants and nonsense included. What is found must
+ * be what a plain search through the rows finds: whatever the driver does not have, or has in another variant, is not
+ * wrapped; whatever is wrapped is the variant that was asked for; and the driver's result and status arrive as they
+ * are. */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../native/abi/generated/cuda_symbols.h"
+#include "../../native/interposer/entry.h"
+#include "input.h"
+
+/* The fuzzer's runtime keeps its own dlsym and dlvsym. */
+/* NOLINTBEGIN(bugprone-suspicious-include,bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): what is remembered
+ * of a driver is forgotten with it */
+#define __asm__(text)
+#define dlvsym fuzzed_dlvsym
+#include "../../native/interposer/lookup.c"
+#include "../../native/interposer/shim.c"
+#undef __asm__
+#undef dlvsym
+/* NOLINTEND(bugprone-suspicious-include,bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+/* ---- our names ---- */
+
+static char trampolines[COT_CUDA_COUNT], wrappers[1];
+#define SERVED_RESERVE(index) &trampolines[index], wrappers, false
+#define SERVED_RELEASE SERVED_RESERVE
+#define SERVED_TRACK SERVED_RESERVE
+#define SERVED_VIRTUALISE SERVED_RESERVE
+#define SERVED_RESOLVE SERVED_RESERVE
+#define SERVED_GATE(index) &trampolines[index], NULL, true
+#define SERVED_PASS(index) &trampolines[index], NULL, false
+const struct shim_entry shim_entries[] = {
+#define ENTRY(index, symbol, verb, group) {#symbol, SERVED_##verb(index)},
+    COT_CUDA_ROWS(ENTRY)
+#undef ENTRY
+};
+#include "../../native/interposer/generated/cuda_names.h"
+const uint32_t shim_entry_count = COT_CUDA_COUNT;
+const char shim_marker[] = "cotenant_interposer";
+const struct shim_form shim_form;
+void *shim_target[COT_CUDA_COUNT];
+
+static bool is_wrapped(int index) {
+    return shim_entries[index].wrapper || shim_entries[index].gated;
+}
+static bool is_trampoline(const void *address) {
+    return (const char *)address >= trampolines && (const char *)address < trampolines + sizeof trampolines;
+}
+
+/* ---- the driver and the loader ---- */
+
+static struct link_map program, own = {.l_prev = &program}, library = {.l_prev = &program},
+                                other = {.l_prev = &program};
+static char code[4096], code_of_others[256];
+static struct {
+    bool is_there;
+    uint8_t lacks;      /* one in so many names */
+    uint32_t newest;    /* its version */
+    uint32_t changed;   /* from this version on it has other variants than we know, */
+    uint8_t which;      /* of some names */
+    uint8_t nonsense;   /* of so many answers in 256 */
+    int result, status; /* then */
+} driver;
+
+static uint32_t mix(const char *text, uint32_t value) {
+    uint32_t hash = value * 2654435761u + 1;
+    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+/* Some address of its own for each name. */
+static void *driver_has(const char *name) {
+    if (driver.lacks && mix(name, 1) % driver.lacks == 0) return NULL;
+    return &code[mix(name, 2) % (sizeof code / 2)];
+}
+
+static const struct {
+    const char *base;
+    int version, per_thread;
+    const char *symbol;
+} ROWS[] = {
+#define ROW(base, version, per_thread, symbol) {base, version, per_thread, #symbol},
+    ABI_CUDA_VERSION_ROWS(ROW)
+#undef ROW
+};
+#define ROWS_COUNT (sizeof ROWS / sizeof *ROWS)
+
+/* The row that is meant by a question: the newest one not above the version; of two, the per-thread one if asked for.
+ */
+static int row_of(const char *base, int version, uint64_t flags) {
+    int best = -1;
+    for (int i = 0; i < (int)ROWS_COUNT; i++) {
+        if (strcmp(ROWS[i].base, base) != 0 || ROWS[i].version > version) continue;
+        if (ROWS[i].per_thread && !(flags & ABI_GPA_PER_THREAD_STREAM)) continue;
+        if (best < 0 || ROWS[i].version > ROWS[best].version ||
+            (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread))
+            best = i;
+    }
+    return best;
+}
+
+static abi_result answer(const char *base, void **address, int version, uint64_t flags, int *status) {
+    if (!base || !address) return ABI_ERROR_INVALID_VALUE;
+    if (mix(base, (uint32_t)version * 3 + (uint32_t)flags) % 256 < driver.nonsense) {
+        *address = driver.result == ABI_SUCCESS ? NULL : &code[0];
+        if (status) *status = driver.status;
+        return driver.result;
+    }
+    bool above = (uint32_t)version > driver.newest;
+    int asked = above ? (int)driver.newest : version, row = row_of(base, asked, flags);
+    *address = row < 0 ? driver_has(base) : driver_has(ROWS[row].symbol);
+    if (*address && (uint32_t)asked >= driver.changed && mix(base, 5) % 4 <= driver.which % 4)
+        *address = &code[sizeof code / 2 + mix(base, 6) % (sizeof code / 2)];
+    if (status) *status = *address ? ABI_GPA_FOUND : ABI_GPA_SYMBOL_NOT_FOUND;
+    return *address ? ABI_SUCCESS : ABI_ERROR_NOT_FOUND;
+}
+static abi_result answer_v1(const char *base, void **address, int version, uint64_t flags) {
+    return answer(base, address, version, flags, NULL);
+}
+static abi_result tell_version(int *version) {
+    *version = (int)driver.newest;
+    return driver.newest == 0 ? ABI_ERROR_UNKNOWN : ABI_SUCCESS;
+}
+
+void *libc_dlsym(void *handle, const char *name) {
+    int index = shim_find(name);
+    if (handle == &library) {
+        return !strcmp(name, "cuGetProcAddress_v2")  ? (void *)answer
+               : !strcmp(name, "cuGetProcAddress")   ? (void *)answer_v1
+               : !strcmp(name, "cuDriverGetVersion") ? (void *)tell_version
+                                                     : driver_has(name);
+    }
+    if (handle == &other) return mix(name, 7) % 2 ? &code_of_others[mix(name, 8) % sizeof code_of_others] : NULL;
+    return index < 0 ? NULL : &trampolines[index];
+}
+void *libc_dlvsym(void *handle, const char *name, const char *version) {
+    return handle == &other ? libc_dlsym(handle, name) : NULL;
+}
+void *libc_dlsym_address(void) {
+    return wrappers;
+}
+void *libc_dlsym_nothing(const char *name) {
+    return NULL;
+}
+void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
+    return NULL;
+}
+void *shim_real_library_for(const void *caller) {
+    return driver.is_there ? &library : NULL;
+}
+void *shim_real_library(void) {
+    return shim_real_library_for(NULL);
+}
+bool shim_is_aside(void) {
+    return false;
+}
+bool shim_is_real_object(ElfW(Addr) base) {
+    return false;
+}
+bool shim_is_real_code(const void *address) {
+    return (const char *)address >= code && (const char *)address < code + sizeof code;
+}
+int shim_missing(void) {
+    return driver.is_there ? ABI_ERROR_NOT_FOUND : ABI_ERROR_NO_DEVICE;
+}
+void shim_unknown(void) {}
+
+/* ---- questions ---- */
+
+static int find_by_walking(const char *name) {
+    for (uint32_t i = 0; i < shim_entry_count; i++) {
+        if (!strcmp(shim_entries[i].name, name)) return (int)i;
+    }
+    return -1;
+}
+
+/* A name in memory of just its size: one of ours, of a symbol or a base, perhaps with something wrong, or any bytes. */
+static char *name_from(struct input *in) {
+    uint8_t kind = input_byte(in);
+    char text[256];
+    size_t length = 0;
+    memset(text, 0, sizeof text);
+    if (kind % 8 < 6) {
+        uint32_t which = input_word(in);
+        const char *known = kind % 2 ? ROWS[which % ROWS_COUNT].base : shim_entries[which % shim_entry_count].name;
+        length = strlen(known);
+        memcpy(text, known, length);
+    }
+    if (kind % 8 > 4) {
+        size_t more = input_byte(in) % 64, from = length ? input_byte(in) % length : 0;
+        input_bytes(in, text + from, more);
+        length = strlen(text);
+    } else if (kind >= 224) {
+        length = input_byte(in) % (length + 1);
+    }
+    char *name = malloc(length + 1);
+    memcpy(name, text, length);
+    name[length] = 0;
+    return name;
+}
+
+static void look_up(struct input *in) {
+    uint8_t how = input_byte(in);
+    void *const handles[] = {&own, &other, &program, &library, RTLD_DEFAULT, RTLD_NEXT};
+    void *handle = handles[how % 6];
+    const void *caller = how & 64 ? (const void *)&code[how] : (const void *)code_of_others;
+    char *name = name_from(in);
+    int index = find_by_walking(name);
+    if (shim_find(name) != index) abort();
+    struct route route = cot_route_dlsym(handle, name, caller);
+    bool from_driver = driver.is_there && how & 64;
+    if (route.go_on && route.answer) abort();
+    if (is_trampoline(route.answer)) {
+        if (index < 0 || from_driver) abort();
+        if (route.answer != &trampolines[index]) abort();
+        if (driver.is_there && !libc_dlsym(&library, name)) abort(); /* it has none of that name */
+    }
+    /* What another object defines is its own. */
+    if (handle == &other && !route.go_on && route.answer != libc_dlsym(&other, name)) abort();
+    /* Libc, asked in our stead, would find the trampoline of what the driver lacks. */
+    if (route.go_on && handle == &own && index >= 0 && driver.is_there && !from_driver && !libc_dlsym(&library, name))
+        abort();
+    fuzzed_dlvsym(handle, name, "GLIBC_2.2.5");
+    free(name);
+}
+
+static void *known_as[ROWS_COUNT]; /* what was found to be a row's variant stays that, whatever the driver says later */
+
+static void get_proc_address(struct input *in) {
+    uint8_t how = input_byte(in);
+    static const int VERSIONS[] = {0, 2000, 3020, 7000, 11030, 12000, 12080, 13000, 14000, -1};
+    int version = how & 16 ? (int)input_word(in) : VERSIONS[input_byte(in) % 10];
+    uint64_t flags = how & 32 ? input_long(in) : input_byte(in) % 4;
+    char *base = how % 16 ? name_from(in) : NULL;
+    void *theirs = wrappers, *ours = wrappers;
+    int their_status = 77, our_status = 77;
+    abi_result expected, result;
+    if (how & 64) {
+        expected = driver.is_there ? answer(base, &theirs, version, flags, &their_status) : shim_missing();
+        result = cot_cuGetProcAddress_v2(base, how % 16 == 1 ? NULL : &ours, version, flags, &our_status);
+    } else {
+        expected = driver.is_there ? answer(base, &theirs, version, flags, NULL) : shim_missing();
+        result = cot_cuGetProcAddress(base, how % 16 == 1 ? NULL : &ours, version, flags);
+    }
+    if (how % 16 != 1) {
+        if (result != expected || our_status != their_status) abort();
+        int asked = driver.newest > 0 && version > (int)driver.newest ? (int)driver.newest : version;
+        int row = base ? row_of(base, asked, flags) : -1, index = row < 0 ? -1 : find_by_walking(ROWS[row].symbol);
+        void *again = NULL;
+        bool is_known = result == ABI_SUCCESS && theirs && index >= 0 && is_wrapped(index);
+        if (is_known && known_as[row] != theirs) {
+            is_known = answer(base, &again, ROWS[row].version, flags, NULL) == ABI_SUCCESS && again == theirs;
+            if (is_known) known_as[row] = theirs;
+        }
+        if (ours != (is_known ? (void *)&trampolines[index] : theirs)) abort();
+    }
+    free(base);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct input in = {data, size};
+    static const uint32_t NEWEST[] = {0, 11080, 12040, 12080, 13000, 14000};
+    memset(seen, 0, sizeof seen);
+    memset(known_as, 0, sizeof known_as);
+    atomic_store(&known_version, 0);
+    memset(addresses, 0, sizeof addresses);
+    atomic_store(&shim_known_handle, &own);
+    uint8_t kind = input_byte(&in);
+    driver.is_there = kind % 16 != 0;
+    driver.newest = NEWEST[kind / 16 % 6];
+    driver.lacks = input_byte(&in) % 16;
+    driver.which = input_byte(&in);
+    driver.changed = driver.which & 4 ? NEWEST[1 + input_byte(&in) % 5] : UINT32_MAX;
+    driver.nonsense = input_byte(&in) % 64;
+    driver.result = input_byte(&in) % 2 ? (int)input_word(&in) : ABI_SUCCESS;
+    driver.status = (int)input_byte(&in);
+    for (int question = 0; question < 32 && in.left > 0; question++) {
+        if (input_byte(&in) % 2) look_up(&in);
+        else get_proc_address(&in);
+    }
+    return 0;
+}
