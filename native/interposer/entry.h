@@ -6,6 +6,8 @@
 #include "generated/cuda_verbs.h"
 #include "shim.h"
 
+#pragma GCC visibility push(hidden)
+
 /* Names that go straight to the driver until the engine asks for them. */
 #define ENTRY_DIVERTED(X) X(cuGraphLaunch) X(cuGraphLaunch_ptsz)
 
@@ -80,3 +82,5 @@ extern struct entry_working entry_working;
 /* Does it, in a thread that is in no call. False: no engine works, and `answer` is what calls get. */
 bool entry_attend(uint64_t *answer);
 ptrdiff_t entry_thread_offset(void);
+
+#pragma GCC visibility pop

@@ -7,110 +7,173 @@
 
 #include "cot.h"
 
-#define LEAST_CAPACITY 64u
+#define LEAST_CAPACITY ROW
 #define TOMBSTONE 1ull
 
+static inline bool try_lock(struct cot_lock *lock) {
+    return __builtin_expect(!atomic_exchange_explicit(&lock->word, 1, memory_order_acquire), 1);
+}
 static void lock(struct cot_lock *lock) {
-    for (unsigned tries = 0; atomic_exchange_explicit(&lock->word, 1, memory_order_acquire); tries++) {
+    for (unsigned tries = 0; !try_lock(lock); tries++) {
         if (tries > 64) sched_yield();
     }
 }
-static void unlock(struct cot_lock *lock) {
+static inline void unlock(struct cot_lock *lock) {
     atomic_store_explicit(&lock->word, 0, memory_order_release);
 }
 
-static uint64_t mix(uint64_t key) {
+static inline uint64_t mix(uint64_t key) {
     key ^= key >> 33;
     key *= 0xff51afd7ed558ccdull;
     return key ^ key >> 29;
 }
 
-/* Of a block: the low 8 bits choose the shard, the others the place in it. Addresses of device memory that follow one
- * another lie side by side, so that a table too large for the processor's caches costs one of them in eight a miss. */
-static uint64_t hash_block(uint64_t key) {
-    if (key % 512) return mix(key);
-    uint64_t hash = mix(key >> 12);
-    return (hash & ~0x7ffull) | (hash & 0xff) | (key >> 9 & 7) << 8;
+#define ROW 64u /* places in a row; divides every capacity */
+
+/* Of a block: the low 6 bits choose the shard, those from the 8th on the place in it. Addresses of device memory that
+ * follow one another lie in one row, so that a table too large for the processor's caches costs few of them a miss. */
+static inline uint64_t hash_block(uint64_t key) {
+    return __builtin_expect(key % 512 == 0, 1) ? mix(key >> 15) ^ (key >> 1 & (ROW - 1) << 8) : mix(key);
 }
 
-/* ---- one shard: open addressing; every entry begins with its key, 0 = never used ---- */
-static void *probe(const struct cot_shard *shard, size_t size, uint64_t key, uint64_t hash) {
+/* ---- one shard: open addressing, inlined where the size of an entry is known. Every entry begins with its key, 0 =
+ * free. The keys stand once more behind all entries, TOMBSTONE among them, for a search reads many of them. A place
+ * that is taken leads to the one in the next row, and from the last row to the next one in the first ---- */
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE uint64_t *keys_of(const struct cot_shard *shard, size_t size) {
+    return (uint64_t *)(shard->entries + shard->capacity * size);
+}
+INLINE uint64_t *entry_at(const struct cot_shard *shard, size_t size, uint32_t i) {
+    return (uint64_t *)(shard->entries + i * size);
+}
+INLINE uint32_t first_place(const struct cot_shard *shard, uint64_t hash) {
+    return (uint32_t)(hash >> 8) & (shard->capacity - 1);
+}
+
+INLINE uint32_t place_after(const struct cot_shard *shard, uint32_t i) {
+    return __builtin_expect(i + ROW < shard->capacity, 1) ? i + ROW : (i + 1) % ROW;
+}
+INLINE uint32_t place_before(const struct cot_shard *shard, uint32_t i) {
+    return __builtin_expect(i >= ROW, 1) ? i - ROW : shard->capacity - ROW + (i - 1) % ROW;
+}
+
+INLINE void *probe(const struct cot_shard *shard, size_t size, uint64_t key, uint64_t hash) {
     if (shard->capacity == 0) return NULL;
-    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
-        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
-        if (*entry == key) return entry;
-        if (*entry == 0) return NULL;
+    const uint64_t *keys = keys_of(shard, size);
+    for (uint32_t i = first_place(shard, hash);; i = place_after(shard, i)) {
+        if (keys[i] == key) return entry_at(shard, size, i);
+        if (keys[i] == 0) return NULL;
     }
 }
 
 /* A block: of one key there may be several, each reference to a handle one, or of several kinds. */
-static struct cot_block *probe_kind(const struct cot_shard *shard, uint64_t key, uint64_t hash, uint32_t kind) {
+INLINE struct cot_block *probe_kind(const struct cot_shard *shard, uint64_t key, uint64_t hash, uint32_t kind) {
     if (shard->capacity == 0) return NULL;
-    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
-        struct cot_block *entry = (struct cot_block *)shard->entries + i;
-        if (entry->key == key && entry->kind == kind) return entry;
-        if (entry->key == 0) return NULL;
+    const uint64_t *keys = keys_of(shard, sizeof(struct cot_block));
+    for (uint32_t i = first_place(shard, hash);; i = place_after(shard, i)) {
+        struct cot_block *entry = (struct cot_block *)entry_at(shard, sizeof *entry, i);
+        if (keys[i] == key && __builtin_expect(entry->kind == kind, 1)) return entry;
+        if (keys[i] == 0) return NULL;
     }
 }
 
-static void *place(struct cot_shard *shard, size_t size, uint64_t hash) {
-    for (uint32_t i = (uint32_t)(hash >> 8) & (shard->capacity - 1);; i = (i + 1) & (shard->capacity - 1)) {
-        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
-        if (*entry <= TOMBSTONE) {
-            if (*entry == 0) shard->filled++;
-            return entry;
-        }
-    }
+INLINE void place(struct cot_shard *shard, size_t size, uint64_t hash, const void *entry) {
+    uint64_t *keys = keys_of(shard, size);
+    uint32_t i = first_place(shard, hash);
+    while (keys[i] > TOMBSTONE) i = place_after(shard, i);
+    shard->filled += keys[i] == 0;
+    keys[i] = *(const uint64_t *)entry;
+    memcpy(entry_at(shard, size, i), entry, size);
 }
 
-/* No search goes on past an entry that a free one follows, so it is freed itself, with the tombstones before it:
+/* No search goes on past a place that a free one follows, so it is freed itself, with the tombstones before it:
  * addresses that are new each time then leave nothing to clean up. */
-static void erase(struct cot_shard *shard, size_t size, void *erased) {
-    uint32_t mask = shard->capacity - 1, i = (uint32_t)(((char *)erased - shard->entries) / size);
-    *(uint64_t *)erased = TOMBSTONE;
-    if (*(uint64_t *)(shard->entries + ((i + 1) & mask) * size) != 0) return;
-    for (uint64_t *entry = erased; *entry == TOMBSTONE; entry = (uint64_t *)(shard->entries + i * size)) {
-        *entry = 0;
+INLINE void erase(struct cot_shard *shard, size_t size, void *entry) {
+    uint64_t *keys = keys_of(shard, size);
+    uint32_t i = (uint32_t)((size_t)((char *)entry - shard->entries) / size);
+    *(uint64_t *)entry = 0;
+    keys[i] = TOMBSTONE;
+    if (keys[place_after(shard, i)] != 0) return;
+    for (; keys[i] == TOMBSTONE; i = place_before(shard, i)) {
+        keys[i] = 0;
         shard->filled--;
-        i = (i - 1) & mask;
     }
 }
 
-static bool make_room(struct cot_shard *shard, size_t size, uint64_t (*hash)(uint64_t)) {
-    if (shard->capacity && shard->filled < shard->capacity / 4 * 3) return true;
+static __attribute__((noinline)) bool grow(struct cot_shard *shard, size_t size, uint64_t (*hash)(uint64_t)) {
     uint32_t live = 0;
-    for (uint32_t i = 0; i < shard->capacity; i++) live += *(uint64_t *)(shard->entries + i * size) > TOMBSTONE;
+    for (uint32_t i = 0; i < shard->capacity; i++) live += *entry_at(shard, size, i) != 0;
     uint32_t capacity = LEAST_CAPACITY;
     while (capacity < live * 2) capacity *= 2;
-    char *entries = mmap(NULL, capacity * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *entries =
+        mmap(NULL, capacity * (size + sizeof(uint64_t)), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (entries == MAP_FAILED) return false;
     struct cot_shard grown = {.capacity = capacity, .entries = entries};
     for (uint32_t i = 0; i < shard->capacity; i++) {
-        uint64_t *entry = (uint64_t *)(shard->entries + i * size);
-        if (*entry > TOMBSTONE) memcpy(place(&grown, size, hash(*entry)), entry, size);
+        const uint64_t *entry = entry_at(shard, size, i);
+        if (*entry != 0) place(&grown, size, hash(*entry), entry);
     }
-    if (shard->entries) munmap(shard->entries, shard->capacity * size);
+    if (shard->entries) munmap(shard->entries, shard->capacity * (size + sizeof(uint64_t)));
     shard->capacity = grown.capacity;
     shard->filled = grown.filled;
     shard->entries = grown.entries;
     return true;
 }
 
+INLINE bool has_room(const struct cot_shard *shard) {
+    return __builtin_expect(shard->filled < shard->capacity / 4 * 3, 1);
+}
+
 /* ---- blocks ---- */
 
-bool cot_blocks_add(const struct cot_block *block) {
+static __attribute__((noinline)) bool add_slow(const struct cot_block *block) {
     uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     lock(&shard->lock);
-    bool room = make_room(shard, sizeof *block, hash_block);
-    if (room) memcpy(place(shard, sizeof *block, hash), block, sizeof *block);
+    bool room = has_room(shard) || grow(shard, sizeof *block, hash_block);
+    if (room) place(shard, sizeof *block, hash, block);
     unlock(&shard->lock);
     return room;
 }
 
+bool cot_blocks_add(const struct cot_block *block) {
+    uint64_t hash = hash_block(block->key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    if (!try_lock(&shard->lock)) return add_slow(block);
+    if (!has_room(shard)) {
+        unlock(&shard->lock);
+        return add_slow(block);
+    }
+    place(shard, sizeof *block, hash, block);
+    unlock(&shard->lock);
+    return true;
+}
+
+INLINE bool take_locked(struct cot_shard *shard, uint64_t hash, uint64_t key, uint32_t kind, struct cot_block *block) {
+    struct cot_block *entry = probe_kind(shard, key, hash, kind);
+    bool found = entry != NULL;
+    if (found) {
+        *block = *entry;
+        erase(shard, sizeof *entry, entry);
+    }
+    unlock(&shard->lock);
+    return found;
+}
+
+static __attribute__((noinline)) bool take_slow(uint64_t key, uint32_t kind, struct cot_block *block) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    lock(&shard->lock);
+    return take_locked(shard, hash, key, kind, block);
+}
+
 bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
-    uint32_t left;
-    return cot_blocks_refer(key, kind, -1, block, &left) && left == 0;
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    if (key <= TOMBSTONE) return false;
+    if (!try_lock(&shard->lock)) return take_slow(key, kind, block);
+    return take_locked(shard, hash, key, kind, block);
 }
 
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
@@ -182,9 +245,9 @@ static bool page_join(uint32_t card, uint64_t number, bool small) {
     bool fresh = page == NULL;
     if (page) {
         page->users++;
-    } else if (make_room(shard, sizeof *page, mix)) {
-        page = place(shard, sizeof *page, hash);
-        *page = (struct cot_shared_page){.key = key, .card = (uint16_t)card, .small = small, .users = 1};
+    } else if (has_room(shard) || grow(shard, sizeof *page, mix)) {
+        struct cot_shared_page first = {.key = key, .card = (uint16_t)card, .small = small, .users = 1};
+        place(shard, sizeof first, hash, &first);
     }
     unlock(&shard->lock);
     return fresh;
@@ -219,7 +282,6 @@ static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
     uint64_t end = at + bytes, first = cot_granules(at, granule), last = cot_granules(end - 1, granule);
     uint64_t whole_first, whole_end, changed = 0;
     if (bytes == 0 || end < at) return 0;
-    if (((at | bytes) & (granule - 1)) == 0 && (granule & (granule - 1)) == 0) return bytes; /* as large ones lie */
     whole_first = cot_granules(at + granule - 1, granule);
     whole_end = cot_granules(end, granule);
     if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;
@@ -230,11 +292,11 @@ static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
     return changed;
 }
 
-uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+uint64_t cot_pages_add_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
     return change(card, at, bytes, granule, true);
 }
 
-uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
     return change(card, at, bytes, granule, false);
 }
 

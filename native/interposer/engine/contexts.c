@@ -121,19 +121,9 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     return ABI_SUCCESS;
 }
 
-abi_result cot_current(uint32_t *card, void **context) {
-    void *handle = NULL;
-    abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), &handle);
-    if (result != ABI_SUCCESS) return result;
-    if (!handle) return ABI_ERROR_INVALID_CONTEXT;
-    *context = handle;
-    uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
+static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *card) {
     struct cot_thread *recent = cot_thread();
-    if (__builtin_expect(recent->context == handle && recent->epoch == now, 1)) {
-        *card = recent->card;
-        return ABI_SUCCESS;
-    }
-    result = learn_current(handle, card);
+    abi_result result = learn_current(handle, card);
     if (result != ABI_SUCCESS) return result;
     recent->context = handle;
     recent->card = *card;
@@ -151,6 +141,17 @@ void cot_context_recheck(void *context) {
     if (!ended) return;
     cot_blocks_drop_context(context);
     cot_tiles_drop_context(context);
+}
+
+abi_result cot_current(uint32_t *card, void **context) {
+    abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), context);
+    if (result != ABI_SUCCESS) return result;
+    if (!*context) return ABI_ERROR_INVALID_CONTEXT;
+    const struct cot_thread *recent = cot_thread();
+    uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
+    if (__builtin_expect(recent->context != *context || recent->epoch != now, 0)) return current_slow(*context, card);
+    *card = recent->card;
+    return ABI_SUCCESS;
 }
 
 /* Room for contexts on the card of a device: bytes reserved for each, or a refusal. */

@@ -19,6 +19,9 @@
 #include "../start_ticks.h"
 #include "../state.h"
 
+/* Nothing here is another object's, so nothing is reached by way of a table of addresses. */
+#pragma GCC visibility push(hidden)
+
 #define COT_NO_CARD UINT32_MAX
 
 /* Calls the real entry point or answers what a machine without a driver answers. */
@@ -175,8 +178,17 @@ static inline bool cot_is_packed(uint64_t bytes, uint64_t granule) {
 }
 /* Bytes by which this process's pages of a card grow with [at, at+bytes), or shrink without it: memory is held by the
  * granule, and small allocations share one. */
-uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
-uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_add_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+static inline bool cot_pages_are_whole(uint64_t at, uint64_t bytes, uint64_t granule) { /* as large ones lie */
+    return __builtin_expect(((at | bytes | granule) & (granule - 1)) == 0 && at + bytes >= at, 1);
+}
+static inline uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_add_ragged(card, at, bytes, granule);
+}
+static inline uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_remove_ragged(card, at, bytes, granule);
+}
 /* Is there room for `bytes` in one row, in a page that small allocations of the context hold anyway? Slow: walks all of
  * them. */
 bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint64_t granule);
@@ -248,3 +260,5 @@ bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, no
 /* ---- graphs.c ---- */
 void cot_graphs_trim(uint32_t card);      /* lets go what graphs have reserved and do not use, and un-charges it */
 void cot_graphs_read_back(uint32_t card); /* after what may have ended them */
+
+#pragma GCC visibility pop

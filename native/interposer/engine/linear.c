@@ -26,7 +26,7 @@ static void give_up(const struct ticket *ticket) {
 }
 
 /* Room for `bytes` in the calling thread's context, or the error to answer. */
-static abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
+static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = cot_current(&ticket->card, &ticket->context);
     if (result != ABI_SUCCESS) return result;
@@ -48,7 +48,8 @@ static abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket)
 
 /* The driver gave [pointer, pointer + bytes). Charges it, or takes it back when it turns out larger than announced and
  * the rest does not fit. */
-static abi_result finish_linear(struct ticket *ticket, abi_devptr pointer, uint64_t bytes) {
+static inline __attribute__((always_inline)) abi_result finish_linear(struct ticket *ticket, abi_devptr pointer,
+                                                                      uint64_t bytes) {
     uint64_t charge = cot_pages_add(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
     if (charge > ticket->reserved) {
         uint64_t more = charge - ticket->reserved;
@@ -173,7 +174,7 @@ static bool forget(abi_devptr pointer, struct cot_block *block) {
     return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
 }
 
-static abi_result after_free(abi_result result, const struct cot_block *block) {
+static inline __attribute__((always_inline)) abi_result after_free(abi_result result, const struct cot_block *block) {
     if (result != ABI_SUCCESS) {
         struct cot_block again = *block;
         again.references = 1;

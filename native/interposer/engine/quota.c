@@ -9,6 +9,7 @@
 #include "../../format/counted.h"
 #include "cot.h"
 
+#define KINDS_OF_PAGE (COT_PAGE_ISOLATE_MEMORY | COT_PAGE_HAS_FEEDBACK)
 #define SPIN_TRIES 16
 #define LONGEST_PAUSE_NS 500000u
 #define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
@@ -19,7 +20,7 @@ struct sums {
 
 /* Rows are read in the order in which bytes move (pending, then held, then freed), so that a move in between is met
  * twice rather than missed. */
-static struct sums sum_corrected(uint32_t card, bool late, bool measured) {
+static __attribute__((noinline)) struct sums sum_corrected(uint32_t card, bool late, bool measured) {
     struct sums sums = {0, 0};
     for (uint32_t slot = 0, used = cot_slots_used(); slot < used; slot++) {
         const struct cot_slot_card *row = cot_row(slot, card);
@@ -34,49 +35,57 @@ static struct sums sum_corrected(uint32_t card, bool late, bool measured) {
     return sums;
 }
 
-/* Each process of the container adds a row to it, those that ended and were not yet found dead included: eight
- * instructions while the agent has measured nothing and no word was scribbled over. */
 static struct sums sum(uint32_t card, bool late) {
-    struct sums sums = {0, 0};
-    bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
-    if (measured || late) return sum_corrected(card, late, measured);
-    uint64_t stride = cot->at.slot_bytes, all = 0;
+    return sum_corrected(card, late, cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK);
+}
+
+/* What the rows hold and have announced together, while the agent has measured nothing; more than any limit, if a word
+ * was scribbled over. Each process of the container adds a row to it, those that ended and were not yet found dead
+ * included: five instructions. */
+static inline uint64_t total_plain(uint32_t card) {
+    uint64_t stride = cot->at.slot_bytes, all = 0, total = 0;
     const char *at = (const char *)cot_row(0, card);
-    for (const char *end = at + cot_slots_used() * stride; at < end; at += stride) {
+    for (uint32_t left = cot_slots_used(); left > 0; left--, at += stride) {
         const struct cot_slot_card *row = (const struct cot_slot_card *)at;
         uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
         uint64_t held = __atomic_load_n(&row->held, __ATOMIC_SEQ_CST);
-        sums.held += held;
-        sums.pending += pending;
-        all |= held | pending;
+        total += pending + held;
+        all |= pending | held;
     }
-    return __builtin_expect(all < COT_SANE_BYTES, 1) ? sums : sum_corrected(card, late, measured);
+    return __builtin_expect(all < COT_SANE_BYTES, 1) ? total : UINT64_MAX;
 }
 
 /* Never less than what sum makes of the same words, and a fraction of its cost: what the agent measured is added
  * unchecked where it is more, and left out where it is less. */
-static bool surely_fits(uint32_t card, uint64_t limit) {
+static __attribute__((noinline)) uint64_t total_measured(uint32_t card) {
     uint64_t stride = cot->at.slot_bytes, all = 0, total = 0;
     uint32_t cards = cot_card_count();
     const struct cot_page_feedback *feedback = &cot_page_now()->feedback[card];
     const char *at = (const char *)cot_row(0, card);
-    for (const char *end = at + cot_slots_used() * stride; at < end; at += stride, feedback += cards) {
+    for (uint32_t left = cot_slots_used(); left > 0; left--, at += stride, feedback += cards) {
         const struct cot_slot_card *row = (const struct cot_slot_card *)at;
         uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
         uint64_t held = __atomic_load_n(&row->held, __ATOMIC_SEQ_CST);
         int64_t residual = __atomic_load_n(&feedback->residual_bytes, __ATOMIC_RELAXED);
-        uint64_t more = residual > 0 ? (uint64_t)residual : 0;
+        uint64_t more = (uint64_t)(residual & ~(residual >> 63));
         total += pending + held + more;
         all |= pending | held | more;
     }
-    return all < COT_SANE_BYTES && total <= limit;
+    return all < COT_SANE_BYTES ? total : UINT64_MAX;
+}
+
+static __attribute__((noinline)) bool fits_exactly(uint32_t card, bool late, uint64_t limit) {
+    struct sums all = sum(card, late);
+    return all.held + all.pending <= limit;
 }
 
 static inline bool fits(uint32_t card, const struct cot_limits *limits) {
-    bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
-    if (measured && !limits->releases_late && surely_fits(card, limits->memory_bytes)) return true;
-    struct sums all = sum(card, limits->releases_late);
-    return all.held + all.pending <= limits->memory_bytes;
+    if (__builtin_expect(!limits->releases_late, 1)) {
+        bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
+        uint64_t most = measured ? total_measured(card) : total_plain(card);
+        if (__builtin_expect(most <= limits->memory_bytes, 1)) return true;
+    }
+    return fits_exactly(card, limits->releases_late, limits->memory_bytes);
 }
 
 uint64_t cot_held(uint32_t card) {
@@ -111,7 +120,8 @@ static void back_off(unsigned tries) {
  * What can be had back is got back first: kept by our own pools and graphs, charged to or announced by the dead. What
  * others only announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. What
  * the caller has `announced` before is like held, for it stays as long as the caller waits. */
-static bool reserve_slow(uint32_t card, uint64_t bytes, uint64_t announced, struct cot_slot_card *own) {
+static __attribute__((noinline)) bool reserve_slow(uint32_t card, uint64_t bytes, uint64_t announced,
+                                                   struct cot_slot_card *own) {
     uint64_t deadline = 0;
     bool trimmed = false;
     for (unsigned tries = 0;; tries++) {
@@ -142,7 +152,7 @@ static bool reserve_slow(uint32_t card, uint64_t bytes, uint64_t announced, stru
     }
 }
 
-static inline bool reserve(uint32_t card, uint64_t bytes, uint64_t announced) {
+static bool reserve(uint32_t card, uint64_t bytes, uint64_t announced) {
     struct cot_slot_card *own = cot_own(card);
     struct cot_limits limits;
     cot_limits(card, &limits);
@@ -158,8 +168,32 @@ static inline bool reserve(uint32_t card, uint64_t bytes, uint64_t announced) {
     return reserve_slow(card, bytes, announced, own);
 }
 
-bool cot_reserve(uint32_t card, uint64_t bytes) {
+static __attribute__((noinline)) bool reserve_otherwise(uint32_t card, uint64_t bytes) {
     return reserve(card, bytes, 0);
+}
+
+/* The request is announced, and there may be too little. */
+static __attribute__((noinline)) bool reserve_announced(uint32_t card, uint64_t bytes, uint64_t limit) {
+    struct cot_slot_card *own = cot_own(card);
+    if (fits_exactly(card, false, limit)) return true;
+    __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
+    return reserve_slow(card, bytes, 0, own);
+}
+
+/* Calls nothing while there is room and the agent has measured nothing. */
+bool cot_reserve(uint32_t card, uint64_t bytes) {
+    const struct cot_page_header *header = &cot->at.page->header;
+    const struct cot_seen_card *seen = &cot->seen[card];
+    uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
+    bool read = atomic_load_explicit(&seen->generation, memory_order_acquire) == generation + 1;
+    uint64_t limit = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
+    uint32_t page_flags = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & KINDS_OF_PAGE;
+    uint32_t card_flags = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
+    if (__builtin_expect(!read || page_flags != COT_PAGE_ISOLATE_MEMORY || card_flags || bytes > limit, 0))
+        return reserve_otherwise(card, bytes);
+    __atomic_fetch_add(&cot_own(card)->pending, bytes, __ATOMIC_SEQ_CST);
+    if (__builtin_expect(total_plain(card) <= limit, 1)) return true;
+    return reserve_announced(card, bytes, limit);
 }
 
 bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced) {
