@@ -204,6 +204,14 @@ typedef struct {
     unsigned attribute_count;
 } abi_launch_config;
 
+/* CUDA_LAUNCH_PARAMS of cuLaunchCooperativeKernelMultiDevice, 56 bytes */
+typedef struct {
+    abi_function function;
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    abi_stream stream;
+    void **parameters;
+} abi_launch_of_many;
+
 /* CUDA_MEMCPY2D (second layout, 64-bit offsets), 128 bytes; memory types: 1 host, 2 device, 3 array, 4 unified */
 enum { ABI_MEMORY_HOST = 1, ABI_MEMORY_DEVICE = 2, ABI_MEMORY_ARRAY = 3, ABI_MEMORY_UNIFIED = 4 };
 typedef struct {
@@ -267,6 +275,7 @@ enum { ABI_CAPTURE_NONE = 0, ABI_CAPTURE_ACTIVE = 1, ABI_CAPTURE_INVALIDATED = 2
 _Static_assert(sizeof(abi_vmm_prop) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(abi_pool_props) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(abi_launch_config) == 56, "CUlaunchConfig");
+_Static_assert(sizeof(abi_launch_of_many) == 56 && offsetof(abi_launch_of_many, stream) == 40, "CUDA_LAUNCH_PARAMS");
 _Static_assert(sizeof(abi_memcpy_2d) == 128, "CUDA_MEMCPY2D");
 _Static_assert(sizeof(abi_alloc_node) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
 _Static_assert(sizeof(abi_kernel_node) == 72, "CUDA_KERNEL_NODE_PARAMS");

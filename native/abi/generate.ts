@@ -114,8 +114,8 @@ function verbHeader(prefix: string, joined: { symbol: string; row: VerbRow }[]):
     return `    X(${index}, ${symbol}, ${row.verb.toUpperCase()}, ${groupIndex.get(`${row.verb} ${row.group}`)})`;
   });
   const wrapped = joined.map(({ symbol, row }, index) => ({ symbol, row, index }));
-  const inC = wrapped.filter(({ row }) => row.verb !== 'pass' && row.verb !== 'gate');
-  const served = inC.filter(({ row }) => row.verb !== 'resolve');
+  const inC = wrapped.filter(({ row }) => row.verb !== 'pass');
+  const served = inC.filter(({ row }) => row.verb !== 'resolve' && row.verb !== 'gate');
   return `/* ${NOTICE}
  * Index, symbol, verb and group of every entry point; which of them functions serve that hold policy; why each group is as it is. */
 #pragma once

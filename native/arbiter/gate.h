@@ -28,7 +28,7 @@ struct cot_gate_tuning {
 };
 extern const struct cot_gate_tuning cot_default_gate;
 
-struct cot_kind {
+struct cot_launch_kind {
     uint64_t key;       /* of function and shape, or of an executable graph; 0: free */
     uint64_t length_ns; /* of late; 0: not known */
     uint64_t mean_ns;   /* of long */
@@ -51,7 +51,7 @@ struct cot_gate {
     uint32_t dry;            /* the limit was reached and has not grown enough since */
     struct cot_gate *others; /* the same process's gates of all its cards, for COT_LEASE_CATCH_UP; may be NULL */
     uint32_t others_count;
-    struct cot_kind kinds[COT_GATE_KINDS];
+    struct cot_launch_kind kinds[COT_GATE_KINDS];
 };
 
 struct cot_launch {

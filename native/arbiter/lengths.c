@@ -12,10 +12,10 @@ static uint32_t place_of(uint64_t key) {
     return (uint32_t)(key >> 40) % COT_GATE_KINDS;
 }
 
-static struct cot_kind *find(struct cot_gate *gate, uint64_t key, bool make) {
+static struct cot_launch_kind *find(struct cot_gate *gate, uint64_t key, bool make) {
     uint32_t place = place_of(key);
     for (uint32_t i = 0; i < PROBES; i++) {
-        struct cot_kind *kind = &gate->kinds[(place + i) % COT_GATE_KINDS];
+        struct cot_launch_kind *kind = &gate->kinds[(place + i) % COT_GATE_KINDS];
         uint64_t seen = __atomic_load_n(&kind->key, __ATOMIC_RELAXED);
         if (seen == key) return kind;
         if (seen != 0 || !make) continue;
@@ -25,7 +25,7 @@ static struct cot_kind *find(struct cot_gate *gate, uint64_t key, bool make) {
         }
     }
     if (!make) return NULL;
-    struct cot_kind *kind = &gate->kinds[(place + key % PROBES) % COT_GATE_KINDS];
+    struct cot_launch_kind *kind = &gate->kinds[(place + key % PROBES) % COT_GATE_KINDS];
     __atomic_store_n(&kind->length_ns, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&kind->count, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&kind->key, key, __ATOMIC_RELAXED);
@@ -33,7 +33,7 @@ static struct cot_kind *find(struct cot_gate *gate, uint64_t key, bool make) {
 }
 
 struct cot_lengths cot_lengths(struct cot_gate *gate, uint64_t key) {
-    const struct cot_kind *kind = find(gate, key, false);
+    const struct cot_launch_kind *kind = find(gate, key, false);
     if (!kind) return (struct cot_lengths){0};
     return (struct cot_lengths){
         .late_ns = __atomic_load_n(&kind->length_ns, __ATOMIC_RELAXED),
@@ -46,7 +46,7 @@ static uint64_t towards(uint64_t mean, uint64_t value, uint64_t parts) {
 }
 
 void cot_learn(struct cot_gate *gate, uint64_t key, uint64_t length_ns, uint32_t launches) {
-    struct cot_kind *kind = find(gate, key, true);
+    struct cot_launch_kind *kind = find(gate, key, true);
     uint64_t late = __atomic_load_n(&kind->length_ns, __ATOMIC_RELAXED);
     uint64_t mean = __atomic_load_n(&kind->mean_ns, __ATOMIC_RELAXED);
     uint64_t count = __atomic_load_n(&kind->count, __ATOMIC_RELAXED);

@@ -1,5 +1,6 @@
-/* The compute page: one file per container, shared with the agent alone, through which the agent's arbiter lets the
- * container's processes put work on its cards, and through which they tell what they used.
+/* The compute page: one per container, shared with the agent alone, through which the agent's arbiter lets the
+ * container's processes put work on its cards, and through which they tell what they used. It lies in the ledger's
+ * file, behind the ledger, where the limits page says (`compute_at`): what mounts the one brings the other.
  *
  * Two halves. The agent writes the first (a header, an order per card) and never reads an order back, except its own
  * records when it starts; the tenant's processes write the second (a row per process and card), which the agent copies
@@ -17,7 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "page.h"
+#include "ledger.h"
 
 #define COT_COMPUTE_MAGIC 0x0031504d4f435443ull /* read as bytes: CTCOMP1 */
 #define COT_COMPUTE_VERSION 1u
@@ -38,7 +39,7 @@ enum {
 struct cot_compute_header {
     uint64_t magic;
     uint32_t version;
-    uint32_t bytes; /* of the whole file */
+    uint32_t bytes; /* of the whole page */
     uint32_t card_count;
     uint32_t slot_count;
     uint64_t heartbeat_ns; /* the agent's last visit */
@@ -103,6 +104,11 @@ static inline uint64_t cot_compute_bytes(uint32_t slot_count, uint32_t card_coun
     return COT_COMPUTE_REPORTS_AT + sizeof(struct cot_compute_reports) +
            (uint64_t)slot_count * card_count * sizeof(struct cot_compute_row);
 }
+/* Mapped apart from the ledger, so at a boundary of pages, however large the machine's are. */
+static inline uint64_t cot_compute_at(uint32_t slot_count, uint32_t card_count) {
+    const uint64_t boundary = 65536;
+    return (cot_ledger_bytes(slot_count, card_count) + boundary - 1) / boundary * boundary;
+}
 static inline struct cot_compute_order *cot_compute_order(void *page, uint32_t card) {
     return (struct cot_compute_order *)((char *)page + sizeof(struct cot_compute_header)) + card;
 }
@@ -160,6 +166,23 @@ static inline void cot_order_record(struct cot_compute_order *order, struct cot_
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     memcpy(to, &record, sizeof record - sizeof record.check);
     __atomic_store_n(&to->check, record.check, __ATOMIC_RELEASE);
+}
+
+/* The agent's half of a page that no agent has visited yet: COT_COMPUTE_REPORTS_AT bytes of zeros become one by which
+ * its processes go on their own credit, `rate_ppm` of each card (0: nothing limits). */
+static inline void cot_compute_begin(void *half, uint32_t slot_count, uint32_t card_count, const uint32_t *rate_ppm,
+                                     uint64_t now_ns) {
+    *(struct cot_compute_header *)half = (struct cot_compute_header){
+        .magic = COT_COMPUTE_MAGIC,
+        .version = COT_COMPUTE_VERSION,
+        .bytes = (uint32_t)cot_compute_bytes(slot_count, card_count),
+        .card_count = card_count,
+        .slot_count = slot_count,
+    };
+    for (uint32_t card = 0; card < card_count; card++) {
+        cot_order_record(cot_compute_order(half, card),
+                         (struct cot_compute_record){.at_ns = now_ns, .rate_ppm = rate_ppm[card]});
+    }
 }
 
 /* ---- the readers' side ---- */

@@ -34,7 +34,12 @@ enum {
 enum {
     COT_CARD_RELEASES_LATE = 1, /* freed memory may still be held: it counts until the agent has seen it gone */
 };
-enum { COT_GATE_OPEN = 0, COT_GATE_CLOSED = 1 };
+/* Bits of the gate word; 0 is open. */
+enum {
+    COT_GATE_OPEN = 0,
+    COT_GATE_CLOSED = 1, /* no launch goes */
+    COT_GATE_LEASED = 2, /* launches go by the compute page (compute.h) */
+};
 
 struct cot_page_header {
     uint64_t magic;
@@ -43,12 +48,12 @@ struct cot_page_header {
     uint32_t card_count; /* entries in cards[] that are valid, at most COT_MAX_CARDS */
     uint32_t slot_count; /* slots of the ledger and rows of the feedback */
     uint32_t flags;
-    uint32_t gate;         /* COT_GATE_*: the one word that every launch reads */
+    uint32_t gate;         /* COT_GATE_* bits: the one word that every launch reads */
     uint64_t generation;   /* grows with every change of a card entry */
     uint64_t heartbeat_ns; /* CLOCK_BOOTTIME of the agent's last visit */
     uint32_t engine;       /* number of the engine that processes shall run; 0 = the one that their object came with */
     uint32_t ledger_version; /* of the ledger beside it, which is not asked itself; 0 = 1 */
-    uint64_t reserved;
+    uint64_t compute_at;     /* where in the ledger's file the compute page begins; 0 = it has none */
 };
 
 struct cot_page_card {
@@ -56,7 +61,7 @@ struct cot_page_card {
     uint64_t memory_bytes;  /* the grant on this card; contexts included */
     uint64_t context_bytes; /* what one context costs, as measured; 0 = not measured */
     uint64_t granule_bytes; /* physical memory comes in pieces of this size; 0 = not measured */
-    uint32_t cores_percent; /* 0 = no limit; not enforced by this version */
+    uint32_t cores_percent; /* 0 = none asked for; who holds launches to it goes by the compute page */
     uint32_t flags;
     uint64_t reserved[9];
     uint64_t check;

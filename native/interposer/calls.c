@@ -160,3 +160,4 @@ static inline __attribute__((always_inline)) uint64_t through(uint64_t a, uint64
 #define SERVE_ROW(index, symbol) SERVE(symbol)
 COT_CUDA_SERVED(SERVE_ROW)
 ENTRY_DIVERTED(SERVE)
+ENTRY_OWN(SERVE)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../abi/cuda.h"
 #include "state.h"
 
 /* What the entry gives. All of it may be called from any thread, none of it from a forked child's atfork handlers. */
@@ -27,6 +28,29 @@ struct cot_services {
     /* Where the agent writes the gate and its heartbeat, and where unknown entry points are counted; NULL: nowhere. */
     void (*watch)(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown);
     void (*wanted)(uint32_t engine); /* the page names it; it is looked at later, outside of all locks */
+    /* A thread that calls cotenant_help again and again. False: there can be none here. */
+    bool (*help)(void);
+};
+
+/* ---- launches while compute is leased: three functions that an engine serves beside entry points ---- */
+
+/* One launch, from before it to after it. */
+struct cot_flight {
+    uint32_t bytes;
+    bool of_stream; /* its card is that of the stream, whatever context is current */
+    abi_stream stream;
+    uint64_t key; /* launches of one key are of one kind; not 0 */
+    uint64_t engine[16];
+};
+/* cotenant_admit(struct cot_flight *): waits for its turn; an error is the launch's answer, and it is not made.
+ * cotenant_launched(struct cot_flight *, abi_result): after each that was admitted. */
+
+/* cotenant_help(struct cot_errand *): does what there is to do now. */
+struct cot_errand {
+    uint32_t bytes;
+    uint32_t seen;     /* until this is no longer its value ... */
+    uint32_t *word;    /* ... sleep on this futex word (private); NULL: there will be nothing to do any more */
+    uint64_t pause_ns; /* and no longer than so; 0: as long as it takes */
 };
 
 struct cot_served {

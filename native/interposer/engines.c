@@ -58,7 +58,7 @@ static const char *const SERVED[] = {
     COT_CUDA_SERVED(NAME_ROW)
 #undef NAME_ROW
 #define NAME(symbol) #symbol,
-        ENTRY_DIVERTED(NAME)
+        ENTRY_DIVERTED(NAME) ENTRY_OWN(NAME)
 #undef NAME
 };
 static_assert(sizeof SERVED / sizeof *SERVED == ENTRY_SERVED, "a name for each");
@@ -93,6 +93,7 @@ static struct cot_services services = {
     .divert = divert,
     .watch = entry_watch,
     .wanted = want,
+    .help = entry_start_helper,
 };
 
 /* ---- loading ---- */

@@ -10,6 +10,8 @@
 
 /* Names that go straight to the driver until the engine asks for them. */
 #define ENTRY_DIVERTED(X) X(cuGraphLaunch) X(cuGraphLaunch_ptsz)
+/* What engines serve beside entry points: turns of launches that are gated (engine.h says what they take). */
+#define ENTRY_OWN(X) X(cotenant_admit) X(cotenant_launched) X(cotenant_help)
 
 /* ---- calls.c: one function per entry point that the engine serves ---- */
 
@@ -18,12 +20,21 @@
 COT_CUDA_SERVED(ENTRY_DECLARE)
 #define ENTRY_DECLARE_DIVERTED(symbol) ENTRY_DECLARE(0, symbol)
 ENTRY_DIVERTED(ENTRY_DECLARE_DIVERTED)
+ENTRY_OWN(ENTRY_DECLARE_DIVERTED)
 #undef ENTRY_DECLARE_DIVERTED
 #undef ENTRY_DECLARE
 
 /* ---- table.c ---- */
 
 void entry_watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *count);
+
+/* ---- launches.c: a launch form as it is while compute is leased; NULL: none of that index ---- */
+
+void *entry_leased(uint64_t index);
+
+/* ---- helper.c ---- */
+
+bool entry_start_helper(void);
 
 /* ---- lookup.c: what hands out entry points stays with the names ---- */
 
@@ -55,7 +66,7 @@ enum {
     COT_CUDA_SERVED(ENTRY_NUMBER)
 #undef ENTRY_NUMBER
 #define ENTRY_NUMBER(symbol) ENTRY_AT_##symbol,
-        ENTRY_DIVERTED(ENTRY_NUMBER)
+        ENTRY_DIVERTED(ENTRY_NUMBER) ENTRY_OWN(ENTRY_NUMBER)
 #undef ENTRY_NUMBER
             ENTRY_SERVED
 };

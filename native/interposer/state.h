@@ -242,6 +242,7 @@ struct cot_state {
     struct cot_marks marks;
     struct cot_gap gap;
     struct cot_launches launches;
+    struct cot_gates *gates; /* engine/gates.h; NULL: the container has no compute page */
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
 
@@ -283,5 +284,5 @@ COT_PLACE(launches, 290304)
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 290312 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 290320 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
 #endif

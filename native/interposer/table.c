@@ -82,18 +82,24 @@ static uint64_t boot_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Waits outside all of our own locks until the gate opens. What is being captured does not run, so it never waits. */
-void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
+static bool is_captured(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     int status = ABI_CAPTURE_NONE;
     abi_stream stream = stream_of(shim_entries[index].name, registers, stack);
     abi_result (*is_capturing)(abi_stream, int *) = entry_driver("cuStreamIsCapturing");
-    bool capturing = is_capturing && is_capturing(stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
-    while (!capturing && __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE) != COT_GATE_OPEN) {
+    return is_capturing && is_capturing(stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
+}
+
+/* Waits outside all of our own locks until the gate opens. What is being captured does not run, so it never waits. */
+void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
+    uint32_t gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
+    bool captured = gate & COT_GATE_CLOSED && is_captured(index, registers, stack);
+    while (!captured && gate & COT_GATE_CLOSED) {
         const uint64_t *beat = atomic_load(&agent_beat);
         if (!beat || boot_ns() - __atomic_load_n(beat, __ATOMIC_RELAXED) > STALE_NS) break;
         struct timespec pause = {.tv_nsec = LOOK_NS};
         nanosleep(&pause, NULL);
+        gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
     }
-    void *target = __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
-    return target;
+    void *leased = gate & COT_GATE_LEASED ? entry_leased(index) : NULL;
+    return leased ? leased : __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
 }

@@ -21,6 +21,8 @@ export type GrantCard = {
   readonly contextBytes?: number;
   readonly granuleBytes?: number;
   readonly late?: boolean;
+  /** Brings a compute page; 0: nothing limits it on its own. */
+  readonly coresPercent?: number;
 };
 
 /** `contextBytes` and `granuleBytes` default to what the node's books say: what an agent would have measured. */
@@ -40,7 +42,7 @@ export function makeGrant(
       const facts = books.cards[entry.card];
       const context = entry.contextBytes ?? facts?.contextBytes ?? 0;
       const granule = entry.granuleBytes ?? facts?.granuleBytes ?? 0;
-      return `${node.uuidHex(entry.card)}:${entry.memoryBytes}:${context}:${granule}:${entry.late ? 1 : 0}`;
+      return `${node.uuidHex(entry.card)}:${entry.memoryBytes}:${context}:${granule}:${entry.late ? 1 : 0}${entry.coresPercent === undefined ? '' : `:${entry.coresPercent}`}`;
     });
     execFileSync(join(BUILD, 'tests/grant'), [folder, String(slots), isolate ? '1' : '0', ...words]);
   };

@@ -253,6 +253,7 @@ static abi_result map_devices(void) {
 
 static void leave(void) {
     cot_services->watch(NULL, NULL, NULL);
+    cot_gates_leave();
     if (cot->lives.kept) munmap(cot->lives.kept, PAGE_BYTES);
     if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.card_count));
     if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.card_count));
@@ -279,6 +280,7 @@ static abi_result join(void) {
     if (result == ABI_SUCCESS) result = open_life(folder, &life);
     if (result == ABI_SUCCESS && !take_slot(life)) result = refuse("every slot is taken in", folder, 0);
     if (life >= 0) close(life);
+    if (result == ABI_SUCCESS && !cot_gates_join()) result = refuse("no compute page in the ledger at", folder, errno);
     if (result != ABI_SUCCESS) {
         leave();
         return result;

@@ -28,6 +28,7 @@ static void forget(struct cot_known_context *entry) {
     *entry = (struct cot_known_context){0};
     atomic_fetch_add(&cot->contexts.epoch, 1);
     if (old.card == COT_NO_CARD) return;
+    cot_gates_forget(old.handle);
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
     if (!old.charged) return;
@@ -82,6 +83,7 @@ static void succeed(struct cot_known_context *entry, void *handle) {
     entry->charged -= more;
     atomic_fetch_add(&cot->contexts.epoch, 1);
     if (old.card == COT_NO_CARD) return;
+    cot_gates_forget(old.handle);
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
     if (!more) return;
@@ -261,9 +263,11 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
 
 #define AFTER_PRIMARY(symbol)                                          \
     abi_result cot_##symbol(abi_device device) {                       \
+        cot_gates_pause();                                             \
         bool known = cot_attached() && use_primary(device);            \
         abi_result result = CALL_REAL(symbol, (abi_device), device);   \
         if (known) leave_primary(device, NULL, result == ABI_SUCCESS); \
+        cot_gates_resume();                                            \
         return result;                                                 \
     }
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -363,8 +367,10 @@ static void after_destroy(void *handle) {
 
 #define DESTROY(symbol)                                                      \
     abi_result cot_##symbol(abi_context context) {                           \
+        cot_gates_pause();                                                   \
         abi_result result = CALL_REAL(symbol, (abi_context), context);       \
         if (result == ABI_SUCCESS && cot_attached()) after_destroy(context); \
+        cot_gates_resume();                                                  \
         return result;                                                       \
     }
 DESTROY(cuCtxDestroy)
@@ -375,12 +381,14 @@ abi_result cot_cuCtxAttach(abi_context *out, unsigned flags) {
     return CALL_REAL(cuCtxAttach, (abi_context *, unsigned), out, flags);
 }
 abi_result cot_cuCtxDetach(abi_context context) {
-    abi_result result = CALL_REAL(cuCtxDetach, (abi_context), context);
     unsigned version;
+    cot_gates_pause();
+    abi_result result = CALL_REAL(cuCtxDetach, (abi_context), context);
     if (result == ABI_SUCCESS && cot_attached() && context &&
         CALL_DRIVER("cuCtxGetApiVersion", (abi_context, unsigned *), context, &version) != ABI_SUCCESS) {
         after_destroy(context);
     }
+    cot_gates_resume();
     return result;
 }
 
@@ -431,7 +439,7 @@ abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
     return result;
 }
 
-abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
+static abi_result destroy_green(abi_green_context green) {
     if (!green || !cot_attached()) return CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = find(green);
@@ -453,5 +461,12 @@ abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
     pthread_mutex_unlock(&cot->contexts.lock);
     after_end(card);
     if (known) leave_primary(device, NULL, true);
+    return result;
+}
+
+abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
+    cot_gates_pause();
+    abi_result result = destroy_green(green);
+    cot_gates_resume();
     return result;
 }

@@ -257,6 +257,16 @@ bool cot_pool_take(abi_devptr pointer, struct cot_block *piece);
 bool cot_pool_taken(const struct cot_block *piece, abi_result result, bool done);
 bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, not run */
 
+/* ---- compute_page.c ---- */
+bool cot_gates_join(void); /* while attaching, once there is a slot; false: there is a page, and it cannot be read */
+void cot_gates_leave(void);
+
+/* ---- gates.c: launches by the compute page ---- */
+/* Around what ends contexts or streams: nobody else touches them meanwhile. May be nested, under any lock. */
+void cot_gates_pause(void);
+void cot_gates_resume(void);
+void cot_gates_forget(void *context); /* it has ended */
+
 /* ---- graphs.c ---- */
 void cot_graphs_trim(uint32_t card);      /* lets go what graphs have reserved and do not use, and un-charges it */
 void cot_graphs_read_back(uint32_t card); /* after what may have ended them */

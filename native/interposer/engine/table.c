@@ -8,6 +8,9 @@
 COT_CUDA_SERVED(DECLARE)
 abi_result cot_cuGraphLaunch(abi_graph_exec handle, abi_stream stream);
 abi_result cot_cuGraphLaunch_ptsz(abi_graph_exec handle, abi_stream stream);
+abi_result cot_cotenant_admit(struct cot_flight *flight);
+abi_result cot_cotenant_launched(struct cot_flight *flight, abi_result result);
+abi_result cot_cotenant_help(struct cot_errand *errand);
 
 static const struct cot_served SERVED[] = {
 #define ROW(index, symbol) {#symbol, (void *)cot_##symbol},
@@ -16,6 +19,9 @@ static const struct cot_served SERVED[] = {
     /* Once a process has asked for it. */
     {"cuGraphLaunch", (void *)cot_cuGraphLaunch},
     {"cuGraphLaunch_ptsz", (void *)cot_cuGraphLaunch_ptsz},
+    {"cotenant_admit", (void *)cot_cotenant_admit},
+    {"cotenant_launched", (void *)cot_cotenant_launched},
+    {"cotenant_help", (void *)cot_cotenant_help},
 };
 
 extern const struct cot_engine cotenant_engine;

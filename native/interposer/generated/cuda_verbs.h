@@ -582,8 +582,8 @@
     X(576, cuStreamCreate, PASS, 31) \
     X(577, cuStreamCreateForCaptureToCig, PASS, 31) \
     X(578, cuStreamCreateWithPriority, PASS, 31) \
-    X(579, cuStreamDestroy, PASS, 31) \
-    X(580, cuStreamDestroy_v2, PASS, 31) \
+    X(579, cuStreamDestroy, TRACK, 56) \
+    X(580, cuStreamDestroy_v2, TRACK, 56) \
     X(581, cuStreamEndCapture, PASS, 55) \
     X(582, cuStreamEndCapture_ptsz, PASS, 55) \
     X(583, cuStreamGetAttribute, PASS, 31) \
@@ -639,55 +639,55 @@
     X(633, cuStreamWriteValue64_ptsz, PASS, 13) \
     X(634, cuStreamWriteValue64_v2, PASS, 13) \
     X(635, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
-    X(636, cuSurfObjectCreate, PASS, 56) \
-    X(637, cuSurfObjectDestroy, PASS, 56) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 56) \
-    X(639, cuSurfRefCreate, PASS, 56) \
-    X(640, cuSurfRefDestroy, PASS, 56) \
-    X(641, cuSurfRefGetArray, PASS, 56) \
-    X(642, cuSurfRefGetFormat, PASS, 56) \
-    X(643, cuSurfRefSetArray, PASS, 56) \
-    X(644, cuSurfRefSetFormat, PASS, 56) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 56) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 56) \
-    X(647, cuTensorMapEncodeTiled, PASS, 56) \
-    X(648, cuTensorMapReplaceAddress, PASS, 56) \
-    X(649, cuTexObjectCreate, PASS, 56) \
-    X(650, cuTexObjectDestroy, PASS, 56) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 56) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 56) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 56) \
-    X(654, cuTexRefCreate, PASS, 56) \
-    X(655, cuTexRefDestroy, PASS, 56) \
-    X(656, cuTexRefGetAddress, PASS, 56) \
-    X(657, cuTexRefGetAddressMode, PASS, 56) \
-    X(658, cuTexRefGetAddress_v2, PASS, 56) \
-    X(659, cuTexRefGetArray, PASS, 56) \
-    X(660, cuTexRefGetBorderColor, PASS, 56) \
-    X(661, cuTexRefGetFilterMode, PASS, 56) \
-    X(662, cuTexRefGetFlags, PASS, 56) \
-    X(663, cuTexRefGetFormat, PASS, 56) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 56) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 56) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 56) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 56) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 56) \
-    X(669, cuTexRefSetAddress, PASS, 56) \
-    X(670, cuTexRefSetAddress2D, PASS, 56) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 56) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 56) \
-    X(673, cuTexRefSetAddressMode, PASS, 56) \
-    X(674, cuTexRefSetAddress_v2, PASS, 56) \
-    X(675, cuTexRefSetArray, PASS, 56) \
-    X(676, cuTexRefSetBorderColor, PASS, 56) \
-    X(677, cuTexRefSetFilterMode, PASS, 56) \
-    X(678, cuTexRefSetFlags, PASS, 56) \
-    X(679, cuTexRefSetFormat, PASS, 56) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 56) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 56) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 56) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 56) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 56) \
+    X(636, cuSurfObjectCreate, PASS, 57) \
+    X(637, cuSurfObjectDestroy, PASS, 57) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 57) \
+    X(639, cuSurfRefCreate, PASS, 57) \
+    X(640, cuSurfRefDestroy, PASS, 57) \
+    X(641, cuSurfRefGetArray, PASS, 57) \
+    X(642, cuSurfRefGetFormat, PASS, 57) \
+    X(643, cuSurfRefSetArray, PASS, 57) \
+    X(644, cuSurfRefSetFormat, PASS, 57) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 57) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 57) \
+    X(647, cuTensorMapEncodeTiled, PASS, 57) \
+    X(648, cuTensorMapReplaceAddress, PASS, 57) \
+    X(649, cuTexObjectCreate, PASS, 57) \
+    X(650, cuTexObjectDestroy, PASS, 57) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 57) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 57) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 57) \
+    X(654, cuTexRefCreate, PASS, 57) \
+    X(655, cuTexRefDestroy, PASS, 57) \
+    X(656, cuTexRefGetAddress, PASS, 57) \
+    X(657, cuTexRefGetAddressMode, PASS, 57) \
+    X(658, cuTexRefGetAddress_v2, PASS, 57) \
+    X(659, cuTexRefGetArray, PASS, 57) \
+    X(660, cuTexRefGetBorderColor, PASS, 57) \
+    X(661, cuTexRefGetFilterMode, PASS, 57) \
+    X(662, cuTexRefGetFlags, PASS, 57) \
+    X(663, cuTexRefGetFormat, PASS, 57) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 57) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 57) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 57) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 57) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 57) \
+    X(669, cuTexRefSetAddress, PASS, 57) \
+    X(670, cuTexRefSetAddress2D, PASS, 57) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 57) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 57) \
+    X(673, cuTexRefSetAddressMode, PASS, 57) \
+    X(674, cuTexRefSetAddress_v2, PASS, 57) \
+    X(675, cuTexRefSetArray, PASS, 57) \
+    X(676, cuTexRefSetBorderColor, PASS, 57) \
+    X(677, cuTexRefSetFilterMode, PASS, 57) \
+    X(678, cuTexRefSetFlags, PASS, 57) \
+    X(679, cuTexRefSetFormat, PASS, 57) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 57) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 57) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 57) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 57) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 57) \
     X(685, cuThreadExchangeStreamCaptureMode, PASS, 55) \
     X(686, cuUserObjectCreate, PASS, 26) \
     X(687, cuUserObjectRelease, PASS, 26) \
@@ -766,7 +766,9 @@
     X(401, cuMemRetainAllocationHandle) \
     X(404, cuMemUnmap) \
     X(510, cuMipmappedArrayCreate) \
-    X(511, cuMipmappedArrayDestroy)
+    X(511, cuMipmappedArrayDestroy) \
+    X(579, cuStreamDestroy) \
+    X(580, cuStreamDestroy_v2)
 #define COT_CUDA_GROUPS(X) \
     X(0, "reserve", "arrays", "an estimate by the way in which textures are stored; arrays without memory cost nothing") \
     X(1, "pass", "memory-facts", "describes memory that is charged already") \
@@ -824,7 +826,8 @@
     X(53, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
     X(54, "pass", "multicast", "binds memory that was charged when it was created") \
     X(55, "pass", "capture", "recording is not running; what is recorded passes the gate when its graph is launched") \
-    X(56, "pass", "textures", "views of memory that is charged already")
+    X(56, "track", "streams", "what times the work on a stream is recorded before the stream goes") \
+    X(57, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real one. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -862,12 +865,24 @@ enum {
     COT_AT_cuGraphInstantiateWithParams = 220,
     COT_AT_cuGraphInstantiateWithParams_ptsz = 221,
     COT_AT_cuGraphInstantiate_v2 = 222,
+    COT_AT_cuGraphLaunch = 230,
+    COT_AT_cuGraphLaunch_ptsz = 231,
     COT_AT_cuGraphUpload = 251,
     COT_AT_cuGraphUpload_ptsz = 252,
     COT_AT_cuGreenCtxCreate = 270,
     COT_AT_cuGreenCtxDestroy = 271,
     COT_AT_cuImportExternalMemory = 277,
     COT_AT_cuInit = 279,
+    COT_AT_cuLaunch = 293,
+    COT_AT_cuLaunchCooperativeKernel = 294,
+    COT_AT_cuLaunchCooperativeKernelMultiDevice = 295,
+    COT_AT_cuLaunchCooperativeKernel_ptsz = 296,
+    COT_AT_cuLaunchGrid = 297,
+    COT_AT_cuLaunchGridAsync = 298,
+    COT_AT_cuLaunchKernel = 301,
+    COT_AT_cuLaunchKernelEx = 302,
+    COT_AT_cuLaunchKernelEx_ptsz = 303,
+    COT_AT_cuLaunchKernel_ptsz = 304,
     COT_AT_cuMemAlloc = 332,
     COT_AT_cuMemAllocAsync = 333,
     COT_AT_cuMemAllocAsync_ptsz = 334,
@@ -897,4 +912,6 @@ enum {
     COT_AT_cuMemUnmap = 404,
     COT_AT_cuMipmappedArrayCreate = 510,
     COT_AT_cuMipmappedArrayDestroy = 511,
+    COT_AT_cuStreamDestroy = 579,
+    COT_AT_cuStreamDestroy_v2 = 580,
 };

@@ -89,6 +89,7 @@ static double now_ms(void) {
 
 #include "client_contexts.h"
 #include "client_graphs.h"
+#include "client_load.h"
 
 /* The next command: those of the command line first. */
 static int next(char ***words, char *line, int size) {
@@ -318,6 +319,13 @@ int main(int argc, char **argv) {
             abort();
         } else if (!strcmp(word, "kill-self")) {
             kill(getpid(), SIGKILL);
+        } else if (!strcmp(word, "load")) { /* load FORM MS US: launches in that form for so long; how many were done */
+            char form[32];
+            if (sscanf(line, "load %31s %" SCNu64 " %" SCNu64, form, &a, &b) != 3) return 2;
+            result = load(form, a, b, &value);
+        } else if (!strcmp(word,
+                           "fork-load")) { /* fork-load MS US: forks while another thread is at it; child's exit */
+            result = fork_amid_load(a, b, &value);
         } else if (!graph_command(word, a, b, c, &result, &value) && !context_command(word, a, b, &result, &value)) {
             fprintf(stderr, "client: no such command: %s\n", word);
             return 2;

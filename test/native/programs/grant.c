@@ -1,21 +1,35 @@
 /* Writes a container's files as the agent would, for tests that need a grant without an agent:
- *   grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS]...
- * DIR gets `limits` and `ledger`; with an existing page of the same shape only its card entries are rewritten. */
+ *   grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS[:CORES]]...
+ * DIR gets `limits` and `ledger`; with an existing page of the same shape only its card entries are rewritten. CORES, a
+ * percentage, brings a compute page: launches are leased then. 0 limits nothing on that card. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "../../../native/format/ledger.h"
+#include "../../../native/format/compute.h"
+
+static bool write_compute(int fd, const struct cot_page_header *header, const uint32_t *rate_ppm) {
+    static uint64_t half[COT_COMPUTE_REPORTS_AT / sizeof(uint64_t)];
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t bytes = header->compute_at + cot_compute_bytes(header->slot_count, header->card_count);
+    cot_compute_begin(half, header->slot_count, header->card_count, rate_ppm, now_ns);
+    return ftruncate(fd, (off_t)bytes) == 0 &&
+           pwrite(fd, half, sizeof half, (off_t)header->compute_at) == (ssize_t)sizeof half;
+}
 
 int main(int argc, char **argv) {
     static struct cot_page page;
     char path[4096];
     struct stat info;
+    uint32_t rate_ppm[COT_MAX_CARDS] = {0};
     if (argc < 5) {
-        fprintf(stderr, "usage: grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS]...\n");
+        fprintf(stderr, "usage: grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS[:CORES]]...\n");
         return 2;
     }
     page.header = (struct cot_page_header){
@@ -32,8 +46,15 @@ int main(int argc, char **argv) {
         struct cot_page_card *card = &page.cards[i - 4];
         unsigned long long memory, context, granule;
         char hex[33] = {0};
-        unsigned flags = 0;
-        if (sscanf(argv[i], "%32[0-9a-f]:%llu:%llu:%llu:%u", hex, &memory, &context, &granule, &flags) < 4) return 2;
+        unsigned flags = 0, cores = 0;
+        int given =
+            sscanf(argv[i], "%32[0-9a-f]:%llu:%llu:%llu:%u:%u", hex, &memory, &context, &granule, &flags, &cores);
+        if (given < 4) return 2;
+        if (given == 6) {
+            page.header.gate = COT_GATE_LEASED;
+            page.header.compute_at = cot_compute_at(page.header.slot_count, page.header.card_count);
+            rate_ppm[i - 4] = cores * (COT_PPM / 100);
+        }
         for (int k = 0; k < 16; k++) {
             unsigned byte;
             if (sscanf(&hex[2 * (size_t)k], "%2x", &byte) != 1) return 2;
@@ -43,6 +64,7 @@ int main(int argc, char **argv) {
         card->context_bytes = context;
         card->granule_bytes = granule;
         card->flags = flags;
+        card->cores_percent = cores;
         card->check = cot_check(card, COT_CARD_WORDS);
     }
     snprintf(path, sizeof path, "%s/limits", argv[1]);
@@ -65,9 +87,11 @@ int main(int argc, char **argv) {
                                        .version = COT_LEDGER_VERSION,
                                        .card_count = page.header.card_count,
                                        .slot_count = page.header.slot_count};
-    if ((uint64_t)info.st_size != ledger &&
-        (ftruncate(fd, (off_t)ledger) != 0 || pwrite(fd, &header, sizeof header, 0) != sizeof header))
-        return perror(path), 1;
+    if ((uint64_t)info.st_size < ledger) {
+        if (ftruncate(fd, (off_t)ledger) != 0 || pwrite(fd, &header, sizeof header, 0) != sizeof header ||
+            (page.header.compute_at && !write_compute(fd, &page.header, rate_ppm)))
+            return perror(path), 1;
+    }
     close(fd);
     return 0;
 }

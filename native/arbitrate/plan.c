@@ -1,0 +1,105 @@
+/* Plans, line by line. */
+#include "plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct plan *being_read;
+static struct want *last; /* page that `on` lines belong to; NULL: one that is not there */
+static bool is_new;       /* the page is in no plan before this one */
+static uint32_t cards_told;
+static bool wrong, not_there;
+
+static struct page *find(struct page *list, const char *id) {
+    while (list && (atomic_load(&list->released) || strcmp(list->id, id) != 0)) list = list->next;
+    return list;
+}
+
+static const char *read_page(const char *line, struct page **known) {
+    char id[PAGE_ID_BYTES];
+    unsigned slots, cards;
+    int rest = 0;
+    static char text[512];
+    if (sscanf(line, "page %95s %u %u %n", id, &slots, &cards, &rest) < 3 || rest == 0 || line[rest] != '/')
+        return "page: want ID SLOTS CARDS PATH";
+    if (slots == 0 || slots > COT_MAX_SLOTS || cards == 0 || cards > COT_MAX_CARDS) return "page: of no such size";
+    last = NULL;
+    cards_told = 0;
+    if (being_read->count == sizeof being_read->want / sizeof *being_read->want) return "page: too many";
+    struct page *page = find(*known, id);
+    const char *why = NULL;
+    is_new = !page;
+    if (!page) {
+        page = page_open(id, line + rest, slots, cards, &why);
+        if (page) {
+            page->next = *known;
+            *known = page;
+        }
+    } else if (page->slot_count != slots || page->card_count != cards) {
+        return "page: it had another size";
+    }
+    not_there = !page;
+    if (page) last = &being_read->want[being_read->count++];
+    if (last) *last = (struct want){.page = page};
+    snprintf(text, sizeof text, "%s: %s", id, why ? why : "");
+    return why ? text : NULL;
+}
+
+static const char *read_card_of_page(const char *line) {
+    unsigned card, share, limit, weight, high, cap;
+    if (sscanf(line, "on %u %u %u %u %u %u", &card, &share, &limit, &weight, &high, &cap) != 6 ||
+        card >= COT_ARBITER_CARDS)
+        return "on: want CARD SHARE LIMIT WEIGHT HIGH CAP";
+    if (!last) return NULL; /* of a page that could not be opened */
+    if (cards_told == last->page->card_count) return "on: more cards than its page has";
+    if (!is_new && last->page->card[cards_told] != card) return "on: it was on another card";
+    if (is_new) last->page->card[cards_told] = card;
+    last->request[cards_told++] = (struct cot_request){
+        .share_ppm = share, .limit_ppm = limit, .weight = weight, .high = high != 0, .high_cap_ppm = cap};
+    return NULL;
+}
+
+static const char *read_card(const char *line) {
+    unsigned card, policy, instances;
+    if (sscanf(line, "card %u %u %u", &card, &policy, &instances) != 3 || card >= COT_ARBITER_CARDS ||
+        policy > COT_POLICY_NATIVE)
+        return "card: want CARD POLICY INSTANCES";
+    being_read->card[card].policy = (enum cot_policy)policy;
+    being_read->card[card].instances = instances;
+    return NULL;
+}
+
+static struct plan *finish(const char **why) {
+    struct plan *plan = being_read;
+    being_read = NULL;
+    last = NULL;
+    if (!wrong) return plan;
+    free(plan);
+    *why = "a plan with lines that were not understood";
+    return NULL;
+}
+
+struct plan *plan_line(const char *line, struct page **known, const char **why) {
+    unsigned long long number;
+    *why = NULL;
+    if (sscanf(line, "plan %llu", &number) == 1) {
+        free(being_read);
+        being_read = calloc(1, sizeof *being_read);
+        if (!being_read) abort();
+        being_read->number = number;
+        last = NULL;
+        wrong = false;
+        return NULL;
+    }
+    if (!being_read) return *why = "a line outside of a plan", NULL;
+    if (!strcmp(line, "end")) return finish(why);
+    not_there = false;
+    if (!strncmp(line, "page ", 5)) *why = read_page(line, known);
+    else if (!strncmp(line, "on ", 3)) *why = read_card_of_page(line);
+    else if (!strncmp(line, "card ", 5)) *why = read_card(line);
+    else *why = "no such line";
+    /* One page that is not there is no reason to leave the others as they were. */
+    wrong = wrong || (*why && !not_there);
+    return NULL;
+}

@@ -1,0 +1,361 @@
+/* Rounds: reports of whoever rang, decisions, orders; a heartbeat with each, and every so often the records by which
+ * processes go when nobody comes. Nothing here waits but for bells, and nothing that a tenant writes makes it come more
+ * often than a budget of rings allows. */
+#include "rounds.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
+#define TELL_NS 1000000000ull
+/* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */
+#define MOST_BELLS 127u
+#define POLL_NS 1000000ull
+#define SYS_FUTEX_WAITV 449
+
+struct bell { /* struct futex_waitv */
+    uint64_t value, word;
+    uint32_t flags, reserved;
+};
+enum { BELL_SHARED_32 = 2 };
+
+static struct cot_arbiter arbiter;
+static struct page *pages[COT_ARBITER_CARDS * COT_ARBITER_MEMBERS];
+static uint32_t page_count, containers;
+static struct owner {
+    struct page *page;
+    uint32_t card; /* of the page */
+} owners[COT_ARBITER_CARDS][COT_ARBITER_MEMBERS];
+static struct {
+    enum cot_policy policy;
+    uint32_t instances;
+} policies[COT_ARBITER_CARDS];
+static struct cot_request requests[COT_ARBITER_CARDS][COT_ARBITER_MEMBERS];
+static uint64_t plan_number, late_ns;
+
+static _Atomic(struct plan *) next_plan;
+static uint32_t plan_bell; /* a futex word of our own: a plan has come */
+static _Atomic(struct told *) newest;
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- plans ---- */
+
+static void leave(struct page *page, uint64_t now) {
+    for (uint32_t card = 0; card < page->card_count; card++) {
+        if (page->member[card] < 0) continue;
+        cot_arbiter_leave(&arbiter, page->card[card], (uint32_t)page->member[card], now);
+        owners[page->card[card]][page->member[card]].page = NULL;
+        page->member[card] = -1;
+    }
+}
+
+static void join(struct page *page, uint64_t now) {
+    page->container = ++containers;
+    page_bell(page, &page->bell);
+    for (uint32_t card = 0; card < page->card_count; card++) {
+        struct cot_digest digest;
+        if (!page_digest(page, card, &digest)) return;
+        int member = cot_arbiter_join(&arbiter, page->card[card], page->container, &digest, now);
+        if (member < 0) {
+            page->broken = "its card has no place left";
+            return;
+        }
+        page->member[card] = member;
+        owners[page->card[card]][member] = (struct owner){page, card};
+    }
+}
+
+/* In the order of members: what a policy makes of it does not hang on the order of the plan. */
+static void share_card(uint32_t at, uint64_t now) {
+    struct cot_request asked[COT_ARBITER_MEMBERS];
+    struct cot_share shares[COT_ARBITER_MEMBERS];
+    uint32_t index[COT_ARBITER_MEMBERS], count = 0;
+    for (uint32_t i = 0; i < COT_ARBITER_MEMBERS; i++) {
+        if (!owners[at][i].page) continue;
+        asked[count] = requests[at][i];
+        index[count++] = i;
+    }
+    if (count == 0) return;
+    cot_policy_shares(policies[at].policy, policies[at].instances, asked, count, shares);
+    for (uint32_t i = 0; i < count; i++) cot_arbiter_share(&arbiter, at, index[i], &shares[i], now);
+}
+
+static void adopt(struct page *page, uint64_t now) {
+    for (uint32_t card = 0; card < page->card_count; card++) {
+        struct cot_compute_record record;
+        if (page->member[card] >= 0 && page_read_record(page, card, &record))
+            cot_arbiter_adopt(&arbiter, page->card[card], (uint32_t)page->member[card], &record, now);
+    }
+}
+
+static bool is_wanted(const struct plan *plan, const struct page *page) {
+    for (uint32_t i = 0; i < plan->count; i++) {
+        if (plan->want[i].page == page) return true;
+    }
+    return false;
+}
+
+static void follow(struct plan *plan, uint64_t now) {
+    struct page *joined[sizeof pages / sizeof *pages];
+    uint32_t joined_count = 0;
+    for (uint32_t i = 0; i < page_count;) {
+        struct page *page = pages[i];
+        if (is_wanted(plan, page)) {
+            i++;
+            continue;
+        }
+        leave(page, now);
+        pages[i] = pages[--page_count];
+        atomic_store(&page->released, true);
+    }
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct want *want = &plan->want[i];
+        bool is_new = want->page->container == 0;
+        if (is_new) join(want->page, now);
+        if (is_new) pages[page_count++] = joined[joined_count++] = want->page;
+        for (uint32_t card = 0; card < want->page->card_count; card++) {
+            int member = want->page->member[card];
+            if (member >= 0) requests[want->page->card[card]][member] = want->request[card];
+        }
+    }
+    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+        policies[at].policy = plan->card[at].policy;
+        policies[at].instances = plan->card[at].instances;
+        share_card(at, now);
+    }
+    for (uint32_t i = 0; i < joined_count; i++) adopt(joined[i], now);
+    plan_number = plan->number;
+    free(plan);
+}
+
+/* ---- one round ---- */
+
+static void report(struct page *page, uint32_t card, uint64_t now) {
+    struct cot_digest digest;
+    if (page->member[card] < 0 || !page_digest(page, card, &digest)) return;
+    cot_arbiter_report(&arbiter, page->card[card], (uint32_t)page->member[card], &digest, now);
+}
+
+static void report_masked(const uint64_t *masks, uint64_t now) {
+    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+        for (uint64_t mask = masks[at]; mask; mask &= mask - 1) {
+            const struct owner *owner = &owners[at][__builtin_ctzll(mask)];
+            if (owner->page) report(owner->page, owner->card, now);
+        }
+    }
+}
+
+static void report_rung(bool all, uint64_t now) {
+    for (uint32_t i = 0; i < page_count; i++) {
+        struct page *page = pages[i];
+        uint32_t bell = page->bell;
+        if (!page_bell(page, &bell)) continue;
+        if (bell == page->bell && !page->rung && !all) continue;
+        page->rings += bell != page->bell;
+        page->bell = bell;
+        page->rung = false;
+        for (uint32_t card = 0; card < page->card_count; card++) report(page, card, now);
+    }
+}
+
+static void publish(const struct cot_decision *decision) {
+    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+        for (uint64_t dirty = decision->dirty[at]; dirty; dirty &= dirty - 1) {
+            const struct owner *owner = &owners[at][__builtin_ctzll(dirty)];
+            if (owner->page) page_publish(owner->page, owner->card, &arbiter);
+        }
+    }
+}
+
+static bool any(const uint64_t *masks) {
+    uint64_t all = 0;
+    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) all |= masks[at];
+    return all != 0;
+}
+
+/* When to come back. `watch` goes from one round to the next. */
+static uint64_t decide(uint64_t watch[COT_ARBITER_CARDS], bool all) {
+    struct cot_decision decision;
+    report_rung(all, now_ns());
+    report_masked(watch, now_ns());
+    for (;;) {
+        cot_arbiter_decide(&arbiter, now_ns(), &decision);
+        publish(&decision);
+        if (!any(decision.look)) break;
+        report_masked(decision.look, now_ns());
+    }
+    memcpy(watch, decision.watch, sizeof decision.watch);
+    return decision.next_ns;
+}
+
+/* A page that somebody wrote over, or that was made anew, is told again. */
+static void mend_order(struct page *page, uint32_t card) {
+    struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
+    if (page_keeps_order(page, card, member) || page->broken) return;
+    member->faults++;
+    page_publish(page, card, &arbiter);
+}
+
+static void beat(uint64_t now) {
+    for (uint32_t i = 0; i < page_count; i++) {
+        struct page *page = pages[i];
+        page->rings = 0;
+        for (uint32_t card = 0; card < page->card_count && !page->broken; card++) {
+            if (page->member[card] < 0) continue;
+            struct cot_compute_record record =
+                cot_arbiter_record(&arbiter, page->card[card], (uint32_t)page->member[card], now);
+            page_record(page, card, &record);
+            mend_order(page, card);
+        }
+        page_find_dead(page);
+        if (page->broken) leave(page, now);
+    }
+}
+
+/* ---- waiting ---- */
+
+static void pause_for(uint64_t ns) {
+    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    syscall(SYS_futex, &plan_bell, FUTEX_WAIT_PRIVATE, __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE), &pause, NULL, 0);
+}
+
+static void listen(uint32_t plan_bell_seen, uint64_t until) {
+    static struct bell bells[MOST_BELLS + 1];
+    static struct page *whose[MOST_BELLS + 1];
+    static bool is_able = true;
+    uint32_t count = 1;
+    bool left_out = false;
+    bells[0] = (struct bell){plan_bell_seen, (uintptr_t)&plan_bell, BELL_SHARED_32, 0};
+    for (uint32_t i = 0; i < page_count; i++) {
+        struct page *page = pages[i];
+        if (page->broken || page->rings >= RINGS) continue;
+        left_out = left_out || count > MOST_BELLS;
+        if (count > MOST_BELLS) continue;
+        whose[count] = page;
+        bells[count++] = (struct bell){page->bell, (uintptr_t)&cot_compute_reports(page->map)->bell, BELL_SHARED_32, 0};
+    }
+    uint64_t now = now_ns(), least = (!is_able || left_out) && page_count ? now + POLL_NS : until;
+    if (least < until) until = least;
+    if (until <= now) return;
+    if (!is_able) return pause_for(until - now);
+    struct timespec at = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+    /* On the clock that does not stop: converted, for the kernel knows two others. */
+    struct timespec monotonic;
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    uint64_t deadline = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec + (until - now);
+    at.tv_sec = (time_t)(deadline / 1000000000u);
+    at.tv_nsec = (long)(deadline % 1000000000u);
+    long woken = syscall(SYS_FUTEX_WAITV, bells, count, 0, &at, CLOCK_MONOTONIC);
+    if (woken > 0) whose[woken]->rung = true;
+    if (woken > 0 && __atomic_load_n(&whose[woken]->bell, __ATOMIC_RELAXED) == bells[woken].value)
+        whose[woken]->rings++;
+    if (woken < 0 && errno == ENOSYS) is_able = false;
+    if (woken < 0 && errno == EFAULT) {
+        uint32_t bell; /* one of them was shortened: its own look will tell */
+        for (uint32_t i = 1; i < count; i++) page_bell(whose[i], &bell);
+    }
+}
+
+/* ---- what it comes to ---- */
+
+static void tell(void) {
+    struct told *told = calloc(1, sizeof *told + page_count * sizeof *told->page);
+    if (!told) return;
+    told->plan = plan_number;
+    told->late_ns = late_ns;
+    told->count = page_count;
+    for (uint32_t i = 0; i < page_count; i++) {
+        const struct page *page = pages[i];
+        struct told_page *to = &told->page[i];
+        memcpy(to->id, page->id, sizeof to->id);
+        to->broken = page->broken;
+        to->card_count = page->card_count;
+        for (uint32_t card = 0; card < page->card_count; card++) {
+            if (page->member[card] < 0) continue;
+            const struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
+            to->card[card] = (struct told_card){
+                .charged_ns = member->charged_ns,
+                .contended_ns = member->contended_ns,
+                .throttled_ns = page->last[card].throttled_ns,
+                .launches = page->last[card].launches,
+                .overruns = member->overruns,
+                .faults = member->faults,
+                .guarantee_ppm = member->share.guarantee_ppm,
+                .limit_ppm = member->share.limit_ppm,
+                .high = member->share.high,
+                .native = member->share.native,
+            };
+        }
+    }
+    late_ns = 0;
+    free(atomic_exchange(&newest, told));
+}
+
+/* ---- the thread ---- */
+
+/* Above everybody whose work it has to see in time; where that is not allowed, as everybody. */
+static void rise(void) {
+    struct sched_param priority = {.sched_priority = 1};
+    if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &priority) != 0) setpriority(PRIO_PROCESS, 0, -20);
+}
+
+static void *run(void *nothing) {
+    uint64_t watch[COT_ARBITER_CARDS] = {0}, beat_ns = 0, told_ns = 0, looked_ns = 0;
+    rise();
+    for (;;) {
+        uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);
+        struct plan *plan = atomic_exchange(&next_plan, NULL);
+        uint64_t now = now_ns();
+        if (plan) follow(plan, now);
+        uint64_t next = decide(watch, now - looked_ns >= COT_COMPUTE_STALE_NS);
+        looked_ns = now = now_ns();
+        for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], now);
+        if (now - beat_ns >= COT_COMPUTE_HEARTBEAT_NS || plan) {
+            beat(now);
+            beat_ns = now;
+        }
+        if (now - told_ns >= TELL_NS || plan) {
+            tell();
+            told_ns = now;
+        }
+        if (next > beat_ns + COT_COMPUTE_HEARTBEAT_NS) next = beat_ns + COT_COMPUTE_HEARTBEAT_NS;
+        listen(plan_bell_seen, next);
+        now = now_ns();
+        if (now > next && now - next > late_ns) late_ns = now - next;
+    }
+    return nothing;
+}
+
+void rounds_start(void) {
+    pthread_t thread;
+    cot_arbiter_init(&arbiter, &cot_default_tuning);
+    if (pthread_create(&thread, NULL, run, NULL) != 0) abort();
+}
+
+void rounds_plan(struct plan *plan) {
+    struct plan *none = NULL;
+    while (!atomic_compare_exchange_strong(&next_plan, &none, plan)) {
+        struct timespec pause = {.tv_nsec = 1000000};
+        nanosleep(&pause, NULL);
+        none = NULL;
+    }
+    __atomic_fetch_add(&plan_bell, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &plan_bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+struct told *rounds_told(void) {
+    return atomic_exchange(&newest, NULL);
+}

@@ -1,0 +1,120 @@
+/* Launches while the container's compute is leased. The trampolines come here by way of the gate's slow side; each form
+ * asks the engine for its turn, calls the driver, and tells the engine what became of it. What is asked is what all
+ * forms have in common: a stream, and a key that tells kinds of launches apart. No lock is held here. */
+#include "entry.h"
+
+/* Never 0. */
+static uint64_t key_of(const void *what, uint64_t blocks, uint64_t threads) {
+    uint64_t key = (uint64_t)(uintptr_t)what * 0x9e3779b97f4a7c15ull;
+    key = (key ^ key >> 29 ^ blocks) * 0xff51afd7ed558ccdull;
+    key = (key ^ key >> 32 ^ threads) * 0xc4ceb9fe1a85ec53ull;
+    return key | 1;
+}
+
+static inline uint64_t volume(unsigned x, unsigned y, unsigned z) {
+    return (uint64_t)x * y * z;
+}
+
+/* In the per-thread forms NULL is another stream. */
+static inline abi_stream own_stream(abi_stream stream) {
+    return stream ? stream : ABI_STREAM_PER_THREAD;
+}
+
+static inline abi_result admit(struct cot_flight *flight) {
+    return (abi_result)entry_cotenant_admit((uint64_t)(uintptr_t)flight, 0, 0, 0, 0, 0);
+}
+static inline void launched(struct cot_flight *flight, abi_result result) {
+    entry_cotenant_launched((uint64_t)(uintptr_t)flight, (uint64_t)result, 0, 0, 0, 0);
+}
+
+#define FORM(symbol, parameters, types, on, what, ...)                                                                 \
+    static abi_result leased_##symbol parameters {                                                                     \
+        struct cot_flight flight = {.bytes = sizeof flight, .stream = on, .key = what};                                \
+        abi_result result = admit(&flight);                                                                            \
+        if (result != ABI_SUCCESS) return result;                                                                      \
+        result = ((abi_result(*) types)__atomic_load_n(&shim_target[COT_AT_##symbol], __ATOMIC_ACQUIRE))(__VA_ARGS__); \
+        launched(&flight, result);                                                                                     \
+        return result;                                                                                                 \
+    }
+
+#define GRID_PARAMETERS \
+    abi_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+#define GRID_TYPES abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned
+#define GRID function, gx, gy, gz, bx, by, bz, shared
+#define GRID_KEY key_of(function, volume(gx, gy, gz), volume(bx, by, bz))
+
+FORM(cuLaunchKernel, (GRID_PARAMETERS, abi_stream stream, void **parameters, void **extra),
+     (GRID_TYPES, abi_stream, void **, void **), stream, GRID_KEY, GRID, stream, parameters, extra)
+FORM(cuLaunchKernel_ptsz, (GRID_PARAMETERS, abi_stream stream, void **parameters, void **extra),
+     (GRID_TYPES, abi_stream, void **, void **), own_stream(stream), GRID_KEY, GRID, stream, parameters, extra)
+FORM(cuLaunchCooperativeKernel, (GRID_PARAMETERS, abi_stream stream, void **parameters),
+     (GRID_TYPES, abi_stream, void **), stream, GRID_KEY, GRID, stream, parameters)
+FORM(cuLaunchCooperativeKernel_ptsz, (GRID_PARAMETERS, abi_stream stream, void **parameters),
+     (GRID_TYPES, abi_stream, void **), own_stream(stream), GRID_KEY, GRID, stream, parameters)
+
+static uint64_t key_of_config(const abi_launch_config *config, abi_function function) {
+    if (!config) return key_of(function, 0, 0);
+    return key_of(function, volume(config->grid_x, config->grid_y, config->grid_z),
+                  volume(config->block_x, config->block_y, config->block_z));
+}
+#define CONFIG_PARAMETERS (const abi_launch_config *config, abi_function function, void **parameters, void **extra)
+#define CONFIG_TYPES (const abi_launch_config *, abi_function, void **, void **)
+FORM(cuLaunchKernelEx, CONFIG_PARAMETERS, CONFIG_TYPES, config ? config->stream : NULL, key_of_config(config, function),
+     config, function, parameters, extra)
+FORM(cuLaunchKernelEx_ptsz, CONFIG_PARAMETERS, CONFIG_TYPES, own_stream(config ? config->stream : NULL),
+     key_of_config(config, function), config, function, parameters, extra)
+
+/* The oldest forms: the shape was set before, on the function. */
+FORM(cuLaunch, (abi_function function), (abi_function), NULL, key_of(function, 1, 1), function)
+FORM(cuLaunchGrid, (abi_function function, int width, int height), (abi_function, int, int), NULL,
+     key_of(function, (uint64_t)(unsigned)width *(unsigned)height, 1), function, width, height)
+FORM(cuLaunchGridAsync, (abi_function function, int width, int height, abi_stream stream),
+     (abi_function, int, int, abi_stream), stream, key_of(function, (uint64_t)(unsigned)width *(unsigned)height, 1),
+     function, width, height, stream)
+
+FORM(cuGraphLaunch, (abi_graph_exec graph, abi_stream stream), (abi_graph_exec, abi_stream), stream,
+     key_of(graph, 0, 0), graph, stream)
+FORM(cuGraphLaunch_ptsz, (abi_graph_exec graph, abi_stream stream), (abi_graph_exec, abi_stream), own_stream(stream),
+     key_of(graph, 0, 0), graph, stream)
+
+/* One launch for each card in the list; the cards of a container are given to it together. */
+static abi_result leased_cuLaunchCooperativeKernelMultiDevice(const abi_launch_of_many *list, unsigned count,
+                                                              unsigned flags) {
+    typedef abi_result call(const abi_launch_of_many *, unsigned, unsigned);
+    call *target = (call *)__atomic_load_n(&shim_target[COT_AT_cuLaunchCooperativeKernelMultiDevice], __ATOMIC_ACQUIRE);
+    struct cot_flight flights[COT_MAX_CARDS];
+    unsigned admitted = 0, most = list && count <= COT_MAX_CARDS ? count : 0;
+    abi_result result = ABI_SUCCESS;
+    for (; admitted < most && result == ABI_SUCCESS; admitted++) {
+        const abi_launch_of_many *one = &list[admitted];
+        flights[admitted] = (struct cot_flight){.bytes = sizeof *flights, .stream = one->stream, .of_stream = true};
+        flights[admitted].key = key_of(one->function, volume(one->grid_x, one->grid_y, one->grid_z),
+                                       volume(one->block_x, one->block_y, one->block_z));
+        result = admit(&flights[admitted]);
+    }
+    bool refused = result != ABI_SUCCESS;
+    if (!refused) result = target(list, count, flags);
+    for (unsigned i = 0; i < admitted - refused; i++) launched(&flights[i], result);
+    return result;
+}
+
+void *entry_leased(uint64_t index) {
+    switch (index) {
+#define CASE(symbol) \
+    case COT_AT_##symbol: return (void *)leased_##symbol;
+        CASE(cuGraphLaunch)
+        CASE(cuGraphLaunch_ptsz)
+        CASE(cuLaunch)
+        CASE(cuLaunchCooperativeKernel)
+        CASE(cuLaunchCooperativeKernelMultiDevice)
+        CASE(cuLaunchCooperativeKernel_ptsz)
+        CASE(cuLaunchGrid)
+        CASE(cuLaunchGridAsync)
+        CASE(cuLaunchKernel)
+        CASE(cuLaunchKernelEx)
+        CASE(cuLaunchKernelEx_ptsz)
+        CASE(cuLaunchKernel_ptsz)
+#undef CASE
+    }
+    return NULL;
+}

@@ -1,0 +1,87 @@
+// The arbiter's process without an agent: given plans, asked what came of them, ended or killed.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { GrantFiles } from './grant.ts';
+import { BUILD, eventually, type Teardown } from './node.ts';
+
+export type Told = {
+  readonly plan: number;
+  readonly lateNs: number;
+  readonly pages: readonly {
+    readonly id: string;
+    readonly broken?: string;
+    readonly cards: readonly {
+      readonly chargedNs: number;
+      readonly contendedNs: number;
+      readonly throttledNs: number;
+      readonly launches: number;
+      readonly overruns: number;
+      readonly faults: number;
+      readonly limitPpm: number;
+    }[];
+  }[];
+};
+export type Tenant = {
+  readonly id: string;
+  readonly grant: GrantFiles;
+  /** Of each of its cards: which it is, and what was asked for. */
+  readonly cards: readonly { readonly card: number; readonly percent?: number; readonly weight?: number }[];
+};
+export type Policy = 'average' | 'preemptive' | 'weighted' | 'fixed' | 'soft' | 'native';
+const POLICIES: readonly Policy[] = ['average', 'preemptive', 'weighted', 'fixed', 'soft', 'native'];
+const SLOTS = 64;
+
+export type Arbiter = {
+  readonly child: ChildProcess;
+  plan(policy: Policy, tenants: readonly Tenant[]): Promise<void>;
+  /** What was told last. */
+  told(): Told | undefined;
+  /** The first that is told from now on and is so. */
+  until(is: (told: Told) => boolean, what: string): Promise<Told>;
+  kill(signal?: NodeJS.Signals): Promise<void>;
+};
+
+export function startArbiter(t: Teardown): Arbiter {
+  const child = spawn(join(BUILD, 'cotenant-arbitrate'), { stdio: ['pipe', 'pipe', 'inherit'] });
+  const exited = once(child, 'exit');
+  let last: Told | undefined;
+  const problems: string[] = [];
+  createInterface({ input: child.stdout }).on('line', (line) => {
+    const told = JSON.parse(line) as Told | { readonly problem: string };
+    if ('problem' in told) problems.push(told.problem);
+    else last = told;
+  });
+  child.stdin.on('error', () => {});
+  const kill = async (signal: NodeJS.Signals = 'SIGKILL') => {
+    if (child.exitCode === null && child.signalCode === null) child.kill(signal);
+    await exited;
+  };
+  t.teardown(() => kill());
+  let number = 0;
+  return {
+    child,
+    async plan(policy, tenants) {
+      number += 1;
+      const used = new Set(tenants.flatMap(({ cards }) => cards.map(({ card }) => card)));
+      const lines = [
+        `plan ${number}`,
+        ...[...used].map((card) => `card ${card} ${POLICIES.indexOf(policy)} 0`),
+        ...tenants.flatMap(({ id, grant, cards }) => [
+          `page ${id} ${SLOTS} ${cards.length} ${join(grant.folder, 'ledger')}`,
+          ...cards.map(({ card, percent = 0, weight = 0 }) => `on ${card} ${percent * 10_000} 0 ${weight} 0 0`),
+        ]),
+        'end',
+      ];
+      child.stdin.write(`${lines.join('\n')}\n`);
+      await eventually(() => (last?.plan === number ? true : undefined), `plan ${number}: ${problems.join('; ')}`);
+    },
+    told: () => last,
+    until(is, what) {
+      last = undefined;
+      return eventually(() => (last && is(last) ? last : undefined), what);
+    },
+    kill,
+  };
+}
