@@ -4,14 +4,27 @@
 #include "inside.h"
 
 #define MOST_UNCLAIMED_NS 60000000000ull
+#define DISBELIEF_NS 1000000000ull
+#define STRETCHES 64 /* after which a long one counts for half as long, more or less */
 #define CATCH_UP_TURNS 4 /* virtual time that one who pauses a little now and then may lag behind */
+
+/* What a page says that was scribbled over is no reason to treat others any differently. */
+static bool is_believed(const struct cot_card *card, const struct cot_member *member) {
+    return member->faulted_ns == 0 || card->now_ns - member->faulted_ns > DISBELIEF_NS;
+}
+
+/* Whatever a page claims, no launch took longer than something was seen to be under way. */
+static uint64_t longest_of(const struct cot_card *card, const struct cot_member *member) {
+    if (!is_believed(card, member)) return 0;
+    return cot_smaller(member->digest.longest_ns, member->stretch_ns);
+}
 
 static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_card *card) {
     uint64_t longest = arbiter->tuning.quantum_ns;
     for (uint32_t i = 0; i < card->count; i++) {
-        if (card->members[i].present) longest = cot_larger(longest, card->members[i].digest.longest_ns);
+        if (card->members[i].present) longest = cot_larger(longest, longest_of(card, &card->members[i]));
     }
-    return cot_smaller(longest, 1000000000ull); /* whatever a page claims */
+    return cot_smaller(longest, 1000000000ull);
 }
 
 /* Who waits for its turn loses no credit by it, unless peers' launches are no reason for so long a wait; who does
@@ -89,7 +102,8 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
     }
     uint32_t busy = 0;
     for (uint32_t i = 0; i < card->count; i++) {
-        busy += card->members[i].present && card->members[i].digest.inflight > 0;
+        const struct cot_member *member = &card->members[i];
+        busy += member->present && member->digest.inflight > 0 && is_believed(card, member);
     }
     for (uint32_t i = 0; i < card->count; i++) {
         struct cot_member *member = &card->members[i];
@@ -137,6 +151,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     struct cot_digest before = member->digest;
     uint32_t replayed = digest->used_ns < before.used_ns;
     member->faults += digest->faults + replayed;
+    if (digest->faults + replayed) member->faulted_ns = now_ns;
     member->digest = *digest;
     member->looked = true;
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
@@ -151,7 +166,9 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     } else if (member->idle_ns == 0) {
         member->idle_ns = cot_larger(now_ns, 1);
     }
+    if (member->together_ns > member->stretch_ns) member->stretch_ns = member->together_ns;
     if (digest->inflight == 0) {
+        member->stretch_ns -= (member->stretch_ns - member->together_ns) / STRETCHES;
         member->outcast = false;
         member->together_ns = member->apart_ns = member->ahead_ns = 0;
     }

@@ -103,6 +103,8 @@ struct cot_member {
     bool looked;                    /* a digest was taken after the order was closed */
     bool outcast;                   /* did not drain: its work shares the card with the holder's */
     uint64_t together_ns, apart_ns; /* time under way, and what of it the card really gave */
+    uint64_t stretch_ns;            /* longest time under way of late: no launch can have been longer */
+    uint64_t faulted_ns;            /* when words were last seen that no process of ours would have written */
 
     /* the order */
     uint32_t state;
