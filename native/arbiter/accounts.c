@@ -5,7 +5,7 @@
 
 #define MOST_UNCLAIMED_NS 60000000000ull
 #define DISBELIEF_NS 1000000000ull
-#define STRETCHES 64 /* after which a long one counts for half as long, more or less */
+#define STRETCHES 64     /* after which a long one counts for half as long, more or less */
 #define CATCH_UP_TURNS 4 /* virtual time that one who pauses a little now and then may lag behind */
 
 /* What a page says that was scribbled over is no reason to treat others any differently. */

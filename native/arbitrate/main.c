@@ -47,9 +47,10 @@ static void print_card(const struct told_card *card, const char *before) {
            card->native ? "true" : "false");
 }
 
-static void print_told(void) {
+/* False: nobody reads any more. */
+static bool print_told(void) {
     struct told *told = rounds_told();
-    if (!told) return;
+    if (!told) return true;
     printf("{\"plan\":%" PRIu64 ",\"lateNs\":%" PRIu64 ",\"pages\":[", told->plan, told->late_ns);
     for (uint32_t i = 0; i < told->count; i++) {
         const struct told_page *page = &told->page[i];
@@ -62,8 +63,8 @@ static void print_told(void) {
         printf("]}");
     }
     printf("]}\n");
-    if (fflush(stdout) != 0) exit(0); /* nobody reads any more */
     free(told);
+    return fflush(stdout) == 0;
 }
 
 static void take(const char *line) {
@@ -89,7 +90,7 @@ int main(void) {
         struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
         int ready = poll(&input, 1, LOOK_MS);
         if (ready < 0 && errno != EINTR) return 1;
-        print_told();
+        if (!print_told()) return 0;
         close_released();
         if (ready <= 0) continue;
         ssize_t length = read(STDIN_FILENO, buffer + filled, sizeof buffer - filled - 1);

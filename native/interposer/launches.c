@@ -115,6 +115,6 @@ void *entry_leased(uint64_t index) {
         CASE(cuLaunchKernelEx_ptsz)
         CASE(cuLaunchKernel_ptsz)
 #undef CASE
+    default: return NULL;
     }
-    return NULL;
 }

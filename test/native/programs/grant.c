@@ -87,11 +87,12 @@ int main(int argc, char **argv) {
                                        .version = COT_LEDGER_VERSION,
                                        .card_count = page.header.card_count,
                                        .slot_count = page.header.slot_count};
-    if ((uint64_t)info.st_size < ledger) {
-        if (ftruncate(fd, (off_t)ledger) != 0 || pwrite(fd, &header, sizeof header, 0) != sizeof header ||
-            (page.header.compute_at && !write_compute(fd, &page.header, rate_ppm)))
-            return perror(path), 1;
+    bool made = (uint64_t)info.st_size >= ledger;
+    if (!made) {
+        made = ftruncate(fd, (off_t)ledger) == 0 && pwrite(fd, &header, sizeof header, 0) == sizeof header &&
+               (!page.header.compute_at || write_compute(fd, &page.header, rate_ppm));
     }
+    if (!made) return perror(path), 1;
     close(fd);
     return 0;
 }
