@@ -134,6 +134,9 @@ void *entry_driver(const char *name) {
     return NULL;
 }
 void entry_watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *count) {}
+bool entry_start_helper(void) {
+    return false;
+}
 
 /* ---- one process ---- */
 
