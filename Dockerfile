@@ -12,8 +12,9 @@ WORKDIR /opt/cotenant
 COPY package.json package-lock.json ./
 RUN npm ci --omit=dev --no-audit --no-fund
 COPY native native
-# Objects stay behind. TypeScript needs no step: Node strips the types when it loads a file.
-RUN make -C native && rm -rf native/build/o
+# Objects stay behind, and what only debuggers read of the files that pods get copies of stands beside these, in debug/.
+# TypeScript needs no step: Node strips the types when it loads a file.
+RUN make -C native all shipped && cp -r native/build/shipped/. native/build && rm -rf native/build/o native/build/shipped
 
 FROM node:${NODE_VERSION}-bookworm-slim
 # Nothing in here installs or builds anything.

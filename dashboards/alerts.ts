@@ -1,4 +1,4 @@
-// The five alert rules: what the on-call person is told, and when. Each has an entry of its name in docs/runbook.md.
+// The six alert rules: what the on-call person is told, and when. Each has an entry of its name in docs/runbook.md.
 // Owns expressions, severities and words; numbers are in configuration.ts, and who is notified is Alertmanager's part.
 import { CONFIGURATION, type Configuration } from './configuration.ts';
 import { select } from './metrics.ts';
@@ -33,6 +33,7 @@ export function alertRules(configuration: Configuration = CONFIGURATION): RuleFi
     overLimit(configuration),
     stopped(configuration),
     bypass(configuration),
+    engineRefused(configuration),
   ];
   return { groups: [{ name: 'cotenant', rules }] };
 }
@@ -115,6 +116,21 @@ function bypass({ bypass, runbook }: Configuration): AlertRule {
       summary: `${CONTAINER}: uses a GPU past the interposer.`,
       description: `{{ $value | humanize1024 }}B on ${CARD} belong to processes that account to no ledger. Only the agent holds this container to its limit.`,
       runbook_url: `${runbook}#cotenantbypass`,
+    },
+  };
+}
+
+function engineRefused({ engineRefused, runbook }: Configuration): AlertRule {
+  return {
+    alert: 'CotenantEngineRefused',
+    expr: `${select('cotenant_container_engine_refused_processes')} > 0 and ${SEEING}`,
+    for: engineRefused.for,
+    labels: { severity: 'warning' },
+    annotations: {
+      summary: `${CONTAINER}: does not run the interposer's engine that it was told to.`,
+      description:
+        '{{ $value }} of its processes on {{ $labels.instance }} could not change and go on with the engine that they had. Limits hold as before; what the new engine mends is not mended there.',
+      runbook_url: `${runbook}#cotenantenginerefused`,
     },
   };
 }

@@ -15,6 +15,8 @@ export const CONFIGURATION = {
   overLimit: { for: '1m' },
   /** For how long a stopped container is told of. */
   stopped: { withinSeconds: 900 },
+  /** For so long the page has named an engine that a process could not change to, and nobody has named another one. */
+  engineRefused: { for: '5m' },
   /** Less than any CUDA context holds: a process that uses the card is never below it. */
   bypass: { bytes: 64 * 1024 * 1024, for: '2m' },
 } as const;

@@ -36,7 +36,7 @@ const LAYERS: Layer[] = [
     ],
     concurrency: 1,
     budgetMinutes: 4,
-    // What abi, objects and images ask is asked of the objects that ship. The runtimes refuse one of the ways that routes
+    // What abi, objects, shipped and images ask is asked of the objects that ship. The runtimes refuse one of the ways that routes
     // and conformance go, and are not in the folders that discovery makes a root of.
     patterns: [
       'test/native/**/*.test.ts',
@@ -44,6 +44,7 @@ const LAYERS: Layer[] = [
       '!test/native/routes.test.ts',
       '!test/native/images.test.ts',
       '!test/native/objects.test.ts',
+      '!test/native/shipped.test.ts',
       '!test/native/conformance.test.ts',
       '!test/native/discovery.test.ts',
       'test/sanitizers/**/*.test.ts',
@@ -56,7 +57,9 @@ const LAYERS: Layer[] = [
     concurrency: 1,
     budgetMinutes: 2,
     // What is in assembly or else another for each machine, and what fork, threads and look-ups make of it.
-    patterns: ['arguments', 'conformance', 'routes', 'lives', 'mounted'].map((name) => `test/native/${name}.test.ts`),
+    patterns: ['arguments', 'conformance', 'routes', 'lives', 'mounted', 'objects'].map(
+      (name) => `test/native/${name}.test.ts`,
+    ),
     environment: { COTENANT_BUILD: EMULATED_BUILD, COTENANT_EMULATED: '1' },
     missing: arm64Reason,
   },

@@ -354,6 +354,8 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         entry.Set("pid", Napi::Number::New(env, slot.pid));
         entry.Set("startTicks", bytes_value(env, slot.start_ticks));
         entry.Set("pidNamespace", bytes_value(env, slot.pid_namespace));
+        entry.Set("debugged", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_DEBUGGER) != 0));
+        entry.Set("profiled", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_PROFILER) != 0));
         entry.Set("engine", Napi::Number::New(env, slot.engine));
         entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
         entry.Set("locked", Napi::Boolean::New(env, locked[i]));

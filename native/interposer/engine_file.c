@@ -70,15 +70,18 @@ static bool is_between(uint32_t first, uint32_t value, uint32_t last) {
 bool engine_file_fits(const struct cot_engine *engine, uint32_t number, const struct cot_services *services,
                       const struct engine_formats *formats, char *why, size_t size) {
     const struct cot_state *state = services->state;
+    /* Others whose first calls come now write them as well. */
+    uint32_t layout = __atomic_load_n(&state->layout, __ATOMIC_RELAXED);
+    uint32_t bytes = __atomic_load_n(&state->bytes, __ATOMIC_RELAXED);
     uint32_t page = formats->page, ledger = formats->ledger;
     if (memcmp(engine->magic, COT_ENGINE_MAGIC, sizeof engine->magic) != 0 || engine->bytes < sizeof *engine) {
         snprintf(why, size, "its file is of a kind that this process does not know");
     } else if (engine->number != number) {
         snprintf(why, size, "its file says that it is %u", engine->number);
-    } else if (!is_between(engine->layout_first, state->layout, engine->layout_last)) {
+    } else if (!is_between(engine->layout_first, layout, engine->layout_last)) {
         snprintf(why, size, "it works on states of layout %u to %u, this process has %u", engine->layout_first,
-                 engine->layout_last, state->layout);
-    } else if (engine->services_bytes > services->bytes || engine->state_bytes > state->bytes ||
+                 engine->layout_last, layout);
+    } else if (engine->services_bytes > services->bytes || engine->state_bytes > bytes ||
                engine->thread_bytes > services->thread_bytes) {
         snprintf(why, size, "it needs more than the object that this process has mapped gives");
     } else if (!is_between(engine->page_first, page, engine->page_last)) {

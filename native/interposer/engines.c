@@ -30,10 +30,11 @@
 
 struct entry_working entry_working = {.attention = true};
 
+/* Zeros to begin with, for what is not would lie in the file. */
 static union {
     struct cot_state state;
     char room[COT_STATE_ROOM];
-} kept = {.state = {.layout = COT_STATE_LAYOUT, .bytes = COT_STATE_ROOM}};
+} kept;
 
 /* The first engine, and how it came to that one. It stays where it is for good, for threads that are late to begin
  * with it still read the words; its engine is used again for another one when it is let go. */
@@ -188,6 +189,8 @@ static struct first *load_some(char *why, size_t size) {
 static bool load_first(void) {
     char why[PATH_MAX + 256];
     __atomic_store_n(&services.thread, entry_thread_offset(), __ATOMIC_RELAXED);
+    __atomic_store_n(&kept.state.layout, COT_STATE_LAYOUT, __ATOMIC_RELAXED);
+    __atomic_store_n(&kept.state.bytes, COT_STATE_ROOM, __ATOMIC_RELAXED);
     struct first *none = NULL, *mine = load_some(why, sizeof why);
     if (mine && !atomic_compare_exchange_strong(&first, &none, mine)) {
         let_go(&mine->engine);

@@ -77,6 +77,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
       hooks.onActions?.(records);
     },
     onProblem: problem,
+    onChange: hooks.log,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplers: () => sampler.leftBehind(),
     nameOf: hooks.nameOf ?? NAMELESS,

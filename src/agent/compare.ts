@@ -57,6 +57,9 @@ export type EngineUse = {
   readonly behind: boolean;
 };
 
+/** Its living processes that somebody watched when they began with CUDA: their times are longer than they would be. */
+export type Observed = { readonly debugger: number; readonly profiler: number };
+
 export type ContainerState = {
   readonly grant: Grant;
   readonly fence: Fence;
@@ -69,6 +72,7 @@ export type ContainerState = {
   /** Entry points that its processes looked up and the interposer does not know. */
   readonly unknownEntryPoints: number;
   readonly engines: EngineUse;
+  readonly observed: Observed;
 };
 
 export type ForeignState = {
@@ -215,6 +219,7 @@ function containerState(
     tampered: !ledger.whole || !untouched,
     unknownEntryPoints: ledger.unknown,
     engines: { ...enginesUsed(ledger, engines), behind },
+    observed: observedIn(ledger),
   };
 }
 
@@ -225,6 +230,14 @@ function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<Engi
   return {
     processes: [...byEngine].map(([engine, slots]) => ({ engine, count: slots.length })),
     refused: living.filter(({ engineRefused }) => engineRefused !== 0).length,
+  };
+}
+
+function observedIn({ slots }: LedgerReading): Observed {
+  const living = slots.filter((slot) => slot.locked);
+  return {
+    debugger: living.filter(({ debugged }) => debugged).length,
+    profiler: living.filter(({ profiled }) => profiled).length,
   };
 }
 

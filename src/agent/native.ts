@@ -28,6 +28,9 @@ export type LedgerSlot = {
   readonly pid: number;
   readonly startTicks: number;
   readonly pidNamespace: number;
+  /** A debugger was attached, a profiler was in it, when it took the slot. */
+  readonly debugged: boolean;
+  readonly profiled: boolean;
   /** The number of the engine that it runs; 0: it does not tell. */
   readonly engine: number;
   /** Of the one that its page named and that it could not run; 0: none. */

@@ -67,6 +67,8 @@ export type NodeHooks = {
   readonly onView: (view: View) => void;
   readonly onActions: (records: readonly ActionRecord[]) => void;
   readonly onProblem: (text: string) => void;
+  /** A grant was brought to another engine of the interposer. */
+  readonly onChange?: (text: string) => void;
   readonly onInterval: (intervalMs: number) => void;
   readonly samplers: () => LeftBehind;
   readonly nameOf: NameOf;
@@ -96,6 +98,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     volumes: hooks.volumes,
     profileOf: profiles.of,
     onProblem: hooks.onProblem,
+    ...(hooks.onChange && { onChange: hooks.onChange }),
     heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
   });
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);

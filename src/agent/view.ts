@@ -1,7 +1,7 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { Mode } from '../quota/ladder.ts';
-import type { ContainerState, DeviceState, EngineUse, Fence, ForeignState, NodeState } from './compare.ts';
+import type { ContainerState, DeviceState, EngineUse, Fence, ForeignState, NodeState, Observed } from './compare.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
 import type { ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
@@ -43,6 +43,7 @@ export type ViewContainer = {
   readonly over: boolean;
   /** Of the container, the same on each of its cards. */
   readonly engines: EngineUse;
+  readonly observed: Observed;
   readonly processes: readonly ViewProcess[];
 };
 
@@ -150,7 +151,7 @@ function viewContainer(
   card: ContainerState['cards'][number],
   containerIdOf: (podUid: string, container: string) => string | undefined,
 ): ViewContainer {
-  const { grant, fence, tampered, verdict, engines } = container;
+  const { grant, fence, tampered, verdict, engines, observed } = container;
   const podUid = podUidOf(grant);
   return {
     grantId: grant.id,
@@ -173,6 +174,7 @@ function viewContainer(
     lastActiveMs: card.lastActiveMs,
     over: verdict.severity !== 'within' && card.usedBytes > card.limitBytes,
     engines,
+    observed,
     processes: card.processes.map(({ pid, command, usedBytes, smPercent, inLedger }) => ({
       pid,
       command,

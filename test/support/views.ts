@@ -55,6 +55,7 @@ export const exampleContainer: ViewContainer = {
     refused: 1,
     behind: false,
   },
+  observed: { debugger: 1, profiler: 0 },
   processes: [
     { pid: 100, command: 'python3', usedBytes: 2 * GIB, smPercent: 20, inLedger: true },
     { pid: 101, command: 'od"d\\\n', usedBytes: GIB + 1, smPercent: 5, inLedger: true },

@@ -28,6 +28,7 @@ import { HOME } from '../../request/mounts.ts';
 import { isContainerName } from '../../request/names.ts';
 import { copyLibrary, engineNumber } from '../engines.ts';
 import type { Native } from '../native.ts';
+import { memoryPageBytes } from './memory-page.ts';
 
 export type VolumePlan = {
   readonly target: string;
@@ -41,7 +42,7 @@ export type VolumePlan = {
 const PUBLISHED = 'published';
 /** More than the largest limits page has, that of 16 cards and 4096 slots. Only the agent writes there. */
 const PAGE_BYTES = 5 << 20;
-const SLACK_BYTES = 64 << 10;
+const SLACK_PAGES = 16;
 const SLACK_INODES = 4;
 /** Engines of later builds that a volume has room for; memory is taken by those that come. */
 const LATER_ENGINES = 16;
@@ -74,19 +75,20 @@ export function mountVolume(native: Native, plan: VolumePlan): void {
   if (wrong !== undefined) throw new Error(`${JSON.stringify(wrong)} is no name of a container`);
   mkdirSync(target, { recursive: true, mode: 0o750 });
   const pieces = piecesOf(plan);
+  const slack = SLACK_PAGES * memoryPageBytes();
   const fill = () => {
     for (const { path, make } of pieces) if (!existsSync(path)) make(path);
   };
   if (!isMounted(target)) {
     const bytes = plan.libraries.reduce((sum, path) => sum + inPages(statSync(path).size), 0);
-    const room = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + SLACK_BYTES;
+    const room = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + slack;
     const inodes = pieces.length + containers.length + LATER_ENGINES + SLACK_INODES;
     native.mountTmpfs(target, tmpfsOptions(room, inodes), true);
   }
   if (!isReadOnly(target) || pieces.some(({ path }) => !existsSync(path))) withWritable(native, target, fill);
   const ledgers = join(target, 'ledgers');
   if (!isMounted(ledgers)) {
-    const bytes = containers.length * inPages(plan.ledgerBytes) + SLACK_BYTES;
+    const bytes = containers.length * inPages(plan.ledgerBytes) + slack;
     native.mountTmpfs(ledgers, tmpfsOptions(bytes, 2 * containers.length + SLACK_INODES), false);
   }
   for (const container of containers) makeLedgerFolder(join(ledgers, container));
@@ -225,7 +227,11 @@ function makeLedgerFolder(path: string): void {
   makeFolder(path);
 }
 
-const inPages = (bytes: number): number => Math.ceil(bytes / 4096) * 4096;
+/** A tmpfs takes memory by the page. */
+function inPages(bytes: number): number {
+  const page = memoryPageBytes();
+  return Math.ceil(bytes / page) * page;
+}
 
 function tmpfsOptions(bytes: number, inodes: number): string {
   const options = `size=${bytes},nr_inodes=${inodes},mode=0755`;

@@ -87,6 +87,8 @@ export type RegistryOptions = {
   readonly volumes?: Volumes | undefined;
   readonly profileOf: (gpuUuid: string) => CardProfile;
   readonly onProblem: (text: string) => void;
+  /** A grant was brought to another engine. */
+  readonly onChange?: (text: string) => void;
   /** The interposer that this agent brings. */
   readonly build?: string;
   /** Number of the engine that grants shall run; none: the newest of the build. */
@@ -95,6 +97,7 @@ export type RegistryOptions = {
 
 export function openRegistry(options: RegistryOptions): Registry {
   const { stateFolder, native, volumes, profileOf, onProblem, build = BUILD_FOLDER, heldEngine } = options;
+  const { onChange = () => {} } = options;
   const root = join(stateFolder, 'grants');
   mkdirSync(root, { recursive: true, mode: 0o755 });
   const live = new Map<string, LiveGrant>();
@@ -197,7 +200,7 @@ export function openRegistry(options: RegistryOptions): Registry {
     if (!entry) throw new Error(`no grant ${id} on this node`);
     return entry;
   };
-  const renewal = createRenewal({ files, brought, wanted, onProblem });
+  const renewal = createRenewal({ files, brought, wanted, onProblem, onChange });
   /** A page that cannot be written now is written at the next sample; nothing else may suffer for it. */
   const writing = (entry: LiveGrant, use: (fd: number) => void): void => {
     try {

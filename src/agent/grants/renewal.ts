@@ -22,8 +22,10 @@ export function createRenewal(options: {
   readonly brought: readonly number[];
   readonly wanted: number | undefined;
   readonly onProblem: (text: string) => void;
+  /** Each time that one was brought to it. */
+  readonly onChange: (text: string) => void;
 }): Renewal {
-  const { files, brought, wanted, onProblem } = options;
+  const { files, brought, wanted, onProblem, onChange } = options;
   const failed = new Map<string, { readonly text: string; readonly atMs: number }>();
   const isBehind = ({ engine }: GrantFiles): boolean => wanted !== undefined && engine !== wanted;
   const isDue = ({ grant }: Renewable): boolean => {
@@ -47,6 +49,7 @@ export function createRenewal(options: {
           throw new Error(`${engineName(wanted)} is neither in its folder nor in this build`);
         files.changeEngine(entry.grant, entry.folder, entry, wanted);
         failed.delete(id);
+        onChange(`${namespace}/${pod}/${container} (grant ${id}) is told to run engine ${wanted} of the interposer`);
       } catch (error) {
         const why = `engine ${wanted}: ${(error as Error).message}`;
         const text = `${namespace}/${pod}/${container} (grant ${id}) keeps the engine that it has, for it cannot be given ${why}`;

@@ -70,6 +70,7 @@ function container(number: number, turn: number): ViewContainer {
     lastActiveMs: 1_700_000_000_000 + turn * 1000,
     over: false,
     engines: { processes: [{ engine: '1', count: 2 }], refused: 0, behind: false },
+    observed: { debugger: 0, profiler: 0 },
     processes: [0, 1].map((child) => ({
       pid: 10_000 + 2 * number + child,
       command: 'python3',

@@ -69,6 +69,9 @@ test('an agent of the next build has running processes change to its engine, one
   t.is(await second.metric(RUNS, { pod: 'one', engine: String(OWN) }), undefined);
   await has(second, BEHIND, { pod: 'one' }, 0);
   t.is(await second.metric(REFUSED, { pod: 'one' }), 0);
+  const told = second.log.filter((line) => line.includes(' is told to run engine '));
+  t.is(told.length, 1, second.log.join('\n'));
+  t.regex(told[0] ?? '', /local\/one\/load \(grant \S+\) is told to run engine 2 of the interposer$/);
   t.deepEqual(readFileSync(join(folder, engineName(SAME_AGAIN))), readFileSync(other(SAME_AGAIN)));
   await second.stop();
 

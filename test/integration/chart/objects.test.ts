@@ -231,7 +231,7 @@ testWithHelm('board and rules in the chart are those of dashboards/, and the run
   const values = { prometheusRule: { enabled: true, runbookBaseUrl: 'https://wiki.example/runbook' } };
   const moved = find(objectsOf(t, values), 'PrometheusRule', 'cotenant').spec;
   const urls = list(moved?.groups?.[0]?.rules).map(({ annotations }) => String(annotations?.runbook_url));
-  t.is(urls.length, 5);
+  t.is(urls.length, 6);
   t.true(
     urls.every((url) => url.startsWith('https://wiki.example/runbook#cotenant')),
     urls.join(),

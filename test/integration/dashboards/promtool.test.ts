@@ -36,7 +36,7 @@ const ruleTest = (alert: string) => join(import.meta.dirname, 'rules', `${alert}
 testWithPromtool('promtool accepts the alert rules', (t) => {
   const { ok, text } = promtool('check', 'rules', RULES);
   t.true(ok, text);
-  t.regex(text, /SUCCESS: 5 rules found/);
+  t.regex(text, /SUCCESS: 6 rules found/);
 });
 
 for (const { alert } of alertRules().groups.flatMap((group) => group.rules)) {
@@ -66,6 +66,8 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantBypass', ' and (cotenant_container_memory_limit_bytes > 0)', ''],
   ['CotenantBypass', / and on \(job, instance\).*$/, ''],
   ['CotenantBypass', '> 67108864', '> 0'],
+  ['CotenantEngineRefused', '> 0', '> 1'],
+  ['CotenantEngineRefused', / and on \(job, instance\).*$/, ''],
 ];
 
 testWithPromtool('the tests of the alerts see each of the faults that a hand could make', (t) => {

@@ -1,9 +1,9 @@
 /* Processes at full rate that are killed, forked and replaced by new programs all the time: upheaval WORKERS THREADS
- *   SEED. Each worker's threads allocate, free, use pools and launch; its first thread forks children that call as
- * well, or has the whole program run again in its own place; and workers are killed and started anew. Whatever a worker
- * is answered counts; a child is refused by the driver, but must be answered. Lines on standard input: the first one
- * ends the upheaval, all that live go on calling, and their pids are printed; at the second one they stop, hold what
- * they have, and the counts are printed; the third one ends all. */
+ *   SEED KILLS. Each worker's threads allocate, free, use pools and launch; its first thread forks children that call
+ * as well, or has the whole program run again in its own place; and workers are killed and started anew. Whatever a
+ * worker is answered counts; a child is refused by the driver, but must be answered. Lines on standard input: after the
+ * first one, and so many kills, the upheaval ends, all that live go on calling, and their pids are printed; at the
+ * second one they stop, hold what they have, and the counts are printed; the third one ends all. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -261,7 +261,7 @@ static bool wait_for_pauses(int workers) {
 
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "worker")) return worker(argv);
-    int workers = argc == 4 ? atoi(argv[1]) : 0, threads = argc == 4 ? atoi(argv[2]) : 0;
+    int workers = argc == 5 ? atoi(argv[1]) : 0, threads = argc == 5 ? atoi(argv[2]) : 0;
     if (workers < 1 || workers > MOST_WORKERS || threads < 1 || threads > MOST_THREADS) return 2;
     unsigned seed = (unsigned)atoi(argv[3]);
     pid_t pids[MOST_WORKERS];
@@ -275,7 +275,7 @@ int main(int argc, char **argv) {
         if ((pids[i] = start(i)) < 0) return 3;
     }
     if (pthread_create(&reader, NULL, read_lines, NULL) != 0) return 3;
-    while (atomic_load(&lines) < 1) {
+    while (atomic_load(&lines) < 1 || atomic_load(&shared->kills) < strtoull(argv[4], NULL, 10)) {
         usleep(KILL_US);
         int i = (int)((unsigned)rand_r(&seed) % (unsigned)workers);
         look_for_the_hung(workers);

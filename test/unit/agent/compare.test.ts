@@ -347,11 +347,11 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
 test('processes are counted by engine, and what a tenant makes up becomes no name', (t) => {
   const slots = [
     slot(10, [row()], { engine: 2 }),
-    slot(11, [row()], { engine: 2, engineRefused: 3 }),
+    slot(11, [row()], { engine: 2, engineRefused: 3, debugged: true }),
     slot(12, [row()], { engine: 1 }),
     slot(13, [row()], { engine: 0 }),
     slot(14, [row()], { engine: 4_000_000_000, engineRefused: 77 }),
-    slot(15, [row()], { engine: 2, engineRefused: 3, locked: false }),
+    slot(15, [row()], { engine: 2, engineRefused: 3, locked: false, profiled: true }),
   ];
   const read = reading(grantOf('a', 100), ledgerOf(slots), { engines: [1, 2], behind: true });
   const [found] = compared(sampleOf([card(0)], []), [read], {}).containers;
@@ -364,4 +364,5 @@ test('processes are counted by engine, and what a tenant makes up becomes no nam
     refused: 2,
     behind: true,
   });
+  t.deepEqual(found?.observed, { debugger: 1, profiler: 0 }, 'the dead do not count');
 });

@@ -99,6 +99,8 @@ export const slot = (pid: number, cards: readonly LedgerRow[], more: Partial<Led
   pid,
   startTicks: pid * 10,
   pidNamespace: PID_NAMESPACE,
+  debugged: false,
+  profiled: false,
   engine: 1,
   engineRefused: 0,
   locked: true,

@@ -28,6 +28,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   lastActiveMs: undefined,
   over: false,
   engines: { processes: [], refused: 0, behind: false },
+  observed: { debugger: 0, profiler: 0 },
   processes: [],
   ...more,
 });

@@ -19,7 +19,7 @@ function entries(): ReadonlyMap<string, string> {
   return new Map(parts.map((part) => [part.split('\n', 1)[0]?.toLowerCase().replaceAll(' ', '-') ?? '', part]));
 }
 
-test('there are five alerts, each with severity, words and an entry of its name in the runbook', (t) => {
+test('there are six alerts, each with severity, words and an entry of its name in the runbook', (t) => {
   t.deepEqual(
     rules.map(({ alert }) => alert),
     [
@@ -28,6 +28,7 @@ test('there are five alerts, each with severity, words and an entry of its name 
       'CotenantContainerOverLimit',
       'CotenantContainerStopped',
       'CotenantBypass',
+      'CotenantEngineRefused',
     ],
   );
   for (const { alert, labels, annotations } of rules) {

@@ -71,6 +71,11 @@ export const container: Family = {
       '1 while it is not told to run the engine that this agent wants; the log says why.',
       whole,
     );
+    const observed = set.gauge(
+      'cotenant_container_observed_processes',
+      'Its living processes that a debugger or profiler watched when they began with CUDA.',
+      [...whole, 'observer'],
+    );
     const overSeconds = counter('over_limit_seconds_total', 'Time above its grant and tolerance.');
     return {
       clear: set.clear,
@@ -106,6 +111,8 @@ export const container: Family = {
           for (const { engine: number, count } of entry.engines.processes) engine({ ...labels, engine: number }, count);
           refused(labels, entry.engines.refused);
           behind(labels, entry.engines.behind ? 1 : 0);
+          observed({ ...labels, observer: 'debugger' }, entry.observed.debugger);
+          observed({ ...labels, observer: 'profiler' }, entry.observed.profiler);
         }
         const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
         const told = new Set<string>();
