@@ -160,23 +160,40 @@ ${slotTable(bases.map(({ base }) => base)).join('\n')}
 /** Entry points of a newer driver that one object can hand through under their own names. */
 const SPARES = 256;
 
-function trampolines(marker: string, joined: { symbol: string; row: VerbRow }[]): string {
+/** `served` is what the functions that serve this library's names are called before the name, by verb. */
+function trampolines(
+  marker: string,
+  served: Partial<Record<Verb, string>>,
+  joined: { symbol: string; row: VerbRow }[],
+): string {
   const lines: string[] = [];
-  joined.forEach(({ symbol, row }, index) => {
-    const kind = row.verb === 'gate' ? 'GATED' : 'DIRECT';
-    lines.push(`${kind} ${symbol}, ${index}`);
-  });
+  const records: string[] = [];
+  let nameAt = 0;
+  for (const [index, { symbol, row }] of joined.entries()) {
+    const gated = row.verb === 'gate';
+    const prefix = served[row.verb];
+    lines.push(`${gated ? 'GATED' : 'DIRECT'} ${symbol}, ${index}`);
+    records.push(`RECORD ${index}, ${nameAt}, ${Number(gated)}${prefix === undefined ? '' : `, ${prefix}${symbol}`}`);
+    nameAt += symbol.length + 1;
+  }
+  if (nameAt > 0xffff) throw new Error(`${marker}: ${nameAt} bytes of names are more than a record can tell`);
   const spares = Array.from({ length: SPARES }, (_, spare) => joined.length + spare);
   return `/* ${NOTICE} */
 #include "../trampoline.inc"
+${[...joined.keys(), ...spares].map((index) => `LAZY_STUB ${index}`).join('\n')}
 ${lines.join('\n')}
 BEGIN_SPARES
 ${spares.map((index) => `SPARE ${index}`).join('\n')}
-LAZY_TABLE ${joined.length + SPARES}
-${[...joined.keys(), ...spares].map((index) => `LAZY_ENTRY ${index}`).join('\n')}
+TARGETS ${joined.length + SPARES}
+BEGIN_RECORDS
+${records.join('\n')}
+BEGIN_NAMES
+${joined.map(({ symbol }) => `    .asciz "${symbol}"`).join('\n')}
 FORM ${marker}, ${joined.length}, ${SPARES}
 `;
 }
+
+const ENGINE_SERVES = { reserve: 'entry_', release: 'entry_', track: 'entry_', virtualise: 'entry_', resolve: 'cot_' };
 
 export const versionText = (version: number) => `${Math.floor(version / 1000)}.${(version % 1000) / 10}`;
 
@@ -231,9 +248,9 @@ export function generate(sources: Sources): Map<string, string> {
     [join(native, 'interposer/generated/cuda_names.h'), nameHeader(cuda)],
     [join(native, 'interposer/generated/cuda_versions.h'), versionHeader(cuda)],
     [join(native, 'interposer/generated/nvml_names.h'), nameHeader(nvml)],
-    [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines('cotenant_interposer', cudaVerbs)],
+    [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines('cotenant_interposer', ENGINE_SERVES, cudaVerbs)],
     [join(native, 'interposer/generated/nvml_verbs.h'), verbHeader('NVML', nvmlVerbs)],
-    [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines('cotenant_nvml', nvmlVerbs)],
+    [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines('cotenant_nvml', { virtualise: 'cot_' }, nvmlVerbs)],
     [join(native, '../docs/entry-points.md'), entryPointsPage(cuda, cudaVerbs)],
   ]);
 }

@@ -54,15 +54,24 @@ static uint32_t switches;
 static _Atomic uint64_t next_look_ns; /* for whether old engines can be let go */
 static uint64_t pause_ns;
 
-static const char *const SERVED[] = {
-#define NAME_ROW(index, symbol) #symbol,
-    COT_CUDA_SERVED(NAME_ROW)
-#undef NAME_ROW
+/* Names without pointers to them, for which the loader would have to do something at every start of every program. */
+static const struct served_names {
+#define ROOM(symbol) char symbol[sizeof #symbol];
+#define ROOM_ROW(index, symbol) ROOM(symbol)
+    COT_CUDA_SERVED(ROOM_ROW) ENTRY_DIVERTED(ROOM) ENTRY_OWN(ROOM)
+} SERVED_NAMES = {
 #define NAME(symbol) #symbol,
-        ENTRY_DIVERTED(NAME) ENTRY_OWN(NAME)
-#undef NAME
-};
+#define NAME_ROW(index, symbol) NAME(symbol)
+    COT_CUDA_SERVED(NAME_ROW) ENTRY_DIVERTED(NAME) ENTRY_OWN(NAME)};
+static const uint16_t SERVED[] = {
+#define PLACE(symbol) offsetof(struct served_names, symbol),
+#define PLACE_ROW(index, symbol) PLACE(symbol)
+    COT_CUDA_SERVED(PLACE_ROW) ENTRY_DIVERTED(PLACE) ENTRY_OWN(PLACE)};
 static_assert(sizeof SERVED / sizeof *SERVED == ENTRY_SERVED, "a name for each");
+
+static const char *served_name(unsigned i) {
+    return (const char *)&SERVED_NAMES + SERVED[i];
+}
 
 /* ---- what engines are given ---- */
 
@@ -116,14 +125,15 @@ static void let_go(struct entry_engine *engine) {
 
 static const char *fill(struct entry_engine *engine) {
     for (unsigned i = 0; i < ENTRY_SERVED; i++) {
+        const char *name = served_name(i);
         engine->serve[i] = NULL;
         /* Engines of our own build list them in this order: the first one is it. */
         for (uint32_t k = 0, count = engine->itself->served_count; k < count && !engine->serve[i]; k++) {
             uint32_t at = (uint32_t)(((uint64_t)i + k) % count);
-            if (!strcmp(engine->itself->served[at].name, SERVED[i]))
+            if (!strcmp(engine->itself->served[at].name, name))
                 engine->serve[i] = (entry_function *)engine->itself->served[at].function;
         }
-        if (!engine->serve[i]) return SERVED[i];
+        if (!engine->serve[i]) return name;
     }
     return NULL;
 }

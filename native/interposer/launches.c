@@ -27,14 +27,14 @@ static inline void launched(struct cot_flight *flight, abi_result result) {
     entry_cotenant_launched((uint64_t)(uintptr_t)flight, (uint64_t)result, 0, 0, 0, 0);
 }
 
-#define FORM(symbol, parameters, types, on, what, ...)                                                                 \
-    static abi_result leased_##symbol parameters {                                                                     \
-        struct cot_flight flight = {.bytes = sizeof flight, .stream = on, .key = what};                                \
-        abi_result result = admit(&flight);                                                                            \
-        if (result != ABI_SUCCESS) return result;                                                                      \
-        result = ((abi_result(*) types)__atomic_load_n(&shim_target[COT_AT_##symbol], __ATOMIC_ACQUIRE))(__VA_ARGS__); \
-        launched(&flight, result);                                                                                     \
-        return result;                                                                                                 \
+#define FORM(symbol, parameters, types, on, what, ...)                                  \
+    static abi_result leased_##symbol parameters {                                      \
+        struct cot_flight flight = {.bytes = sizeof flight, .stream = on, .key = what}; \
+        abi_result result = admit(&flight);                                             \
+        if (result != ABI_SUCCESS) return result;                                       \
+        result = ((abi_result(*) types)shim_target_now(COT_AT_##symbol))(__VA_ARGS__);  \
+        launched(&flight, result);                                                      \
+        return result;                                                                  \
     }
 
 #define GRID_PARAMETERS \
@@ -81,7 +81,7 @@ FORM(cuGraphLaunch_ptsz, (abi_graph_exec graph, abi_stream stream), (abi_graph_e
 static abi_result leased_cuLaunchCooperativeKernelMultiDevice(const abi_launch_of_many *list, unsigned count,
                                                               unsigned flags) {
     typedef abi_result call(const abi_launch_of_many *, unsigned, unsigned);
-    call *target = (call *)__atomic_load_n(&shim_target[COT_AT_cuLaunchCooperativeKernelMultiDevice], __ATOMIC_ACQUIRE);
+    call *target = (call *)shim_target_now(COT_AT_cuLaunchCooperativeKernelMultiDevice);
     struct cot_flight flights[COT_MAX_CARDS];
     unsigned admitted = 0, most = list && count <= COT_MAX_CARDS ? count : 0;
     abi_result result = ABI_SUCCESS;

@@ -134,7 +134,7 @@ static int first_row(const char *base) {
     uint32_t hash = shim_hash(base, length), at = shim_first_slot(hash);
     for (int i; (i = shim_candidate(BASE_SLOTS, hash, &at)) >= 0;) {
         const struct version_row *row = &VERSION_ROWS[FIRST_ROWS[i]];
-        if (length == row->base_length && !strncmp(base, shim_entries[row->symbol].name, length)) return FIRST_ROWS[i];
+        if (length == row->base_length && !strncmp(base, shim_name(row->symbol), length)) return FIRST_ROWS[i];
     }
     return -1;
 }
@@ -171,7 +171,7 @@ static int driver_version(void) {
  * passes. What a pointer was recognised as, it stays: the driver is never unloaded. */
 static __attribute__((noinline)) void *ask_again(bool second, const char *base, void *address, uint64_t flags,
                                                  const struct version_row *row) {
-    void *again = NULL, *trampoline = shim_entries[row->symbol].trampoline;
+    void *again = NULL, *trampoline = shim_trampoline(row->symbol);
     if (address == trampoline) return address;
     if (ask(second, base, &again, row->version, flags, NULL) == ABI_SUCCESS && again == address) {
         atomic_store_explicit(&seen[row - VERSION_ROWS], address, memory_order_relaxed);
@@ -194,9 +194,9 @@ static void *recognise(bool second, const char *base, void *address, int version
         if (row->version <= version && (per_thread || !row->per_thread)) best = row;
     }
     if (!best) return address;
-    const struct shim_entry *entry = &shim_entries[best->symbol];
-    if (!entry->wrapper && !entry->gated) return address;
-    if (address == atomic_load_explicit(&seen[best - VERSION_ROWS], memory_order_relaxed)) return entry->trampoline;
+    if (!shim_is_ours(best->symbol)) return address;
+    if (address == atomic_load_explicit(&seen[best - VERSION_ROWS], memory_order_relaxed))
+        return shim_trampoline(best->symbol);
     return ask_again(second, base, address, flags, best);
 }
 

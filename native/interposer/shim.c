@@ -17,7 +17,7 @@ int shim_find(const char *name) {
     int index;
     do {
         index = shim_candidate(shim_slots, hash, &at);
-    } while (index >= 0 && strcmp(name, shim_entries[index].name) != 0);
+    } while (index >= 0 && strcmp(name, shim_name((uint32_t)index)) != 0);
     return index;
 }
 
@@ -25,7 +25,7 @@ void *shim_real(uint32_t index) {
     void *address = atomic_load_explicit(&addresses[index], memory_order_acquire);
     if (address) return address;
     void *library = shim_real_library();
-    address = library ? libc_dlsym(library, shim_entries[index].name) : NULL;
+    address = library ? libc_dlsym(library, shim_name(index)) : NULL;
     if (address) atomic_store_explicit(&addresses[index], address, memory_order_release);
     return address;
 }
@@ -39,17 +39,26 @@ static void *resolve_spare(uint32_t spare) {
     return address;
 }
 
-void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
-    shim_real_library_for(shim_caller(registers, stack));
+static void *resolve(uint64_t index, const void *caller) {
+    shim_real_library_for(caller);
     bool spare = index >= shim_entry_count;
     /* Wrappers know what to say without a real library. */
-    void *address = spare || shim_is_aside() ? NULL : shim_entries[index].wrapper;
+    void *address = spare || shim_is_aside() ? NULL : shim_wrapper((uint32_t)index);
     if (!address) address = spare ? resolve_spare((uint32_t)index - shim_entry_count) : shim_real((uint32_t)index);
     if (!address) address = (void *)shim_missing;
     __atomic_store_n(&shim_target[index], address, __ATOMIC_SEQ_CST);
     void *diverted = atomic_load(&diversions[index]); /* perhaps while it was resolved */
     if (diverted) __atomic_store_n(&shim_target[index], address = diverted, __ATOMIC_SEQ_CST);
     return address;
+}
+
+void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
+    return resolve(index, shim_caller(registers, stack));
+}
+
+void *shim_target_now(uint32_t index) {
+    void *target = __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
+    return target ? target : resolve(index, NULL);
 }
 
 void shim_divert(const char *name, void *function) {
@@ -153,9 +162,8 @@ static __attribute__((noinline)) bool decide(int index, void *handle, const char
     shim_real_library_for(caller); /* whose constructors may be who asks */
     if (shim_is_real_code(caller)) return look_up_inside(handle, name, answer);
     if (index < 0) return look_up_unknown(handle, name, caller, answer);
-    const struct shim_entry *entry = &shim_entries[index];
     void *real = shim_real((uint32_t)index), *library = shim_real_library();
-    void *ours = entry->wrapper || entry->gated ? entry->trampoline : real;
+    void *trampoline = shim_trampoline((uint32_t)index), *ours = shim_is_ours((uint32_t)index) ? trampoline : real;
     if (handle == RTLD_NEXT) {
         if (!library_is_next(name, caller)) return false;
         *answer = real ? ours : nothing(library, name);
@@ -165,8 +173,8 @@ static __attribute__((noinline)) bool decide(int index, void *handle, const char
     if (!found && handle == RTLD_DEFAULT) return false; /* the caller's own scope may have it */
     /* A program that has opened our object by the library's name, where there is none, gets entry points that say that
      * there is no device; one that only asks whether the library is loaded is told that it is not. */
-    if (found == entry->trampoline && !real) *answer = library || is_global(handle) ? nothing(library, name) : found;
-    else if (!found || (found != real && found != entry->trampoline))
+    if (found == trampoline && !real) *answer = library || is_global(handle) ? nothing(library, name) : found;
+    else if (!found || (found != real && found != trampoline))
         *answer = found; /* somebody else's of that name, or nothing */
     else *answer = ours;
     return true;
@@ -175,7 +183,7 @@ static __attribute__((noinline)) bool decide(int index, void *handle, const char
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer) {
     int index = shim_find(name);
     /* Asked of our own object once the real entry point is known: what libc finds there is the trampoline. */
-    if (index >= 0 && handle == shim_own_handle() && (shim_entries[index].wrapper || shim_entries[index].gated) &&
+    if (index >= 0 && handle == shim_own_handle() && shim_is_ours((uint32_t)index) &&
         atomic_load_explicit(&addresses[index], memory_order_relaxed) && !shim_is_real_code(caller))
         return false;
     return decide(index, handle, name, caller, answer);

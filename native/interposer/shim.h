@@ -20,13 +20,6 @@
 /* Runs whenever anybody looks up any name, also while a sanitizer's runtime starts and its shadow is not there yet. */
 #define SHIM_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
 
-struct shim_entry {
-    const char *name;
-    void *trampoline; /* our exported function of that name */
-    void *wrapper;    /* C function that serves it, or NULL: straight to the real one */
-    bool gated;
-};
-
 /* A hash table of names: the low half of the hash and an index plus one; 0 is free. */
 #define SHIM_SLOT_BITS 11 /* as in native/abi/names.ts */
 #define SHIM_SLOTS (1u << SHIM_SLOT_BITS)
@@ -63,10 +56,35 @@ static inline int shim_candidate(const struct shim_slot *slots, uint32_t hash, u
     }
 }
 
-/* Given by each object: its names in byte order and by their hash, and the file it stands in for. */
-extern const struct shim_entry shim_entries[];
+/* Of an entry point. Places are told in bytes from the first record on, so that the loader has nothing to do for them.
+ */
+struct shim_record {
+    int32_t trampoline; /* our exported function of that name */
+    int32_t wrapper;    /* C function that serves it, or 0: straight to the real one */
+    uint16_t name;      /* from shim_names on */
+    uint16_t gated;
+};
+
+/* Given by each object: its entry points in byte order of their names, these by their hash, and the file that it stands
+ * in for. */
+extern const struct shim_record shim_records[];
+extern const char shim_names[];
 extern const uint32_t shim_entry_count;
 extern const struct shim_slot shim_slots[];
+static inline const char *shim_name(uint32_t index) {
+    return shim_names + shim_records[index].name;
+}
+static inline void *shim_trampoline(uint32_t index) {
+    return (void *)((uintptr_t)shim_records + (uintptr_t)(intptr_t)shim_records[index].trampoline);
+}
+static inline void *shim_wrapper(uint32_t index) {
+    int32_t at = shim_records[index].wrapper;
+    return at ? (void *)((uintptr_t)shim_records + (uintptr_t)(intptr_t)at) : NULL;
+}
+/* Programs get the trampoline of it, and not the real entry point. */
+static inline bool shim_is_ours(uint32_t index) {
+    return shim_records[index].wrapper != 0 || shim_records[index].gated;
+}
 extern const char shim_soname[]; /* "libcuda.so.1" */
 extern const char shim_marker[]; /* the symbol under which it exports its shim_form */
 
@@ -85,7 +103,8 @@ extern const struct shim_form shim_form;
 
 int shim_missing(void); /* what a call answers whose real entry point is not there */
 
-extern void *shim_target[];       /* where each trampoline jumps */
+extern void *shim_target[]; /* where each trampoline jumps; NULL: to shim_resolve */
+void *shim_target_now(uint32_t index);
 extern const uint32_t *shim_gate; /* points at the gate word; 0 = open */
 
 /* Index of a name, or -1. */

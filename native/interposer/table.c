@@ -6,23 +6,6 @@
 #include "entry.h"
 #include "generated/cuda_verbs.h"
 
-#define DECLARE_SYMBOL(index, symbol, verb, group) extern void symbol(void);
-COT_CUDA_ROWS(DECLARE_SYMBOL)
-
-#define SERVE_WRAPPED(symbol) (void *)symbol, (void *)entry_##symbol, false
-#define SERVE_RESERVE SERVE_WRAPPED
-#define SERVE_RELEASE SERVE_WRAPPED
-#define SERVE_TRACK SERVE_WRAPPED
-#define SERVE_VIRTUALISE SERVE_WRAPPED
-#define SERVE_RESOLVE(symbol) (void *)symbol, (void *)cot_##symbol, false
-#define SERVE_GATE(symbol) (void *)symbol, NULL, true
-#define SERVE_PASS(symbol) (void *)symbol, NULL, false
-
-const struct shim_entry shim_entries[] = {
-#define ENTRY(index, symbol, verb, group) {#symbol, SERVE_##verb(symbol)},
-    COT_CUDA_ROWS(ENTRY)
-#undef ENTRY
-};
 #include "generated/cuda_names.h"
 const uint32_t shim_entry_count = COT_CUDA_COUNT;
 const char shim_soname[] = "libcuda.so.1";
@@ -84,7 +67,7 @@ static uint64_t boot_ns(void) {
 
 static bool is_captured(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     int status = ABI_CAPTURE_NONE;
-    abi_stream stream = stream_of(shim_entries[index].name, registers, stack);
+    abi_stream stream = stream_of(shim_name((uint32_t)index), registers, stack);
     abi_result (*is_capturing)(abi_stream, int *) = entry_driver("cuStreamIsCapturing");
     return is_capturing && is_capturing(stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
 }
@@ -101,5 +84,6 @@ void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *
         gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
     }
     void *leased = gate & COT_GATE_LEASED ? entry_leased(index) : NULL;
-    return leased ? leased : __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
+    void *target = leased ? leased : __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
+    return target ? target : shim_resolve(index, registers, stack);
 }

@@ -25,16 +25,30 @@
 
 /* ---- our names ---- */
 
-static char trampolines[COT_CUDA_COUNT], wrappers[1];
-#define SERVED_RESERVE(index) &trampolines[index], wrappers, false
+static char sentinel[1];
+struct names {
+#define NAME(index, symbol, verb, group) char symbol[sizeof #symbol];
+    COT_CUDA_ROWS(NAME)
+#undef NAME
+};
+const char shim_names[] =
+#define NAME(index, symbol, verb, group) #symbol "\0"
+    COT_CUDA_ROWS(NAME)
+#undef NAME
+    ;
+/* Nobody jumps here: the trampoline of a record is the record, the wrapper of all is what follows them. */
+#define RECORD(index) (int)((index) * sizeof(struct shim_record))
+#define SERVED_RESERVE RECORD(COT_CUDA_COUNT), false
 #define SERVED_RELEASE SERVED_RESERVE
 #define SERVED_TRACK SERVED_RESERVE
 #define SERVED_VIRTUALISE SERVED_RESERVE
 #define SERVED_RESOLVE SERVED_RESERVE
-#define SERVED_GATE(index) &trampolines[index], NULL, true
-#define SERVED_PASS(index) &trampolines[index], NULL, false
-const struct shim_entry shim_entries[] = {
-#define ENTRY(index, symbol, verb, group) {#symbol, SERVED_##verb(index)},
+#define SERVED_GATE 0, true
+#define SERVED_PASS 0, false
+#define ENTRY_OF(at, name, wrapper, gated) {at, wrapper, name, gated}
+#define ENTRY_FROM(at, name, served) ENTRY_OF(at, name, served)
+const struct shim_record shim_records[COT_CUDA_COUNT + 1] = {
+#define ENTRY(index, symbol, verb, group) ENTRY_FROM(RECORD(index), offsetof(struct names, symbol), SERVED_##verb),
     COT_CUDA_ROWS(ENTRY)
 #undef ENTRY
 };
@@ -45,10 +59,11 @@ const struct shim_form shim_form;
 void *shim_target[COT_CUDA_COUNT];
 
 static bool is_wrapped(int index) {
-    return shim_entries[index].wrapper || shim_entries[index].gated;
+    return shim_records[index].wrapper || shim_records[index].gated;
 }
 static bool is_trampoline(const void *address) {
-    return (const char *)address >= trampolines && (const char *)address < trampolines + sizeof trampolines;
+    return (const struct shim_record *)address >= shim_records &&
+           (const struct shim_record *)address < shim_records + COT_CUDA_COUNT;
 }
 
 /* ---- the driver and the loader ---- */
@@ -135,13 +150,13 @@ void *libc_dlsym(void *handle, const char *name) {
                                                      : driver_has(name);
     }
     if (handle == &other) return mix(name, 7) % 2 ? &code_of_others[mix(name, 8) % sizeof code_of_others] : NULL;
-    return index < 0 ? NULL : &trampolines[index];
+    return index < 0 ? NULL : (void *)&shim_records[index];
 }
 void *libc_dlvsym(void *handle, const char *name, const char *version) {
     return handle == &other ? libc_dlsym(handle, name) : NULL;
 }
 void *libc_dlsym_address(void) {
-    return wrappers;
+    return sentinel;
 }
 void *libc_dlsym_nothing(const char *name) {
     return NULL;
@@ -173,7 +188,7 @@ void shim_unknown(void) {}
 
 static int find_by_walking(const char *name) {
     for (uint32_t i = 0; i < shim_entry_count; i++) {
-        if (!strcmp(shim_entries[i].name, name)) return (int)i;
+        if (!strcmp(shim_name(i), name)) return (int)i;
     }
     return -1;
 }
@@ -186,7 +201,7 @@ static char *name_from(struct input *in) {
     memset(text, 0, sizeof text);
     if (kind % 8 < 6) {
         uint32_t which = input_word(in);
-        const char *known = kind % 2 ? ROWS[which % ROWS_COUNT].base : shim_entries[which % shim_entry_count].name;
+        const char *known = kind % 2 ? ROWS[which % ROWS_COUNT].base : shim_name(which % shim_entry_count);
         length = strlen(known);
         memcpy(text, known, length);
     }
@@ -216,7 +231,7 @@ static void look_up(struct input *in) {
     if (route.go_on && route.answer) abort();
     if (is_trampoline(route.answer)) {
         if (index < 0 || from_driver) abort();
-        if (route.answer != &trampolines[index]) abort();
+        if (route.answer != &shim_records[index]) abort();
         if (driver.is_there && !libc_dlsym(&library, name)) abort(); /* it has none of that name */
     }
     /* What another object defines is its own. */
@@ -236,7 +251,7 @@ static void get_proc_address(struct input *in) {
     int version = how & 16 ? (int)input_word(in) : VERSIONS[input_byte(in) % 10];
     uint64_t flags = how & 32 ? input_long(in) : input_byte(in) % 4;
     char *base = how % 16 ? name_from(in) : NULL;
-    void *theirs = wrappers, *ours = wrappers;
+    void *theirs = sentinel, *ours = sentinel;
     int their_status = 77, our_status = 77;
     abi_result expected, result;
     if (how & 64) {
@@ -256,7 +271,7 @@ static void get_proc_address(struct input *in) {
             is_known = answer(base, &again, ROWS[row].version, flags, NULL) == ABI_SUCCESS && again == theirs;
             if (is_known) known_as[row] = theirs;
         }
-        if (ours != (is_known ? (void *)&trampolines[index] : theirs)) abort();
+        if (ours != (is_known ? (void *)&shim_records[index] : theirs)) abort();
     }
     free(base);
 }

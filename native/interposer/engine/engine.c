@@ -9,10 +9,20 @@ const struct cot_services *cot_services;
 ptrdiff_t cot_thread_offset;
 _Atomic(void *) cot_real_known[COT_CUDA_COUNT];
 
-static const char *const NAMES[] = {
+/* Without pointers, for which the loader would have to do something. */
+static const struct names {
+#define ROOM(index, symbol, verb, group) char symbol[sizeof #symbol];
+    COT_CUDA_ROWS(ROOM)
+#undef ROOM
+} NAMES = {
 #define NAME(index, symbol, verb, group) #symbol,
     COT_CUDA_ROWS(NAME)
 #undef NAME
+};
+static const uint16_t NAME_AT[] = {
+#define PLACE(index, symbol, verb, group) offsetof(struct names, symbol),
+    COT_CUDA_ROWS(PLACE)
+#undef PLACE
 };
 
 bool cot_start(const struct cot_services *services) {
@@ -23,7 +33,7 @@ bool cot_start(const struct cot_services *services) {
 }
 
 void *cot_look_for_real(uint32_t index) {
-    void *address = cot_services->real(NAMES[index]);
+    void *address = cot_services->real((const char *)&NAMES + NAME_AT[index]);
     if (address) atomic_store_explicit(&cot_real_known[index], address, memory_order_release);
     return address;
 }

@@ -5,19 +5,6 @@
 #include "../../abi/nvml.h"
 #include "../../format/page.h"
 
-#define DECLARE_SYMBOL(index, symbol, verb, group) extern void symbol(void);
-COT_NVML_ROWS(DECLARE_SYMBOL)
-#define DECLARE_WRAPPER(index, symbol) extern nvml_abi_return cot_##symbol();
-COT_NVML_SERVED(DECLARE_WRAPPER)
-
-#define SERVE_VIRTUALISE(symbol) (void *)symbol, (void *)cot_##symbol, false
-#define SERVE_PASS(symbol) (void *)symbol, NULL, false
-
-const struct shim_entry shim_entries[] = {
-#define ENTRY(index, symbol, verb, group) {#symbol, SERVE_##verb(symbol)},
-    COT_NVML_ROWS(ENTRY)
-#undef ENTRY
-};
 #include "../generated/nvml_names.h"
 const uint32_t shim_entry_count = COT_NVML_COUNT;
 const char shim_soname[] = "libnvidia-ml.so.1";

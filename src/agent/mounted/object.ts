@@ -38,7 +38,7 @@ const MAGIC = 'COTFORM1';
 /** struct shim_form of native/interposer/shim.h. */
 const FORM = { spares: 12, spareCode: 16, tables: 20, tableBytes: 24, used: 28, library: 32, files: 1056, names: 2080 };
 const PATH_BYTES = 1024;
-const SPARE_BYTES = 16;
+const SPARE_BYTES = 32;
 const GLOBAL_FUNCTION = 0x12;
 const VERSION_GLOBAL = 1;
 

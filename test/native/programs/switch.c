@@ -81,7 +81,7 @@ static void make_fakes(void) {
         fakes[n].itself.start = start_fake;
         fakes[n].itself.note = note;
         for (unsigned i = 0; i < ENTRY_SERVED; i++)
-            fakes[n].served[i] = (struct cot_served){SERVED[i], (void *)functions[n]};
+            fakes[n].served[i] = (struct cot_served){served_name(i), (void *)functions[n]};
     }
 }
 
