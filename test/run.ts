@@ -32,7 +32,10 @@ const LAYERS: Layer[] = [
     prepare: [
       [...make, 'tests'],
       [...make, 'SANITIZE=address,undefined', 'OUT=build/asan', 'tests'],
-      [...make, 'SANITIZE=thread', 'OUT=build/tsan', 'build/tsan/tests/ledger', 'build/tsan/tests/switch'],
+      [
+        ...[...make, 'SANITIZE=thread', 'OUT=build/tsan', 'simulator', 'interposer'],
+        ...['books', 'grant', 'ledger', 'switch'].map((name) => `build/tsan/tests/${name}`),
+      ],
     ],
     concurrency: 1,
     budgetMinutes: 4,

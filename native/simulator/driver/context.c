@@ -105,7 +105,11 @@ int sim_context_finish(struct sim_context *context) {
 }
 
 bool sim_primary_of(int device, struct sim_context **context) {
-    *context = device >= 0 && device < sim.device_count ? sim.primary[device] : NULL;
+    *context = NULL;
+    if (device < 0 || device >= sim.device_count) return false;
+    pthread_mutex_lock(&sim.lock);
+    *context = sim.primary[device];
+    pthread_mutex_unlock(&sim.lock);
     return *context != NULL;
 }
 
@@ -176,7 +180,9 @@ SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *fl
     SIM_ENTER("cuDevicePrimaryCtxGetState");
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     if (flags) *flags = 0;
-    if (active) *active = sim.primary[device] != NULL;
+    struct sim_context *context;
+    bool there = sim_primary_of(device, &context);
+    if (active) *active = there;
     return ABI_SUCCESS;
 }
 

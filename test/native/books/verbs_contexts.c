@@ -34,7 +34,7 @@ static abi_result add_memory(struct graph *graph, abi_graph in, int device, uint
 
 /* Some memory, some of it freed again, and perhaps a graph within. */
 void verb_graph(struct lane *lane, const struct step *step) {
-    struct graph graph = {0};
+    struct graph graph = {0}, within = {0};
     abi_graph child = NULL;
     unsigned count = (unsigned)(step->random[0] % 4);
     if (FULL(lane->graphs)) return;
@@ -48,6 +48,7 @@ void verb_graph(struct lane *lane, const struct step *step) {
         uint64_t bytes = 1 + number % (number % 3 ? 6u << 20 : 4096);
         result = add_memory(&graph, child && i == 0 ? child : graph.graph, other_device(lane, step->random[3] >> i),
                             bytes, step->random[4] >> i & 1);
+        if (child && i == 0) within = graph;
         abi_graph_node node;
         if (result == ABI_SUCCESS && step->random[5] >> i & 1 && !(child && i == 0))
             CU("cuGraphAddMemFreeNode", (abi_graph_node *, abi_graph, const abi_graph_node *, size_t, abi_devptr),
@@ -58,7 +59,7 @@ void verb_graph(struct lane *lane, const struct step *step) {
         abi_graph_node node;
         if (CU("cuGraphAddNode", (abi_graph_node *, abi_graph, const abi_graph_node *, size_t, abi_node_params *),
                &node, graph.graph, NULL, (size_t)0, &params) != ABI_SUCCESS) {
-            if (count > 0) graph.need[0] = graph.need[1] = 0; /* its part is not in it; refusals are judged by less */
+            for (unsigned card = 0; card < CARDS; card++) graph.need[card] -= within.need[card];
             CU("cuGraphDestroy", (abi_graph), child);
         }
     }

@@ -227,8 +227,12 @@ static void bear(const struct request *request, struct answer *answer) {
     answer->born = child;
 }
 
+/* The program after this one is the same process, and has other files under the numbers that letters name. */
 static void become_another(const struct request *request) {
     char program[4096] = {0};
+    for (unsigned i = 0; i < LETTERS; i++) {
+        if (shared->letters[i].pid == getpid()) letter_put(i, NO_LETTER, -1, 0, NULL);
+    }
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) _exit(3);
     execl(program, program, "--worker", request->socket, (char *)NULL);
     _exit(127);
