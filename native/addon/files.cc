@@ -14,6 +14,7 @@
 #include <vector>
 
 extern "C" {
+#include "../format/compute.h"
 #include "../format/ledger.h"
 #include "../format/page.h"
 }
@@ -83,9 +84,15 @@ bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_p
     return true;
 }
 
-// writePage(fd, {slots, isolateMemory, engine, cards}): gives the file its size and writes header and cards. For a
-// page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for processes have
-// it mapped, and the engine where none is named. One of a version that is not known here is left as it is.
+// Only where there is a compute page can launches go by it.
+uint32_t gate_word(bool is_closed, bool is_leased, uint64_t compute_at) {
+    return (is_closed ? COT_GATE_CLOSED : COT_GATE_OPEN) | (is_leased && compute_at ? COT_GATE_LEASED : COT_GATE_OPEN);
+}
+
+// writePage(fd, {slots, isolateMemory, engine, compute, leased, cards}): gives the file its size and writes header and
+// cards. For a page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for
+// processes have it mapped, the engine where none is named, and the compute page that it has or has not. One of a version
+// that is not known here is left as it is.
 Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const Napi::Object spec = info[1].As<Napi::Object>();
@@ -127,7 +134,10 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     header.slot_count = static_cast<uint32_t>(slots);
     header.flags =
         (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
-    header.gate = old.gate;
+    const uint32_t slot_count = header.slot_count, card_count = header.card_count;
+    if (is_kept) header.compute_at = old.compute_at;
+    else if (spec.Get("compute").ToBoolean()) header.compute_at = cot_compute_at(slot_count, card_count);
+    header.gate = gate_word(old.gate & COT_GATE_CLOSED, spec.Get("leased").ToBoolean(), header.compute_at);
     header.generation = old.generation + 1;
     header.heartbeat_ns = boot_ns();
     // Entries first: whoever sees the new generation must find them.
@@ -136,15 +146,27 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     return Napi::Number::New(info.Env(), static_cast<double>(header.generation));
 }
 
-// touchPage(fd, gateClosed): the agent was here; the gate is so.
+// touchPage(fd, gateClosed, leased): the agent was here; the gate is so.
 Napi::Value TouchPage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
-    const uint32_t gate = info[1].ToBoolean() ? COT_GATE_CLOSED : COT_GATE_OPEN;
     const uint64_t now = boot_ns();
+    uint64_t compute_at = 0;
+    if (info[2].ToBoolean() && pread(fd, &compute_at, sizeof compute_at, offsetof(cot_page_header, compute_at)) !=
+                                   static_cast<ssize_t>(sizeof compute_at))
+        return fail(info.Env(), "limits page");
+    const uint32_t gate = gate_word(info[1].ToBoolean(), info[2].ToBoolean(), compute_at);
     if (!write_at(fd, &now, sizeof now, offsetof(cot_page_header, heartbeat_ns)) ||
         !write_at(fd, &gate, sizeof gate, offsetof(cot_page_header, gate)))
         return fail(info.Env(), "limits page");
     return info.Env().Undefined();
+}
+
+// hasCompute(fd): does the page say that there is a compute page beside it?
+Napi::Value HasCompute(const Napi::CallbackInfo &info) {
+    cot_page_header header{};
+    const ssize_t length = pread(info[0].ToNumber().Int32Value(), &header, sizeof header, 0);
+    return Napi::Boolean::New(info.Env(), length == static_cast<ssize_t>(sizeof header) &&
+                                              header.magic == COT_PAGE_MAGIC && header.compute_at != 0);
 }
 
 uint64_t big(const Napi::Value &value) {
@@ -181,7 +203,22 @@ Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
     return info.Env().Undefined();
 }
 
-// initLedger(fd, slots, cardCount): a fresh ledger, all slots free.
+// The compute page behind it: what each card's processes go by until an arbiter has come.
+bool write_compute(int fd, const cot_ledger_header &ledger, const Napi::Array &rates) {
+    alignas(8) static thread_local char half[COT_COMPUTE_REPORTS_AT];
+    uint32_t rate_ppm[COT_MAX_CARDS] = {};
+    for (uint32_t card = 0; card < ledger.card_count; card++) rate_ppm[card] = rates.Get(card).ToNumber().Uint32Value();
+    std::memset(half, 0, sizeof half);
+    cot_compute_begin(half, ledger.slot_count, ledger.card_count, rate_ppm, boot_ns());
+    return write_at(fd, half, sizeof half, static_cast<off_t>(cot_compute_at(ledger.slot_count, ledger.card_count)));
+}
+
+uint64_t ledger_file_bytes(uint32_t slots, uint32_t cards) {
+    return cot_compute_at(slots, cards) + cot_compute_bytes(slots, cards);
+}
+
+// initLedger(fd, slots, cardCount, ratesPpm): a fresh ledger, all slots free; with `ratesPpm`, a share of each card
+// (0: nothing limits), a compute page behind it.
 Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     cot_ledger_header header{};
@@ -193,12 +230,16 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
         errno = EINVAL;
         return fail(info.Env(), "ledger");
     }
-    const uint64_t bytes = cot_ledger_bytes(header.slot_count, header.card_count);
+    const bool has_compute = info[3].IsArray();
+    const uint64_t bytes = has_compute ? ledger_file_bytes(header.slot_count, header.card_count)
+                                       : cot_ledger_bytes(header.slot_count, header.card_count);
     if (ftruncate(fd, 0) != 0) return fail(info.Env(), "ledger");
     // With its room: a file system that another tenant has filled would kill whoever touches a hole.
     const int full = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
     if (full != 0) errno = full;
-    if (full != 0 || !write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "ledger");
+    if (full != 0 || (has_compute && !write_compute(fd, header, info[3].As<Napi::Array>())) ||
+        !write_at(fd, &header, sizeof header, 0))
+        return fail(info.Env(), "ledger");
     return info.Env().Undefined();
 }
 
@@ -208,7 +249,13 @@ Napi::Value LedgerBytes(const Napi::CallbackInfo &info) {
     return Napi::Number::New(info.Env(), static_cast<double>(bytes));
 }
 
-// clearLedger(fd, slots, cardCount): all slots free again, in place; what the container counts as a whole stays. For
+// ledgerFileBytes(slots, cardCount): the same with a compute page behind it.
+Napi::Value LedgerFileBytes(const Napi::CallbackInfo &info) {
+    const uint64_t bytes = ledger_file_bytes(info[0].ToNumber().Uint32Value(), info[1].ToNumber().Uint32Value());
+    return Napi::Number::New(info.Env(), static_cast<double>(bytes));
+}
+
+// clearLedger(fd, slots, cardCount, ratesPpm): all slots free again, in place; what the container counts as a whole stays. For
 // when none of its processes is left: a process that had the file mapped would not survive it.
 Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
@@ -379,9 +426,11 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
 void InitFiles(Napi::Env env, Napi::Object exports) {
     exports.Set("writePage", Napi::Function::New(env, WritePage));
     exports.Set("touchPage", Napi::Function::New(env, TouchPage));
+    exports.Set("hasCompute", Napi::Function::New(env, HasCompute));
     exports.Set("writeFeedback", Napi::Function::New(env, WriteFeedback));
     exports.Set("initLedger", Napi::Function::New(env, InitLedger));
     exports.Set("ledgerBytes", Napi::Function::New(env, LedgerBytes));
+    exports.Set("ledgerFileBytes", Napi::Function::New(env, LedgerFileBytes));
     exports.Set("clearLedger", Napi::Function::New(env, ClearLedger));
     exports.Set("readLedger", Napi::Function::New(env, ReadLedger));
 }

@@ -21,14 +21,14 @@ static uint64_t word(const uint64_t *from, uint64_t most, uint32_t *faults) {
 void cot_digest(const void *page, uint32_t slot_count, uint32_t card_count, uint32_t card, const uint64_t *dead,
                 struct cot_digest *digest) {
     struct cot_digest sum = {0};
-    const struct cot_compute_reports *reports = cot_compute_reports((void *)page);
+    const struct cot_compute_reports *reports = cot_reports_at((void *)page);
     uint32_t slots = __atomic_load_n(&reports->slots_used, __ATOMIC_ACQUIRE);
     if (slots > slot_count) {
         sum.faults += 1;
         slots = slot_count;
     }
     for (uint32_t slot = 0; slot < slots; slot++) {
-        const struct cot_compute_row *row = cot_compute_row((void *)page, card_count, slot, card);
+        const struct cot_compute_row *row = cot_row_at((void *)page, card_count, slot, card);
         /* Announcements before what they turn into: what moves in between is met twice, not missed. */
         uint64_t inflight = __atomic_load_n(&row->inflight, __ATOMIC_SEQ_CST);
         uint64_t pending = word(&row->pending_ns, MOST_LENGTH_NS, &sum.faults);

@@ -21,9 +21,9 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
     memset(gate, 0, sizeof *gate);
     gate->tuning = *tuning;
     gate->header = (struct cot_compute_header *)page;
-    gate->order = cot_compute_order(page, card);
-    gate->reports = cot_compute_reports(page);
-    gate->row = cot_compute_row(page, card_count, slot, card);
+    gate->order = cot_order_at(page, card);
+    gate->reports = cot_reports_at(page);
+    gate->row = cot_row_at(page, card_count, slot, card);
     gate->card_count = card_count;
     gate->card = card;
     gate->slot = slot;

@@ -76,7 +76,7 @@ void page_close(struct page *page) {
 
 bool page_bell(struct page *page, uint32_t *bell) {
     GUARDED(page);
-    *bell = __atomic_load_n(&cot_compute_reports(page->map)->bell, __ATOMIC_SEQ_CST);
+    *bell = __atomic_load_n(&cot_reports_at(page->map)->bell, __ATOMIC_SEQ_CST);
     guard = NULL;
     return true;
 }
@@ -91,14 +91,14 @@ bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest) {
 
 bool page_read_record(struct page *page, uint32_t card, struct cot_compute_record *record) {
     GUARDED(page);
-    bool found = cot_order_read_record(cot_compute_order(page->map, card), record);
+    bool found = cot_order_read_record(cot_order_at(page->map, card), record);
     guard = NULL;
     return found;
 }
 
 bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter) {
     GUARDED(page);
-    struct cot_compute_order *order = cot_compute_order(page->map, card);
+    struct cot_compute_order *order = cot_order_at(page->map, card);
     bool wakes = cot_arbiter_publish(arbiter, page->card[card], (uint32_t)page->member[card], order);
     guard = NULL;
     if (wakes) syscall(SYS_futex, &order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -114,14 +114,14 @@ bool page_beat(struct page *page, uint64_t now_ns) {
 
 bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record) {
     GUARDED(page);
-    cot_order_record(cot_compute_order(page->map, card), *record);
+    cot_order_record(cot_order_at(page->map, card), *record);
     guard = NULL;
     return true;
 }
 
 bool page_keeps_order(struct page *page, uint32_t card, const struct cot_member *member) {
     GUARDED(page);
-    uint64_t lease = __atomic_load_n(&cot_compute_order(page->map, card)->lease, __ATOMIC_RELAXED);
+    uint64_t lease = __atomic_load_n(&cot_order_at(page->map, card)->lease, __ATOMIC_RELAXED);
     guard = NULL;
     return member->dirty || lease == cot_lease(member->epoch, member->state);
 }
@@ -133,7 +133,7 @@ static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
     GUARDED(page);
     *stamp = 0;
     for (uint32_t card = 0; card < page->card_count; card++) {
-        const struct cot_compute_row *row = cot_compute_row(page->map, page->card_count, slot, card);
+        const struct cot_compute_row *row = cot_row_at(page->map, page->card_count, slot, card);
         uint64_t of_row = __atomic_load_n(&row->stamp, __ATOMIC_ACQUIRE);
         bool busy =
             __atomic_load_n(&row->inflight, __ATOMIC_RELAXED) || __atomic_load_n(&row->waiting, __ATOMIC_RELAXED);
@@ -145,7 +145,7 @@ static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
 
 static bool used_slots(struct page *page, uint32_t *used) {
     GUARDED(page);
-    *used = __atomic_load_n(&cot_compute_reports(page->map)->slots_used, __ATOMIC_RELAXED);
+    *used = __atomic_load_n(&cot_reports_at(page->map)->slots_used, __ATOMIC_RELAXED);
     guard = NULL;
     if (*used > page->slot_count) *used = page->slot_count;
     return true;

@@ -245,7 +245,7 @@ static void listen(uint32_t plan_bell_seen, uint64_t until) {
         left_out = left_out || count > MOST_BELLS;
         if (count > MOST_BELLS) continue;
         whose[count] = page;
-        bells[count++] = (struct bell){page->bell, (uintptr_t)&cot_compute_reports(page->map)->bell, BELL_SHARED_32, 0};
+        bells[count++] = (struct bell){page->bell, (uintptr_t)&cot_reports_at(page->map)->bell, BELL_SHARED_32, 0};
     }
     uint64_t now = now_ns(), least = (!is_able || left_out) && page_count ? now + POLL_NS : until;
     if (least < until) until = least;

@@ -109,14 +109,14 @@ static inline uint64_t cot_compute_at(uint32_t slot_count, uint32_t card_count) 
     const uint64_t boundary = 65536;
     return (cot_ledger_bytes(slot_count, card_count) + boundary - 1) / boundary * boundary;
 }
-static inline struct cot_compute_order *cot_compute_order(void *page, uint32_t card) {
+static inline struct cot_compute_order *cot_order_at(void *page, uint32_t card) {
     return (struct cot_compute_order *)((char *)page + sizeof(struct cot_compute_header)) + card;
 }
-static inline struct cot_compute_reports *cot_compute_reports(void *page) {
+static inline struct cot_compute_reports *cot_reports_at(void *page) {
     return (struct cot_compute_reports *)((char *)page + COT_COMPUTE_REPORTS_AT);
 }
-static inline struct cot_compute_row *cot_compute_row(void *page, uint32_t card_count, uint32_t slot, uint32_t card) {
-    return (struct cot_compute_row *)(cot_compute_reports(page) + 1) + (uint64_t)slot * card_count + card;
+static inline struct cot_compute_row *cot_row_at(void *page, uint32_t card_count, uint32_t slot, uint32_t card) {
+    return (struct cot_compute_row *)(cot_reports_at(page) + 1) + (uint64_t)slot * card_count + card;
 }
 
 static inline uint64_t cot_lease(uint64_t epoch, uint32_t state) {
@@ -172,16 +172,18 @@ static inline void cot_order_record(struct cot_compute_order *order, struct cot_
  * its processes go on their own credit, `rate_ppm` of each card (0: nothing limits). */
 static inline void cot_compute_begin(void *half, uint32_t slot_count, uint32_t card_count, const uint32_t *rate_ppm,
                                      uint64_t now_ns) {
-    *(struct cot_compute_header *)half = (struct cot_compute_header){
-        .magic = COT_COMPUTE_MAGIC,
-        .version = COT_COMPUTE_VERSION,
-        .bytes = (uint32_t)cot_compute_bytes(slot_count, card_count),
-        .card_count = card_count,
-        .slot_count = slot_count,
-    };
+    struct cot_compute_header *header = (struct cot_compute_header *)half;
+    header->magic = COT_COMPUTE_MAGIC;
+    header->version = COT_COMPUTE_VERSION;
+    header->bytes = (uint32_t)cot_compute_bytes(slot_count, card_count);
+    header->card_count = card_count;
+    header->slot_count = slot_count;
     for (uint32_t card = 0; card < card_count; card++) {
-        cot_order_record(cot_compute_order(half, card),
-                         (struct cot_compute_record){.at_ns = now_ns, .rate_ppm = rate_ppm[card]});
+        struct cot_compute_record record;
+        memset(&record, 0, sizeof record);
+        record.at_ns = now_ns;
+        record.rate_ppm = rate_ppm[card];
+        cot_order_record(cot_order_at(half, card), record);
     }
 }
 

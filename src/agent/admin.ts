@@ -12,6 +12,8 @@ export type GrantAnswer = {
   readonly id: string;
   readonly folder: string;
   readonly preload: string;
+  /** Its launches go by its share of compute. */
+  readonly leased: boolean;
   readonly cards: readonly { readonly gpuUuid: string; readonly memoryBytes: number; readonly coresPercent: number }[];
 };
 
@@ -30,6 +32,7 @@ function answerOf(live: LiveGrant): GrantAnswer {
   return {
     id: live.grant.id,
     folder: live.folder,
+    leased: live.leased,
     preload: PRELOADED.map((name) => join(live.folder, name)).join(' '),
     cards: live.grant.cards.map(({ gpuUuid, memoryBytes, coresPercent }) => ({ gpuUuid, memoryBytes, coresPercent })),
   };

@@ -134,7 +134,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
       await services?.close();
       await sampler.close();
       await Promise.all([stopServer(exporter.server), stopServer(admin.server), page.close()]);
-      node.close();
+      await node.close();
       rmSync(socket, { force: true });
     },
   };

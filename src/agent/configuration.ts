@@ -4,6 +4,8 @@ import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
 import { DEFAULT_LADDER, type LadderPolicy, type Mode } from '../quota/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
+import type { ComputePolicy } from '../request/request.ts';
+import { COMPUTE_POLICIES } from '../request/rules.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
 
 export type AgentConfiguration = {
@@ -22,6 +24,8 @@ export type AgentConfiguration = {
   readonly silenceMs: number;
   readonly mostTenantsPerCard: number;
   readonly placement: 'binpack' | 'spread';
+  /** How the compute of this node's cards is divided among containers; native: it is not. */
+  readonly computePolicy: ComputePolicy;
   /** Number of the interposer's engine that containers shall run; 0: that of the agent's build. */
   readonly interposerEngine: number;
   /** A series for each process, the largest 50 of the node. */
@@ -55,6 +59,7 @@ export const DEFAULTS: AgentConfiguration = {
   silenceMs: 15_000,
   mostTenantsPerCard: 50,
   placement: 'binpack',
+  computePolicy: 'native',
   interposerEngine: 0,
   processMetrics: false,
   enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
@@ -102,6 +107,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],
   mostTenantsPerCard: [wholeFrom(1, 1000), '1 to 1000'],
   placement: [oneOf('binpack', 'spread'), 'binpack or spread'],
+  computePolicy: [oneOf(...COMPUTE_POLICIES), `one of ${COMPUTE_POLICIES.join(', ')}`],
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
   'enforcement.mode': [oneOf('off', 'report', 'enforce'), 'off, report or enforce'],

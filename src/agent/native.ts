@@ -76,17 +76,32 @@ export type ProcessFacts = {
 };
 
 export type Native = {
-  /** `engine`: the number of the one that processes shall run; 0: that of their object; absent: as the page has it. */
+  /**
+   * `engine`: the number of the one that processes shall run; 0: that of their object; absent: as the page has it. `compute`: a
+   * new page says that a compute page lies behind the ledger. `leased`: launches go by that, where there is one.
+   */
   writePage(
     fd: number,
-    page: { slots: number; isolateMemory: boolean; engine?: number | undefined; cards: readonly PageCard[] },
+    page: {
+      slots: number;
+      isolateMemory: boolean;
+      engine?: number | undefined;
+      compute?: boolean;
+      leased?: boolean;
+      cards: readonly PageCard[];
+    },
   ): number;
-  touchPage(fd: number, gateClosed: boolean): void;
+  touchPage(fd: number, gateClosed: boolean, leased?: boolean): void;
+  /** Does this limits page say that there is a compute page? */
+  hasCompute(fd: number): boolean;
   writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;
-  initLedger(fd: number, slots: number, cardCount: number): void;
+  /** `ratesPpm`: with a compute page, by which each card's processes have that share until an arbiter comes; 0: no limit. */
+  initLedger(fd: number, slots: number, cardCount: number, ratesPpm?: readonly number[]): void;
   ledgerBytes(slots: number, cardCount: number): number;
+  /** With a compute page. */
+  ledgerFileBytes(slots: number, cardCount: number): number;
   /** Frees all slots in place and keeps what counts for the container as a whole. */
-  clearLedger(fd: number, slots: number, cardCount: number): void;
+  clearLedger(fd: number, slots: number, cardCount: number, ratesPpm?: readonly number[]): void;
   readLedger(fd: number, slots: number, cardCount: number): LedgerReading;
   readProcess(pid: number): ProcessFacts | undefined;
   /** 'sent', 'gone', 'reused', 'moved' or 'refused: ...' */

@@ -6,6 +6,8 @@ import type { PodGrant } from '../placement/pod-grant.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
+import { type Arbiter, startArbiter } from './compute/arbiter.ts';
+import { leasedGrants } from './compute/plan.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
@@ -60,7 +62,7 @@ export type Node = {
   grantFiles(id: string): LiveGrant | undefined;
   /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
   actionsOn(who: string): readonly ActionRecord[];
-  close(): void;
+  close(): Promise<void>;
 };
 
 export type NodeHooks = {
@@ -92,6 +94,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     hooks.onProblem,
   );
+  const { computePolicy } = configuration;
+  let arbiter: Arbiter | undefined;
   const registry = openRegistry({
     stateFolder: configuration.stateFolder,
     native,
@@ -100,7 +104,17 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     onProblem: hooks.onProblem,
     ...(hooks.onChange && { onChange: hooks.onChange }),
     heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
+    leasedOf: (grants) => leasedGrants(computePolicy, grants),
+    onGrants: () => arbiter?.follow(registry.list()),
   });
+  if (computePolicy !== 'native') {
+    arbiter = startArbiter({
+      policy: computePolicy,
+      instances: configuration.mostTenantsPerCard,
+      onProblem: hooks.onProblem,
+    });
+    arbiter.follow(registry.list());
+  }
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
     const { podUid, container } = hooks.nameOf(containerId);
@@ -233,6 +247,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         selfView(sample),
         hooks.nameOf,
         (podUid, container) => containers.newest(podUid, container)?.id,
+        (grantId, card) => arbiter?.use(grantId, card),
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
@@ -347,6 +362,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       audit
         .recent()
         .filter(({ grantId, namespace, pod }) => who === grantId || who === pod || who === `${namespace}/${pod}`),
-    close: () => registry.close(),
+    async close() {
+      await arbiter?.close();
+      registry.close();
+    },
   };
 }

@@ -47,7 +47,7 @@ const show = (view) => {
   const note = document.getElementById('note');
   if (!view) { note.textContent = 'no sample yet'; return; }
   note.textContent = view.self.up
-    ? 'driver ' + view.driverVersion + ', mode ' + view.self.mode + ', compute limits are recorded but not enforced in this version'
+    ? 'driver ' + view.driverVersion + ', mode ' + view.self.mode + ''
     : 'the driver does not answer: ' + view.self.problem;
   note.className = view.self.up ? 'note' : 'note bad';
   fill('cards', view.devices, (row, d) => {
@@ -59,7 +59,7 @@ const show = (view) => {
   fill('tenants', view.containers, (row, c) => {
     cell(row, c.namespace + '/' + c.pod); cell(row, c.gpuIndex, 'n');
     cell(row, mib(c.usedBytes) + ' of ' + mib(c.limitBytes)); bar(row, c.usedBytes, c.limitBytes);
-    cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' % (not enforced)' : ''), 'n');
+    cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : ''), 'n');
     cell(row, c.fence);
     const words = [];
     if (c.over) words.push('over its grant');

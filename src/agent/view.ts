@@ -2,6 +2,7 @@
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { Mode } from '../quota/ladder.ts';
 import type { ContainerState, DeviceState, EngineUse, Fence, ForeignState, NodeState, Observed } from './compare.ts';
+import type { ComputeUse } from './compute/account.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
 import type { ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
@@ -35,6 +36,8 @@ export type ViewContainer = {
   readonly tampered: boolean;
   readonly limitBytes: number;
   readonly coresPercent: number;
+  /** What the arbiter says of it; undefined: nothing holds its compute. */
+  readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
   readonly bypassBytes: number;
   readonly ledger: ContainerState['cards'][number]['ledger'];
@@ -116,6 +119,7 @@ export function viewOf(
   self: SelfView,
   nameOf: NameOf,
   containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
+  computeOf: (grantId: string, card: number) => ComputeUse | undefined = () => undefined,
 ): View {
   return {
     atMs: state.sample.atMs,
@@ -123,7 +127,7 @@ export function viewOf(
     cudaVersion: state.sample.cudaVersion,
     devices: state.devices.map((device) => ({ ...device, mode: device.grantedBytes > 0 ? 'shared' : 'none' })),
     containers: state.containers.flatMap((container) =>
-      container.cards.map((card) => viewContainer(container, card, containerIdOf)),
+      container.cards.map((card) => viewContainer(container, card, containerIdOf, computeOf)),
     ),
     foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId), ...use })),
     containerTotals: [...totals.containers.values()],
@@ -150,6 +154,7 @@ function viewContainer(
   container: ContainerState,
   card: ContainerState['cards'][number],
   containerIdOf: (podUid: string, container: string) => string | undefined,
+  computeOf: (grantId: string, card: number) => ComputeUse | undefined,
 ): ViewContainer {
   const { grant, fence, tampered, verdict, engines, observed } = container;
   const podUid = podUidOf(grant);
@@ -167,6 +172,10 @@ function viewContainer(
     tampered,
     limitBytes: card.limitBytes,
     coresPercent: card.coresPercent,
+    compute: computeOf(
+      grant.id,
+      grant.cards.findIndex(({ gpuUuid }) => gpuUuid === card.gpuUuid),
+    ),
     usedBytes: card.usedBytes,
     bypassBytes: card.bypassBytes,
     ledger: card.ledger,

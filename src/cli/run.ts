@@ -42,7 +42,7 @@ export const run: Command = {
     'gpu-cores': {
       type: 'string',
       value: 'PERCENT',
-      help: 'percent of compute in total; recorded and published, not enforced in this version',
+      help: 'percent of compute in total; not enforced while the agent has computePolicy native',
     },
     gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this card; may be given several times' },
     name: { type: 'string', value: 'NAME', help: "name in metrics and tables (default: the command's)" },
@@ -80,7 +80,9 @@ export const run: Command = {
     const amounts = grant.cards.map((card) => `${card.memoryBytes / MIB} MiB on ${card.gpuUuid}`).join(', ');
     say(`${name}: ${amounts}`);
     if (shares[0]?.coresPercent !== undefined)
-      say(`${shares[0].coresPercent} % of each card's compute is recorded, but not enforced in this version`);
+      say(
+        `${shares[0].coresPercent} % of each card's compute${grant.leased ? '' : ' is recorded, but not enforced: computePolicy is native'}`,
+      );
     try {
       return await runHeld(command, grant, folder, say);
     } finally {

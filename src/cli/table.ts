@@ -63,7 +63,7 @@ export function tenantRows(view: View): string[] {
     mib(container.usedBytes),
     mib(container.limitBytes),
     `${container.smPercent}%`,
-    container.coresPercent > 0 ? `${container.coresPercent}% not enforced` : '-',
+    container.coresPercent > 0 ? `${container.coresPercent}%${container.compute ? '' : ' not enforced'}` : '-',
     container.fence,
     stateOf(container),
     container.grantId,

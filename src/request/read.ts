@@ -94,7 +94,9 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     gpuUuids,
   };
   if (computePolicy || priority === 'high' || containers.some(({ cards }) => cards.some((card) => card.coresPercent))) {
-    warnings.push('GPU compute shares, compute-policy and priority are recorded but not enforced in this version');
+    warnings.push(
+      'GPU compute shares are enforced on nodes whose agent divides compute; compute-policy and priority are recorded but not enforced in this version',
+    );
   }
   return { kind: 'request', request, warnings };
 }

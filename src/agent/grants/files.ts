@@ -22,6 +22,8 @@ export type GrantFiles = {
   engines: readonly number[];
   /** The one that its page shall name; undefined: the one that it names. */
   engine: number | undefined;
+  /** Behind its ledger lies a compute page. Files of a build that knew none have none, nor do the processes in them. */
+  compute: boolean;
 };
 
 /** Volumes of pods: where the kubelet wants them, and how they are written to. */
@@ -93,6 +95,10 @@ export function allOf(...steps: readonly (() => void)[]): void {
   });
   if (failures.length > 0) throw failures[0];
 }
+
+/** What its processes go by while there is no arbiter: a share of each card, in parts of a million; 0 limits nothing. */
+export const ratesOf = ({ cards }: Pick<Grant, 'cards'>): readonly number[] =>
+  cards.map(({ coresPercent }) => coresPercent * 10_000);
 
 export type FileKeeper = {
   /** What is there, as it is; processes have it mapped, and mounts hold it. Whatever is missing or wrong is put right later. */
@@ -172,18 +178,22 @@ export function createFileKeeper(options: {
       files.ledgerFd = fd;
     }
     // Not yet given its size, or cut to nothing by a tenant.
-    if (fstatSync(files.ledgerFd).size === 0) native.initLedger(files.ledgerFd, SLOTS, grant.cards.length);
+    if (fstatSync(files.ledgerFd).size === 0)
+      native.initLedger(files.ledgerFd, SLOTS, grant.cards.length, files.compute ? ratesOf(grant) : undefined);
   };
 
   const putPageRight = (grant: Grant, folder: string, files: GrantFiles): void => {
     const { pagePath, within } = placeOf(grant, folder);
-    const write = (fd: number) => void native.writePage(fd, { ...pageOf(grant), engine: files.engine });
+    const write = (fd: number) => {
+      native.writePage(fd, { ...pageOf(grant), engine: files.engine });
+      files.compute = native.hasCompute(fd);
+    };
     if (within) {
       within(() => closeSync(openOrMake(grant, pagePath, 0o644, write)));
       return;
     }
     try {
-      writePage(grant, files);
+      files.page.write(write);
     } catch {
       const fd = openOrMake(grant, pagePath, 0o644, write);
       files.page.close();
@@ -204,7 +214,7 @@ export function createFileKeeper(options: {
         }
       };
       const page = within ? reopenedPage(pagePath, within) : heldPage(open(pagePath));
-      return { page, ledgerPath, ledgerFd: open(ledgerPath), engines, engine };
+      return { page, ledgerPath, ledgerFd: open(ledgerPath), engines, engine, compute: false };
     },
     putRight(grant, folder, files) {
       // The page first: it is what holds the container.

@@ -18,7 +18,7 @@ import { join } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from '../engines.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
-import { allOf, createFileKeeper, type GrantFiles, SLOTS, type Volumes } from './files.ts';
+import { allOf, createFileKeeper, type GrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
 import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
 import { createRenewal } from './renewal.ts';
 
@@ -35,6 +35,10 @@ export type LiveGrant = GrantFiles & {
   /** State of the grant; of plain ones page and ledger, too. */
   readonly folder: string;
   gateClosed: boolean;
+  /** Its launches go by the compute page. */
+  leased: boolean;
+  /** Grows when its ledger is made anew, and the compute page with it. */
+  ledgerTurn: number;
 };
 
 /** Of one container of a pod. */
@@ -93,18 +97,29 @@ export type RegistryOptions = {
   readonly build?: string;
   /** Number of the engine that grants shall run; none: the newest of the build. */
   readonly heldEngine?: number | undefined;
+  /** Which of these launch by the arbiter; none: nobody does. */
+  readonly leasedOf?: (grants: readonly Grant[]) => ReadonlySet<string>;
+  /** Who holds a grant, what, or how has changed. */
+  readonly onGrants?: () => void;
 };
 
 export function openRegistry(options: RegistryOptions): Registry {
   const { stateFolder, native, volumes, profileOf, onProblem, build = BUILD_FOLDER, heldEngine } = options;
-  const { onChange = () => {} } = options;
+  const { leasedOf = () => new Set<string>(), onChange = () => {}, onGrants = () => {} } = options;
   const root = join(stateFolder, 'grants');
   mkdirSync(root, { recursive: true, mode: 0o755 });
   const live = new Map<string, LiveGrant>();
 
+  /** With one that is being made. */
+  const leasedNow = (grant?: Grant): ReadonlySet<string> => {
+    const others = [...live.values()].flatMap((entry) => (entry.grant.id === grant?.id ? [] : [entry.grant]));
+    return leasedOf(grant ? [...others, grant] : others);
+  };
   const pageOf = (grant: Grant) => ({
     slots: SLOTS,
     isolateMemory: grant.isolateMemory,
+    compute: true,
+    leased: leasedNow(grant).has(grant.id),
     cards: grant.cards.map((card) => ({
       uuid: card.gpuUuid,
       memoryBytes: card.limitBytes,
@@ -129,6 +144,8 @@ export function openRegistry(options: RegistryOptions): Registry {
     grant,
     folder,
     gateClosed: false,
+    leased: false,
+    ledgerTurn: 0,
   });
   const putRight = (entry: LiveGrant): void =>
     allOf(
@@ -195,6 +212,19 @@ export function openRegistry(options: RegistryOptions): Registry {
   // Pages and ledgers of running processes are adopted as they are; only the page's own words are written again.
   for (const id of readdirSync(root)) tryRead(id);
 
+  /** Who comes and goes changes whose launches go by the arbiter. */
+  const changed = (): void => {
+    const leased = leasedNow();
+    for (const entry of live.values()) {
+      const is = entry.compute && leased.has(entry.grant.id);
+      if (is !== entry.leased) {
+        entry.leased = is;
+        writing(entry, (fd) => native.touchPage(fd, entry.gateClosed, entry.leased));
+      }
+    }
+    onGrants();
+  };
+
   const found = (id: string): LiveGrant => {
     const entry = live.get(id);
     if (!entry) throw new Error(`no grant ${id} on this node`);
@@ -220,6 +250,7 @@ export function openRegistry(options: RegistryOptions): Registry {
     } catch (error) {
       onProblem(`grant ${id} has ended, and its folder stays behind: ${(error as Error).message}`);
     }
+    changed();
   };
 
   /** In the books with all that belongs to it, or nothing of it is left. */
@@ -236,8 +267,10 @@ export function openRegistry(options: RegistryOptions): Registry {
       throw error;
     }
     live.set(grant.id, entry);
+    changed();
     return entry;
   };
+  changed(); // those that were adopted
 
   return {
     list: () => [...live.values()],
@@ -258,7 +291,7 @@ export function openRegistry(options: RegistryOptions): Registry {
       const { target } = first.owner;
       const mostCards = Math.max(...shares.map(({ cards }) => cards.length));
       const names = shares.map(({ container }) => container);
-      if (!inUse) volumes.mount(target, names, native.ledgerBytes(SLOTS, mostCards), libraries(build));
+      if (!inUse) volumes.mount(target, names, native.ledgerFileBytes(SLOTS, mostCards), libraries(build));
       for (const share of shares) {
         const id = podGrantId(share.owner.podUid, share.container);
         const before = live.get(id);
@@ -267,6 +300,7 @@ export function openRegistry(options: RegistryOptions): Registry {
           tryPutRight(before);
         } else if (inUse) {
           adopt(grant, join(root, id));
+          changed();
         } else {
           // Of a volume that was never given, or is not there any more: what it holds open are files of before.
           if (before) remove(id);
@@ -282,6 +316,7 @@ export function openRegistry(options: RegistryOptions): Registry {
         else tryRead(id);
       }
       for (const id of notRight.keys()) tryPutRight(found(id));
+      changed();
     },
     renew: () => renewal.next([...live.values()].filter(({ grant }) => !notRight.has(grant.id))),
     isBehind: renewal.isBehind,
@@ -298,13 +333,17 @@ export function openRegistry(options: RegistryOptions): Registry {
         throw error;
       }
       before.grant = grant;
+      changed();
       return before;
     },
     remove,
     readLedger: (entry) => native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
     clearLedger(entry) {
       try {
-        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length);
+        const rates = entry.compute ? ratesOf(entry.grant) : undefined;
+        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length, rates);
+        entry.ledgerTurn += 1;
+        onGrants();
       } catch (error) {
         notRight.set(entry.grant.id, ''); // cut, and its room taken meanwhile
         throw error;
@@ -323,9 +362,9 @@ export function openRegistry(options: RegistryOptions): Registry {
     writeFeedback: (entry, entries) =>
       writing(entry, (fd) => {
         if (entries.length > 0) native.writeFeedback(fd, entry.grant.cards.length, entries);
-        native.touchPage(fd, entry.gateClosed);
+        native.touchPage(fd, entry.gateClosed, entry.leased);
       }),
-    touch: (entry) => writing(entry, (fd) => native.touchPage(fd, entry.gateClosed)),
+    touch: (entry) => writing(entry, (fd) => native.touchPage(fd, entry.gateClosed, entry.leased)),
     refreshProfiles() {
       for (const entry of live.values()) writing(entry, (fd) => native.writePage(fd, pageOf(entry.grant)));
     },

@@ -69,7 +69,13 @@ export function nodeLayer(): Layer {
 /** This checkout, as the Dockerfile takes it. */
 export const ownLayer = (home: string): Layer =>
   freshLayer(home, { follow: true }, (root) => {
-    const programs = ['cotenant.node', 'cotenant-sampler', 'cotenant-calibrate', ...interposerFiles()];
+    const programs = [
+      'cotenant.node',
+      'cotenant-arbitrate',
+      'cotenant-calibrate',
+      'cotenant-sampler',
+      ...interposerFiles(),
+    ];
     const sources = ['package.json', 'LICENSE', 'native/build.ts', 'src', 'webhook'];
     for (const path of [...sources, ...programs.map((name) => join('native/build', name))]) {
       place(root, join(ROOT, path), join('opt/cotenant', path));

@@ -52,7 +52,7 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
     );
   };
   const page = show(agent.url);
-  t.regex(page, /driver [\d.]+, mode enforce, compute limits are recorded but not enforced in this version/);
+  t.regex(page, /driver [\d.]+, mode enforce/);
   const cards = rowsOf(page, 'cards');
   t.deepEqual(
     cards.map(([name]) => name),

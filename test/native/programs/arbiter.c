@@ -83,7 +83,7 @@ static void decide_with(const uint64_t *dead) {
         for (uint32_t i = 0; i < count; i++) {
             for (uint32_t card = 0; card < containers[i].cards; card++) {
                 uint32_t member = (uint32_t)containers[i].member[card];
-                struct cot_compute_order *order = cot_compute_order(containers[i].page, card);
+                struct cot_compute_order *order = cot_order_at(containers[i].page, card);
                 uint64_t before = order->lease;
                 if (decision.dirty[card] >> member & 1) {
                     cot_arbiter_publish(&arbiter, card, member, order);
@@ -152,7 +152,7 @@ static const struct cot_share soft = {.guarantee_ppm = 500000, .limit_ppm = COT_
 static const struct cot_share high = {.guarantee_ppm = 500000, .limit_ppm = COT_PPM, .high = true};
 
 static bool granted(const struct container *of, uint32_t card) {
-    return cot_lease_state(cot_compute_order(of->page, card)->lease) == COT_LEASE_GRANTED;
+    return cot_lease_state(cot_order_at(of->page, card)->lease) == COT_LEASE_GRANTED;
 }
 
 /* ---- properties: random containers, each with the launches of one process ---- */
@@ -180,7 +180,7 @@ static void exclusive(bool scribbled) {
         now += 20 * US + draw(100) * US;
         if (scribbled) {
             /* The first one writes what it likes into its half. */
-            uint64_t *words = (uint64_t *)cot_compute_reports(containers[0].page);
+            uint64_t *words = (uint64_t *)cot_reports_at(containers[0].page);
             uint64_t size = (cot_compute_bytes(SLOTS, 1) - COT_COMPUTE_REPORTS_AT) / 8;
             words[draw(size)] = draw(3) ? draw(1u << 30) : UINT64_MAX - draw(99);
         }
@@ -472,7 +472,7 @@ static void outage_case(void) {
     }
     CHECK(used > 920 * MS && used < 1040 * MS);
     struct cot_compute_record record;
-    CHECK(cot_order_read_record(cot_compute_order(one->page, 0), &record));
+    CHECK(cot_order_read_record(cot_order_at(one->page, 0), &record));
     cot_arbiter_init(&arbiter, &cot_default_tuning);
     struct cot_digest digest = digest_of(one, 0, NULL);
     one->member[0] = cot_arbiter_join(&arbiter, 0, 0, &digest, now);
@@ -487,7 +487,7 @@ static void outage_case(void) {
 /* A record half written by an agent that died leaves the one before it. */
 static void record_case(void) {
     struct container *one = add(1, half);
-    struct cot_compute_order *order = cot_compute_order(one->page, 0);
+    struct cot_compute_order *order = cot_order_at(one->page, 0);
     struct cot_compute_record record = {.at_ns = 1, .limit_ns = 11, .rate_ppm = 5}, found = {0};
     CHECK(!cot_order_read_record(order, &found));
     for (uint64_t i = 1; i < 20; i++) {
@@ -506,12 +506,12 @@ static void record_case(void) {
 /* A digest believes nothing: sums that cannot overflow, counts within bounds, faults counted. */
 static void digest_case(void) {
     struct container *one = add(1, half);
-    memset(cot_compute_reports(one->page), 0xff, cot_compute_bytes(SLOTS, 1) - COT_COMPUTE_REPORTS_AT);
+    memset(cot_reports_at(one->page), 0xff, cot_compute_bytes(SLOTS, 1) - COT_COMPUTE_REPORTS_AT);
     struct cot_digest digest = digest_of(one, 0, NULL);
     CHECK(digest.faults > SLOTS && digest.inflight == SLOTS && digest.waiting == 0);
     CHECK(digest.used_ns == 0 && digest.pending_ns == 0 && digest.longest_ns == 0);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        struct cot_compute_row *row = cot_compute_row(one->page, 1, slot, 0);
+        struct cot_compute_row *row = cot_row_at(one->page, 1, slot, 0);
         *row = (struct cot_compute_row){.stamp = 1, .used_ns = COT_COMPUTE_SANE_NS / 8, .waiting = 60000};
     }
     digest = digest_of(one, 0, NULL);

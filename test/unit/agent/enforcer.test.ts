@@ -68,6 +68,9 @@ function registryOf(grants: readonly Grant[]): Registry {
         engines: [],
         engine: undefined,
         gateClosed: false,
+    compute: false,
+    leased: false,
+    ledgerTurn: 0,
       },
     ]),
   );

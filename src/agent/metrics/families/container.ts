@@ -45,6 +45,21 @@ export const container: Family = {
       'sm_seconds_total',
       "Compute time, integrated over the driver's samples; rate() is its mean share.",
     );
+    const charged = counter(
+      'sm_charged_seconds_total',
+      'Time for which the arbiter kept the card for it, short gaps included.',
+    );
+    const contended = counter(
+      'sm_contended_seconds_total',
+      "Of the charged time, what passed while another container's work shared the card.",
+    );
+    const throttled = counter('sm_throttled_seconds_total', 'Time for which its launches waited, summed over threads.');
+    const overruns = counter('sm_overruns_total', 'Turns that lasted too long for others to wait for their end.');
+    const faults = counter(
+      'compute_page_faults_total',
+      'Words in its compute page that no process of ours would have written.',
+    );
+    const most = gauge('sm_most_ratio', 'Most of the card that it gets now; 1: nothing but others limits it.');
     const memorySeconds = counter(
       'memory_busy_seconds_total',
       'Time in which it used the memory bus, integrated likewise.',
@@ -101,7 +116,16 @@ export const container: Family = {
           ledger({ ...labels, kind: 'buffer' }, entry.ledger.bufferBytes);
           bypass(labels, entry.bypassBytes);
           sm(labels, entry.smPercent / 100);
-          if (entry.coresPercent > 0) smLimit({ ...labels, enforced: 'false' }, entry.coresPercent / 100);
+          if (entry.coresPercent > 0)
+            smLimit({ ...labels, enforced: String(entry.compute !== undefined) }, entry.coresPercent / 100);
+          if (entry.compute) {
+            charged(labels, entry.compute.chargedSeconds);
+            contended(labels, entry.compute.contendedSeconds);
+            throttled(labels, entry.compute.throttledSeconds);
+            overruns(labels, entry.compute.overruns);
+            faults(labels, entry.compute.faults);
+            most(labels, entry.compute.limitRatio);
+          }
           processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
           over(labels, entry.over ? 1 : 0);

@@ -55,7 +55,7 @@ static void woken(void *about, uint64_t number) {
 }
 
 static void publish(uint32_t tenant) {
-    struct cot_compute_order *order = cot_compute_order(pages[tenant].bytes, CARD);
+    struct cot_compute_order *order = cot_order_at(pages[tenant].bytes, CARD);
     if (!cot_arbiter_publish(&arbiter, CARD, (uint32_t)pages[tenant].member, order)) return;
     struct tenant *of = &lab.tenants[tenant];
     for (uint32_t i = 0; i < of->processes; i++) {
@@ -82,7 +82,7 @@ static uint64_t decide(void) {
     for (;;) {
         for (uint32_t i = 0; i < lab.count; i++) {
             if (!lab.tenants[i].joined) continue;
-            uint32_t bell = cot_compute_reports(pages[i].bytes)->bell;
+            uint32_t bell = cot_reports_at(pages[i].bytes)->bell;
             if (bell == pages[i].bell && !(watch >> pages[i].member & 1)) continue;
             pages[i].bell = bell;
             report(i);
@@ -113,7 +113,7 @@ static void round_of(void *about, uint64_t version) {
         if (!lab.tenants[i].joined) continue;
         ((struct cot_compute_header *)pages[i].bytes)->heartbeat_ns = now_ns;
         if (!beat) continue;
-        struct cot_compute_order *order = cot_compute_order(pages[i].bytes, CARD);
+        struct cot_compute_order *order = cot_order_at(pages[i].bytes, CARD);
         cot_order_record(order, cot_arbiter_record(&arbiter, CARD, (uint32_t)pages[i].member, now_ns));
     }
     if (beat) record_ns = now_ns;
@@ -173,7 +173,7 @@ void agent_restart(void) {
     share_all();
     for (uint32_t i = 0; i < lab.count; i++) {
         struct cot_compute_record record;
-        if (!lab.tenants[i].joined || !cot_order_read_record(cot_compute_order(pages[i].bytes, CARD), &record))
+        if (!lab.tenants[i].joined || !cot_order_read_record(cot_order_at(pages[i].bytes, CARD), &record))
             continue;
         cot_arbiter_adopt(&arbiter, CARD, (uint32_t)pages[i].member, &record, now_ns);
     }
@@ -197,7 +197,7 @@ void agent_print(uint32_t tenant) {
 static void scribble(void *about, uint64_t number) {
     struct tenant *tenant = about;
     static struct random random = {.state = 777};
-    uint64_t *words = (uint64_t *)cot_compute_reports(pages[tenant->index].bytes);
+    uint64_t *words = (uint64_t *)cot_reports_at(pages[tenant->index].bytes);
     uint64_t size = (cot_compute_bytes(SLOTS, CARDS) - COT_COMPUTE_REPORTS_AT) / 8;
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t value = (uint64_t)(uniform(&random) * 1e18);

@@ -1,0 +1,104 @@
+// What the arbiter says of compute, as figures that grow: a plain value in, a plain value out. Its own counts begin anew with
+// each page; these do not.
+import { field, listAt, textAt } from '../../request/json.ts';
+
+/** Of one grant on one card. */
+export type ComputeUse = {
+  readonly chargedSeconds: number;
+  /** Of these, while another container's work shared the card. */
+  readonly contendedSeconds: number;
+  /** Its launches waited, summed over threads. */
+  readonly throttledSeconds: number;
+  /** Turns that lasted too long to be waited for. */
+  readonly overruns: number;
+  /** Words in its page that no process of ours would have written. */
+  readonly faults: number;
+  /** Most that it gets of the card now; 1: nothing but others limits it. */
+  readonly limitRatio: number;
+};
+
+type Counts = { readonly [K in (typeof COUNTS)[number]]: number };
+const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults'] as const;
+
+export type ToldPage = {
+  readonly id: string;
+  readonly broken: string | undefined;
+  readonly cards: readonly (Counts & { readonly limitPpm: number })[];
+};
+export type Told = { readonly plan: number; readonly pages: readonly ToldPage[] };
+
+/** One line of the arbiter's. */
+export function parseTold(line: string): Told | { readonly problem: string } {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch (error) {
+    return { problem: `a line that is no JSON: ${(error as Error).message}` };
+  }
+  const problem = textAt(value, 'problem');
+  if (problem !== undefined) return { problem };
+  const count = (from: unknown, name: string): number => Number(field(from, name) ?? 0);
+  return {
+    plan: count(value, 'plan'),
+    pages: listAt(value, 'pages').map((page) => ({
+      id: textAt(page, 'id') ?? '',
+      broken: textAt(page, 'broken'),
+      cards: listAt(page, 'cards').map((card) => ({
+        chargedNs: count(card, 'chargedNs'),
+        contendedNs: count(card, 'contendedNs'),
+        throttledNs: count(card, 'throttledNs'),
+        overruns: count(card, 'overruns'),
+        faults: count(card, 'faults'),
+        limitPpm: count(card, 'limitPpm'),
+      })),
+    })),
+  };
+}
+
+export type Account = {
+  /** Counts of each page's cards as last told, by the page's id. */
+  readonly pages: ReadonlyMap<string, readonly Counts[]>;
+  /** By the grant's id and the card's place in it. */
+  readonly uses: ReadonlyMap<string, ComputeUse>;
+};
+export const NO_ACCOUNT: Account = { pages: new Map(), uses: new Map() };
+export const useKey = (grantId: string, card: number): string => `${grantId} ${card}`;
+
+const NO_USE: ComputeUse = {
+  chargedSeconds: 0,
+  contendedSeconds: 0,
+  throttledSeconds: 0,
+  overruns: 0,
+  faults: 0,
+  limitRatio: 1,
+};
+
+/** `grantOf`: whose page that is; undefined: nobody's any more. What grants that are gone have used goes with them. */
+export function advanceAccount(
+  before: Account,
+  told: Told,
+  grantOf: (pageId: string) => string | undefined,
+  isLive: (grantId: string) => boolean,
+): Account {
+  const uses = new Map([...before.uses].filter(([key]) => isLive(key.split(' ', 1)[0] ?? '')));
+  const pages = new Map<string, readonly Counts[]>();
+  for (const { id, cards } of told.pages) {
+    const grantId = grantOf(id);
+    if (grantId === undefined) continue;
+    pages.set(id, cards);
+    for (const [index, card] of cards.entries()) {
+      const last = before.pages.get(id)?.[index];
+      const use = uses.get(useKey(grantId, index)) ?? NO_USE;
+      const more = (name: (typeof COUNTS)[number]): number => Math.max(0, card[name] - (last?.[name] ?? 0));
+      uses.set(useKey(grantId, index), {
+        chargedSeconds: use.chargedSeconds + more('chargedNs') / 1e9,
+        contendedSeconds: use.contendedSeconds + more('contendedNs') / 1e9,
+        throttledSeconds: use.throttledSeconds + more('throttledNs') / 1e9,
+        overruns: use.overruns + more('overruns'),
+        faults: use.faults + more('faults'),
+        limitRatio: card.limitPpm / 1e6,
+      });
+    }
+  }
+  return { pages, uses };
+}

@@ -1,0 +1,122 @@
+// The arbiter's process: started, told who there is whenever that changes, listened to, started again when it ends. Meanwhile
+// containers go by what it left in their pages.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { ComputePolicy } from '../../request/request.ts';
+import { SLOTS } from '../grants/files.ts';
+import { BUILD_FOLDER } from '../native.ts';
+import { type Account, advanceAccount, type ComputeUse, NO_ACCOUNT, parseTold, type Told, useKey } from './account.ts';
+import { type Planned, pageId, planLines } from './plan.ts';
+
+export type Arbiter = {
+  /** These are the grants now. */
+  follow(entries: readonly Planned[]): void;
+  /** Of a grant's card by its place in the grant; undefined: the arbiter does not hold it. */
+  use(grantId: string, card: number): ComputeUse | undefined;
+  close(): Promise<void>;
+};
+
+export type ArbiterOptions = {
+  readonly policy: ComputePolicy;
+  /** Of the average policy. */
+  readonly instances: number;
+  readonly onProblem: (text: string) => void;
+};
+
+const LEAST_RESTART_MS = 1000;
+/** Cards that it knows (native/format/page.h). */
+const MOST_CARDS = 16;
+
+export function startArbiter({ policy, instances, onProblem }: ArbiterOptions): Arbiter {
+  let child: ChildProcess | undefined;
+  let restart: NodeJS.Timeout | undefined;
+  let closing = false;
+  let number = 0;
+  let lines: readonly string[] = [];
+  let grants = new Map<string, string>();
+  let account: Account = NO_ACCOUNT;
+  const places = new Map<string, number>();
+  const reported = new Set<string>();
+
+  const placeOf = (gpuUuid: string): number => {
+    const place = places.get(gpuUuid) ?? places.size;
+    if (place >= MOST_CARDS) throw new Error(`more than ${MOST_CARDS} cards`);
+    places.set(gpuUuid, place);
+    return place;
+  };
+
+  const send = () => {
+    number += 1;
+    child?.stdin?.write([`plan ${number}`, ...lines, 'end', ''].join('\n'));
+  };
+
+  const listen = (told: Told) => {
+    const live = new Set(grants.values());
+    account = advanceAccount(
+      account,
+      told,
+      (id) => grants.get(id),
+      (id) => live.has(id),
+    );
+    for (const { id, broken } of told.pages) {
+      if (broken === undefined || reported.has(id)) continue;
+      reported.add(id);
+      onProblem(`the compute page of grant ${grants.get(id) ?? id} is not used any more: ${broken}`);
+    }
+  };
+
+  const begin = () => {
+    const started = performance.now();
+    const current = spawn(join(BUILD_FOLDER, 'cotenant-arbitrate'), { stdio: ['pipe', 'pipe', 'inherit'] });
+    child = current;
+    const again = (problem: string) => {
+      if (closing || child !== current) return;
+      child = undefined;
+      onProblem(problem);
+      restart = setTimeout(begin, Math.max(0, LEAST_RESTART_MS - (performance.now() - started)));
+    };
+    current.stdin?.on('error', () => {}); // it may end before a plan reaches it
+    current.on('error', (error) => {
+      if (current.pid === undefined) again(`the arbiter of compute cannot be started: ${error.message}`);
+    });
+    current.on('exit', (code, signal) =>
+      again(`the arbiter of compute ended (${signal ?? `code ${code}`}); it is started again`),
+    );
+    createInterface({ input: current.stdout }).on('line', (line) => {
+      if (child !== current || closing) return;
+      const told = parseTold(line);
+      if ('problem' in told) onProblem(`the arbiter of compute: ${told.problem}`);
+      else listen(told);
+    });
+    send();
+  };
+
+  begin();
+  return {
+    follow(entries) {
+      let next: readonly string[];
+      try {
+        next = planLines(policy, instances, SLOTS, entries, placeOf);
+      } catch (error) {
+        onProblem(`compute is not arbitrated anew: ${(error as Error).message}`);
+        return;
+      }
+      grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
+      if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
+      lines = next;
+      send();
+    },
+    use: (grantId, card) => account.uses.get(useKey(grantId, card)),
+    async close() {
+      closing = true;
+      clearTimeout(restart);
+      const current = child;
+      if (!current || current.exitCode !== null || current.signalCode !== null) return;
+      const { promise, resolve } = Promise.withResolvers<void>();
+      current.once('exit', () => resolve());
+      current.stdin?.end();
+      await promise;
+    },
+  };
+}
