@@ -91,8 +91,8 @@ uint32_t gate_word(bool is_closed, bool is_leased, uint64_t compute_at) {
 
 // writePage(fd, {slots, isolateMemory, engine, compute, leased, cards}): gives the file its size and writes header and
 // cards. For a page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for
-// processes have it mapped, the engine where none is named, and the compute page that it has or has not. One of a version
-// that is not known here is left as it is.
+// processes have it mapped, the engine where none is named, and the compute page that it has or has not. One of a
+// version that is not known here is left as it is.
 Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const Napi::Object spec = info[1].As<Napi::Object>();
@@ -255,8 +255,8 @@ Napi::Value LedgerFileBytes(const Napi::CallbackInfo &info) {
     return Napi::Number::New(info.Env(), static_cast<double>(bytes));
 }
 
-// clearLedger(fd, slots, cardCount, ratesPpm): all slots free again, in place; what the container counts as a whole stays. For
-// when none of its processes is left: a process that had the file mapped would not survive it.
+// clearLedger(fd, slots, cardCount, ratesPpm): all slots free again, in place; what the container counts as a whole
+// stays. For when none of its processes is left: a process that had the file mapped would not survive it.
 Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const uint32_t cards = info[2].ToNumber().Uint32Value();

@@ -95,7 +95,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   };
   if (computePolicy || priority === 'high' || containers.some(({ cards }) => cards.some((card) => card.coresPercent))) {
     warnings.push(
-      'GPU compute shares are enforced on nodes whose agent divides compute; compute-policy and priority are recorded but not enforced in this version',
+      'GPU compute shares hold on nodes whose agent has a computePolicy; compute-policy and priority are only recorded',
     );
   }
   return { kind: 'request', request, warnings };

@@ -117,9 +117,7 @@ test('the parts lie where the page says', (t) => {
   ];
   t.true(page.includes('the order of card c at 64 + 256 × c') && page.includes('at 8256 + 64 × (s × n + c)'));
   t.deepEqual(
-    evaluate(t, ['(char *)cot_order_at(0, 2) - (char *)0', '(char *)cot_row_at(0, 3, 5, 2) - (char *)0']).map(
-      Number,
-    ),
+    evaluate(t, ['(char *)cot_order_at(0, 2) - (char *)0', '(char *)cot_row_at(0, 3, 5, 2) - (char *)0']).map(Number),
     [64 + 256 * 2, 8256 + 64 * (5 * 3 + 2)],
   );
   t.is(parts.length, places.length + 2, 'both headers are at 0');

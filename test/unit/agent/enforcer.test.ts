@@ -68,9 +68,9 @@ function registryOf(grants: readonly Grant[]): Registry {
         engines: [],
         engine: undefined,
         gateClosed: false,
-    compute: false,
-    leased: false,
-    ledgerTurn: 0,
+        compute: false,
+        leased: false,
+        ledgerTurn: 0,
       },
     ]),
   );

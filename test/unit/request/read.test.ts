@@ -199,7 +199,8 @@ test('an isolation that is on and off at once is refused', (t) => {
 });
 
 test('what a user must know but need not change is a warning', (t) => {
-  const notEnforced = 'GPU compute shares are enforced on nodes whose agent divides compute; compute-policy and priority are recorded but not enforced in this version';
+  const notEnforced =
+    'GPU compute shares hold on nodes whose agent has a computePolicy; compute-policy and priority are only recorded';
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi' })), []);
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), [notEnforced]);
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/compute-policy': 'fixed' } })), [

@@ -173,8 +173,7 @@ void agent_restart(void) {
     share_all();
     for (uint32_t i = 0; i < lab.count; i++) {
         struct cot_compute_record record;
-        if (!lab.tenants[i].joined || !cot_order_read_record(cot_order_at(pages[i].bytes, CARD), &record))
-            continue;
+        if (!lab.tenants[i].joined || !cot_order_read_record(cot_order_at(pages[i].bytes, CARD), &record)) continue;
         cot_arbiter_adopt(&arbiter, CARD, (uint32_t)pages[i].member, &record, now_ns);
     }
     agent_resume();
