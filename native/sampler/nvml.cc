@@ -59,9 +59,9 @@ void Library::close() {
 }
 
 std::string Library::text(const char *call) {
-    char buffer[NVML_ABI_VERSION_BYTES] = {};
+    char buffer[NVML_ABI_VERSION_BYTES + 1] = {}; // ends even where the driver ends it not
     auto get = reinterpret_cast<int (*)(char *, unsigned)>(find(call));
-    return get && answered(call, get(buffer, sizeof buffer)) ? buffer : "";
+    return get && answered(call, get(buffer, sizeof buffer - 1)) ? buffer : "";
 }
 
 int Library::cuda_version() {
@@ -84,9 +84,9 @@ bool Library::devices(std::vector<Device> &out) {
 }
 
 bool Library::device_text(Device device, const char *call, std::string &out) {
-    char buffer[NVML_ABI_UUID_BYTES] = {};
+    char buffer[NVML_ABI_UUID_BYTES + 1] = {};
     auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(find(call));
-    if (!get || !answered(call, get(device, buffer, sizeof buffer))) return false;
+    if (!get || !answered(call, get(device, buffer, sizeof buffer - 1))) return false;
     out = buffer;
     return true;
 }

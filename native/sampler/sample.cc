@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 
@@ -18,6 +19,11 @@ uint64_t now_ns(clockid_t clock) {
     timespec now{};
     clock_gettime(clock, &now);
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// What is no pid is nobody's, and a negative number would cost the agent the whole line.
+bool is_pid(uint32_t pid) {
+    return pid > 0 && pid <= INT32_MAX;
 }
 
 // Text as JSON, bytes that are not printable ASCII escaped one by one: a command name may hold anything.
@@ -124,7 +130,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
         out += '"';
         first = false;
         for (const nvml::Entry &entry : entries) {
-            if (entry.pid == 0) continue;
+            if (!is_pid(entry.pid)) continue;
             Usage &usage = know(static_cast<pid_t>(entry.pid)).usage[index];
             usage.listed = true;
             usage.types |= 1u << i;
@@ -135,8 +141,8 @@ void Sampler::read_lists(size_t index, std::string &out) {
     out += ']';
 }
 
-// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of pid
-// 0, of more than 100 % or of the past are not believed.
+// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
+// pid, of more than 100 % or of the past are not believed.
 void Sampler::integrate(size_t index, uint64_t now_us) {
     Card &card = cards_[index];
     const uint64_t since = card.last_seen_us;
@@ -150,7 +156,8 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
     card.last_poll_us = now_us;
     uint64_t newest = 0;
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
-        return row.pid == 0 || row.sm > 100 || row.memory > 100 || row.at_us <= since || row.at_us > now_us + 1000000;
+        return !is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since ||
+               row.at_us > now_us + 1000000;
     });
     for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
     if (since == 0) { // the first answer averages a time that nobody watched

@@ -17,6 +17,7 @@ const TARGETS = [
   { name: 'nvml', about: "the driver's answers and callers of NVML, a ledger that a neighbour has written", least: 5 },
   { name: 'lookup', about: "look-ups, cuGetProcAddress, and the driver's answers to it", least: 20 },
   { name: 'search', about: "the loader's cache, and the folders that it tells of an object", least: 20 },
+  { name: 'sampler', about: 'what NVML answers, as the sampler tells it to the agent', least: 5 },
   { name: 'proc', about: 'files in /proc, as the agent reads them', least: 50 },
 ];
 
