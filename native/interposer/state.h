@@ -112,6 +112,7 @@ struct cot_known_context {
 struct cot_contexts {
     pthread_mutex_t lock;
     _Atomic uint32_t epoch; /* grows when any context comes or goes: what threads remember is void then */
+    uint32_t used;          /* no entry at or above it was ever taken */
     struct cot_known_context known[COT_MOST_CONTEXTS];
 };
 

@@ -6,15 +6,21 @@
 #include "cot.h"
 
 static struct cot_known_context *find(void *handle) {
-    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+    for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle == handle) return &cot->contexts.known[i];
     }
     return NULL;
 }
 
+static struct cot_known_context *free_one(void) {
+    struct cot_known_context *freed = find(NULL);
+    return freed ? freed : cot->contexts.used < COT_MOST_CONTEXTS ? &cot->contexts.known[cot->contexts.used] : NULL;
+}
+
 /* Under the lock. A full table loses sight of the context, not of its charge. */
 static void remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
-    struct cot_known_context *entry = find(NULL);
+    struct cot_known_context *entry = free_one();
+    if (entry == &cot->contexts.known[cot->contexts.used]) cot->contexts.used++;
     if (entry)
         *entry = (struct cot_known_context){
             .handle = handle, .device = device, .card = card, .charged = charged, .primary = primary};
@@ -41,7 +47,7 @@ static void after_end(uint32_t card) {
     if (card == COT_NO_CARD) return;
     bool last = true;
     pthread_mutex_lock(&cot->contexts.lock);
-    for (int i = 0; i < COT_MOST_CONTEXTS; i++)
+    for (int i = 0; i < (int)cot->contexts.used; i++)
         last = last && !(cot->contexts.known[i].handle && cot->contexts.known[i].card == card);
     pthread_mutex_unlock(&cot->contexts.lock);
     cot_pools_read_back();
@@ -65,7 +71,7 @@ static abi_result ask_primary(void *handle, abi_device device, bool *primary) {
 }
 
 static struct cot_known_context *primary_of(abi_device device) {
-    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+    for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle && cot->contexts.known[i].primary && cot->contexts.known[i].device == device)
             return &cot->contexts.known[i];
     }
@@ -138,7 +144,7 @@ static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t 
 void cot_context_recheck(void *context) {
     if (__builtin_expect(atomic_load(&cot->contexts.epoch) == cot_thread()->epoch, 1)) return;
     pthread_mutex_lock(&cot->contexts.lock);
-    bool ended = find(context) == NULL && find(NULL) != NULL; /* a full table has lost sight of some that are there */
+    bool ended = find(context) == NULL && free_one() != NULL; /* a full table has lost sight of some that are there */
     pthread_mutex_unlock(&cot->contexts.lock);
     if (!ended) return;
     cot_blocks_drop_context(context);
@@ -452,7 +458,7 @@ static abi_result destroy_green(abi_green_context green) {
         return result;
     }
     pthread_mutex_lock(&cot->contexts.lock);
-    for (int i = 0; i < COT_MOST_CONTEXTS; i++) {
+    for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green) forget(&cot->contexts.known[i]);
     }
     entry = find(green);
