@@ -248,9 +248,15 @@ export function generate(sources: Sources): Map<string, string> {
     [join(native, 'interposer/generated/cuda_names.h'), nameHeader(cuda)],
     [join(native, 'interposer/generated/cuda_versions.h'), versionHeader(cuda)],
     [join(native, 'interposer/generated/nvml_names.h'), nameHeader(nvml)],
-    [join(native, 'interposer/generated/cuda_trampolines.S'), trampolines('cotenant_interposer', ENGINE_SERVES, cudaVerbs)],
+    [
+      join(native, 'interposer/generated/cuda_trampolines.S'),
+      trampolines('cotenant_interposer', ENGINE_SERVES, cudaVerbs),
+    ],
     [join(native, 'interposer/generated/nvml_verbs.h'), verbHeader('NVML', nvmlVerbs)],
-    [join(native, 'interposer/generated/nvml_trampolines.S'), trampolines('cotenant_nvml', { virtualise: 'cot_' }, nvmlVerbs)],
+    [
+      join(native, 'interposer/generated/nvml_trampolines.S'),
+      trampolines('cotenant_nvml', { virtualise: 'cot_' }, nvmlVerbs),
+    ],
     [join(native, '../docs/entry-points.md'), entryPointsPage(cuda, cudaVerbs)],
   ]);
 }
