@@ -204,9 +204,12 @@ bool cot_reserve(uint32_t card, uint64_t bytes) {
     uint64_t limit = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
     uint32_t page_flags = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & KINDS_OF_PAGE;
     uint32_t card_flags = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
-    if (__builtin_expect(!read || page_flags != COT_PAGE_ISOLATE_MEMORY || card_flags || bytes > limit, 0))
+    bool isolate = page_flags & COT_PAGE_ISOLATE_MEMORY;
+    if (__builtin_expect(!read, 0)) return reserve_otherwise(card, bytes);
+    if (__builtin_expect(isolate && (page_flags & COT_PAGE_HAS_FEEDBACK || card_flags || bytes > limit), 0))
         return reserve_otherwise(card, bytes);
     __atomic_fetch_add(&cot_own(card)->pending, bytes, __ATOMIC_SEQ_CST);
+    if (!isolate) return true;
     if (__builtin_expect(total_plain(card) <= limit, 1)) return true;
     return reserve_announced(card, bytes, limit);
 }
