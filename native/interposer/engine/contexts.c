@@ -14,13 +14,15 @@ static struct cot_known_context *find(void *handle) {
 
 static struct cot_known_context *free_one(void) {
     struct cot_known_context *freed = find(NULL);
-    return freed ? freed : cot->contexts.used < COT_MOST_CONTEXTS ? &cot->contexts.known[cot->contexts.used] : NULL;
+    if (freed || cot->contexts.used >= COT_MOST_CONTEXTS) return freed;
+    return &cot->contexts.known[cot->contexts.used];
 }
 
 /* Under the lock. A full table loses sight of the context, not of its charge. */
 static void remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
     struct cot_known_context *entry = free_one();
-    if (entry == &cot->contexts.known[cot->contexts.used]) cot->contexts.used++;
+    uint32_t used = cot->contexts.used;
+    if (entry && used < COT_MOST_CONTEXTS && entry == &cot->contexts.known[used]) cot->contexts.used++;
     if (entry)
         *entry = (struct cot_known_context){
             .handle = handle, .device = device, .card = card, .charged = charged, .primary = primary};
