@@ -33,7 +33,7 @@ const LAYERS: Layer[] = [
       [...make, 'tests'],
       [...make, 'SANITIZE=address,undefined', 'OUT=build/asan', 'tests'],
       [
-        ...[...make, 'SANITIZE=thread', 'OUT=build/tsan', 'simulator', 'interposer'],
+        ...[...make, 'SANITIZE=thread', 'OUT=build/tsan', 'simulator', 'interposer', 'build/tsan/cotenant-sampler'],
         ...['books', 'grant', 'ledger', 'switch'].map((name) => `build/tsan/tests/${name}`),
       ],
     ],

@@ -16,14 +16,15 @@ const struct cot_gate_tuning cot_default_gate = {
 
 #define LOAD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 
-void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t card_count,
-                     uint32_t slot, uint32_t card, uint64_t stamp) {
+void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t slot_count,
+                     uint32_t card_count, uint32_t slot, uint32_t card, uint64_t stamp) {
     memset(gate, 0, sizeof *gate);
     gate->tuning = *tuning;
     gate->header = (struct cot_compute_header *)page;
     gate->order = cot_order_at(page, card);
     gate->reports = cot_reports_at(page);
     gate->row = cot_row_at(page, card_count, slot, card);
+    gate->slot_count = slot_count;
     gate->card_count = card_count;
     gate->card = card;
     gate->slot = slot;
@@ -45,7 +46,7 @@ struct totals {
 static struct totals totals_of(const struct cot_gate *gate) {
     struct totals totals = {0};
     uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
-    if (slots > COT_MAX_SLOTS) slots = COT_MAX_SLOTS;
+    if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have written it */
     const struct cot_compute_row *row = gate->row - (uint64_t)gate->slot * gate->card_count;
     for (uint32_t slot = 0; slot < slots; slot++, row += gate->card_count) {
         if (__atomic_load_n(&row->stamp, __ATOMIC_RELAXED) != 0) {

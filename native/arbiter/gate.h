@@ -42,7 +42,7 @@ struct cot_gate {
     const struct cot_compute_order *order;
     struct cot_compute_reports *reports;
     struct cot_compute_row *row; /* the own one */
-    uint32_t card_count, card, slot;
+    uint32_t slot_count, card_count, card, slot;
     uint64_t used_until_ns; /* accounts are complete up to here */
     uint64_t forfeited_ns;  /* growth of a limit that nobody used in time */
     uint64_t launches_mark; /* launches when the last turn began, for COT_LEASE_CATCH_UP */
@@ -82,8 +82,8 @@ struct cot_verdict {
 };
 
 /* The slot is the ledger's, and the row's `stamp` is set by this. */
-void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t card_count,
-                     uint32_t slot, uint32_t card, uint64_t stamp);
+void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t slot_count,
+                     uint32_t card_count, uint32_t slot, uint32_t card, uint64_t stamp);
 
 /* `launch` is filled in either case. A launch that must wait announces nothing but its wait: cot_gate_wait around it.
  */

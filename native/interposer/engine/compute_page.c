@@ -25,7 +25,8 @@ bool cot_gates_join(void) {
     uint64_t stamp = cot_slot_at(cot->at.slot)->stamp;
     for (uint32_t card = 0; card < cot->at.card_count; card++) {
         struct cot_gate *gate = &gates->gate[card];
-        cot_gate_attach(gate, &cot_default_gate, page, cot->at.card_count, cot->at.slot, card, stamp);
+        cot_gate_attach(gate, &cot_default_gate, page, cot->at.slot_count, cot->at.card_count, cot->at.slot, card,
+                        stamp);
         gate->others = gates->gate;
         gate->others_count = cot->at.card_count;
     }

@@ -224,6 +224,8 @@ static bool cell_take(uint32_t card, uint32_t *cell) {
     return found;
 }
 
+static struct sim_event *events; /* all of them: who holds one may keep it where nobody looks */
+
 SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_ENTER("cuEventCreate");
     struct sim_context *context;
@@ -238,6 +240,12 @@ SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     event->magic = SIM_EVENT_MAGIC;
     event->context = context;
     event->flags = flags;
+    pthread_mutex_lock(&sim.lock);
+    event->next = events;
+    event->place = &events;
+    if (events) events->place = &event->next;
+    events = event;
+    pthread_mutex_unlock(&sim.lock);
     *out = (abi_event)event;
     return ABI_SUCCESS;
 }
@@ -258,6 +266,10 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     pthread_mutex_lock(&sim.queue_lock[card]);
     sim.cell_free[card][sim.cell_free_count[card]++] = event->cell;
     pthread_mutex_unlock(&sim.queue_lock[card]);
+    pthread_mutex_lock(&sim.lock);
+    *event->place = event->next;
+    if (event->next) event->next->place = event->place;
+    pthread_mutex_unlock(&sim.lock);
     event->magic = 0;
     free(event);
     return ABI_SUCCESS;

@@ -115,6 +115,7 @@ struct sim_event {
     uint32_t cell;
     uint64_t item;    /* 0 = never recorded */
     uint64_t capture; /* it was recorded into this one */
+    struct sim_event *next, **place;
 };
 
 /* What one node of a graph does when its turn comes. */

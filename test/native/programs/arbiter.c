@@ -52,7 +52,7 @@ static struct container *add(uint32_t cards, struct cot_share share) {
     if (!new->page) abort();
     ((struct cot_compute_header *)new->page)->heartbeat_ns = now;
     for (uint32_t card = 0; card < cards; card++) {
-        cot_gate_attach(&new->gates[card], &cot_default_gate, new->page, cards, 0, card, 2 * count + 1);
+        cot_gate_attach(&new->gates[card], &cot_default_gate, new->page, SLOTS, cards, 0, card, 2 * count + 1);
         new->gates[card].others = new->gates;
         new->gates[card].others_count = cards;
         struct cot_digest digest = digest_of(new, card, NULL);
@@ -407,7 +407,7 @@ static void crash_case(void) {
     CHECK(granted(two, 0));
     /* The next process in that slot goes on with the account. */
     uint64_t used = one->gates[0].row->used_ns;
-    cot_gate_attach(&one->gates[0], &cot_default_gate, one->page, 1, 0, 0, 99);
+    cot_gate_attach(&one->gates[0], &cot_default_gate, one->page, SLOTS, 1, 0, 0, 99);
     CHECK(one->gates[0].row->used_ns == used && one->gates[0].row->inflight == 0);
 }
 
@@ -448,7 +448,7 @@ static void high_case(void) {
 static void outage_case(void) {
     struct container *one = add(1, half);
     static struct cot_gate second;
-    cot_gate_attach(&second, &cot_default_gate, one->page, 1, 1, 0, 77);
+    cot_gate_attach(&second, &cot_default_gate, one->page, SLOTS, 1, 1, 0, 77);
     struct cot_launch launch;
     ask(one, 0, 7, &launch);
     decide();

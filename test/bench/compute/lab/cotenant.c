@@ -222,7 +222,7 @@ static void join(struct program *program) {
     if (!process) abort();
     process->program = program;
     program->law = process;
-    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, CARDS, program->index, CARD, now_ns | 1);
+    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, SLOTS, CARDS, program->index, CARD, now_ns | 1);
     ring();
 }
 
