@@ -58,7 +58,10 @@ test('an agent of the next build has running processes change to its engine, one
   const first = await start();
   const load = await startLoad(t, node, first, 'one');
   await has(first, RUNS, { pod: 'one', engine: String(OWN) }, 1);
-  const grantId = await eventually(async () => (await first.view())?.containers[0]?.grantId, 'the agent shows the grant');
+  const grantId = await eventually(
+    async () => (await first.view())?.containers[0]?.grantId,
+    'the agent shows the grant',
+  );
   const folder = join(state, 'grants', grantId);
   t.false(lstatSync(join(folder, engineName(OWN))).isSymbolicLink(), 'it is there also when the build is another one');
   await first.stop();
