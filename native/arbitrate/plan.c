@@ -7,13 +7,32 @@
 
 static struct plan *being_read;
 static struct want *last; /* page that `on` lines belong to; NULL: one that is not there */
-static bool is_new;       /* the page is in no plan before this one */
 static uint32_t cards_told;
 static bool wrong, not_there;
 
 static struct page *find(struct page *list, const char *id) {
     while (list && (atomic_load(&list->released) || strcmp(list->id, id) != 0)) list = list->next;
     return list;
+}
+
+/* The arbiter's thread never saw what was opened for this plan: kept, it would be taken for a page that it knows. */
+static void discard(struct plan *plan) {
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        if (plan->want[i].is_new) atomic_store(&plan->want[i].page->released, true);
+    }
+    free(plan);
+}
+
+/* Each of its cards has been told of, or it is one that is not there. */
+static bool is_complete(void) {
+    return !last || cards_told == last->page->card_count;
+}
+
+static bool is_in(const struct plan *plan, const struct page *page) {
+    for (uint32_t i = 0; i < plan->count; i++) {
+        if (plan->want[i].page == page) return true;
+    }
+    return false;
 }
 
 static const char *read_page(const char *line, struct page **known) {
@@ -24,12 +43,14 @@ static const char *read_page(const char *line, struct page **known) {
     if (sscanf(line, "page %95s %u %u %n", id, &slots, &cards, &rest) < 3 || rest == 0 || line[rest] != '/')
         return "page: want ID SLOTS CARDS PATH";
     if (slots == 0 || slots > COT_MAX_SLOTS || cards == 0 || cards > COT_MAX_CARDS) return "page: of no such size";
+    bool was_complete = is_complete();
     last = NULL;
     cards_told = 0;
+    if (!was_complete) return "page: the one before it has more cards";
     if (being_read->count == sizeof being_read->want / sizeof *being_read->want) return "page: too many";
     struct page *page = find(*known, id);
     const char *why = NULL;
-    is_new = !page;
+    bool is_new = !page;
     if (!page) {
         page = page_open(id, line + rest, slots, cards, &why);
         if (page) {
@@ -38,10 +59,12 @@ static const char *read_page(const char *line, struct page **known) {
         }
     } else if (page->slot_count != slots || page->card_count != cards) {
         return "page: it had another size";
+    } else if (is_in(being_read, page)) {
+        return "page: it was named before";
     }
     not_there = !page;
     if (page) last = &being_read->want[being_read->count++];
-    if (last) *last = (struct want){.page = page};
+    if (last) *last = (struct want){.page = page, .is_new = is_new};
     snprintf(text, sizeof text, "%s: %s", id, why ? why : "");
     return why ? text : NULL;
 }
@@ -53,8 +76,8 @@ static const char *read_card_of_page(const char *line) {
         return "on: want CARD SHARE LIMIT WEIGHT HIGH CAP";
     if (!last) return NULL; /* of a page that could not be opened */
     if (cards_told == last->page->card_count) return "on: more cards than its page has";
-    if (!is_new && last->page->card[cards_told] != card) return "on: it was on another card";
-    if (is_new) last->page->card[cards_told] = card;
+    if (!last->is_new && last->page->card[cards_told] != card) return "on: it was on another card";
+    if (last->is_new) last->page->card[cards_told] = card;
     last->request[cards_told++] = (struct cot_request){
         .share_ppm = share, .limit_ppm = limit, .weight = weight, .high = high != 0, .high_cap_ppm = cap};
     return NULL;
@@ -72,11 +95,12 @@ static const char *read_card(const char *line) {
 
 static struct plan *finish(const char **why) {
     struct plan *plan = being_read;
+    bool is_whole = is_complete();
     being_read = NULL;
     last = NULL;
-    if (!wrong) return plan;
-    free(plan);
-    *why = "a plan with lines that were not understood";
+    if (!wrong && is_whole) return plan;
+    discard(plan);
+    *why = is_whole ? "a plan with lines that were not understood" : "end: the last page has more cards";
     return NULL;
 }
 
@@ -84,7 +108,7 @@ struct plan *plan_line(const char *line, struct page **known, const char **why) 
     unsigned long long number;
     *why = NULL;
     if (sscanf(line, "plan %llu", &number) == 1) {
-        free(being_read);
+        discard(being_read);
         being_read = calloc(1, sizeof *being_read);
         if (!being_read) abort();
         being_read->number = number;

@@ -14,6 +14,7 @@
 
 struct want {
     struct page *page; /* as it was opened, or kept from the plan before */
+    bool is_new;       /* it is in no plan before this one */
     struct cot_request request[COT_MAX_CARDS];
 };
 struct plan {

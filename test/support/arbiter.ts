@@ -35,6 +35,9 @@ const SLOTS = 64;
 
 export type Arbiter = {
   readonly child: ChildProcess;
+  /** Lines as they are; what came of them shows in `told` and `problems`. */
+  say(...lines: readonly string[]): void;
+  readonly problems: readonly string[];
   plan(policy: Policy, tenants: readonly Tenant[]): Promise<void>;
   /** What was told last. */
   told(): Told | undefined;
@@ -60,12 +63,15 @@ export function startArbiter(t: Teardown): Arbiter {
   };
   t.teardown(() => kill());
   let number = 0;
+  const say = (...lines: readonly string[]) => void child.stdin.write(`${lines.join('\n')}\n`);
   return {
     child,
+    say,
+    problems,
     async plan(policy, tenants) {
       number += 1;
       const used = new Set(tenants.flatMap(({ cards }) => cards.map(({ card }) => card)));
-      const lines = [
+      say(
         `plan ${number}`,
         ...[...used].map((card) => `card ${card} ${POLICIES.indexOf(policy)} 0`),
         ...tenants.flatMap(({ id, grant, cards }) => [
@@ -73,8 +79,7 @@ export function startArbiter(t: Teardown): Arbiter {
           ...cards.map(({ card, percent = 0, weight = 0 }) => `on ${card} ${percent * 10_000} 0 ${weight} 0 0`),
         ]),
         'end',
-      ];
-      child.stdin.write(`${lines.join('\n')}\n`);
+      );
       await eventually(() => (last?.plan === number ? true : undefined), `plan ${number}: ${problems.join('; ')}`);
     },
     told: () => last,
