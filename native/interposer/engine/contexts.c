@@ -271,11 +271,11 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
 
 #define AFTER_PRIMARY(symbol)                                          \
     abi_result cot_##symbol(abi_device device) {                       \
-        cot_gates_pause();                                             \
+        struct cot_gates *paused = cot_gates_pause();                  \
         bool known = cot_attached() && use_primary(device);            \
         abi_result result = CALL_REAL(symbol, (abi_device), device);   \
         if (known) leave_primary(device, NULL, result == ABI_SUCCESS); \
-        cot_gates_resume();                                            \
+        cot_gates_resume(paused);                                      \
         return result;                                                 \
     }
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -375,10 +375,10 @@ static void after_destroy(void *handle) {
 
 #define DESTROY(symbol)                                                      \
     abi_result cot_##symbol(abi_context context) {                           \
-        cot_gates_pause();                                                   \
+        struct cot_gates *paused = cot_gates_pause();                        \
         abi_result result = CALL_REAL(symbol, (abi_context), context);       \
         if (result == ABI_SUCCESS && cot_attached()) after_destroy(context); \
-        cot_gates_resume();                                                  \
+        cot_gates_resume(paused);                                            \
         return result;                                                       \
     }
 DESTROY(cuCtxDestroy)
@@ -390,13 +390,13 @@ abi_result cot_cuCtxAttach(abi_context *out, unsigned flags) {
 }
 abi_result cot_cuCtxDetach(abi_context context) {
     unsigned version;
-    cot_gates_pause();
+    struct cot_gates *paused = cot_gates_pause();
     abi_result result = CALL_REAL(cuCtxDetach, (abi_context), context);
     if (result == ABI_SUCCESS && cot_attached() && context &&
         CALL_DRIVER("cuCtxGetApiVersion", (abi_context, unsigned *), context, &version) != ABI_SUCCESS) {
         after_destroy(context);
     }
-    cot_gates_resume();
+    cot_gates_resume(paused);
     return result;
 }
 
@@ -473,8 +473,8 @@ static abi_result destroy_green(abi_green_context green) {
 }
 
 abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
-    cot_gates_pause();
+    struct cot_gates *paused = cot_gates_pause();
     abi_result result = destroy_green(green);
-    cot_gates_resume();
+    cot_gates_resume(paused);
     return result;
 }

@@ -262,9 +262,10 @@ bool cot_gates_join(void); /* while attaching, once there is a slot; false: ther
 void cot_gates_leave(void);
 
 /* ---- gates.c: launches by the compute page ---- */
-/* Around what ends contexts or streams: nobody else touches them meanwhile. May be nested, under any lock. */
-void cot_gates_pause(void);
-void cot_gates_resume(void);
+/* Around what ends contexts or streams: nobody else touches them meanwhile. May be nested, under any lock. The process
+ * may become attached in between: what was paused (NULL: nothing) is what is resumed. */
+struct cot_gates *cot_gates_pause(void);
+void cot_gates_resume(struct cot_gates *gates);
 void cot_gates_forget(void *context); /* it has ended */
 
 /* ---- graphs.c ---- */

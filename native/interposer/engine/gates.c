@@ -19,21 +19,20 @@ uint64_t cot_boot_ns(void) {
 
 /* ---- contexts and streams that end: the helper keeps its hands off them ---- */
 
-void cot_gates_pause(void) {
+struct cot_gates *cot_gates_pause(void) {
     struct cot_gates *gates = cot_attached() ? cot->gates : NULL;
-    if (!gates) return;
+    if (!gates) return NULL;
     atomic_fetch_add(&gates->paused, 1);
     while (atomic_load(&gates->busy)) sched_yield(); /* in calls that do not wait */
+    return gates;
 }
 
-void cot_gates_resume(void) {
-    struct cot_gates *gates = cot_attached() ? cot->gates : NULL;
+void cot_gates_resume(struct cot_gates *gates) {
     if (gates) atomic_fetch_sub(&gates->paused, 1);
 }
 
 void cot_gates_forget(void *context) {
-    struct cot_gates *gates = cot->gates;
-    cot_gates_pause();
+    struct cot_gates *gates = cot_gates_pause();
     for (uint32_t card = 0; gates && card < cot_card_count(); card++) {
         struct cot_batches *batches = &gates->batches[card];
         if (batches->anchor_context == context) batches->anchor = NULL;
@@ -51,14 +50,13 @@ void cot_gates_forget(void *context) {
             if (ended) cot_settle_lost(gates, card, timed);
         }
     }
-    cot_gates_resume();
+    cot_gates_resume(gates);
 }
 
 static void leave_stream(abi_stream stream) {
-    struct cot_gates *gates = cot_attached() ? cot->gates : NULL;
-    if (!gates || (uintptr_t)stream <= (uintptr_t)ABI_STREAM_PER_THREAD) return;
-    cot_gates_pause();
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
+    if ((uintptr_t)stream <= (uintptr_t)ABI_STREAM_PER_THREAD) return;
+    struct cot_gates *gates = cot_gates_pause();
+    for (uint32_t card = 0; gates && card < cot_card_count(); card++) {
         struct cot_batches *batches = &gates->batches[card];
         for (uint32_t i = 0; i < COT_BATCHES; i++) {
             struct cot_timed *timed = &batches->ring[i];
@@ -69,7 +67,7 @@ static void leave_stream(abi_stream stream) {
             if (closes) cot_timed_close(batches, timed);
         }
     }
-    cot_gates_resume();
+    cot_gates_resume(gates);
 }
 
 abi_result cot_cuStreamDestroy(abi_stream stream) {

@@ -326,6 +326,8 @@ int main(int argc, char **argv) {
         } else if (!strcmp(word,
                            "fork-load")) { /* fork-load MS US: forks while another thread is at it; child's exit */
             result = fork_amid_load(a, b, &value);
+        } else if (!strcmp(word, "init-amid-release")) { /* what the thread that was in the driver was answered */
+            result = init_amid_release(&value);
         } else if (!graph_command(word, a, b, c, &result, &value) && !context_command(word, a, b, &result, &value)) {
             fprintf(stderr, "client: no such command: %s\n", word);
             return 2;

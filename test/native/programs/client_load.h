@@ -1,6 +1,11 @@
 /* Commands of client.c that launch for a while, in every form that there is. */
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+
+#include "../../../native/simulator/client/client.h"
 
 #define LOAD_STREAMS 4
 
@@ -98,4 +103,29 @@ static abi_result fork_amid_load(uint64_t ms, uint64_t us, uint64_t *status) {
     }
     pthread_join(thread, NULL);
     return loading.result;
+}
+
+static void *release_in_thread(void *result) {
+    *(abi_result *)result = CALL(cuDevicePrimaryCtxRelease_v2, (abi_device), 0);
+    return NULL;
+}
+
+/* CUDA begins while another thread is in the driver with a call that ends contexts: the plan keeps it there. */
+static abi_result init_amid_release(uint64_t *released) {
+    pthread_t thread;
+    abi_result ended = ABI_SUCCESS;
+    const char *path = getenv("COTENANT_SIM_PLAN");
+    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    struct sim_plan *plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (plan == MAP_FAILED) return ABI_ERROR_UNKNOWN;
+    plan->act = SIM_PLAN_PAUSE;
+    atomic_store(&plan->at, atomic_load(&plan->calls) + 1);
+    if (pthread_create(&thread, NULL, release_in_thread, &ended)) return ABI_ERROR_UNKNOWN;
+    while (!atomic_load(&plan->met)) sched_yield();
+    abi_result result = CALL(cuInit, (unsigned), 0u);
+    atomic_store(&plan->met, 0);
+    pthread_join(thread, NULL);
+    close(fd);
+    *released = ended;
+    return result;
 }
