@@ -4,12 +4,9 @@
  * is destroyed keeps all that it has reserved until its last piece is freed, as CUDA's documentation says. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "sim.h"
+#include "pool.h"
 
-#define POOL_MAGIC 0x504f4f21u
 #define PIECE 512u
 
 struct sim_segment {
@@ -18,36 +15,25 @@ struct sim_segment {
     struct sim_segment *next;
 };
 
-struct sim_pool {
-    uint32_t magic;
-    int device;
-    bool is_default, destroyed;
-    bool exportable, imported; /* an imported one gives nothing: its owner's pointers are opened through it */
-    uint64_t max_bytes, release_threshold;
-    uint64_t reserved, reserved_high, used, used_high;
-    struct sim_region *chunks;
-    struct sim_pool *next;
-};
-
 static struct sim_pool *pools, *ending, *current_pool[SIM_MAX_CARDS], *default_pool[SIM_MAX_CARDS];
 
-static struct sim_pool *pool_new(int device) {
+struct sim_pool *sim_pool_new(int device) {
     struct sim_pool *pool = calloc(1, sizeof *pool);
     if (!pool) return NULL;
-    *pool = (struct sim_pool){.magic = POOL_MAGIC, .device = device, .next = pools};
+    *pool = (struct sim_pool){.magic = SIM_POOL_MAGIC, .device = device, .next = pools};
     pools = pool;
     return pool;
 }
 
 struct sim_pool *sim_default_pool(int device) {
     if (!default_pool[device]) {
-        default_pool[device] = pool_new(device);
+        default_pool[device] = sim_pool_new(device);
         if (default_pool[device]) default_pool[device]->is_default = true;
     }
     return default_pool[device];
 }
 
-static bool is_pool(const struct sim_pool *pool) {
+bool sim_is_pool(const struct sim_pool *pool) {
     for (const struct sim_pool *known = pools; known; known = known->next) {
         if (known == pool) return true;
     }
@@ -221,7 +207,7 @@ void sim_pools_settle(void) {
 static int alloc_locked(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer) {
     if (!pointer) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    int result = is_pool(pool) ? pool_alloc(pool, bytes, pointer) : ABI_ERROR_INVALID_VALUE;
+    int result = sim_is_pool(pool) ? pool_alloc(pool, bytes, pointer) : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
@@ -284,7 +270,7 @@ SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props
         return ABI_ERROR_NOT_SUPPORTED;
     if (props->location.id < 0 || props->location.id >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = pool_new(props->location.id);
+    struct sim_pool *pool = sim_pool_new(props->location.id);
     if (pool) pool->max_bytes = props->max_size;
     if (pool) pool->exportable = props->handle_types & ABI_HANDLE_POSIX_FD;
     pthread_mutex_unlock(&sim.lock);
@@ -298,7 +284,7 @@ SIM_EXPORT abi_result cuMemPoolDestroy(abi_pool handle) {
     struct sim_pool *pool = (struct sim_pool *)handle;
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    if (is_pool(pool) && !pool->is_default) {
+    if (sim_is_pool(pool) && !pool->is_default) {
         take_out(&pools, pool);
         if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
         if (pool->used == 0) {
@@ -318,7 +304,7 @@ SIM_EXPORT abi_result cuMemPoolTrimTo(abi_pool handle, size_t keep) {
     SIM_ENTER("cuMemPoolTrimTo");
     struct sim_pool *pool = (struct sim_pool *)handle;
     pthread_mutex_lock(&sim.lock);
-    bool known = is_pool(pool);
+    bool known = sim_is_pool(pool);
     if (known) trim(pool, keep);
     pthread_mutex_unlock(&sim.lock);
     return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
@@ -329,7 +315,7 @@ SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void
     struct sim_pool *pool = (struct sim_pool *)handle;
     int result = ABI_SUCCESS;
     pthread_mutex_lock(&sim.lock);
-    if (!value || !is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
+    if (!value || !sim_is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
     else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL) *(int *)value = 1;
     else if (attribute == ABI_POOL_RELEASE_THRESHOLD) *(uint64_t *)value = pool->release_threshold;
     else if (attribute == ABI_POOL_RESERVED_CURRENT) *(uint64_t *)value = pool->reserved;
@@ -346,7 +332,7 @@ SIM_EXPORT abi_result cuMemPoolSetAttribute(abi_pool handle, int attribute, void
     struct sim_pool *pool = (struct sim_pool *)handle;
     int result = ABI_SUCCESS;
     pthread_mutex_lock(&sim.lock);
-    if (!value || !is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
+    if (!value || !sim_is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
     else if (attribute == ABI_POOL_RELEASE_THRESHOLD) pool->release_threshold = *(uint64_t *)value;
     else if (attribute == ABI_POOL_RESERVED_HIGH) pool->reserved_high = pool->reserved;
     else if (attribute == ABI_POOL_USED_HIGH) pool->used_high = pool->used;
@@ -361,7 +347,7 @@ SIM_EXPORT abi_result cuMemPoolSetAccess(abi_pool pool, const abi_access_desc *m
     (void)map;
     (void)count;
     pthread_mutex_lock(&sim.lock);
-    bool known = is_pool((struct sim_pool *)pool);
+    bool known = sim_is_pool((struct sim_pool *)pool);
     pthread_mutex_unlock(&sim.lock);
     return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
@@ -389,80 +375,8 @@ SIM_EXPORT abi_result cuDeviceSetMemPool(abi_device device, abi_pool handle) {
     struct sim_pool *pool = (struct sim_pool *)handle;
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
-    bool fits = is_pool(pool) && pool->device == device;
+    bool fits = sim_is_pool(pool) && pool->device == device;
     if (fits) current_pool[device] = pool;
     pthread_mutex_unlock(&sim.lock);
     return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
-
-/* ---- pools that other processes know: the file says of which card, the pointers say the rest ---- */
-
-struct pool_file {
-    uint64_t magic;
-    uint32_t card;
-};
-
-SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handle, int type, unsigned long long flags) {
-    SIM_ENTER("cuMemPoolExportToShareableHandle");
-    struct sim_pool *pool = (struct sim_pool *)handle;
-    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    bool known = is_pool(pool) && pool->exportable;
-    struct pool_file file = {POOL_MAGIC, known ? sim.card_of[pool->device] : 0};
-    pthread_mutex_unlock(&sim.lock);
-    if (!known) return ABI_ERROR_INVALID_VALUE;
-    int fd = memfd_create("simulated-pool", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, &file, sizeof file) != sizeof file) {
-        if (fd >= 0) close(fd);
-        return ABI_ERROR_OUT_OF_MEMORY;
-    }
-    *(int *)out = fd;
-    return ABI_SUCCESS;
-}
-
-SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *handle, int type,
-                                                         unsigned long long flags) {
-    SIM_ENTER("cuMemPoolImportFromShareableHandle");
-    struct pool_file file;
-    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
-    if (pread((int)(intptr_t)handle, &file, sizeof file, 0) != sizeof file || file.magic != POOL_MAGIC)
-        return ABI_ERROR_INVALID_VALUE;
-    int device = -1;
-    for (int i = 0; i < sim.device_count; i++) {
-        if (sim.card_of[i] == file.card) device = i;
-    }
-    if (device < 0) return ABI_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = pool_new(device);
-    if (pool) pool->imported = true;
-    pthread_mutex_unlock(&sim.lock);
-    *out = (abi_pool)pool;
-    return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
-}
-
-SIM_EXPORT abi_result cuMemPoolExportPointer(abi_pool_pointer *out, abi_devptr pointer) {
-    SIM_ENTER("cuMemPoolExportPointer");
-    struct sim_place place;
-    if (!out) return ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    struct sim_region *region = sim_region_at(pointer);
-    bool fits = region && region->kind == SIM_CHUNK && region->pool->exportable;
-    int result = fits ? sim_share(pointer, &place) : ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim.lock);
-    if (result != ABI_SUCCESS) return result;
-    memset(out, 0, sizeof *out);
-    memcpy(out, &place, sizeof place);
-    return ABI_SUCCESS;
-}
-
-SIM_EXPORT abi_result cuMemPoolImportPointer(abi_devptr *out, abi_pool handle, abi_pool_pointer *from) {
-    SIM_ENTER("cuMemPoolImportPointer");
-    struct sim_pool *pool = (struct sim_pool *)handle;
-    struct sim_place place;
-    if (!out || !from) return ABI_ERROR_INVALID_VALUE;
-    memcpy(&place, from, sizeof place);
-    pthread_mutex_lock(&sim.lock);
-    int result = is_pool(pool) && pool->imported ? sim_open(&place, true, out) : ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim.lock);
-    return result;
 }

@@ -1,0 +1,76 @@
+/* Pools that other processes know: the file says of which card, the pointers say the rest. */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+struct pool_file {
+    uint64_t magic;
+    uint32_t card;
+};
+
+SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handle, int type, unsigned long long flags) {
+    SIM_ENTER("cuMemPoolExportToShareableHandle");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    bool known = sim_is_pool(pool) && pool->exportable;
+    struct pool_file file = {SIM_POOL_MAGIC, known ? sim.card_of[pool->device] : 0};
+    pthread_mutex_unlock(&sim.lock);
+    if (!known) return ABI_ERROR_INVALID_VALUE;
+    int fd = memfd_create("simulated-pool", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, &file, sizeof file) != sizeof file) {
+        if (fd >= 0) close(fd);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    *(int *)out = fd;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *handle, int type,
+                                                         unsigned long long flags) {
+    SIM_ENTER("cuMemPoolImportFromShareableHandle");
+    struct pool_file file;
+    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
+    if (pread((int)(intptr_t)handle, &file, sizeof file, 0) != sizeof file || file.magic != SIM_POOL_MAGIC)
+        return ABI_ERROR_INVALID_VALUE;
+    int device = -1;
+    for (int i = 0; i < sim.device_count; i++) {
+        if (sim.card_of[i] == file.card) device = i;
+    }
+    if (device < 0) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_pool *pool = sim_pool_new(device);
+    if (pool) pool->imported = true;
+    pthread_mutex_unlock(&sim.lock);
+    *out = (abi_pool)pool;
+    return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT abi_result cuMemPoolExportPointer(abi_pool_pointer *out, abi_devptr pointer) {
+    SIM_ENTER("cuMemPoolExportPointer");
+    struct sim_place place;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    bool fits = region && region->kind == SIM_CHUNK && region->pool->exportable;
+    int result = fits ? sim_share(pointer, &place) : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    if (result != ABI_SUCCESS) return result;
+    memset(out, 0, sizeof *out);
+    memcpy(out, &place, sizeof place);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemPoolImportPointer(abi_devptr *out, abi_pool handle, abi_pool_pointer *from) {
+    SIM_ENTER("cuMemPoolImportPointer");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    struct sim_place place;
+    if (!out || !from) return ABI_ERROR_INVALID_VALUE;
+    memcpy(&place, from, sizeof place);
+    pthread_mutex_lock(&sim.lock);
+    int result = sim_is_pool(pool) && pool->imported ? sim_open(&place, true, out) : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
