@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "sim.h"
+#include "arrays.h"
 
 #define ROW_BYTES 64u
 #define ROW_COUNT 8u
@@ -14,33 +14,7 @@
 #define MOST_SLICES 16384u
 #define ALIGNMENT 65536u
 
-/* What lies under a part of an array: a box of elements, or a run of bytes of a mip tail as a box of one row. */
-struct mapping {
-    struct mapping *next;
-    int type;
-    unsigned level, layer;
-    uint64_t from[3], to[3];
-    struct sim_physical *physical;
-};
-
-struct sim_array {
-    struct sim_array *next;
-    struct sim_context *context;
-    abi_array3d_shape shape;
-    unsigned levels; /* 0: not a chain */
-    bool part;       /* a level of a chain: it cannot be destroyed by itself */
-    struct sim_array *whole;
-    unsigned level; /* of `whole` */
-    uint64_t bytes; /* of its layout */
-    uint64_t block; /* the daemon's id; 0 = no memory of its own */
-    char *contents;
-    struct mapping *mappings;
-};
 static struct sim_array *arrays;
-
-static bool has_memory(const struct sim_array *array) {
-    return !(array->shape.flags & (ABI_ARRAY_SPARSE | ABI_ARRAY_DEFERRED));
-}
 
 static size_t extent(size_t whole, unsigned level) {
     return whole == 0 ? 0 : whole >> level ? whole >> level : 1;
@@ -96,7 +70,7 @@ static struct sim_array **place_of(const void *handle) {
     while (*place && *place != handle) place = &(*place)->next;
     return place;
 }
-static struct sim_array *find(const void *handle) {
+struct sim_array *sim_array_of(const void *handle) {
     return *place_of(handle);
 }
 
@@ -110,7 +84,7 @@ static int array_new(struct sim_context *context, const abi_array3d_shape *shape
     *array = (struct sim_array){.context = context, .shape = *shape, .levels = levels < most ? levels : most};
     array->bytes = layout_bytes(shape, array->levels ? array->levels : 1);
     int result = ABI_SUCCESS;
-    if (takes && has_memory(array)) {
+    if (takes && sim_array_has_memory(array)) {
         result = sim_simple(SIM_TAKE, context->card, array->bytes, SIM_KIND_ARRAY, &array->block);
         if (result == ABI_SUCCESS) {
             void *map =
@@ -129,19 +103,11 @@ static int array_new(struct sim_context *context, const abi_array3d_shape *shape
     return ABI_SUCCESS;
 }
 
-static void unmap(struct mapping **place) {
-    struct mapping *mapping = *place;
-    *place = mapping->next;
-    mapping->physical->maps--;
-    sim_physical_settle(mapping->physical);
-    free(mapping);
-}
-
 /* Ends the array at *place, not its parts. */
 static void array_end(struct sim_array **place) {
     struct sim_array *array = *place;
     *place = array->next;
-    while (array->mappings) unmap(&array->mappings);
+    while (array->mappings) sim_array_unmap(&array->mappings);
     if (array->block) sim_simple(SIM_GIVE, array->context->card, array->block, 0, NULL);
     if (array->contents && !array->part) munmap(array->contents, array->bytes);
     free(array);
@@ -190,7 +156,7 @@ int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, 
 
 bool sim_array_rows(void *handle, char **rows, size_t *pitch, size_t *width_bytes, size_t *height) {
     pthread_mutex_lock(&sim.lock);
-    struct sim_array *array = find(handle);
+    struct sim_array *array = sim_array_of(handle);
     bool usable = array && array->levels == 0 && array->contents;
     if (usable) {
         unsigned side = abi_array_element_of(array->shape.format, array->shape.channels).side;
@@ -261,7 +227,7 @@ SIM_EXPORT abi_result cuMipmappedArrayGetLevel(abi_array *out, abi_mipmapped han
     if (!out) return ABI_ERROR_INVALID_VALUE;
     int result = ABI_SUCCESS;
     pthread_mutex_lock(&sim.lock);
-    struct sim_array *whole = find(handle), *part = arrays;
+    struct sim_array *whole = sim_array_of(handle), *part = arrays;
     if (!whole || whole->levels == 0) result = ABI_ERROR_INVALID_HANDLE;
     else if (level >= whole->levels) result = ABI_ERROR_INVALID_VALUE;
     while (result == ABI_SUCCESS && part && !(part->whole == whole && part->level == level)) part = part->next;
@@ -287,7 +253,7 @@ SIM_EXPORT abi_result cuMipmappedArrayGetLevel(abi_array *out, abi_mipmapped han
 
 static int describe(void *handle, abi_array3d_shape *shape) {
     pthread_mutex_lock(&sim.lock);
-    struct sim_array *array = find(handle);
+    struct sim_array *array = sim_array_of(handle);
     bool found = array && array->levels == 0;
     if (found) *shape = array->shape;
     pthread_mutex_unlock(&sim.lock);
@@ -330,7 +296,7 @@ SIM_EXPORT abi_result cuArrayGetDescriptor(abi_array_shape_v1 *out, abi_array ar
 static int requirements(void *handle, bool chain, abi_array_requirements *out) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    struct sim_array *array = find(handle);
+    struct sim_array *array = sim_array_of(handle);
     if (!array) result = ABI_ERROR_INVALID_HANDLE;
     if (array && out && (array->levels > 0) == chain && (array->shape.flags & ABI_ARRAY_DEFERRED)) {
         *out = (abi_array_requirements){.size = (array->bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE,
@@ -350,117 +316,4 @@ SIM_EXPORT abi_result cuMipmappedArrayGetMemoryRequirements(abi_array_requiremen
     SIM_ENTER("cuMipmappedArrayGetMemoryRequirements");
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     return requirements(array, true, out);
-}
-
-/* ---- memory by handle under arrays ---- */
-
-static void read_part(const struct sim_array *array, const abi_array_map *entry, struct mapping *part) {
-    *part = (struct mapping){.to = {1, 1, 1}, .type = entry->part_type};
-    if (array->shape.flags & ABI_ARRAY_DEFERRED) { /* there is one part, whatever the entry says */
-        part->type = ABI_TILES_LEVEL;
-    } else if (entry->part_type == ABI_TILES_MIP_TAIL) {
-        part->layer = entry->part.tail.layer;
-        part->from[0] = entry->part.tail.offset;
-        part->to[0] = part->from[0] + entry->part.tail.size;
-    } else {
-        unsigned at[3] = {entry->part.tiles.x, entry->part.tiles.y, entry->part.tiles.z};
-        unsigned size[3] = {entry->part.tiles.width, entry->part.tiles.height, entry->part.tiles.depth};
-        part->level = entry->part.tiles.level;
-        part->layer = entry->part.tiles.layer;
-        for (int i = 0; i < 3; i++) {
-            part->from[i] = at[i];
-            part->to[i] = (uint64_t)at[i] + size[i];
-        }
-    }
-}
-
-static bool overlap(const struct mapping *a, const struct mapping *b) {
-    if (a->type != b->type || a->level != b->level || a->layer != b->layer) return false;
-    for (int i = 0; i < 3; i++) {
-        uint64_t from = a->from[i] > b->from[i] ? a->from[i] : b->from[i];
-        if (from >= a->to[i] || from >= b->to[i]) return false;
-    }
-    return true;
-}
-
-static int add_mapping(struct sim_array *array, const struct mapping *part) {
-    struct mapping *mapping = calloc(1, sizeof *mapping);
-    if (!mapping) return ABI_ERROR_OUT_OF_MEMORY;
-    *mapping = *part;
-    mapping->next = array->mappings;
-    array->mappings = mapping;
-    mapping->physical->maps++;
-    return ABI_SUCCESS;
-}
-
-/* Splits a mapping at the two ends of the part along one axis; what is outside of it becomes a mapping of its own. */
-static int split(struct sim_array *array, struct mapping *mapping, const struct mapping *part, int axis) {
-    int result = ABI_SUCCESS;
-    struct mapping before = *mapping, after = *mapping;
-    before.to[axis] = after.from[axis] = 0;
-    if (mapping->from[axis] < part->from[axis]) {
-        before.to[axis] = mapping->from[axis] = part->from[axis];
-        result = add_mapping(array, &before);
-    }
-    if (result == ABI_SUCCESS && mapping->to[axis] > part->to[axis]) {
-        after.from[axis] = mapping->to[axis] = part->to[axis];
-        result = add_mapping(array, &after);
-    }
-    return result;
-}
-
-static int unmap_part(struct sim_array *array, const struct mapping *part) {
-    bool any = false;
-    for (struct mapping **place = &array->mappings; *place;) {
-        struct mapping *mapping = *place;
-        if (!overlap(mapping, part)) {
-            place = &mapping->next;
-            continue;
-        }
-        for (int axis = 0; axis < 3; axis++) {
-            int result = split(array, mapping, part, axis);
-            if (result != ABI_SUCCESS) return result;
-        }
-        place = &array->mappings; /* pieces may stand before it now */
-        while (*place != mapping) place = &(*place)->next;
-        unmap(place);
-        any = true;
-    }
-    return any ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
-
-static int map_one(const abi_array_map *entry) {
-    struct sim_array *array = find(entry->resource);
-    struct mapping part;
-    if (!array || has_memory(array) || array->part || entry->flags) return ABI_ERROR_INVALID_VALUE;
-    if ((array->levels > 0) != (entry->resource_type == ABI_RESOURCE_MIPMAPPED)) return ABI_ERROR_INVALID_VALUE;
-    read_part(array, entry, &part);
-    if (entry->operation == ABI_TILES_UNMAP) return unmap_part(array, &part);
-    part.physical = sim_physical_of(entry->handle);
-    if (entry->operation != ABI_TILES_MAP || !part.physical || entry->offset >= part.physical->bytes)
-        return ABI_ERROR_INVALID_VALUE;
-    if (!overlap(&part, &part)) return ABI_ERROR_INVALID_VALUE; /* it is empty */
-    for (struct mapping *known = array->mappings; known; known = known->next) {
-        if (overlap(known, &part)) return ABI_ERROR_INVALID_VALUE;
-    }
-    return add_mapping(array, &part);
-}
-
-static int map_all(const abi_array_map *list, unsigned count, abi_stream stream) {
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result == ABI_SUCCESS && (!list || count == 0)) result = ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    for (unsigned i = 0; i < count && result == ABI_SUCCESS; i++) result = map_one(&list[i]);
-    pthread_mutex_unlock(&sim.lock);
-    return result;
-}
-SIM_EXPORT abi_result cuMemMapArrayAsync(abi_array_map *list, unsigned count, abi_stream stream) {
-    SIM_ENTER("cuMemMapArrayAsync");
-    return map_all(list, count, stream);
-}
-SIM_EXPORT abi_result cuMemMapArrayAsync_ptsz(abi_array_map *list, unsigned count, abi_stream stream) {
-    SIM_ENTER("cuMemMapArrayAsync_ptsz");
-    return map_all(list, count, stream);
 }

@@ -1,0 +1,199 @@
+/* Executable graphs. A launch does one step after the other on its stream; what runs beside what on a card is not
+ * simulated. */
+#include <stdlib.h>
+
+#include "graph.h"
+
+#define EXEC_MAGIC 0x47455821u
+
+static struct sim_exec *exec_of(abi_graph_exec handle) {
+    struct sim_exec *exec = (struct sim_exec *)handle;
+    return exec && exec->magic == EXEC_MAGIC ? exec : NULL;
+}
+
+static size_t count_steps(const struct sim_graph *graph, bool *memory) {
+    size_t count = 0;
+    for (const struct sim_graph_node *node = graph->first; node; node = node->next) {
+        *memory = *memory || node->step.memory;
+        count += node->step.child ? count_steps(node->step.child, memory) : 1;
+    }
+    return count;
+}
+
+/* `room` is what count_steps counted. */
+static void copy_steps(const struct sim_graph *graph, struct sim_exec *exec, size_t room) {
+    for (const struct sim_graph_node *node = graph->first; node && exec->count < room; node = node->next) {
+        if (node->step.child) {
+            copy_steps(node->step.child, exec, room);
+            continue;
+        }
+        exec->steps[exec->count++] = node->step;
+        if (node->step.type == ABI_NODE_MEM_ALLOC) sim_graph_memory_claim(node->step.memory);
+        else if (node->step.memory) sim_graph_memory_keep(node->step.memory);
+    }
+}
+
+/* Under sim.lock. */
+static int back_all(struct sim_exec *exec) {
+    int result = ABI_SUCCESS;
+    for (size_t i = 0; i < exec->count && result == ABI_SUCCESS; i++) {
+        if (exec->steps[i].type == ABI_NODE_MEM_ALLOC) result = sim_graph_memory_back(exec->steps[i].memory);
+    }
+    return result;
+}
+
+/* Under sim.lock. */
+static void exec_end(struct sim_exec *exec) {
+    for (size_t i = 0; i < exec->count; i++) {
+        struct sim_step *step = &exec->steps[i];
+        if (step->type == ABI_NODE_MEM_ALLOC) sim_graph_memory_leave(step->memory);
+        else if (step->memory) sim_graph_memory_drop(step->memory);
+    }
+    if (exec->graph && exec->graph->exec == exec) exec->graph->exec = NULL;
+    exec->magic = 0;
+    free(exec->steps);
+    free(exec);
+}
+
+static int instantiate(abi_graph_exec *out, abi_graph handle, uint64_t flags) {
+    struct sim_graph *graph = sim_graph_of(handle);
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!out || !graph || flags & ~(uint64_t)(ABI_INSTANTIATE_AUTO_FREE | ABI_INSTANTIATE_UPLOAD))
+        return ABI_ERROR_INVALID_VALUE;
+    bool memory = false;
+    pthread_mutex_lock(&sim.lock);
+    size_t count = count_steps(graph, &memory);
+    struct sim_exec *exec = calloc(1, sizeof *exec);
+    struct sim_step *steps = calloc(count ? count : 1, sizeof *steps);
+    if (!exec || !steps || (memory && graph->exec)) {
+        result = !exec || !steps ? ABI_ERROR_OUT_OF_MEMORY : ABI_ERROR_NOT_SUPPORTED;
+        free(exec);
+        free(steps);
+    } else {
+        *exec = (struct sim_exec){.magic = EXEC_MAGIC, .auto_free = flags & ABI_INSTANTIATE_AUTO_FREE, .steps = steps};
+        copy_steps(graph, exec, count);
+        if (memory) {
+            exec->graph = graph;
+            graph->exec = exec;
+        }
+        if (flags & ABI_INSTANTIATE_UPLOAD) result = back_all(exec);
+        if (result == ABI_SUCCESS) *out = (abi_graph_exec)exec;
+        else exec_end(exec);
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuGraphInstantiate(abi_graph_exec *out, abi_graph graph, abi_graph_node *error, char *log,
+                                         size_t log_bytes) {
+    SIM_ENTER("cuGraphInstantiate");
+    (void)error;
+    if (log && log_bytes) *log = 0;
+    return instantiate(out, graph, 0);
+}
+SIM_EXPORT abi_result cuGraphInstantiate_v2(abi_graph_exec *out, abi_graph graph, abi_graph_node *error, char *log,
+                                            size_t log_bytes) {
+    SIM_ENTER("cuGraphInstantiate_v2");
+    (void)error;
+    if (log && log_bytes) *log = 0;
+    return instantiate(out, graph, 0);
+}
+SIM_EXPORT abi_result cuGraphInstantiateWithFlags(abi_graph_exec *out, abi_graph graph, unsigned long long flags) {
+    SIM_ENTER("cuGraphInstantiateWithFlags");
+    return flags & ABI_INSTANTIATE_UPLOAD ? ABI_ERROR_INVALID_VALUE : instantiate(out, graph, flags);
+}
+SIM_EXPORT abi_result cuGraphInstantiateWithParams(abi_graph_exec *out, abi_graph graph,
+                                                   abi_instantiate_params *params) {
+    SIM_ENTER("cuGraphInstantiateWithParams");
+    if (!params) return ABI_ERROR_INVALID_VALUE;
+    abi_result result = instantiate(out, graph, params->flags);
+    params->result = result == ABI_SUCCESS ? 0 : 1;
+    return result;
+}
+SIM_EXPORT abi_result cuGraphInstantiateWithParams_ptsz(abi_graph_exec *out, abi_graph graph,
+                                                        abi_instantiate_params *params) {
+    return cuGraphInstantiateWithParams(out, graph, params);
+}
+
+SIM_EXPORT abi_result cuGraphExecDestroy(abi_graph_exec handle) {
+    SIM_ENTER("cuGraphExecDestroy");
+    struct sim_exec *exec = exec_of(handle);
+    if (!exec) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    exec_end(exec);
+    pthread_mutex_unlock(&sim.lock);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
+    SIM_ENTER("cuGraphUpload");
+    struct sim_exec *exec = exec_of(handle);
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result != ABI_SUCCESS) return result;
+    if (!exec) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    result = back_all(exec);
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+SIM_EXPORT abi_result cuGraphUpload_ptsz(abi_graph_exec exec, abi_stream stream) {
+    return cuGraphUpload(exec, stream);
+}
+
+/* Under sim.lock: what a launch allocated and nobody freed must be freed before the next one. */
+static int begin_all(struct sim_exec *exec) {
+    for (size_t i = 0; i < exec->count; i++) {
+        struct sim_graph_memory *memory = exec->steps[i].memory;
+        if (exec->steps[i].type != ABI_NODE_MEM_ALLOC || !sim_graph_memory_live(memory)) continue;
+        if (!exec->auto_free) return ABI_ERROR_INVALID_VALUE;
+        sim_graph_memory_free(memory, sim_graph_memory_address(memory));
+    }
+    return back_all(exec);
+}
+
+static int take_step(struct sim_context *context, struct sim_stream *stream, struct sim_step *step, uint64_t *number) {
+    int result = ABI_SUCCESS;
+    switch (step->type) {
+    case ABI_NODE_KERNEL: return sim_submit(context, stream, &step->item, number);
+    case ABI_NODE_MEMCPY: return sim_copy_now(step->to, step->from, step->bytes);
+    case ABI_NODE_MEMSET: return sim_fill_now(&step->fill);
+    case ABI_NODE_MEM_ALLOC:
+    case ABI_NODE_MEM_FREE:
+        pthread_mutex_lock(&sim.lock);
+        if (step->type == ABI_NODE_MEM_ALLOC) sim_graph_memory_begin(step->memory);
+        else result = sim_graph_memory_free(step->memory, sim_graph_memory_address(step->memory));
+        pthread_mutex_unlock(&sim.lock);
+        return result;
+    default: return ABI_SUCCESS;
+    }
+}
+
+SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_handle) {
+    SIM_ENTER("cuGraphLaunch");
+    struct sim_exec *exec = exec_of(handle);
+    struct sim_context *context;
+    struct sim_stream *stream;
+    int result = sim_stream_context(stream_handle, &context, &stream);
+    if (result != ABI_SUCCESS) return result;
+    if (!exec) return ABI_ERROR_INVALID_VALUE;
+    if (stream && stream->capture) return ABI_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&sim.lock);
+    result = begin_all(exec);
+    pthread_mutex_unlock(&sim.lock);
+    uint64_t number = 0;
+    for (size_t i = 0; i < exec->count && result == ABI_SUCCESS; i++)
+        result = take_step(context, stream, &exec->steps[i], &number);
+    pthread_mutex_lock(&sim.lock);
+    for (size_t i = 0; i < exec->count; i++) {
+        if (exec->steps[i].memory) sim_graph_memory_busy(exec->steps[i].memory, number);
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+SIM_EXPORT abi_result cuGraphLaunch_ptsz(abi_graph_exec exec, abi_stream stream) {
+    return cuGraphLaunch(exec, stream);
+}
