@@ -1,7 +1,8 @@
 #include "addon.h"
 
 static Napi::Object Init(Napi::Env env, Napi::Object exports) {
-    InitFiles(env, exports);
+    InitLedgers(env, exports);
+    InitPages(env, exports);
     InitMounts(env, exports);
     InitProcesses(env, exports);
     return exports;

@@ -4,6 +4,7 @@
 
 #include <napi.h>
 
-void InitFiles(Napi::Env env, Napi::Object exports);
+void InitLedgers(Napi::Env env, Napi::Object exports);
 void InitMounts(Napi::Env env, Napi::Object exports);
+void InitPages(Napi::Env env, Napi::Object exports);
 void InitProcesses(Napi::Env env, Napi::Object exports);
