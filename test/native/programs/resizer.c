@@ -87,13 +87,15 @@ static void give(const struct block *block, unsigned char tag) {
     if (release(block->at)) atomic_fetch_add(&shared->failed, 1);
 }
 
-static void work(int index) {
+static void work(int index, uint32_t workers) {
     struct block blocks[MOST_BLOCKS];
     int count = 0;
     unsigned seed = (unsigned)index * 7919u + 1;
     unsigned char tag = (unsigned char)(index * 31 + 7);
     if (!start()) atomic_fetch_add(&shared->failed, 1);
     atomic_fetch_add(&shared->ready, 1);
+    /* What the grant leaves for a context is nobody's to allocate before that is there. */
+    while (atomic_load(&shared->ready) < workers) usleep(1000);
     for (;;) {
         if (count < MOST_BLOCKS && rand_r(&seed) % 100 < 60) {
             uint64_t bytes = GRANULE * (1 + (uint64_t)rand_r(&seed) % MOST_GRANULES);
@@ -155,7 +157,7 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (fd < 0 || shared == MAP_FAILED || !rewrite(fd, contexts + large)) return perror(argv[1]), 1;
     for (int i = 0; i < workers; i++) {
-        if ((pids[i] = fork()) == 0) work(i);
+        if ((pids[i] = fork()) == 0) work(i, (uint32_t)workers);
     }
     while (atomic_load(&shared->ready) < (uint32_t)workers) usleep(1000);
     bool good = true;
