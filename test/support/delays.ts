@@ -1,0 +1,27 @@
+// How long processes were ready to run and the machine gave them no processor: what a test of shares in real time cannot hold
+// against those that divide them.
+import { readdirSync, readFileSync } from 'node:fs';
+
+const read = (path: string): string => {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return ''; // it has ended
+  }
+};
+
+const threadsOf = (pid: number): string[] => {
+  try {
+    return readdirSync(`/proc/${pid}/task`).map((thread) => `/proc/${pid}/task/${thread}`);
+  } catch {
+    return [];
+  }
+};
+
+/** Milliseconds, of all threads that a process has now, since they began. */
+export const delayedMs = (pid: number): number =>
+  threadsOf(pid).reduce((sum, path) => sum + Number(read(`${path}/schedstat`).split(' ')[1] ?? 0), 0) / 1e6;
+
+/** Pids of this process's own children. */
+export const children = (): number[] =>
+  threadsOf(process.pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
