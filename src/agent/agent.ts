@@ -7,6 +7,7 @@ import { createAdmin } from './admin.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
+import { createRecorder } from './history.ts';
 import { createExporter, serve, stopServer } from './http.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
@@ -67,10 +68,12 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   if (servesPods && !cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
   const self = selfMetrics();
   const page = startPage({ processes: configuration.processMetrics, self, onProblem: problem });
+  const recorder = createRecorder();
   const node = openNode(configuration, native, {
     onView: (view) => {
       if (view.self.problem !== undefined) problem(view.self.problem);
       page.publish(view);
+      recorder.push(view);
     },
     onActions: (records) => {
       for (const record of records) hooks.log(`${record.action}: ${record.message} (${record.result})`);
@@ -88,10 +91,13 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     clock: () => performance.now(),
   });
 
-  const exporter = await serve(createExporter({ page: page.current, self: () => self.metrics(), view: node.view }), {
-    host: configuration.host,
-    port: configuration.port,
-  });
+  const exporter = await serve(
+    createExporter({ page: page.current, self: () => self.metrics(), view: node.view, history: recorder.history }),
+    {
+      host: configuration.host,
+      port: configuration.port,
+    },
+  );
   const admin = await serve(createAdmin(node), { socket }).catch(async (error: unknown) => {
     await stopServer(exporter.server);
     throw error;

@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import express, { type Express } from 'express';
+import type { History } from './history.ts';
 import type { Page } from './page.ts';
 import { STATUS_PAGE } from './status-page.ts';
 import type { View } from './view.ts';
@@ -13,6 +14,8 @@ export type ExporterSource = {
   /** Text of the process's own metrics, for the time before the first page. */
   readonly self: () => Promise<string>;
   readonly view: () => View | undefined;
+  /** Use over the last minutes. */
+  readonly history: () => History;
 };
 
 const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
@@ -58,6 +61,10 @@ export function createExporter(source: ExporterSource): Express {
     response.setHeader('Cache-Control', 'no-store');
     response.json(source.view() ?? null);
   });
+  app.get('/history.json', (_request, response) => {
+    response.setHeader('Cache-Control', 'no-store');
+    response.json(source.history());
+  });
   app.get('/', (_request, response) => {
     response.setHeader(
       'Content-Security-Policy',
@@ -66,7 +73,7 @@ export function createExporter(source: ExporterSource): Express {
     response.type('html').send(STATUS_PAGE);
   });
   app.use((_request, response) => {
-    response.status(404).type('text').send('there are /, /metrics, /livez, /readyz and /status.json\n');
+    response.status(404).type('text').send('there are /, /metrics, /livez, /readyz, /status.json and /history.json\n');
   });
   return app;
 }

@@ -1,7 +1,7 @@
 // Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
 // plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
 import { processKey } from './attribution/attribute.ts';
-import type { NodeState } from './compare.ts';
+import type { ContainerCardState, NodeState } from './compare.ts';
 import type { SampledProcess } from './sample.ts';
 
 export type ContainerTotals = {
@@ -17,7 +17,10 @@ export type ContainerTotals = {
   readonly denied: number;
   /** Of the container, the same on each of its cards. */
   readonly unknownEntryPoints: number;
+  /** Most that its grant had to hold at once, as far as samples saw it. */
   readonly peakBytes: number;
+  /** Largest share of the card's compute that it had over a minute; undefined: no minute has passed. */
+  readonly smPeakRatio: number | undefined;
   /** Wall clock of the last sample in which its grant existed. */
   readonly seenMs: number;
 };
@@ -30,20 +33,33 @@ export type ForeignTotals = {
   readonly seenMs: number;
 };
 
+type Minute = { readonly sinceMs: number; readonly smSeconds: number };
+
 export type Totals = {
   readonly atMs: number;
   readonly containers: ReadonlyMap<string, ContainerTotals>;
   readonly foreign: ReadonlyMap<string, ForeignTotals>;
+  /** Where the minute began that is not over, per container and card. */
+  readonly minutes: ReadonlyMap<string, Minute>;
   /** Engine microseconds per process and card, as last sampled. */
   readonly processes: ReadonlyMap<string, { readonly smUs: number; readonly memoryUs: number }>;
 };
 
-export const NO_TOTALS: Totals = { atMs: 0, containers: new Map(), foreign: new Map(), processes: new Map() };
+export const NO_TOTALS: Totals = {
+  atMs: 0,
+  containers: new Map(),
+  foreign: new Map(),
+  minutes: new Map(),
+  processes: new Map(),
+};
 
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
 /** Time between samples that is still integrated as one step; a longer silence is not made up. */
 const LONGEST_STEP_MS = 10_000;
+
+/** Shorter means say more about the driver's few samples than about the container. */
+const PEAK_WINDOW_MS = 60_000;
 
 type Engine = { smUs: number; memoryUs: number };
 
@@ -74,6 +90,7 @@ export function advance(
   }
 
   const containers = new Map<string, ContainerTotals>();
+  const minutes = new Map<string, Minute>();
   for (const [key, totals] of before.containers) {
     if (sample.atMs - totals.seenMs <= KEEP_MS) containers.set(key, totals);
   }
@@ -83,6 +100,9 @@ export function advance(
       const last = containers.get(key);
       const engine = grown.get(`${grant.id} ${card.gpuIndex}`);
       const over = verdict.severity !== 'within' && card.usedBytes > card.limitBytes;
+      const smSeconds = (last?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6;
+      const mean = meanOfMinute(before.minutes.get(key), { sinceMs: sample.atMs, smSeconds });
+      minutes.set(key, mean.minute);
       containers.set(key, {
         namespace: grant.namespace,
         pod: grant.pod,
@@ -90,13 +110,14 @@ export function advance(
         grantId: grant.id,
         gpuUuid: card.gpuUuid,
         gpuIndex: card.gpuIndex,
-        smSeconds: (last?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
+        smSeconds,
         memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + (engine?.memoryUs ?? 0) / 1e6,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
         // The tenant can write the ledger's counts: they may only grow here.
         denied: Math.max(last?.denied ?? 0, card.denied),
         unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
-        peakBytes: Math.max(last?.peakBytes ?? 0, card.usedBytes),
+        peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(card)),
+        smPeakRatio: mean.ratio === undefined ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
         seenMs: sample.atMs,
       });
     }
@@ -117,5 +138,23 @@ export function advance(
       seenMs: sample.atMs,
     });
   }
-  return { atMs: sample.atMs, containers, foreign, processes };
+  return { atMs: sample.atMs, containers, foreign, minutes, processes };
+}
+
+/**
+ * What the grant had to hold: the driver's count, and managed memory, which is in no such count. The tenant writes the
+ * ledger's figure, and the interposer grants no managed memory beyond the grant.
+ */
+function heldBytes({ usedBytes, limitBytes, ledger }: ContainerCardState): number {
+  return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));
+}
+
+/** The mean share over a minute that has just passed, and the minute that goes on or begins. */
+function meanOfMinute(minute: Minute | undefined, now: Minute): { readonly minute: Minute; readonly ratio?: number } {
+  if (minute === undefined) return { minute: now };
+  const passedMs = now.sinceMs - minute.sinceMs;
+  if (passedMs >= 0 && passedMs < PEAK_WINDOW_MS) return { minute };
+  // The clock was set back, or nobody sampled for long: no mean of that.
+  if (passedMs < 0 || passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
+  return { minute: now, ratio: Math.min(1, ((now.smSeconds - minute.smSeconds) * 1000) / passedMs) };
 }

@@ -123,6 +123,7 @@ export const exampleView: View = {
       denied: 7,
       unknownEntryPoints: 3,
       peakBytes: 3 * GIB + 2,
+      smPeakRatio: 0.25,
       seenMs: AT_MS,
     },
     {
@@ -138,6 +139,7 @@ export const exampleView: View = {
       denied: 0,
       unknownEntryPoints: 0,
       peakBytes: 9 * GIB,
+      smPeakRatio: undefined,
       seenMs: AT_MS - 3000,
     },
   ],

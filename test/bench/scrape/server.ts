@@ -3,6 +3,7 @@
 // process of its own (`server.ts bare SERIES`), hands out the same bytes with nothing around: what HTTP costs anyway.
 import { createServer } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
+import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
 import { type Page, selfMetrics, startPage } from '../../../src/agent/page.ts';
 import { viewOfSize } from './view.ts';
@@ -84,7 +85,12 @@ if (bare) {
   });
 } else {
   let view = viewOfSize(containers, 1);
-  const exporter = createExporter({ page: page.current, self: () => self.metrics(), view: () => view });
+  const exporter = createExporter({
+    page: page.current,
+    self: () => self.metrics(),
+    view: () => view,
+    history: createRecorder().history,
+  });
   const { port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   setInterval(() => {
     published += 1;

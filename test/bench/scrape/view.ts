@@ -103,6 +103,7 @@ export function viewOfSize(containers: number, turn: number): View {
       denied: number % 5,
       unknownEntryPoints: 0,
       peakBytes: 4 * GIB,
+      smPeakRatio: 0.25,
       seenMs: Date.now(),
     })),
     foreignTotals: [],

@@ -59,17 +59,22 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
     ['0 NVIDIA L4', '1 NVIDIA A10'],
   );
   t.regex(cards[0]?.[1] ?? '', /^1,\d{3} MiB of 2\d,\d{3} MiB$/);
-  t.is(cards[0]?.[3], '2,048 MiB');
+  t.is(cards[0]?.[2], '2,048 MiB');
+  t.regex(cards[0]?.[4] ?? '', /^memory over the last 10 minutes: at most [34],\d{3} MiB$/, 'the cheat is in the past');
   const tenants = rowsOf(page, 'tenants');
   t.is(tenants.length, 1);
-  const [name, card, memory, , compute, fence, state] = tenants[0] ?? [];
+  const [name, card, memory, compute, memoryPast, computePast, fence, state] = tenants[0] ?? [];
   t.deepEqual([name, card, fence, state], ['local/good', '0', 'interposer', 'within']);
   t.regex(memory ?? '', /^1,\d{3} MiB of 2,048 MiB$/);
+  t.regex(memoryPast ?? '', /^memory over the last 10 minutes: at most 1,\d{3} MiB$/);
+  t.regex(computePast ?? '', /^compute over the last 10 minutes: at most \d+ %$/);
+  t.is([...page.matchAll(/<path d="M [\d.]+ [\d.]+[^"]*" class="line">/g)].length, 6, 'two lines for each row');
+  t.regex(page, /<section id="outside" hidden(="")?>/, 'nobody is without a grant');
   t.regex(compute ?? '', /^\d+ % of 30 % \(not enforced\)$/);
   const actions = /<ol id="actions">(.*?)<\/ol>/s.exec(page)?.[1] ?? '';
   t.regex(
     actions,
-    /kill: local\/\S*b\S*onload\S*1\S*\/env holds GPU memory that its limit does not see: .* it is stopped/,
+    /kill<\/strong>: local\/\S*b\S*onload\S*1\S*\/env holds GPU memory that its limit does not see: .* it is stopped/,
   );
   t.notRegex(actions, /<b/);
 

@@ -173,6 +173,40 @@ test('the peak stays, and refusals and unknown entry points never fall whatever 
   );
 });
 
+test('the peak holds managed memory, as far as the grant has room for what the tenant writes of it', (t) => {
+  const peakOf = (usedMib: number, managedMib: number) => {
+    const process = sampledProcess(11, [use(0, { bytes: usedMib * MIB })]);
+    const slots = [slot(11, [row({ managedBytes: managedMib * MIB })])];
+    const state = compared(sampleOf([card(0)], [process], START), [reading(grantOf('one', 100), ledgerOf(slots))], {
+      11: ONE,
+    });
+    return (one(advance(NO_TOTALS, state, owners(OWNERS)))?.peakBytes ?? 0) / MIB;
+  };
+  t.is(peakOf(30, 40), 70);
+  t.is(peakOf(30, 4000), 100);
+  t.is(peakOf(130, 40), 130);
+});
+
+test('the peak of compute is that of whole minutes, and of none that was not watched', (t) => {
+  const minute = (from: number, share: number) =>
+    Array.from({ length: 6 }, (_, step) => ({ second: from + step * 10, share }));
+  const ticks = [...minute(0, 0.25), ...minute(60, 0.75), ...minute(120, 0.5), { second: 400, share: 0 }];
+  let smUs = 0;
+  let before = 0;
+  const peaks = run(
+    ticks.map(({ second, share }) => {
+      smUs += (second - before) * share * 1e6;
+      before = second;
+      return { second, processes: [busy(11, smUs)] };
+    }),
+  ).map((totals) => one(totals)?.smPeakRatio);
+  t.deepEqual([peaks[0], peaks[5]], [undefined, undefined]);
+  // Each step counts for what came before it: the first of a minute still ends the one before.
+  t.is(Math.round((peaks[6] ?? 0) * 60), Math.round(0.25 * 50 + 0.75 * 10));
+  t.is(Math.round((peaks[12] ?? 0) * 60), Math.round(0.75 * 50 + 0.5 * 10));
+  t.is(peaks.at(-1), peaks[12]);
+});
+
 test('what ended is shown for five more minutes, then forgotten', (t) => {
   const keep = KEEP_MS / 1000;
   t.is(keep, 300);

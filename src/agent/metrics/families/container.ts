@@ -25,7 +25,10 @@ export const container: Family = {
       'Memory that the driver counts for its processes; managed memory is in no such count.',
     );
     const limit = gauge('memory_limit_bytes', 'Its grant on the card.');
-    const peak = gauge('memory_peak_bytes', 'Most memory that a sample has seen.');
+    const peak = gauge(
+      'memory_peak_bytes',
+      'Most memory that its grant had to hold in any sample, managed memory included.',
+    );
     const ledger = gauge('memory_ledger_bytes', 'Memory as its own processes account for it.', ['kind']);
     const bypass = gauge(
       'bypass_memory_bytes',
