@@ -5,18 +5,21 @@ import { dirname, join, relative } from 'node:path';
 import { stringify } from 'yaml';
 import { alertRules } from './alerts.ts';
 import { nodeCard } from './node-card.ts';
+import { recordingRules } from './recording.ts';
 
 const ROOT = join(import.meta.dirname, '..');
 const FOLDERS: readonly string[] = ['dashboards/output', 'charts/cotenant/files'];
 const WIDTH = 120;
-const NOTE = '# Written by dashboards/generate.ts from dashboards/alerts.ts; changes here are lost.\n';
+const note = (source: string) =>
+  `# Written by dashboards/generate.ts from dashboards/${source}; changes here are lost.\n`;
 
 /** Every generated file, by its path from the root of the repository. */
 export function generatedFiles(): ReadonlyMap<string, string> {
   const contents = [
     // There and back, because the builders leave functions in what they build.
     ['node-card.json', `${toJson(JSON.parse(JSON.stringify(nodeCard())))}\n`],
-    ['alerts.yaml', NOTE + stringify(alertRules(), { lineWidth: 0 })],
+    ['alerts.yaml', note('alerts.ts') + stringify(alertRules(), { lineWidth: 0 })],
+    ['recording.yaml', note('recording.ts') + stringify(recordingRules(), { lineWidth: 0 })],
   ] as const;
   return new Map(FOLDERS.flatMap((folder) => contents.map(([name, text]) => [`${folder}/${name}`, text] as const)));
 }

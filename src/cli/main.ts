@@ -12,6 +12,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   inspect: async () => (await import('./inspect.ts')).inspect,
   why: async () => (await import('./why.ts')).why,
   set: async () => (await import('./show.ts')).set,
+  recommend: async () => (await import('./recommend.ts')).recommend,
+  showback: async () => (await import('./showback.ts')).showback,
   agent: async () => (await import('./agent.ts')).agent,
   webhook: async () => (await import('./webhook.ts')).webhook,
   scheduler: async () => (await import('./scheduler.ts')).scheduler,

@@ -1,4 +1,4 @@
-// Finds Prometheus' promtool: on the PATH, in the cache, or out of Debian's package, which is unpacked and not installed.
+// Finds Prometheus and its promtool: on the PATH, in the cache, or out of Debian's package, which is unpacked and not installed.
 // Owns where it comes from and how it is run; what it is asked is the tests' business. Never throws: no tool is a reason.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs';
@@ -9,34 +9,40 @@ import { join } from 'node:path';
 export type Promtool = { readonly path: string } | { readonly reason: string };
 
 const PACKAGE = 'prometheus';
-const MEMBER = './usr/bin/promtool';
+const PROGRAMS = ['promtool', 'prometheus'] as const;
+type Program = (typeof PROGRAMS)[number];
 // All of it happens while a test file loads, and ava gives that two minutes.
 const LOOK_MS = 20_000;
 const FETCH_MS = 60_000;
 
-/** Takes about 10 s the first time (a package of some 30 MB) and milliseconds afterwards. Prints what it fetches. */
-export function findPromtool(): Promtool {
+/** Takes about 10 s the first time (a package of some 20 MB) and milliseconds afterwards. Prints what it fetches. */
+export const findPromtool = (): Promtool => find('promtool');
+
+/** The server, likewise. */
+export const findPrometheus = (): Promtool => find('prometheus');
+
+function find(program: Program): Promtool {
   const installed = (process.env.PATH ?? '')
     .split(':')
-    .map((folder) => join(folder, 'promtool'))
+    .map((folder) => join(folder, program))
     .find((path) => existsSync(path));
   if (installed !== undefined) return { path: installed };
-  const cache = join(process.env.COTENANT_CACHE ?? join(homedir(), '.cache', 'cotenant'), 'promtool');
+  const cache = join(process.env.COTENANT_CACHE ?? join(homedir(), '.cache', 'cotenant'), PACKAGE);
   const candidate = candidateVersion() ?? cachedVersion(cache);
-  if (candidate === undefined) return { reason: `promtool is not on the PATH, and apt knows no package ${PACKAGE}` };
-  const path = join(cache, encodeURIComponent(candidate), 'promtool');
+  if (candidate === undefined) return { reason: `${program} is not on the PATH, and apt knows no package ${PACKAGE}` };
+  const path = join(cache, encodeURIComponent(candidate), program);
   if (existsSync(path)) return { path };
-  console.log(`fetching promtool ${candidate} from Debian's package ${PACKAGE} into ${cache}`);
+  console.log(`fetching ${PACKAGE} ${candidate} from Debian into ${cache}`);
   mkdirSync(cache, { recursive: true });
   const work = mkdtempSync(join(cache, 'fetching-'));
   try {
     const why = unpack(work, `${PACKAGE}=${candidate}`);
-    if (why !== undefined) return { reason: `promtool is not on the PATH, and could not be fetched: ${why}` };
+    if (why !== undefined) return { reason: `${program} is not on the PATH, and could not be fetched: ${why}` };
     // Another test may have been faster; its copy is as good.
     if (!existsSync(path)) renameSync(join(work, 'unpacked'), join(cache, encodeURIComponent(candidate)));
     return { path };
   } catch (error) {
-    return existsSync(path) ? { path } : { reason: `promtool could not be put into ${cache}: ${String(error)}` };
+    return existsSync(path) ? { path } : { reason: `${program} could not be put into ${cache}: ${String(error)}` };
   } finally {
     rmSync(work, { recursive: true, force: true });
   }
@@ -57,11 +63,11 @@ function candidateVersion(): string | undefined {
 /** A version that was fetched when apt still knew one. */
 function cachedVersion(cache: string): string | undefined {
   const names = existsSync(cache) ? readdirSync(cache) : [];
-  const found = names.find((name) => existsSync(join(cache, name, 'promtool')));
+  const found = names.find((name) => PROGRAMS.every((program) => existsSync(join(cache, name, program))));
   return found === undefined ? undefined : decodeURIComponent(found);
 }
 
-/** Leaves the program as `unpacked/promtool` in `work`; returns what went wrong. */
+/** Leaves the programs in `unpacked` in `work`; returns what went wrong. */
 function unpack(work: string, what: string): string | undefined {
   const download = run('apt-get', ['-qq', 'download', what], work, FETCH_MS);
   const archive = readdirSync(work).find((name) => name.endsWith('.deb'));
@@ -69,9 +75,12 @@ function unpack(work: string, what: string): string | undefined {
     return download.stderr.trim().split('\n').pop() || 'apt-get download failed';
   const unpacked = join(work, 'unpacked');
   mkdirSync(unpacked);
-  const shell = `dpkg-deb --fsys-tarfile "$1" | tar --extract --directory "$2" --strip-components 3 "$3"`;
-  const extract = run('sh', ['-c', shell, 'sh', archive, unpacked, MEMBER], work, LOOK_MS);
-  return extract.ok && existsSync(join(unpacked, 'promtool')) ? undefined : `${archive}: ${extract.stderr.trim()}`;
+  const shell = `dpkg-deb --fsys-tarfile "$1" | tar --extract --directory "$2" --strip-components 3 "$3" "$4"`;
+  const members = PROGRAMS.map((program) => `./usr/bin/${program}`);
+  const extract = run('sh', ['-c', shell, 'sh', archive, unpacked, ...members], work, LOOK_MS);
+  return extract.ok && PROGRAMS.every((program) => existsSync(join(unpacked, program)))
+    ? undefined
+    : `${archive}: ${extract.stderr.trim()}`;
 }
 
 /** Runs a program to its end. A program that is not there answers like one that failed. */

@@ -2,6 +2,7 @@
 import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts.ts';
 import { nodeCard } from '../../../dashboards/node-card.ts';
+import { recordingRules } from '../../../dashboards/recording.ts';
 import { COMPONENT_LABEL } from '../../../src/request/names.ts';
 import { parseConfiguration } from '../../../webhook/configuration.ts';
 import {
@@ -227,7 +228,8 @@ testWithHelm('board and rules in the chart are those of dashboards/, and the run
   const board = find(objects, 'ConfigMap', 'cotenant-dashboards').data?.['cotenant-node-card.json'];
   t.deepEqual(JSON.parse(String(board)), JSON.parse(JSON.stringify(nodeCard())));
   const rules = find(objects, 'PrometheusRule', 'cotenant').spec;
-  t.deepEqual(rules as unknown, alertRules() as unknown);
+  const groups: readonly unknown[] = [...alertRules().groups, ...recordingRules().groups];
+  t.deepEqual(rules as unknown, { groups });
   const values = { prometheusRule: { enabled: true, runbookBaseUrl: 'https://wiki.example/runbook' } };
   const moved = find(objectsOf(t, values), 'PrometheusRule', 'cotenant').spec;
   const urls = list(moved?.groups?.[0]?.rules).map(({ annotations }) => String(annotations?.runbook_url));

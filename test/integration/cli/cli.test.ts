@@ -18,7 +18,20 @@ const CLIENT = join(BUILD, 'tests/client');
 const place = groupHome();
 /** Of a server at a port where nobody listens. */
 const KUBECONFIG = 'test/fixtures/cluster/kubeconfig.json';
-const COMMANDS = ['run', 'top', 'inspect', 'why', 'set', 'agent', 'webhook', 'scheduler', 'uninstall-check', 'demo'];
+const COMMANDS = [
+  'run',
+  'top',
+  'inspect',
+  'why',
+  'set',
+  'recommend',
+  'showback',
+  'agent',
+  'webhook',
+  'scheduler',
+  'uninstall-check',
+  'demo',
+];
 
 function cotenant(...args: readonly string[]): { code: number | null; out: string; err: string } {
   const { status, stdout, stderr } = spawnSync(process.execPath, [MAIN, ...args], { encoding: 'utf8' });
@@ -80,6 +93,8 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [['set', 'one'], /^cotenant: want one tenant, by name or id, and --gpu-memory/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
+  [['showback'], /^cotenant: --prometheus is missing, and COTENANT_PROMETHEUS names none$/m],
+  [['showback', '-o', 'csv', '--json'], /^cotenant: -o csv and --json: want one of them$/m],
   [['demo', '--driver', 'nouveau'], /^cotenant: --driver nouveau: want simulated or real/],
   [['demo', '--port', '70000'], /^cotenant: port 70000: want 0 to 65535/],
   [

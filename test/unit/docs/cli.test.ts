@@ -5,6 +5,7 @@ import test from 'ava';
 import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain.ts';
 import { HEAD } from '../../../src/cli/cluster/inventory-text.ts';
 import type { Command, Option } from '../../../src/cli/command.ts';
+import { HEAD as SHOWBACK_HEAD } from '../../../src/cli/showback.ts';
 import { cardRows, tenantRows } from '../../../src/cli/table.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
 import { exampleView } from '../../support/views.ts';
@@ -81,4 +82,19 @@ test('the examples of pods that are explained are what is said of recorded ones'
     ...say('hooked', recorded('refused')),
     '1',
   ]);
+});
+
+test('the example of recommended sizes is the golden one of recorded series', (t) => {
+  const golden = readFileSync(join(ROOT, 'test/golden/cli/recommend.txt'), 'utf8').split('\n\n$ cotenant')[0] ?? '';
+  const [, ...lines] = golden.trimEnd().split('\n');
+  // Comments of the lines to paste look like headings.
+  const body = page.slice(page.indexOf('## cotenant recommend\n'));
+  const [, ...told] = (blocks(body, '')[0] ?? '').trimEnd().split('\n');
+  t.deepEqual(told, lines);
+  t.true(lines.length > 15);
+});
+
+test('the example of showback has the head that the program prints', (t) => {
+  const [, head = ''] = (blocks(section(page, '## cotenant showback'), '')[0] ?? '').split('\n');
+  t.deepEqual(head.split(/ {2,}/), SHOWBACK_HEAD);
 });

@@ -1,0 +1,57 @@
+// How much of the GPUs each namespace was granted, uses and leaves idle at one moment, as PromQL: for the recording rules, and
+// for whoever has none. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one card.
+import type { Amounts, Kind } from '../../quota/showback.ts';
+import { heldBytes } from './series.ts';
+
+/** `of` makes a selector of a container's metric, `ofCard` of a card's. */
+export type Selectors = {
+  readonly of: (metric: string, ...matchers: readonly string[]) => string;
+  readonly ofCard: (metric: string) => string;
+};
+
+/** The names of the recorded series. The last word says what was summed over. */
+export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> = {
+  memory: {
+    granted: 'namespace:cotenant_memory_granted_gpus:sum',
+    used: 'namespace:cotenant_memory_used_gpus:sum',
+    wasted: 'namespace:cotenant_memory_wasted_gpus:sum',
+  },
+  compute: {
+    granted: 'namespace:cotenant_compute_granted_gpus:sum',
+    used: 'namespace:cotenant_compute_used_gpus:rate5m',
+    wasted: 'namespace:cotenant_compute_wasted_gpus:rate5m',
+  },
+};
+export const RECORDED_CARDS = 'job:cotenant_cards:count';
+
+export function cards({ ofCard }: Selectors): string {
+  return `count by (job) (${ofCard('cotenant_device_memory_total_bytes')})`;
+}
+
+export function usage(
+  { of, ofCard }: Selectors,
+  window: string,
+): Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> {
+  const total = ofCard('cotenant_device_memory_total_bytes');
+  // What grants are made of; some drivers do not tell apart what they keep.
+  const usable = `(${total} - ${ofCard('cotenant_device_memory_reserved_bytes')} or ${total})`;
+  const limit = of('cotenant_container_memory_limit_bytes');
+  const held = heldBytes(of);
+  const share = `rate(${of('cotenant_container_sm_seconds_total')}[${window}])`;
+  const cores = of('cotenant_container_sm_limit_ratio');
+  const sum = (expression: string) => `sum by (job, namespace) (${expression})`;
+  const ofMemory = (bytes: string) => sum(`${bytes} / on (job, instance, gpu_uuid) group_left () ${usable}`);
+  return {
+    memory: {
+      granted: ofMemory(limit),
+      used: ofMemory(held),
+      wasted: ofMemory(`clamp_min(${limit} - ${held}, 0)`),
+    },
+    compute: {
+      granted: sum(cores),
+      used: sum(share),
+      // Of who was granted none, nothing can be wasted.
+      wasted: sum(`clamp_min(${cores} - ignoring (enforced) ${share}, 0)`),
+    },
+  };
+}

@@ -1,0 +1,126 @@
+// `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
+// this machine's agent keeps.
+import type { View } from '../agent/view.ts';
+import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../quota/recommend.ts';
+import { readView, STATE_OPTION, stateFolder } from './agent-client.ts';
+import { jsonText } from './cluster/words.ts';
+import { type Command, type Parsed, text, UsageError } from './command.ts';
+import { durationOf, PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from './prometheus/api.ts';
+import { containersOf, queries, type Selection } from './prometheus/series.ts';
+import { recommendationJson, recommendationLines } from './recommend-text.ts';
+import { OUTPUT_OPTIONS, wantsJson } from './where.ts';
+
+const DEFAULT_WINDOW = '5m';
+
+export const recommend: Command = {
+  name: 'recommend',
+  summary: 'Says the smallest share in which each container would have fitted, with the lines to paste.',
+  usage: '[POD | NAMESPACE/POD] [--prometheus URL] [--range TIME] [-o table|json]',
+  options: {
+    ...OUTPUT_OPTIONS,
+    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: 'only containers of this one' },
+    'memory-headroom': { type: 'string', value: 'PERCENT', help: 'to add to the peak of memory (default 0)' },
+    'cores-headroom': { type: 'string', value: 'PERCENT', help: 'to add to the peak of compute (default 0)' },
+    window: {
+      type: 'string',
+      value: 'TIME',
+      help: `over which compute is a mean, 1m to 1h (default ${DEFAULT_WINDOW}; of an agent, 1m)`,
+    },
+    ...PROMETHEUS_OPTIONS,
+    ...STATE_OPTION,
+  },
+  notes: "Without a Prometheus it goes by the peaks that this machine's agent has kept since it began.",
+  async run(parsed) {
+    const selection = selectionOf(parsed);
+    const headroom = headroomOf(parsed);
+    const json = wantsJson(parsed);
+    const prometheus = prometheusOf(parsed, Date.now());
+    if (prometheus && text(parsed, 'state') !== undefined)
+      throw new UsageError('--state names an agent of this machine, --prometheus a Prometheus: want one of them');
+    const { containers, source } = prometheus
+      ? await fromPrometheus(prometheus, selection, windowOf(parsed))
+      : fromAgent(await readView(agentOf(parsed)), selection);
+    const sizes = containers.map((container) => sizesOf(container, headroom));
+    console.log(json ? jsonText(recommendationJson(sizes)) : recommendationLines(sizes, source).join('\n'));
+    return sizes.length === 0 ? 1 : 0;
+  },
+};
+
+type Seen = { readonly containers: readonly ContainerSeries[]; readonly source: string };
+type Wanted = Omit<Selection, 'job'>;
+
+function selectionOf(parsed: Parsed): Wanted {
+  const [word, ...rest] = parsed.words;
+  if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.words.join(' ')}`);
+  const given = text(parsed, 'namespace');
+  const [first, second, ...more] = word?.split('/') ?? [];
+  if (more.length > 0) throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
+  if (second === undefined) return { namespace: given, pod: first };
+  if (given !== undefined && given !== first)
+    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
+  return { namespace: first, pod: second };
+}
+
+function headroomOf(parsed: Parsed): Headroom {
+  const of = (name: string) => {
+    const value = text(parsed, name) ?? '0';
+    if (!/^\d{1,3}$/.test(value)) throw new UsageError(`--${name} ${value}: want whole percent, 0 to 999`);
+    return Number(value);
+  };
+  return { memoryPercent: of('memory-headroom'), coresPercent: of('cores-headroom') };
+}
+
+function windowOf(parsed: Parsed): number {
+  const value = text(parsed, 'window') ?? DEFAULT_WINDOW;
+  const seconds = durationOf(value);
+  if (seconds === undefined || seconds < 60 || seconds > 3600) throw new UsageError(`--window ${value}: want 1m to 1h`);
+  return seconds;
+}
+
+function agentOf(parsed: Parsed): string {
+  const window = text(parsed, 'window');
+  if (window !== undefined) throw new UsageError('--window is about a Prometheus: name one with --prometheus URL');
+  return stateFolder(parsed);
+}
+
+async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeconds: number): Promise<Seen> {
+  const { job, rangeSeconds, atSeconds, url } = prometheus;
+  const asked = [...queries({ job, ...wanted }, { rangeSeconds, windowSeconds })];
+  const answers = await Promise.all(
+    asked.map(async ([name, expression]) => [name, await query(prometheus, expression)] as const),
+  );
+  const [from, until] = [atSeconds - rangeSeconds, atSeconds].map((at) => new Date(at * 1000).toISOString());
+  return { containers: containersOf(new Map(answers)), source: `${url}, ${from} to ${until}` };
+}
+
+/** What has ended is there for the few minutes that the agent remembers it, and its grant is not. */
+export function fromAgent(view: View, { namespace, pod }: Wanted): Seen {
+  const seen = view.containerTotals.filter(
+    (totals) =>
+      (namespace === undefined || totals.namespace === namespace) && (pod === undefined || totals.pod === pod),
+  );
+  const now = new Map(view.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
+  const containers = [...Map.groupBy(seen, ({ grantId }) => grantId).values()].map((cards): ContainerSeries => {
+    const [first] = cards;
+    const known = first && now.get(`${first.grantId} ${first.gpuUuid}`);
+    return {
+      namespace: first?.namespace ?? '',
+      pod: first?.pod ?? '',
+      container: first?.container ?? '',
+      plain: known ? known.podUid === '' : first?.namespace === 'local',
+      cards: cards.map(({ grantId, gpuUuid, peakBytes, smPeakRatio, denied }) => {
+        const granted = now.get(`${grantId} ${gpuUuid}`);
+        return {
+          gpuUuid,
+          grantedBytes: granted?.limitBytes,
+          grantedCoresPercent: granted && granted.coresPercent > 0 ? granted.coresPercent : undefined,
+          coresHeld: granted?.compute !== undefined,
+          memory: { peak: peakBytes },
+          compute: smPeakRatio === undefined ? undefined : { peak: smPeakRatio },
+          denied,
+        };
+      }),
+    };
+  });
+  return { containers, source: "this machine's agent, since it began" };
+}

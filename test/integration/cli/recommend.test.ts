@@ -1,0 +1,133 @@
+// `cotenant recommend` on a node and on recorded series: a pod at the recommended size runs without a refusal, and one granule
+// less fails.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { type RunningTenant, runTenant, startAgent, tell } from '../../support/agent.ts';
+import { OUT_OF_MEMORY } from '../../support/client.ts';
+import { testUnless } from '../../support/gate.ts';
+import { MIB } from '../../support/grant.ts';
+import { BUILD, eventually, startNode } from '../../support/node.ts';
+import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+
+const ROOT = join(import.meta.dirname, '../../..');
+const CLIENT = join(BUILD, 'tests/client');
+const GRANULE = 2 * MIB;
+const testWithPrometheus = testUnless(prometheusReason());
+
+/** Beside a server in this process, so without blocking it. */
+async function cotenant(...args: readonly string[]): Promise<{ code: number; out: string; err: string }> {
+  const child = spawn(process.execPath, [join(ROOT, 'src/cli/main.ts'), ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const text = { out: '', err: '' };
+  child.stdout.on('data', (part: Buffer) => (text.out += String(part)));
+  child.stderr.on('data', (part: Buffer) => (text.err += String(part)));
+  const [code] = (await once(child, 'close')) as [number];
+  return { code, ...text };
+}
+
+/** A program with every kind of memory, as it does its work; true: nothing was refused. */
+async function work(tenant: RunningTenant): Promise<boolean> {
+  const steps = [
+    'init',
+    'context 0',
+    `alloc ${301 * MIB + 17}`,
+    `pool-alloc ${50 * MIB}`,
+    `vmm ${64 * MIB}`,
+    `managed ${96 * MIB}`,
+    'launch 10 500',
+    'sync',
+    `alloc ${33 * MIB}`,
+  ];
+  for (const step of steps) {
+    const [result] = await tell(tenant, step);
+    if (result === OUT_OF_MEMORY) return false;
+    if (result !== 0) throw new Error(`${step}: ${result}`);
+  }
+  return true;
+}
+
+test('a tenant at the recommended size runs without a refusal, and with one granule less it fails', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
+  await agent.measured(1);
+  const start = (bytes: number, name: string) =>
+    runTenant(t, node, agent, ['--gpu-memory', String(bytes), '--name', name], [CLIENT]);
+  const large = start(4096 * MIB, 'large');
+  t.true(await work(large));
+  const done = Date.now();
+  await eventually(async () => (((await agent.view())?.atMs ?? 0) > done + 500 ? true : undefined), 'it was sampled');
+  const { code, out } = await cotenant('recommend', 'local/large', '--state', agent.state, '--json');
+  t.is(code, 0);
+  const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean }; resources: object }[];
+  const size = found?.memoryBytes.amount ?? 0;
+  t.false(found?.memoryBytes.atLeast);
+  t.true(size > 500 * MIB && size < 1500 * MIB, String(size));
+  const table = await cotenant('recommend', '--state', agent.state);
+  t.true(
+    table.out.includes(`\n# local/large/client, ${Math.round((1 - size / (4096 * MIB)) * 100)} % less than granted\n`),
+  );
+  t.regex(table.out, new RegExp(`\ncotenant run --gpu-memory ${size / MIB}Mi\n`));
+
+  t.true(await work(start(size, 'fitting')), 'the recommended size');
+  t.false(await work(start(size - GRANULE, 'small')), 'one granule less');
+  const again = await cotenant('recommend', 'small', '-n', 'local', '--state', agent.state, '--json');
+  const [refused] = JSON.parse(again.out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
+  t.deepEqual(refused?.memoryBytes, { amount: size - GRANULE, atLeast: true }, again.err);
+  const nobody = await cotenant('recommend', 'nobody', '--state', agent.state);
+  t.is(nobody.code, 1);
+  t.regex(nobody.out, /no container with a share was seen/);
+});
+
+const GOLDEN = join(ROOT, 'test/golden/cli/recommend.txt');
+
+testWithPrometheus('the sizes of recorded series are the golden ones', async (t) => {
+  t.timeout(60_000);
+  const recorded = join(ROOT, 'test/fixtures/prometheus/node.om');
+  const prometheus = await startPrometheus(t, { recorded });
+  const range = ['--range', '10m', '--until', '2026-11-01T00:06:10Z', '--window', '1m'];
+  const told: string[] = [];
+  for (const words of [
+    [],
+    ['--memory-headroom', '20', '--cores-headroom', '10', '-n', 'research'],
+    ['serve', '-o', 'json'],
+  ]) {
+    const { code, out, err } = await cotenant('recommend', '--prometheus', prometheus.url, ...range, ...words);
+    t.is(code, 0, err);
+    told.push(`$ cotenant recommend ${words.join(' ')}\n${out.replaceAll(prometheus.url, 'http://prometheus:9090')}`);
+  }
+  const text = told.join('\n');
+  if (process.env.UPDATE_GOLDEN === '1') writeFileSync(GOLDEN, text);
+  t.is(text, readFileSync(GOLDEN, 'utf8'));
+});
+
+testWithPrometheus('a Prometheus that is none, or refuses, is told in one sentence', async (t) => {
+  const prometheus = await startPrometheus(t, {});
+  const cases: readonly (readonly [args: readonly string[], says: RegExp])[] = [
+    [['--prometheus', 'http://127.0.0.1:1'], /^cotenant: no Prometheus answers at http:\/\/127\.0\.0\.1:1 \(.+\)\n$/],
+    [['--prometheus', 'prometheus'], /^cotenant: --prometheus prometheus: want an address such as http:/],
+    [['--prometheus', `${prometheus.url}/graph`], /does not answer as a Prometheus does \(status 40[45]\): /],
+    [
+      ['--prometheus', prometheus.url, '--range', '1y'],
+      /^cotenant: --range 1y: want 60s to 400d, such as 12h, 7d or 4w\n$/,
+    ],
+    [['--prometheus', prometheus.url, '--until', 'soon'], /^cotenant: --until soon: want a time such as 2026-/],
+    [['--prometheus', prometheus.url, '--window', '5s'], /^cotenant: --window 5s: want 1m to 1h\n$/],
+    [['--prometheus', prometheus.url, '--state', '/tmp'], /^cotenant: --state names an agent of this machine, /],
+    [['--range', '1d'], /^cotenant: --range is about a Prometheus: name one with --prometheus URL\n$/],
+    [['--memory-headroom', 'much'], /^cotenant: --memory-headroom much: want whole percent, 0 to 999\n$/],
+    [['a/b', '-n', 'c'], /^cotenant: -n c and a\/b name two namespaces: want one\n$/],
+  ];
+  for (const [args, says] of cases) {
+    const { code, err } = await cotenant('recommend', ...args);
+    t.is(code, 2, args.join(' '));
+    t.regex(err, says);
+  }
+  const empty = await cotenant('recommend', '--prometheus', prometheus.url);
+  t.is(empty.code, 1);
+  t.regex(empty.out, /^http:\/\/127\.0\.0\.1:\d+, .* to .*: no container with a share was seen\.\n$/);
+});

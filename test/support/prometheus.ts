@@ -1,0 +1,122 @@
+// A Prometheus of its own for one test: on loopback, in a folder that goes with the test. Owns how it is started, filled with
+// recorded series and asked; what it scrapes and which rules it has is the test's to say.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { stringify } from 'yaml';
+import { eventually, type Teardown, temporaryFolder } from './node.ts';
+import { findPrometheus, findPromtool, run } from './promtool.ts';
+
+export type Answered = { readonly metric: Readonly<Record<string, string>>; readonly value: number };
+
+export type RunningPrometheus = {
+  readonly url: string;
+  query(expression: string, atSeconds?: number): Promise<readonly Answered[]>;
+  /** Names of the alerts that fire now. */
+  firing(): Promise<ReadonlySet<string>>;
+};
+
+/** Why there is none here; undefined: there is. */
+export function prometheusReason(): string | undefined {
+  const missing = [findPromtool(), findPrometheus()].find((found) => 'reason' in found);
+  return missing && 'reason' in missing ? missing.reason : undefined;
+}
+
+function pathOf(found: ReturnType<typeof findPromtool>): string {
+  if ('reason' in found) throw new Error(found.reason);
+  return found.path;
+}
+
+/** Free at this moment. */
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  const closed = once(server, 'close');
+  server.close();
+  await closed;
+  if (typeof address !== 'object' || address === null) throw new Error('no port');
+  return address.port;
+}
+
+export async function startPrometheus(
+  t: Teardown,
+  {
+    configuration = {},
+    ruleFiles = {},
+    recorded,
+    blocks,
+  }: {
+    /** Of prometheus.yml, without rule_files. */
+    readonly configuration?: Readonly<Record<string, unknown>>;
+    /** Contents by name. */
+    readonly ruleFiles?: Readonly<Record<string, string>>;
+    /** A file of series with times, in OpenMetrics' format. */
+    readonly recorded?: string;
+    /** A folder of series as Prometheus keeps them. */
+    readonly blocks?: string;
+  },
+): Promise<RunningPrometheus> {
+  const folder = temporaryFolder(t);
+  const data = join(folder, 'data');
+  mkdirSync(data);
+  if (recorded !== undefined) {
+    const made = run(
+      pathOf(findPromtool()),
+      ['tsdb', 'create-blocks-from', 'openmetrics', recorded, data],
+      folder,
+      60_000,
+    );
+    if (!made.ok) throw new Error(made.stdout + made.stderr);
+  }
+  if (blocks !== undefined) cpSync(blocks, data, { recursive: true });
+  for (const [name, text] of Object.entries(ruleFiles)) writeFileSync(join(folder, name), text);
+  const file = join(folder, 'prometheus.yml');
+  writeFileSync(file, stringify({ ...configuration, rule_files: Object.keys(ruleFiles) }));
+  const port = await freePort();
+  const flags = [
+    `--config.file=${file}`,
+    `--storage.tsdb.path=${data}`,
+    // Recorded series keep their own time.
+    '--storage.tsdb.retention.time=100y',
+    `--web.listen-address=127.0.0.1:${port}`,
+    '--log.level=warn',
+  ];
+  const child = spawn(pathOf(findPrometheus()), flags, { cwd: folder, stdio: ['ignore', 'ignore', 'pipe'] });
+  const said: string[] = [];
+  child.stderr.on('data', (part: Buffer) => said.push(String(part)));
+  const exited = once(child, 'exit');
+  t.teardown(async () => {
+    if (child.exitCode === null && child.signalCode === null) child.kill('SIGTERM');
+    await exited;
+  });
+  const url = `http://127.0.0.1:${port}`;
+  await eventually(async () => {
+    if (child.exitCode !== null) throw new Error(`Prometheus ended: ${said.join('')}`);
+    const answer = await fetch(`${url}/-/ready`).catch(() => undefined);
+    return answer?.ok || undefined;
+  }, 'Prometheus is ready');
+  const get = async (path: string): Promise<unknown> => {
+    const body = (await (await fetch(`${url}${path}`)).json()) as { status: string; data?: unknown; error?: string };
+    if (body.status !== 'success') throw new Error(`${path}: ${body.error}`);
+    return body.data;
+  };
+  return {
+    url,
+    async query(expression, atSeconds) {
+      const at = atSeconds === undefined ? '' : `&time=${atSeconds}`;
+      const data = (await get(`/api/v1/query?query=${encodeURIComponent(expression)}${at}`)) as {
+        result: { metric: Record<string, string>; value: [number, string] }[];
+      };
+      return data.result.map(({ metric, value }) => ({ metric, value: Number(value[1]) }));
+    },
+    async firing() {
+      const { alerts } = (await get('/api/v1/alerts')) as {
+        alerts: { state: string; labels: { alertname: string } }[];
+      };
+      return new Set(alerts.flatMap(({ state, labels }) => (state === 'firing' ? [labels.alertname] : [])));
+    },
+  };
+}
