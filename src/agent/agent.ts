@@ -4,6 +4,7 @@ import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { createAdmin } from './admin.ts';
+import { followAssignments } from './attribution/assignments.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
@@ -26,6 +27,8 @@ export type AgentHooks = {
   readonly log: (text: string) => void;
   /** Names of containers without a grant; a watch of pods where there is a cluster. */
   readonly nameOf?: NameOf;
+  /** Has that pod ended, by the cluster's word? */
+  readonly isOver?: (namespace: string, pod: string) => boolean;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
   /** Needed where pods are served. */
   readonly cluster?: Cluster;
@@ -66,6 +69,14 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   const { cluster } = hooks;
   const servesPods = kubernetes.enabled && kubernetes.pods;
   if (servesPods && !cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
+  const assignments =
+    kubernetes.enabled && kubernetes.podResources !== ''
+      ? followAssignments({
+          socket: kubernetes.podResources,
+          isOver: hooks.isOver ?? (() => false),
+          onProblem: hooks.log,
+        })
+      : undefined;
   const self = selfMetrics();
   const page = startPage({ processes: configuration.processMetrics, self, onProblem: problem });
   const recorder = createRecorder();
@@ -84,6 +95,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplers: () => sampler.leftBehind(),
     nameOf: hooks.nameOf ?? NAMELESS,
+    assignments,
     volumes: servesPods ? volumesOf(native) : undefined,
     lastWords: createLastWords(kubernetes.kubeletRoot, problem),
     version: VERSION,
@@ -137,7 +149,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     socket,
     async close() {
       clearInterval(ageing);
-      await services?.close();
+      await Promise.all([services?.close(), assignments?.close()]);
       await sampler.close();
       await Promise.all([stopServer(exporter.server), stopServer(admin.server), page.close()]);
       await node.close();

@@ -3,7 +3,9 @@
 import type { CardGrant } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
+import { type Assigned, type Assignment, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import type { Owner } from './attribution/attribute.ts';
+import type { ShareMode } from './attribution/devices.ts';
 import { processFinder } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
 import { grantedOn } from './grants/granted.ts';
@@ -16,7 +18,8 @@ export type ProcessState = {
   readonly startTicks: number;
   readonly command: string;
   readonly cgroup: string;
-  readonly usedBytes: number;
+  /** Undefined: the driver does not tell. */
+  readonly usedBytes: number | undefined;
   readonly smPercent: number;
   readonly types: number;
   /** Its memory is in the container's ledger. */
@@ -29,9 +32,12 @@ export type ContainerCardState = {
   readonly gpuIndex: number;
   readonly limitBytes: number;
   readonly coresPercent: number;
+  /** As far as the driver tells. */
   readonly usedBytes: number;
   /** Held by processes that the ledger does not know. */
   readonly bypassBytes: number;
+  /** The driver tells of each of its processes what it holds. */
+  readonly bytesTold: boolean;
   readonly ledger: {
     readonly contextBytes: number;
     readonly managedBytes: number;
@@ -75,12 +81,31 @@ export type ContainerState = {
   readonly observed: Observed;
 };
 
+/** A container on a card that it was given by others: a whole card, a replica, a MIG instance. Its limits are not ours. */
+export type AssignedState = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  /** Of its processes; empty while none uses the card. */
+  readonly podUid: string;
+  readonly containerIds: readonly string[];
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly mode: ShareMode;
+  /** Undefined: the driver does not tell it of each of its processes. */
+  readonly usedBytes: number | undefined;
+  readonly smPercent: number;
+  readonly lastActiveMs: number | undefined;
+  readonly processes: readonly Omit<ProcessState, 'inLedger'>[];
+};
+
 export type ForeignState = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly containerId: string;
   readonly podUid: string;
-  readonly usedBytes: number;
+  /** Undefined: the driver does not tell it of each of its processes. */
+  readonly usedBytes: number | undefined;
   readonly processes: number;
 };
 
@@ -90,15 +115,21 @@ export type DeviceState = {
   readonly grantedCoresPercent: number;
   readonly containers: number;
   readonly processes: { readonly compute: number; readonly graphics: number; readonly mps: number };
-  /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. */
-  readonly unattributedBytes: number;
+  /** How it is given out. `shared` also where somebody has the whole of it by another's word. */
+  readonly mode: ShareMode | 'none';
+  /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
+   * be told, for the driver says of some process only that it is there. */
+  readonly unattributedBytes: number | undefined;
 };
 
 export type NodeState = {
   readonly sample: Sample;
   readonly devices: readonly DeviceState[];
   readonly containers: readonly ContainerState[];
+  readonly assigned: readonly AssignedState[];
   readonly foreign: readonly ForeignState[];
+  /** Devices of GPUs that others gave out, and whose card cannot be told. */
+  readonly unknownDevices: number;
   readonly failures: Readonly<Record<string, number>>;
 };
 
@@ -111,11 +142,24 @@ export type GrantReading = {
   readonly behind: boolean;
 };
 
+type Named = { readonly namespace: string; readonly pod: string; readonly container: string };
+
+/** What others gave out on this node, and the names of containers. */
+export type Others = {
+  readonly assigned: Assigned;
+  readonly nameOf: (containerId: string, podUid?: string) => Named;
+};
+export const NO_OTHERS: Others = {
+  assigned: NOTHING_ASSIGNED,
+  nameOf: () => ({ namespace: '', pod: '', container: '' }),
+};
+
 export function compare(
   sample: Sample,
   grants: readonly GrantReading[],
   ownerOf: (process: SampledProcess) => Owner,
   tolerance: Tolerance,
+  others: Others = NO_OTHERS,
 ): NodeState {
   const owners = new Map(sample.processes.map((process) => [process, ownerOf(process)]));
   const byGrant = Map.groupBy(sample.processes, (process) => {
@@ -140,9 +184,9 @@ export function compare(
     if (listed.some((use) => use.bytes === undefined))
       failures.memory_not_available = (failures.memory_not_available ?? 0) + 1;
   }
-  const foreign = foreignUse(sample, owners);
-  const devices = sample.cards.map((card) => deviceState(card, sample, grants, containers, foreign));
-  return { sample, devices, containers, foreign, failures };
+  const { assigned, foreign } = ungranted(sample, owners, grants, others);
+  const devices = sample.cards.map((card) => deviceState(card, sample, grants, containers, assigned, foreign));
+  return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
 }
 
 const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>
@@ -182,6 +226,7 @@ function containerState(
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),
       bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
+      bytesTold: using.every(({ use }) => use.bytes !== undefined),
       ledger: {
         contextBytes,
         managedBytes,
@@ -196,7 +241,7 @@ function containerState(
         startTicks: process.startTicks ?? 0,
         command: process.command ?? '',
         cgroup: process.cgroup ?? '',
-        usedBytes: use.bytes ?? 0,
+        usedBytes: use.bytes,
         smPercent: use.smPercent,
         types: use.types,
         inLedger: inLedger.has(process),
@@ -215,7 +260,7 @@ function containerState(
     fence,
     cards,
     verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
-    told: tellsAll(sample, grant.cards),
+    told: tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold),
     tampered: !ledger.whole || !untouched,
     unknownEntryPoints: ledger.unknown,
     engines: { ...enginesUsed(ledger, engines), behind },
@@ -241,27 +286,104 @@ function observedIn({ slots }: LedgerReading): Observed {
   };
 }
 
-/** Containers that use a card without any grant, and plain processes of the host are not among them. */
-function foreignUse(sample: Sample, owners: ReadonlyMap<SampledProcess, Owner>): ForeignState[] {
-  const found = new Map<string, ForeignState>();
-  for (const [process, owner] of owners) {
-    if (owner.kind !== 'container') continue;
-    for (const card of sample.cards) {
-      const use = onCard(process, card);
-      if (!use) continue;
-      const key = `${card.uuid} ${owner.containerId}`;
-      const before = found.get(key);
-      found.set(key, {
-        gpuUuid: card.uuid,
-        gpuIndex: card.index,
-        containerId: owner.containerId,
-        podUid: owner.podUid ?? '',
-        usedBytes: (before?.usedBytes ?? 0) + (use.bytes ?? 0),
-        processes: (before?.processes ?? 0) + 1,
-      });
+type Ungranted = { readonly process: SampledProcess; readonly owner: Extract<Owner, { kind: 'container' }> };
+
+/** Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. */
+function ungranted(
+  sample: Sample,
+  owners: ReadonlyMap<SampledProcess, Owner>,
+  grants: readonly GrantReading[],
+  { assigned: { list }, nameOf }: Others,
+): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
+  const processes = [...owners].flatMap(([process, owner]): Ungranted[] =>
+    owner.kind === 'container' ? [{ process, owner }] : [],
+  );
+  const names = new Map(processes.map(({ owner }) => [idOf(owner), nameOf(owner.containerId, owner.podUid)] as const));
+  // A container with a grant is told of with its grant, whatever else the kubelet has given it.
+  const granted = new Set(grants.map(({ grant }) => nameKey(grant)));
+  const taken = Map.groupBy(
+    list.filter((entry) => !granted.has(nameKey(entry))),
+    nameKey,
+  );
+  /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
+  const assignmentOf = ({ owner }: Ungranted, card: SampledCard): Assignment | undefined => {
+    const name = names.get(idOf(owner));
+    const own = name ? (taken.get(nameKey(name)) ?? onlyOf(name, taken)) : [];
+    return own.find(({ gpuUuid }) => gpuUuid === card.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
+  };
+  const assigned: AssignedState[] = [];
+  const foreign: ForeignState[] = [];
+  for (const card of sample.cards) {
+    const using = processes.filter(({ process }) => onCard(process, card));
+    const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
+    const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
+    for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
+      if (assignment) assigned.push(assignedState(assignment, card, entries));
+      else foreign.push(...foreignOn(card, entries));
     }
   }
-  return [...found.values()];
+  return { assigned, foreign };
+}
+
+const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);
+/** Of a pod of which no more can be told, the pod's. */
+const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
+
+/** What the pod has, if one container has all of it: whose process it is need not be told then. */
+function onlyOf({ namespace, pod, container }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
+  if (container !== '') return [];
+  const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
+  return own.length === 1 ? (own[0] ?? []) : [];
+}
+
+function assignedState(assignment: Assignment, card: SampledCard, entries: readonly Ungranted[]): AssignedState {
+  const { namespace, pod, container, mode } = assignment;
+  const using = entries.flatMap(({ process }) => {
+    const use = onCard(process, card);
+    return use ? [{ process, use }] : [];
+  });
+  const activeUs = Math.max(0, ...using.map(({ use }) => use.activeUs ?? 0));
+  return {
+    namespace,
+    pod,
+    container,
+    podUid: entries[0]?.owner.podUid ?? '',
+    containerIds: [...new Set(entries.map(({ owner }) => idOf(owner)))],
+    gpuUuid: card.uuid,
+    gpuIndex: card.index,
+    mode,
+    usedBytes: sumTold(using.map(({ use }) => use.bytes)),
+    smPercent: using.reduce((total, { use }) => total + use.smPercent, 0),
+    lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
+    processes: using.map(({ process, use }) => ({
+      pid: process.pid,
+      startTicks: process.startTicks ?? 0,
+      command: process.command ?? '',
+      cgroup: process.cgroup ?? '',
+      usedBytes: use.bytes,
+      smPercent: use.smPercent,
+      types: use.types,
+    })),
+  };
+}
+
+/** A sum of which a part is not told is not told: it would be a number that is too small. */
+const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
+  values.reduce<number | undefined>(
+    (total, value) => (total === undefined || value === undefined ? undefined : total + value),
+    0,
+  );
+
+function foreignOn(card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
+  const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
+  return [...byContainer.values()].map((own) => ({
+    gpuUuid: card.uuid,
+    gpuIndex: card.index,
+    containerId: own[0]?.owner.containerId ?? '',
+    podUid: own[0]?.owner.podUid ?? '',
+    usedBytes: sumTold(own.map(({ process }) => onCard(process, card)?.bytes)),
+    processes: own.length,
+  }));
 }
 
 function deviceState(
@@ -269,6 +391,7 @@ function deviceState(
   sample: Sample,
   grants: readonly GrantReading[],
   containers: readonly ContainerState[],
+  assigned: readonly AssignedState[],
   foreign: readonly ForeignState[],
 ): DeviceState {
   const granted = grantedOn(
@@ -278,19 +401,22 @@ function deviceState(
   const using = containers.flatMap((container) =>
     container.cards.filter((entry) => entry.gpuUuid === card.uuid && entry.usedBytes > 0),
   );
+  const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === card.uuid);
+  const uses = sample.processes.flatMap((process) => onCard(process, card) ?? []);
+  const told = card.usedBytes !== undefined && uses.every(({ bytes }) => bytes !== undefined);
   const attributed =
     using.reduce((total, entry) => total + entry.usedBytes, 0) +
-    foreign.filter((entry) => entry.gpuUuid === card.uuid).reduce((total, entry) => total + entry.usedBytes, 0);
-  const uses = sample.processes.flatMap((process) => onCard(process, card) ?? []);
+    others.reduce((total, entry) => total + (entry.usedBytes ?? 0), 0);
+  const onThis = assigned.filter((entry) => entry.gpuUuid === card.uuid);
+  const shared = granted.memoryBytes > 0 || onThis.length > 1;
   const count = (bit: number) => uses.filter((use) => (use.types & bit) !== 0).length;
   return {
     card,
     grantedBytes: granted.memoryBytes,
     grantedCoresPercent: granted.coresPercent,
-    containers:
-      using.length +
-      new Set(foreign.filter((entry) => entry.gpuUuid === card.uuid).map((entry) => entry.containerId)).size,
+    containers: using.length + others.filter((entry) => entry.usedBytes !== 0).length,
     processes: { compute: count(1), graphics: count(2), mps: count(4) },
-    unattributedBytes: Math.max(0, (card.usedBytes ?? 0) - attributed),
+    mode: shared && onThis.every(({ mode }) => mode !== 'mig') ? 'shared' : (onThis[0]?.mode ?? 'none'),
+    unattributedBytes: told ? Math.max(0, (card.usedBytes ?? 0) - attributed) : undefined,
   };
 }

@@ -36,6 +36,8 @@ export type AgentConfiguration = {
     readonly enabled: boolean;
     readonly nodeName: string;
     readonly kubeletRoot: string;
+    /** Where the kubelet tells which devices it gave out; empty: it is not asked. */
+    readonly podResources: string;
     /** Serves pods: their volumes, slots and amounts of this node. */
     readonly pods: boolean;
     /** Who tells the cluster how many tenants the node takes: the Node's status, or the kubelet by a device plugin. */
@@ -67,6 +69,7 @@ export const DEFAULTS: AgentConfiguration = {
     enabled: false,
     nodeName: '',
     kubeletRoot: '/var/lib/kubelet',
+    podResources: '/var/lib/kubelet/pod-resources/kubelet.sock',
     pods: false,
     slots: 'status',
     nriSocket: '/var/run/nri/nri.sock',
@@ -125,6 +128,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'kubernetes.enabled': [flag, 'true or false'],
   'kubernetes.nodeName': [anyText, "the node's name"],
   'kubernetes.kubeletRoot': [text, 'the folder of the kubelet'],
+  'kubernetes.podResources': [anyText, 'a socket, or nothing'],
   'kubernetes.pods': [flag, 'true or false'],
   'kubernetes.slots': [oneOf('status', 'device-plugin'), 'status or device-plugin'],
   'kubernetes.nriSocket': [anyText, 'a socket, or nothing'],

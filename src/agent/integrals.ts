@@ -1,6 +1,7 @@
 // Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
 // plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
 import { processKey } from './attribution/attribute.ts';
+import type { ShareMode } from './attribution/devices.ts';
 import type { ContainerCardState, NodeState } from './compare.ts';
 import type { SampledProcess } from './sample.ts';
 
@@ -25,10 +26,26 @@ export type ContainerTotals = {
   readonly seenMs: number;
 };
 
+/** Of a container on a card that others gave it. */
+export type AssignedTotals = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly mode: ShareMode;
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly smSeconds: number;
+  readonly memoryBusySeconds: number;
+  /** 0: the driver has told of none. */
+  readonly peakBytes: number;
+  readonly seenMs: number;
+};
+
 export type ForeignTotals = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly containerId: string;
+  readonly podUid: string;
   readonly smSeconds: number;
   readonly seenMs: number;
 };
@@ -38,6 +55,7 @@ type Minute = { readonly sinceMs: number; readonly smSeconds: number };
 export type Totals = {
   readonly atMs: number;
   readonly containers: ReadonlyMap<string, ContainerTotals>;
+  readonly assigned: ReadonlyMap<string, AssignedTotals>;
   readonly foreign: ReadonlyMap<string, ForeignTotals>;
   /** Where the minute began that is not over, per container and card. */
   readonly minutes: ReadonlyMap<string, Minute>;
@@ -48,6 +66,7 @@ export type Totals = {
 export const NO_TOTALS: Totals = {
   atMs: 0,
   containers: new Map(),
+  assigned: new Map(),
   foreign: new Map(),
   minutes: new Map(),
   processes: new Map(),
@@ -66,7 +85,7 @@ type Engine = { smUs: number; memoryUs: number };
 export function advance(
   before: Totals,
   state: NodeState,
-  ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string },
+  ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string; podUid?: string },
 ): Totals {
   const { sample } = state;
   const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
@@ -74,7 +93,8 @@ export function advance(
   const grown = new Map<string, Engine>();
   for (const process of sample.processes) {
     const owner = ownerOf(process);
-    const name = owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId : undefined;
+    const name =
+      owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
     for (const use of process.cards) {
       const key = `${processKey(process.pid, process.startTicks ?? 0)} ${use.card}`;
       const last = before.processes.get(key);
@@ -123,22 +143,47 @@ export function advance(
     }
   }
 
+  const assigned = new Map<string, AssignedTotals>();
+  for (const [key, totals] of before.assigned) {
+    if (sample.atMs - totals.seenMs <= KEEP_MS) assigned.set(key, totals);
+  }
+  for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
+    const key = JSON.stringify([namespace, pod, container, mode, gpuUuid]);
+    const last = assigned.get(key);
+    const engines = containerIds.flatMap((id) => grown.get(`${id} ${gpuIndex}`) ?? []);
+    const seconds = (pick: (engine: Engine) => number) => engines.reduce((sum, engine) => sum + pick(engine), 0) / 1e6;
+    assigned.set(key, {
+      namespace,
+      pod,
+      container,
+      mode,
+      gpuUuid,
+      gpuIndex,
+      smSeconds: (last?.smSeconds ?? 0) + seconds(({ smUs }) => smUs),
+      memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + seconds(({ memoryUs }) => memoryUs),
+      peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
+      seenMs: sample.atMs,
+    });
+  }
+
   const foreign = new Map<string, ForeignTotals>();
   for (const [key, totals] of before.foreign) {
     if (sample.atMs - totals.seenMs <= KEEP_MS) foreign.set(key, totals);
   }
   for (const use of state.foreign) {
-    const key = `${use.containerId} ${use.gpuUuid}`;
-    const engine = grown.get(`${use.containerId} ${use.gpuIndex}`);
+    const id = use.containerId || use.podUid;
+    const key = `${id} ${use.gpuUuid}`;
+    const engine = grown.get(`${id} ${use.gpuIndex}`);
     foreign.set(key, {
       gpuUuid: use.gpuUuid,
       gpuIndex: use.gpuIndex,
       containerId: use.containerId,
+      podUid: use.podUid,
       smSeconds: (foreign.get(key)?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
       seenMs: sample.atMs,
     });
   }
-  return { atMs: sample.atMs, containers, foreign, minutes, processes };
+  return { atMs: sample.atMs, containers, assigned, foreign, minutes, processes };
 }
 
 /**

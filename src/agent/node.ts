@@ -3,6 +3,7 @@
 import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
+import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
@@ -74,6 +75,8 @@ export type NodeHooks = {
   readonly onInterval: (intervalMs: number) => void;
   readonly samplers: () => LeftBehind;
   readonly nameOf: NameOf;
+  /** What others gave out on this node; none: nobody is asked. */
+  readonly assignments?: Assignments | undefined;
   /** How volumes of pods are made; none: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
   /** Before a container of a pod is stopped: its last words. */
@@ -230,7 +233,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         })),
         ownerOf,
         enforcement,
+        { assigned: hooks.assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf: hooks.nameOf },
       );
+      hooks.assignments?.met(new Set(state.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       totals = advance(totals, state, ownerOf);
       kills.see(state);
       for (const [reason, count] of Object.entries(state.failures))

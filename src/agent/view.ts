@@ -1,20 +1,29 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { Mode } from '../quota/ladder.ts';
-import type { ContainerState, DeviceState, EngineUse, Fence, ForeignState, NodeState, Observed } from './compare.ts';
+import type {
+  AssignedState,
+  ContainerState,
+  DeviceState,
+  EngineUse,
+  Fence,
+  ForeignState,
+  NodeState,
+  Observed,
+} from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
-import type { ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
-import type { SampledCard } from './sample.ts';
+import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { LeftBehind } from './sampler.ts';
 
-export type ViewDevice = Omit<DeviceState, 'card'> & { readonly card: SampledCard; readonly mode: 'shared' | 'none' };
+export type ViewDevice = DeviceState;
 
 export type ViewProcess = {
   readonly pid: number;
   readonly command: string;
-  readonly usedBytes: number;
+  /** Undefined: the driver does not tell. */
+  readonly usedBytes?: number | undefined;
   readonly smPercent: number;
   readonly inLedger: boolean;
 };
@@ -40,6 +49,8 @@ export type ViewContainer = {
   readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
   readonly bypassBytes: number;
+  /** The driver tells of each of its processes what it holds; else these two are less than it has. */
+  readonly bytesTold: boolean;
   readonly ledger: ContainerState['cards'][number]['ledger'];
   readonly smPercent: number;
   readonly lastActiveMs: number | undefined;
@@ -80,18 +91,27 @@ export type SelfView = {
   readonly failures: Readonly<Record<string, number>>;
 };
 
+export type ViewAssigned = Omit<AssignedState, 'processes'> & {
+  readonly processes: readonly Omit<ViewProcess, 'inLedger'>[];
+};
+
 export type View = {
   readonly atMs: number;
   readonly driverVersion: string;
   readonly cudaVersion: number;
   readonly devices: readonly ViewDevice[];
   readonly containers: readonly ViewContainer[];
+  /** Containers on cards that others gave them. */
+  readonly assigned: readonly ViewAssigned[];
+  /** Devices that others gave out, and whose card cannot be told. */
+  readonly unknownDevices: number;
   readonly foreign: readonly (ForeignState & {
     readonly namespace: string;
     readonly pod: string;
     readonly container: string;
   })[];
   readonly containerTotals: readonly ContainerTotals[];
+  readonly assignedTotals: readonly AssignedTotals[];
   readonly foreignTotals: readonly (ForeignTotals & {
     readonly namespace: string;
     readonly pod: string;
@@ -104,7 +124,10 @@ export type View = {
 };
 
 /** Names of a container that holds no grant; empty where nobody could tell. */
-export type NameOf = (containerId: string) => {
+export type NameOf = (
+  containerId: string,
+  podUid?: string,
+) => {
   readonly namespace: string;
   readonly pod: string;
   readonly podUid: string;
@@ -125,13 +148,22 @@ export function viewOf(
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
     cudaVersion: state.sample.cudaVersion,
-    devices: state.devices.map((device) => ({ ...device, mode: device.grantedBytes > 0 ? 'shared' : 'none' })),
+    devices: state.devices,
     containers: state.containers.flatMap((container) =>
       container.cards.map((card) => viewContainer(container, card, containerIdOf, computeOf)),
     ),
-    foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId), ...use })),
+    assigned: state.assigned.map(({ processes, ...entry }) => ({
+      ...entry,
+      processes: processes.map(({ pid, command, usedBytes, smPercent }) => ({ pid, command, usedBytes, smPercent })),
+    })),
+    unknownDevices: state.unknownDevices,
+    foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId, use.podUid), ...use })),
     containerTotals: [...totals.containers.values()],
-    foreignTotals: [...totals.foreign.values()].map((entry) => ({ ...nameOf(entry.containerId), ...entry })),
+    assignedTotals: [...totals.assigned.values()],
+    foreignTotals: [...totals.foreign.values()].map((entry) => ({
+      ...nameOf(entry.containerId, entry.podUid),
+      ...entry,
+    })),
     kills,
     errors: state.sample.errors,
     recent: recent.slice(-20).map(({ atMs, action, message, result }) => ({ atMs, action, message, result })),
@@ -147,7 +179,7 @@ export function staleView(view: View, ageMs: number, { abandoned, hung }: LeftBe
   const held = hung === 0 ? '' : `; samplers that the driver holds: ${hung}`;
   const problem = `the last sample is ${Math.round(ageMs / 1000)} s old${held}`;
   const self = { ...view.self, up: false, problem, samplersAbandoned: abandoned };
-  return { ...view, devices: [], containers: [], foreign: [], self };
+  return { ...view, devices: [], containers: [], assigned: [], foreign: [], self };
 }
 
 function viewContainer(
@@ -178,6 +210,7 @@ function viewContainer(
     ),
     usedBytes: card.usedBytes,
     bypassBytes: card.bypassBytes,
+    bytesTold: card.bytesTold,
     ledger: card.ledger,
     smPercent: card.smPercent,
     lastActiveMs: card.lastActiveMs,

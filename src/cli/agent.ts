@@ -94,7 +94,13 @@ async function kubeHooks(
   const nowhere: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };
   return {
     hooks: {
-      nameOf: (containerId) => pods.of(containerId) ?? nowhere,
+      nameOf(containerId, podUid) {
+        const found = pods.of(containerId);
+        if (found || podUid === undefined) return found ?? nowhere;
+        const { namespace = '', name = '' } = pods.cached(podUid)?.metadata ?? {};
+        return { namespace, pod: name, podUid, container: '' };
+      },
+      isOver: (namespace, pod) => /^(Succeeded|Failed)$/.test(pods.named(namespace, pod)?.status?.phase ?? ''),
       onActions: (records) => {
         // Plain processes have no pod to tell.
         for (const record of records.filter((one) => one.namespace !== 'local')) {

@@ -15,6 +15,7 @@ export type ContainerName = {
 export type NodePods = {
   of(containerId: string): ContainerName | undefined;
   cached(podUid: string): V1Pod | undefined;
+  named(namespace: string, pod: string): V1Pod | undefined;
   /** Asks the API server. Undefined: there is no such pod. Throws where there is no answer within 3 s. */
   read(namespace: string, pod: string): Promise<V1Pod | undefined>;
   /** Resolves when the first list is in. */
@@ -80,6 +81,8 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   return {
     of: (containerId) => byContainer.get(containerId),
     cached: (podUid) => byPod.get(podUid),
+    named: (namespace, name) =>
+      [...byPod.values()].find(({ metadata }) => metadata?.name === name && metadata.namespace === namespace),
     async read(namespace, pod) {
       try {
         return await reader.readNamespacedPod({ namespace, name: pod });

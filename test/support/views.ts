@@ -24,7 +24,7 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
   containers: 1,
   processes: { compute: 2, graphics: 0, mps: 1 },
   unattributedBytes: 128 * MIB,
-  mode: index === 0 ? 'shared' : 'none',
+  mode: index === 0 ? 'shared' : 'exclusive',
 });
 
 export const exampleContainer: ViewContainer = {
@@ -64,6 +64,7 @@ export const exampleContainer: ViewContainer = {
     behind: false,
   },
   observed: { debugger: 1, profiler: 0 },
+  bytesTold: true,
   processes: [
     { pid: 100, command: 'python3', usedBytes: 2 * GIB, smPercent: 20, inLedger: true },
     { pid: 101, command: 'od"d\\\n', usedBytes: GIB + 1, smPercent: 5, inLedger: true },
@@ -96,6 +97,23 @@ export const exampleView: View = {
     device(1, { name: 'an "odd" \\ card', lists: ['compute'] }),
   ],
   containers: [exampleContainer],
+  assigned: [
+    {
+      namespace: 'team',
+      pod: 'whole',
+      container: 'main',
+      podUid: 'u2',
+      containerIds: ['c2'],
+      gpuUuid: 'GPU-1',
+      gpuIndex: 1,
+      mode: 'exclusive',
+      usedBytes: GIB,
+      smPercent: 50,
+      lastActiveMs: AT_MS - 500,
+      processes: [{ pid: 200, command: 'python3', usedBytes: GIB, smPercent: 50 }],
+    },
+  ],
+  unknownDevices: 1,
   foreign: [
     {
       gpuUuid: 'GPU-1',
@@ -143,11 +161,26 @@ export const exampleView: View = {
       seenMs: AT_MS - 3000,
     },
   ],
+  assignedTotals: [
+    {
+      namespace: 'team',
+      pod: 'whole',
+      container: 'main',
+      mode: 'exclusive',
+      gpuUuid: 'GPU-1',
+      gpuIndex: 1,
+      smSeconds: 42,
+      memoryBusySeconds: 21,
+      peakBytes: 2 * GIB,
+      seenMs: AT_MS,
+    },
+  ],
   foreignTotals: [
     {
       gpuUuid: 'GPU-1',
       gpuIndex: 1,
       containerId: '0123456789abcdef',
+      podUid: '',
       smSeconds: 2,
       seenMs: AT_MS,
       namespace: '',

@@ -78,6 +78,7 @@ seccompProfile:
 - --set=stateFolder={{ .Values.agent.stateDirectory }}
 - --set=kubernetes.enabled=true
 - --set=kubernetes.nodeName=$(NODE_NAME)
+- --set=kubernetes.podResources={{ .Values.kubelet.root }}/pod-resources/kubelet.sock
 {{- if (.Values.csi).enabled }}
 - --set=kubernetes.pods=true
 - --set=kubernetes.slots={{ .Values.csi.slots | default "status" }}

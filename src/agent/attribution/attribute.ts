@@ -5,7 +5,7 @@ import { isInGroup, ownerOf } from './cgroup.ts';
 
 export type Owner =
   | { readonly kind: 'grant'; readonly id: string }
-  /** In a container that holds no grant here. */
+  /** In a container that holds no grant here; without an id: in a pod of which no more can be told. */
   | { readonly kind: 'container'; readonly containerId: string; readonly podUid?: string }
   | { readonly kind: 'host' }
   /** Cannot be told; `reason` is a label of cotenant_exporter_attribution_failures_total. */
@@ -86,6 +86,11 @@ export function ownerOfProcess(
     if (named === undefined && podUid !== undefined && pods.hasGrants(podUid))
       return { kind: 'unknown', reason: 'container_not_known' };
     return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
+  }
+  // A sandboxed runtime's process stands for its whole pod.
+  if (podUid !== undefined) {
+    if (pods.hasGrants(podUid)) return { kind: 'unknown', reason: 'container_not_known' };
+    return { kind: 'container', containerId: '', podUid };
   }
   return { kind: 'host' };
 }

@@ -57,12 +57,14 @@ export function containerLabels(of: {
   namespace: string;
   pod: string;
   container: string;
+  /** How it has the card; a grant is a share. */
+  mode?: string;
 }): Labels {
   return {
     ...deviceLabels(of.gpuIndex, of.gpuUuid),
     namespace: of.namespace,
     pod: of.pod,
     container: of.container,
-    mode: 'shared',
+    mode: of.mode ?? 'shared',
   };
 }

@@ -71,6 +71,7 @@ function container(number: number, turn: number): ViewContainer {
     over: false,
     engines: { processes: [{ engine: '1', count: 2 }], refused: 0, behind: false },
     observed: { debugger: 0, profiler: 0 },
+    bytesTold: true,
     processes: [0, 1].map((child) => ({
       pid: 10_000 + 2 * number + child,
       command: 'python3',
@@ -89,6 +90,8 @@ export function viewOfSize(containers: number, turn: number): View {
     cudaVersion: 13_000,
     devices: Array.from({ length: CARDS }, (_, index) => device(index, Math.ceil(containers / CARDS))),
     containers: list,
+    assigned: [],
+    unknownDevices: 0,
     foreign: [],
     containerTotals: list.map(({ namespace, pod, container: name, grantId, gpuUuid, gpuIndex }, number) => ({
       namespace,
@@ -106,6 +109,7 @@ export function viewOfSize(containers: number, turn: number): View {
       smPeakRatio: 0.25,
       seenMs: Date.now(),
     })),
+    assignedTotals: [],
     foreignTotals: [],
     kills: [],
     errors: [],

@@ -6,8 +6,10 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { Server, ServerCredentials } from '@grpc/grpc-js';
 import { KubeConfig, type V1Pod } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
+import { POD_RESOURCES, type PodResources } from '../../../src/agent/attribution/assignments.ts';
 import { createReporter } from '../../../src/kube/events.ts';
 import { watchPods } from '../../../src/kube/pods.ts';
 import { startAgent } from '../../support/agent.ts';
@@ -202,37 +204,164 @@ test('an Event names pod, container, reason and node; one that cannot be written
   t.regex(problems[0] ?? '', /^the Event for team\/one could not be written: status 403: on purpose$/);
 });
 
+/** The part of a kubelet that tells which devices it gave out. */
+async function startPodResources(t: ExecutionContext) {
+  const socket = join(temporaryFolder(t), 'kubelet.sock');
+  const kubelet = { socket, pods: [] as readonly PodResources[], asked: 0, channels: new Set<string>() };
+  const server = new Server({ 'grpc.max_send_message_length': 64 << 20 });
+  server.addService(POD_RESOURCES, {
+    List(call: { getPeer(): string }, answer: (error: null, value: object) => void) {
+      kubelet.asked += 1;
+      kubelet.channels.add(call.getPeer());
+      answer(null, { pod_resources: kubelet.pods });
+    },
+  });
+  await new Promise<void>((resolve, reject) =>
+    server.bindAsync(`unix:${socket}`, ServerCredentials.createInsecure(), (error) =>
+      error ? reject(error) : resolve(),
+    ),
+  );
+  t.teardown(() => server.forceShutdown());
+  return kubelet;
+}
+
+const devicesOf = (pod: string, ids: readonly string[]): PodResources => ({
+  name: pod,
+  namespace: 'team',
+  containers: [
+    { name: 'main', devices: [{ resource_name: 'nvidia.com/gpu', device_ids: ids }], dynamic_resources: [] },
+  ],
+});
+
+/** A group as the kubelet makes it for one container of a pod. */
+function podGroup(t: ExecutionContext, uid: string, id: string): string {
+  const groups: string[] = [];
+  for (const part of ['kubepods', `kubepods/pod${uid}`, `kubepods/pod${uid}/${id}`]) {
+    const path = join('home' in place ? place.home : '', part);
+    mkdirSync(path, { recursive: true });
+    groups.unshift(path);
+  }
+  t.teardown(() => {
+    for (const path of groups) {
+      try {
+        rmdirSync(path);
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'EBUSY' && (error as NodeJS.ErrnoException).code !== 'ENOENT')
+          throw error;
+      }
+    }
+  });
+  return groups[0] ?? '';
+}
+
+/** A program in that group that holds 300 MiB of a card. */
+async function startHolder(t: ExecutionContext, lib: string, group: string, card: number) {
+  const script = `echo $$ > ${group}/cgroup.procs && exec ${join(BUILD, 'tests/client')}`;
+  const client = spawn('/bin/sh', ['-c', script], {
+    env: { ...process.env, LD_LIBRARY_PATH: lib },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const ended = new Promise((resolve) => client.once('exit', resolve));
+  const end = async () => {
+    client.kill('SIGKILL');
+    await ended;
+  };
+  t.teardown(end);
+  const lines = createInterface({ input: client.stdout })[Symbol.asyncIterator]();
+  for (const command of ['init', `context ${card}`, `alloc ${300 * 2 ** 20}`]) {
+    client.stdin.write(`${command}\n`);
+    t.regex(String((await lines.next()).value), /^0/);
+  }
+  return { pid: client.pid, end };
+}
+
+testUnless('reason' in place ? place.reason : undefined)(
+  "whole cards that the kubelet gave out stand in the same families as shares, with the driver's figures, and are no foreign use",
+  async (t) => {
+    t.timeout(60_000);
+    const [whole, other] = [UID, UID.replace(/1$/, '2')];
+    const [wholeId, otherId] = [ID, 'ef'.repeat(32)];
+    const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--card', 'l4');
+    const kubelet = await startPodResources(t);
+    const api = await startApi(t);
+    const ended = podOf('ended', 'third', '12'.repeat(32));
+    api.pods = [
+      podOf('whole', whole, wholeId),
+      podOf('idle', other, otherId),
+      { ...ended, status: { ...ended.status, phase: 'Succeeded' } },
+    ];
+    // Far more than the 4 MiB that a client takes unless told otherwise.
+    const crowd = Array.from({ length: 1000 }, (_, index) =>
+      devicesOf(`crowd-${index}`, [`of-another-vendor-${'x'.repeat(6000)}`]),
+    );
+    kubelet.pods = [
+      devicesOf('whole', [node.uuid(0)]),
+      devicesOf('idle', ['nvidia1']),
+      devicesOf('ended', [node.uuid(0)]),
+      ...crowd,
+    ];
+    const agent = await startAgent(t, node, {
+      env: { KUBECONFIG: api.file },
+      settings: {
+        intervalMs: 100,
+        'kubernetes.enabled': true,
+        'kubernetes.nodeName': 'node-a',
+        'kubernetes.podResources': kubelet.socket,
+      },
+    });
+    const holder = await startHolder(t, node.lib, podGroup(t, whole, wholeId), 0);
+    const books = () => node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0]?.bytes ?? -1;
+    const used = (pod: string) =>
+      agent.metric('cotenant_container_memory_used_bytes', { namespace: 'team', pod, mode: 'exclusive' });
+    await eventually(async () => (await used('whole')) === books() || undefined, 'the whole card and its holder');
+    t.true(books() > 300 * 2 ** 20);
+    t.is(await used('idle'), 0, 'allocated and idle is 0, not absent');
+    t.is(await agent.metric('cotenant_container_info', { pod: 'whole', pod_uid: whole, container_id: wholeId }), 1);
+    t.is(await agent.metric('cotenant_device_allocation_mode', { gpu: '0', mode: 'exclusive' }), 1);
+    t.is(await agent.metric('cotenant_device_allocation_mode', { gpu: '2', mode: 'none' }), 1);
+    t.is(await agent.metric('cotenant_container_memory_used_bytes', { pod: 'ended' }), undefined);
+    t.is(await agent.metric('cotenant_foreign_memory_used_bytes'), undefined);
+    t.is(await agent.metric('cotenant_container_memory_limit_bytes'), undefined, 'nobody holds it to anything');
+    const cardUsed = await agent.metric('cotenant_device_memory_used_bytes', { gpu: '0' });
+    t.is(await agent.metric('cotenant_device_unattributed_memory_bytes', { gpu: '0' }), (cardUsed ?? 0) - books());
+
+    // On another card than its own it is foreign use, and whoever comes is asked about at once.
+    const asked = kubelet.asked;
+    const stray = await startHolder(t, node.lib, podGroup(t, other, otherId), 2);
+    const foreign = { namespace: 'team', pod: 'idle', gpu: '2' };
+    await eventually(
+      async () => (await agent.metric('cotenant_foreign_memory_used_bytes', foreign)) || undefined,
+      'its use of a card that nobody gave it',
+    );
+    await eventually(() => kubelet.asked > asked || undefined, 'the kubelet is asked about it');
+    for (let scrape = 0; scrape < 50; scrape += 1) await agent.metrics();
+    t.true(kubelet.asked <= asked + 3, 'scrapes ask the kubelet nothing');
+    t.is(kubelet.channels.size, 1, 'one connection for all');
+    await Promise.all([holder.end(), stray.end()]);
+    await eventually(async () => (await used('whole')) === 0 || undefined, 'it idles');
+    t.deepEqual(agent.audit(), []);
+  },
+);
+
 testUnless('reason' in place ? place.reason : undefined)(
   'the agent names containers without a grant by their pods',
   async (t) => {
-    const groups: string[] = [];
-    for (const part of ['kubepods', `kubepods/pod${UID}`, `kubepods/pod${UID}/${ID}`]) {
-      const path = join('home' in place ? place.home : '', part);
-      mkdirSync(path);
-      groups.unshift(path);
-    }
-    t.teardown(() => {
-      for (const path of groups) rmdirSync(path);
-    });
     const api = await startApi(t);
-    api.pods = [podOf('sneaky', UID, ID)];
+    const uid = UID.replace(/1$/, '3');
+    api.pods = [podOf('sneaky', uid, ID)];
     const node = await startNode(t, '--card', 'l4');
-    process.env.KUBECONFIG = api.file;
+    const socket = join(temporaryFolder(t), 'nobody.sock');
     const agent = await startAgent(t, node, {
-      settings: { intervalMs: 100, 'kubernetes.enabled': true, 'kubernetes.nodeName': 'node-a' },
+      env: { KUBECONFIG: api.file },
+      settings: {
+        intervalMs: 100,
+        'kubernetes.enabled': true,
+        'kubernetes.nodeName': 'node-a',
+        'kubernetes.podResources': socket,
+      },
     });
-    const script = `echo $$ > ${groups[0]}/cgroup.procs && exec ${join(BUILD, 'tests/client')}`;
-    const client = spawn('/bin/sh', ['-c', script], {
-      env: { ...process.env, LD_LIBRARY_PATH: node.lib },
-      stdio: ['pipe', 'pipe', 'inherit'],
-    });
-    const ended = new Promise((resolve) => client.once('exit', resolve));
-    const lines = createInterface({ input: client.stdout })[Symbol.asyncIterator]();
-    for (const command of ['init', 'context 0', `alloc ${300 * 2 ** 20}`]) {
-      client.stdin.write(`${command}\n`);
-      t.regex(String((await lines.next()).value), /^0/);
-    }
-    const books = node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.bytes;
+    const holder = await startHolder(t, node.lib, podGroup(t, uid, ID), 0);
+    const books = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0]?.bytes;
     const labels = { namespace: 'team', pod: 'sneaky', container: 'main' };
     const used = await eventually(async () => {
       const value = await agent.metric('cotenant_foreign_memory_used_bytes', labels);
@@ -240,7 +369,8 @@ testUnless('reason' in place ? place.reason : undefined)(
     }, 'its memory under its own name');
     t.true(used > 300 * 2 ** 20);
     t.deepEqual(agent.audit(), [], 'foreign use is reported, never stopped');
-    client.kill('SIGKILL');
-    await ended;
+    const said = agent.log.filter((line) => line.includes(`the kubelet does not tell at ${socket}`));
+    t.is(said.length, 1, 'that the kubelet cannot be asked is said, once');
+    await holder.end();
   },
 );

@@ -74,31 +74,35 @@ testWithHelm('only the node container is privileged, sees devices, has a token a
   }
 });
 
-testWithHelm("the kubelet's folders are mounted with CSI alone, under the kubelet's root, and pods both ways", (t) => {
-  const mounts = (values: object) => {
-    const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
-    return list(pod?.containers?.[0]?.volumeMounts)
-      .filter(({ mountPath }) => String(mountPath).includes('kubelet'))
-      .map(({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim());
-  };
-  t.deepEqual(mounts({ csi: { enabled: false } }), []);
-  t.deepEqual(mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }), [
-    '/data/kubelet/plugins/cotenant.io',
-    '/data/kubelet/plugins_registry',
-    '/data/kubelet/pods Bidirectional',
-  ]);
-  t.true(mounts({ csi: { enabled: true, slots: 'device-plugin' } }).includes('/var/lib/kubelet/device-plugins'));
-  const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
-  t.like(driver.spec, {
-    attachRequired: false,
-    podInfoOnMount: true,
-    volumeLifecycleModes: ['Ephemeral'],
-    fsGroupPolicy: 'None',
-    requiresRepublish: false,
-  });
-  t.is(String(driver.metadata?.annotations?.[NAMESPACE_ANNOTATION]), NAMESPACE);
-  t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
-});
+testWithHelm(
+  "the kubelet's folders are mounted as they are needed, under the kubelet's root, and pods both ways",
+  (t) => {
+    const mounts = (values: object) => {
+      const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
+      return list(pod?.containers?.[0]?.volumeMounts)
+        .filter(({ mountPath }) => String(mountPath).includes('kubelet'))
+        .map(({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim());
+    };
+    t.deepEqual(mounts({ csi: { enabled: false } }), ['/var/lib/kubelet/pod-resources']);
+    t.deepEqual(mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }), [
+      '/data/kubelet/pod-resources',
+      '/data/kubelet/plugins/cotenant.io',
+      '/data/kubelet/plugins_registry',
+      '/data/kubelet/pods Bidirectional',
+    ]);
+    t.true(mounts({ csi: { enabled: true, slots: 'device-plugin' } }).includes('/var/lib/kubelet/device-plugins'));
+    const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
+    t.like(driver.spec, {
+      attachRequired: false,
+      podInfoOnMount: true,
+      volumeLifecycleModes: ['Ephemeral'],
+      fsGroupPolicy: 'None',
+      requiresRepublish: false,
+    });
+    t.is(String(driver.metadata?.annotations?.[NAMESPACE_ANNOTATION]), NAMESPACE);
+    t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
+  },
+);
 
 testWithHelm(
   'the agent may read pods and write Events, and the webhook look after its own certificate, by name',

@@ -135,6 +135,16 @@ test("a process in a container of a pod with a share has that container's grant,
       inGroup(UID, other),
       { kind: 'container', containerId: other, podUid: UID },
     ],
+    [
+      'a sandboxed pod: its processes are those of the pod',
+      found({ cgroup: `4:memory:/kubepods/burstable/pod${elsewhere}\n` }),
+      { kind: 'container', containerId: '', podUid: elsewhere },
+    ],
+    [
+      'a sandboxed pod with a share',
+      found({ cgroup: `4:memory:/kubepods/burstable/pod${UID}\n` }),
+      { kind: 'unknown', reason: 'container_not_known' },
+    ],
     ['the id under another pod', inGroup(elsewhere, main), { kind: 'container', containerId: main, podUid: elsewhere }],
   ];
   for (const [what, process, expected] of cases)

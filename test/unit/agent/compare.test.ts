@@ -38,6 +38,7 @@ test('use is what the driver says of all processes of a grant; what its ledger d
       coresPercent: 0,
       usedBytes: 500 * MIB,
       bypassBytes: 200 * MIB,
+      bytesTold: true,
       ledger: { contextBytes: 100 * MIB, managedBytes: 10 * MIB, poolBytes: 50 * MIB, bufferBytes: 150 * MIB },
       denied: 3,
       smPercent: 50,
@@ -199,13 +200,13 @@ test('a container without a grant is foreign use, summed per card; a plain proce
       gpuIndex,
       containerId[0],
       podUid,
-      usedBytes / MIB,
+      (usedBytes ?? 0) / MIB,
       processes,
     ]),
     [
       ['GPU-0', 0, 'a', 'uid-a', 30, 2],
-      ['GPU-1', 1, 'a', 'uid-a', 5, 1],
       ['GPU-0', 0, 'b', 'uid-b', 40, 1],
+      ['GPU-1', 1, 'a', 'uid-a', 5, 1],
     ],
   );
   t.deepEqual(
@@ -242,12 +243,12 @@ test('a card: what is granted on it, who is on it, and what is used but nobody c
       grantedCoresPercent,
       containers,
       processes,
-      unattributedBytes / MIB,
+      unattributedBytes === undefined ? undefined : unattributedBytes / MIB,
     ]),
     [
       [500, 30, 2, { compute: 2, graphics: 1, mps: 1 }, 500], // the process of the host is among the 500
       [400, 0, 1, { compute: 0, graphics: 1, mps: 0 }, 0], // the driver told more for processes than for the card
-      [0, 0, 0, { compute: 0, graphics: 0, mps: 0 }, 0],
+      [0, 0, 0, { compute: 0, graphics: 0, mps: 0 }, undefined], // what is used is not told
     ],
   );
 });
@@ -327,14 +328,14 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
           const granted = ours.reduce((sum, entry) => sum + (entry?.usedBytes ?? 0), 0);
           const foreign = state.foreign
             .filter((entry) => entry.gpuIndex === index)
-            .reduce((sum, entry) => sum + entry.usedBytes, 0);
+            .reduce((sum, entry) => sum + (entry.usedBytes ?? -1), 0);
           const nobody = state.devices[index]?.unattributedBytes ?? -1;
           if (granted !== listed(index, ['grant']) * MIB) throw new Error('grants');
           if (foreign !== listed(index, ['container']) * MIB) throw new Error('foreign');
           if (granted + foreign + nobody !== cards[index]?.usedBytes) throw new Error('the sum');
           for (const entry of ours) {
             const each = entry?.processes ?? [];
-            const past = each.filter((one) => !one.inLedger).reduce((sum, one) => sum + one.usedBytes, 0);
+            const past = each.filter((one) => !one.inLedger).reduce((sum, one) => sum + (one.usedBytes ?? -1), 0);
             if (past !== entry?.bypassBytes || past > entry.usedBytes) throw new Error('bypass');
           }
         }

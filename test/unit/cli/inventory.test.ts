@@ -269,7 +269,7 @@ test("labels of an agent's page are shown as text, whatever is in them", (t) => 
 
 test('use is read from the page that the agent publishes', async (t) => {
   const odd = { ...exampleContainer, pod: 'a"b\\c', gpuUuid: 'GPU-1', gpuIndex: 1, fence: 'agent' as const };
-  const view: View = { ...exampleView, containers: [...exampleView.containers, odd] };
+  const view: View = { ...exampleView, containers: [...exampleView.containers, odd], assigned: [] };
   const { text } = await createPage(FAMILIES)(view);
   const use = useOf(text);
   t.true(use.known);

@@ -34,6 +34,7 @@ test('the example shows every metric that the dashboards may use', async (t) => 
   await make(exampleView);
   const { text } = await make({
     ...exampleView,
+    assigned: [],
     // More processes than the page shows.
     containers: [
       {
@@ -133,6 +134,7 @@ test('what is gone from the view is gone from the page', async (t) => {
   const { text } = await make({
     ...exampleView,
     containers: [],
+    assigned: [],
     foreign: [],
     devices: exampleView.devices.slice(0, 1),
   });

@@ -1,4 +1,4 @@
-// Containers that hold a grant: limits, the driver's truth about them, and how it was counted.
+// Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
 /** Without the card. */
@@ -7,6 +7,9 @@ function ofContainer(of: Parameters<typeof containerLabels>[0]) {
   return labels;
 }
 
+const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
+  JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
+
 export const container: Family = {
   name: 'container',
   create(registry) {
@@ -14,7 +17,7 @@ export const container: Family = {
     const gauge = (name: string, help: string, labels: readonly string[] = []) =>
       set.gauge(`cotenant_container_${name}`, help, [...CONTAINER_LABELS, ...labels]);
     const counter = (name: string, help: string) => set.counter(`cotenant_container_${name}`, help, CONTAINER_LABELS);
-    const info = gauge('info', 'A container with a grant; always 1. fence: what holds its limit right now.', [
+    const info = gauge('info', 'A container with a grant or a card; always 1. fence: what holds its limit right now.', [
       'pod_uid',
       'container_id',
       'runtime',
@@ -111,13 +114,13 @@ export const container: Family = {
             },
             1,
           );
-          used(labels, entry.usedBytes);
+          used(labels, entry.bytesTold ? entry.usedBytes : undefined);
           limit(labels, entry.limitBytes);
           ledger({ ...labels, kind: 'context' }, entry.ledger.contextBytes);
           ledger({ ...labels, kind: 'managed' }, entry.ledger.managedBytes);
           ledger({ ...labels, kind: 'pool' }, entry.ledger.poolBytes);
           ledger({ ...labels, kind: 'buffer' }, entry.ledger.bufferBytes);
-          bypass(labels, entry.bypassBytes);
+          bypass(labels, entry.bytesTold ? entry.bypassBytes : undefined);
           sm(labels, entry.smPercent / 100);
           if (entry.coresPercent > 0)
             smLimit({ ...labels, enforced: String(entry.compute !== undefined) }, entry.coresPercent / 100);
@@ -132,6 +135,23 @@ export const container: Family = {
           processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
           over(labels, entry.over ? 1 : 0);
+        }
+        for (const entry of view.assigned) {
+          const labels = containerLabels(entry);
+          info(
+            {
+              ...labels,
+              pod_uid: entry.podUid,
+              container_id: entry.containerIds.at(-1) ?? '',
+              runtime: 'container',
+              fence: 'none',
+            },
+            1,
+          );
+          used(labels, entry.usedBytes);
+          sm(labels, entry.smPercent / 100);
+          processes(labels, entry.processes.length);
+          active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
         }
         for (const entry of new Map(view.containers.map((one) => [one.grantId, one])).values()) {
           const labels = ofContainer(entry);
@@ -152,6 +172,13 @@ export const container: Family = {
           if (!told.has(totals.grantId)) unknown(ofContainer(totals), totals.unknownEntryPoints);
           told.add(totals.grantId);
           overSeconds(labels, totals.overLimitSeconds);
+        }
+        const held = new Set(view.assigned.map((entry) => assignedKey(entry)));
+        for (const totals of view.assignedTotals) {
+          const labels = containerLabels(totals);
+          if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(labels, totals.peakBytes);
+          smSeconds(labels, totals.smSeconds);
+          memorySeconds(labels, totals.memoryBusySeconds);
         }
       },
     };

@@ -20,6 +20,10 @@ export const exporter: Family = {
       'Processes on a card that could not be attributed, per sample.',
       ['reason'],
     );
+    const unknownDevices = set.gauge(
+      'cotenant_exporter_unknown_devices',
+      'Devices of GPUs that others gave to containers here, and whose card their names do not tell.',
+    );
     const gaps = set.counter(
       'cotenant_exporter_utilization_gaps_total',
       "Times that the driver's samples overran before they were read.",
@@ -37,6 +41,7 @@ export const exporter: Family = {
         for (const { call, code, count } of view.errors) errors({ call, code: String(code) }, count);
         for (const [reason, count] of Object.entries(view.self.failures)) failures({ reason }, count);
         for (const { card } of view.devices) gaps(deviceLabels(card.index, card.uuid), card.utilizationGaps);
+        unknownDevices({}, view.unknownDevices);
         abandoned({}, view.self.samplersAbandoned);
       },
     };

@@ -24,11 +24,12 @@ export const foreign: Family = {
       pod: string;
       container: string;
       containerId: string;
+      podUid: string;
     }) => ({
       ...deviceLabels(of.gpuIndex, of.gpuUuid),
       namespace: of.namespace,
       pod: of.pod,
-      container: of.container === '' ? of.containerId.slice(0, 12) : of.container,
+      container: of.container || of.containerId.slice(0, 12) || (of.pod === '' ? of.podUid : ''),
     });
     return {
       clear: set.clear,

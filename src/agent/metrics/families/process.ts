@@ -27,8 +27,13 @@ export const process: Family = {
     return {
       clear: set.clear,
       fill(view) {
-        const all = view.containers.flatMap((entry) => entry.processes.map((one) => ({ entry, one })));
-        const largest = all.toSorted((a, b) => b.one.usedBytes - a.one.usedBytes).slice(0, MOST_PROCESSES);
+        const all = [
+          ...view.containers.flatMap((entry) => entry.processes.map((one) => ({ entry, one }))),
+          ...view.assigned.flatMap((entry) => entry.processes.map((one) => ({ entry, one }))),
+        ];
+        const largest = all
+          .toSorted((a, b) => (b.one.usedBytes ?? 0) - (a.one.usedBytes ?? 0))
+          .slice(0, MOST_PROCESSES);
         left += all.length - largest.length;
         for (const { entry, one } of largest) {
           const labels = {

@@ -1,0 +1,73 @@
+// Which card of this node a device is that somebody else's device plugin or DRA driver gave out, and whether it is the whole
+// card: read from the device's name, for each shape of name that is in use. Pure.
+
+/** How a container has a card: the whole of it, together with others, or a MIG instance of it. */
+export type ShareMode = 'exclusive' | 'shared' | 'mig';
+
+/** `gpuUuid` is undefined where the name does not say which card it is. */
+export type NamedDevice = { readonly mode: ShareMode; readonly gpuUuid: string | undefined };
+
+export type NodeCard = { readonly uuid: string; readonly minor?: number | undefined };
+
+const GPU = '(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})';
+const MIG_UUID = 'MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}';
+
+/** In each, the first group is the card: a UUID, or the minor number of its device node. */
+const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
+  [new RegExp(`^${GPU}$`), 'exclusive'],
+  // NVIDIA's replicas (time-slicing, MPS), HAMi, MetaGPU
+  [new RegExp(`^${GPU}::\\d+$`), 'shared'],
+  [new RegExp(`^${GPU}-\\d+$`), 'shared'],
+  [new RegExp(`^cnvrg-meta-\\d+-\\d+-${GPU}$`), 'shared'],
+  // MIG as old drivers name it tells the card; newer ones have a UUID of its own
+  [new RegExp(`^MIG-${GPU}/\\d+/\\d+(?:::\\d+)?$`), 'mig'],
+  // GKE
+  [/^nvidia(\d+)$/, 'exclusive'],
+  [/^nvidia(\d+)\/vgpu\d+$/, 'shared'],
+  [/^nvidia(\d+)\/gi\d+(?:\/vgpu\d+)?$/, 'mig'],
+];
+/** The name of a device of a GPU, though not of which. gpushare's ids are counted off; the card is chosen elsewhere. */
+const NAMELESS: readonly (readonly [RegExp, ShareMode])[] = [
+  [new RegExp(`^${MIG_UUID}(?:::\\d+)?$`), 'mig'],
+  [new RegExp(`^${GPU}-_-\\d+$`), 'shared'],
+];
+/** Devices of NVIDIA's DRA driver are numbered as their device nodes are. */
+const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
+  [/^gpu-(\d+)$/, 'exclusive'],
+  [/^gpu-(\d+)-mig-.+$/, 'mig'],
+];
+const DRA_DRIVER = 'gpu.nvidia.com';
+
+function cardOf(named: string, cards: readonly NodeCard[]): string | undefined {
+  const card = named.startsWith('GPU-')
+    ? cards.find(({ uuid }) => uuid === named)
+    : cards.find(({ minor }) => minor === Number(named));
+  return card?.uuid;
+}
+
+function read(id: string, shapes: typeof SHAPES, cards: readonly NodeCard[]): NamedDevice | undefined {
+  for (const [shape, mode] of shapes) {
+    const named = shape.exec(id)?.[1];
+    if (named !== undefined) return { mode, gpuUuid: cardOf(named, cards) };
+  }
+  return undefined;
+}
+
+/** Undefined: no device of a GPU. */
+export function pluginDevice(id: string, cards: readonly NodeCard[]): NamedDevice | undefined {
+  const found = read(id, SHAPES, cards);
+  if (found) return found;
+  const nameless = NAMELESS.find(([shape]) => shape.test(id));
+  return nameless && { mode: nameless[1], gpuUuid: undefined };
+}
+
+/** A device of a claim; one that several claims share has a share's id. */
+export function claimedDevice(
+  { driver, device, share }: { readonly driver: string; readonly device: string; readonly share: string },
+  cards: readonly NodeCard[],
+): NamedDevice | undefined {
+  if (driver !== DRA_DRIVER) return undefined;
+  const found = read(device, DRA_SHAPES, cards);
+  if (!found) return { mode: 'shared', gpuUuid: undefined };
+  return share === '' ? found : { ...found, mode: found.mode === 'exclusive' ? 'shared' : found.mode };
+}

@@ -1,0 +1,192 @@
+// Names of devices that other people's plugins and drivers give out, and what the kubelet tells of them.
+import test from 'ava';
+import { assignedOf, type PodResources } from '../../../src/agent/attribution/assignments.ts';
+import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { claimedDevice, type NamedDevice, pluginDevice } from '../../../src/agent/attribution/devices.ts';
+import { type AssignedState, compare, type Others } from '../../../src/agent/compare.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { card, grantOf, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
+
+const ONE = 'GPU-00000000-1111-4222-8333-444444444444';
+const TWO = 'GPU-aaaaaaaa-1111-4222-8333-444444444444';
+const CARDS = [
+  { uuid: ONE, minor: 0 },
+  { uuid: TWO, minor: 12 },
+];
+const MIG = 'MIG-bbbbbbbb-1111-4222-8333-444444444444';
+const SHAPES: readonly (readonly [what: string, id: string, expected: NamedDevice | undefined])[] = [
+  ["NVIDIA's whole card", TWO, { mode: 'exclusive', gpuUuid: TWO }],
+  ["NVIDIA's replica", `${TWO}::3`, { mode: 'shared', gpuUuid: TWO }],
+  ['MIG with a UUID of its own', MIG, { mode: 'mig', gpuUuid: undefined }],
+  ['a replica of it', `${MIG}::1`, { mode: 'mig', gpuUuid: undefined }],
+  ['MIG as old drivers name it', `MIG-${ONE}/1/0`, { mode: 'mig', gpuUuid: ONE }],
+  ['a replica of that', `MIG-${ONE}/13/0::2`, { mode: 'mig', gpuUuid: ONE }],
+  ['GKE, whole', 'nvidia12', { mode: 'exclusive', gpuUuid: TWO }],
+  ['GKE, shared', 'nvidia0/vgpu7', { mode: 'shared', gpuUuid: ONE }],
+  ['GKE, MIG', 'nvidia12/gi3', { mode: 'mig', gpuUuid: TWO }],
+  ['GKE, MIG and shared', 'nvidia0/gi1/vgpu2', { mode: 'mig', gpuUuid: ONE }],
+  ['HAMi', `${ONE}-4`, { mode: 'shared', gpuUuid: ONE }],
+  ['gpushare: the id says nothing of the card', `${ONE}-_-22`, { mode: 'shared', gpuUuid: undefined }],
+  ['MetaGPU', `cnvrg-meta-0-17-${TWO}`, { mode: 'shared', gpuUuid: TWO }],
+  ['a card that is not here', ONE.replace('0000', 'ffff'), { mode: 'exclusive', gpuUuid: undefined }],
+  ['a card number that is not here', 'nvidia3', { mode: 'exclusive', gpuUuid: undefined }],
+  ['our own slot', 's-004', undefined],
+  ['a network card', 'mlx5_0', undefined],
+  ['nothing', '', undefined],
+  ['more than a name', `${ONE} `, undefined],
+];
+
+test('a device names its card and how much of it, in each shape that plugins in use write', (t) => {
+  for (const [what, id, expected] of SHAPES) t.deepEqual(pluginDevice(id, CARDS), expected, what);
+});
+
+test("devices of claims are those of NVIDIA's driver, by the number of their device node; a share is no whole card", (t) => {
+  const of = (device: string, share = '', driver = 'gpu.nvidia.com') => claimedDevice({ driver, device, share }, CARDS);
+  t.deepEqual(of('gpu-12'), { mode: 'exclusive', gpuUuid: TWO });
+  t.deepEqual(of('gpu-0', 'share-1'), { mode: 'shared', gpuUuid: ONE });
+  t.deepEqual(of('gpu-0-mig-1g.10gb-9-0'), { mode: 'mig', gpuUuid: ONE });
+  t.deepEqual(of('something'), { mode: 'shared', gpuUuid: undefined });
+  t.is(of('gpu-0', '', 'nic.example.com'), undefined);
+});
+
+const pod = (name: string, ...ids: readonly string[]): PodResources => ({
+  name,
+  namespace: 'team',
+  containers: [
+    { name: 'main', devices: [{ resource_name: 'nvidia.com/gpu', device_ids: ids }], dynamic_resources: [] },
+    { name: 'side', devices: [], dynamic_resources: [] },
+  ],
+});
+
+test('each container once per card; pods that have ended and devices that are no cards are not among them', (t) => {
+  const pods = [
+    pod('two-replicas', `${ONE}::0`, `${ONE}::1`),
+    pod('both', ONE, TWO),
+    pod('over', ONE),
+    pod('nic', 'mlx5_0'),
+  ];
+  const { list, unknown } = assignedOf([...pods, pod('mig', MIG)], CARDS, (_, name) => name === 'over');
+  t.deepEqual(
+    list.map((one) => [one.pod, one.container, one.mode, one.gpuUuid]),
+    [
+      ['two-replicas', 'main', 'shared', ONE],
+      ['both', 'main', 'exclusive', ONE],
+      ['both', 'main', 'exclusive', TWO],
+      ['mig', 'main', 'mig', undefined],
+    ],
+  );
+  t.is(unknown, 1);
+});
+
+const assign = (name: string, mode: 'exclusive' | 'shared' | 'mig', gpuUuid: string | undefined) => ({
+  namespace: 'team',
+  pod: name,
+  container: 'main',
+  mode,
+  gpuUuid,
+});
+const inContainer = (containerId: string): Owner => ({ kind: 'container', containerId, podUid: `uid-${containerId}` });
+const named: Others['nameOf'] = (containerId, podUid) =>
+  containerId === ''
+    ? { namespace: 'team', pod: (podUid ?? '').slice('uid-'.length), container: '' }
+    : { namespace: 'team', pod: containerId, container: 'main' };
+const brief = ({ pod: name, mode, gpuUuid, usedBytes }: AssignedState) => [
+  name,
+  mode,
+  gpuUuid,
+  usedBytes === undefined ? undefined : usedBytes / MIB,
+];
+
+test('a card that others gave away is no foreign use, and shown with 0 while it idles; use of another card is', (t) => {
+  const sample = sampleOf(
+    [card(0, { usedBytes: 400 * MIB }), card(1), card(2)],
+    [
+      sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 7 * MIB })]),
+      sampledProcess(2, [use(0, { bytes: 200 * MIB })]),
+      sampledProcess(3, [use(2, { bytes: 50 * MIB })]),
+      sampledProcess(4, [use(1, { bytes: 9 * MIB })]),
+    ],
+  );
+  const list = [
+    assign('a', 'exclusive', 'GPU-0'),
+    assign('idle', 'exclusive', 'GPU-1'),
+    assign('mig', 'mig', undefined),
+  ];
+  const byPid = {
+    1: inContainer('a'),
+    2: inContainer('a'),
+    3: inContainer('mig'),
+    4: { kind: 'container', containerId: '', podUid: 'uid-idle' } as Owner,
+  };
+  const state = compare(sample, [], owners(byPid), DEFAULT_TOLERANCE, {
+    assigned: { list, unknown: 1 },
+    nameOf: named,
+  });
+  t.deepEqual(state.assigned.map(brief), [
+    ['a', 'exclusive', 'GPU-0', 300],
+    ['idle', 'exclusive', 'GPU-1', 9],
+    ['mig', 'mig', 'GPU-2', 50],
+  ]);
+  t.deepEqual(
+    state.foreign.map(({ containerId, gpuUuid, usedBytes }) => [containerId, gpuUuid, (usedBytes ?? 0) / MIB]),
+    [['a', 'GPU-1', 7]],
+  );
+  t.deepEqual(
+    state.devices.map(({ mode, unattributedBytes }) => [mode, (unattributedBytes ?? -1) / MIB]),
+    [
+      ['exclusive', 100],
+      ['exclusive', 0],
+      ['mig', 0],
+    ],
+  );
+});
+
+test('a container that has a grant is told of once, whatever else the kubelet gave it; a card that two have is shared', (t) => {
+  const grant = grantOf('g', 500, [0], { namespace: 'team', pod: 'a', container: 'main' });
+  const list = [
+    assign('a', 'exclusive', 'GPU-0'),
+    assign('b', 'exclusive', 'GPU-1'),
+    assign('c', 'exclusive', 'GPU-1'),
+  ];
+  const state = compare(sampleOf([card(0), card(1)], []), [reading(grant)], owners({}), DEFAULT_TOLERANCE, {
+    assigned: { list, unknown: 0 },
+    nameOf: named,
+  });
+  t.deepEqual(state.assigned.map(brief), [
+    ['b', 'exclusive', 'GPU-1', 0],
+    ['c', 'exclusive', 'GPU-1', 0],
+  ]);
+  t.deepEqual(
+    state.devices.map(({ mode }) => mode),
+    ['shared', 'shared'],
+  );
+});
+
+test('memory that the driver does not tell is no figure: not of the container, not of the card, and no proof of anything given back', (t) => {
+  const grant = grantOf('g', 500);
+  const sample = sampleOf(
+    [card(0, { usedBytes: 900 * MIB })],
+    [
+      sampledProcess(1, [use(0, { bytes: 100 * MIB })]),
+      sampledProcess(2, [use(0)]),
+      sampledProcess(3, [use(0)]),
+      sampledProcess(4, [use(0)]),
+    ],
+  );
+  const byPid = {
+    1: { kind: 'grant', id: 'g' },
+    2: { kind: 'grant', id: 'g' },
+    3: inContainer('whole'),
+    4: inContainer('stray'),
+  };
+  const state = compare(sample, [reading(grant)], owners(byPid as Record<number, Owner>), DEFAULT_TOLERANCE, {
+    assigned: { list: [assign('whole', 'exclusive', 'GPU-0')], unknown: 0 },
+    nameOf: named,
+  });
+  t.like(state.containers[0], { told: false, cards: [{ usedBytes: 100 * MIB, bytesTold: false }] });
+  t.is(state.assigned[0]?.usedBytes, undefined);
+  t.is(state.foreign[0]?.usedBytes, undefined);
+  t.is(state.devices[0]?.unattributedBytes, undefined);
+  t.is(state.failures.memory_not_available, 3);
+});
