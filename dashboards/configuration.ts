@@ -1,7 +1,9 @@
 // Every threshold and name that the board and the alert rules share, in one object, so that they cannot disagree.
 // Owns the numbers and why they are what they are; what is built from them is in node-card.ts and alerts.ts.
 
-export type Configuration = typeof CONFIGURATION;
+/** Numbers and times may be other ones; tests shorten them. */
+type Loose<T> = T extends string ? string : T extends number ? number : { readonly [K in keyof T]: Loose<T[K]> };
+export type Configuration = Loose<typeof CONFIGURATION>;
 
 export const CONFIGURATION = {
   /** Job under which Prometheus scrapes the node agents. The chart's ServiceMonitor sets it; a hand-written job must too. */
@@ -19,4 +21,32 @@ export const CONFIGURATION = {
   engineRefused: { for: '5m' },
   /** Less than any CUDA context holds: a process that uses the card is never below it. */
   bypass: { bytes: 64 * 1024 * 1024, for: '2m' },
+  /** A page is made each second. */
+  collectorStale: { seconds: 120 },
+  /** Once in a while a call fails without any harm; one in ten seconds does not. */
+  nvmlErrors: { perSecond: 0.1, window: '5m', lasts: '10m' },
+  samplerAbandoned: { within: '15m' },
+  utilizationGaps: { within: '15m', lasts: '15m' },
+  seriesDropped: { within: '10m' },
+  notEnforcing: { lasts: '1h' },
+  /** Longer than it takes to reload a driver. */
+  deviceMissing: { within: '6h', step: '5m', lasts: '10m' },
+  deviceUnhealthy: { lasts: '1m' },
+  overcommitted: { lasts: '5m' },
+  /** A few contexts of the host's own tools are below it. */
+  unattributed: { ratio: 0.05, lasts: '15m' },
+  foreign: { bytes: 0, lasts: '5m' },
+  stopLoop: { stops: 3, within: '1h' },
+  stopFailed: { within: '15m' },
+  fenceWeakened: { within: '1h', lasts: '2m' },
+  /** More than code, rounding and the memory of kernels' stacks make out. */
+  ledgerMismatch: { bytes: 512 * 1024 * 1024, lasts: '10m' },
+  denialStorm: { perSecond: 0.1, window: '10m', lasts: '10m' },
+  /** Means over the window are off by some points, see docs/metrics.md. */
+  coresIgnored: { ratio: 1.2, window: '10m', lasts: '15m' },
+  throttled: { ratio: 0.5, window: '10m', lasts: '30m' },
+  idle: { window: '2h', lasts: '10m' },
+  unknownEntryPoints: { lasts: '5m' },
+  /** An upgrade reaches the last container within minutes. */
+  engineBehind: { lasts: '30m' },
 } as const;

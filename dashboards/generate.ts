@@ -3,7 +3,7 @@
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { stringify } from 'yaml';
-import { alertRules } from './alerts.ts';
+import { alertRules } from './alerts/rules.ts';
 import { nodeCard } from './node-card.ts';
 import { recordingRules } from './recording.ts';
 
@@ -18,7 +18,7 @@ export function generatedFiles(): ReadonlyMap<string, string> {
   const contents = [
     // There and back, because the builders leave functions in what they build.
     ['node-card.json', `${toJson(JSON.parse(JSON.stringify(nodeCard())))}\n`],
-    ['alerts.yaml', note('alerts.ts') + stringify(alertRules(), { lineWidth: 0 })],
+    ['alerts.yaml', note('alerts/rules.ts') + stringify(alertRules(), { lineWidth: 0 })],
     ['recording.yaml', note('recording.ts') + stringify(recordingRules(), { lineWidth: 0 })],
   ] as const;
   return new Map(FOLDERS.flatMap((folder) => contents.map(([name, text]) => [`${folder}/${name}`, text] as const)));

@@ -14,6 +14,8 @@ const LABELS: Readonly<Record<string, string>> = {
   pod: 'train',
   container: 'main',
   enforced: 'false',
+  kind: 'managed',
+  decision: 'would_kill',
 };
 const GIB = 2 ** 30;
 const VALUES: Partial<Readonly<Record<MetricName, number>>> = {

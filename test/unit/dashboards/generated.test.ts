@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
-import { alertRules } from '../../../dashboards/alerts.ts';
+import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { generatedFiles, staleFiles } from '../../../dashboards/generate.ts';
 
 const root = join(import.meta.dirname, '../../..');

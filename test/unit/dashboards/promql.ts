@@ -35,6 +35,8 @@ export function readPromql(text: string): Reading {
     const token = tokens[at] ?? '';
     if (token === '(') calls.push(undefined);
     else if (token === ')') calls.pop();
+    // A subquery's times.
+    else if (token === '[') at = tokens.indexOf(']', at);
     else if (GROUPING.includes(token)) {
       const end = tokens.indexOf(')', at);
       if (tokens[at + 1] !== '(') continue;

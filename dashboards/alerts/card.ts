@@ -1,0 +1,67 @@
+// Alerts about cards: lost ones, and memory that is promised twice or that nobody answers for.
+import type { Configuration } from '../configuration.ts';
+import { select } from '../metrics.ts';
+import { type AlertRule, CARD, rule, SEEING } from './rule.ts';
+
+const TOTAL = select('cotenant_device_memory_total_bytes');
+
+export function cardAlerts(configuration: Configuration): readonly AlertRule[] {
+  return [
+    missing(configuration),
+    unhealthy(configuration),
+    overcommitted(configuration),
+    unattributed(configuration),
+    foreign(configuration),
+  ];
+}
+
+function missing(configuration: Configuration): AlertRule {
+  const { within, step, lasts } = configuration.deviceMissing;
+  const count = `count by (job, instance) (${select('cotenant_device_info')})`;
+  return rule(configuration, 'CotenantDeviceMissing', 'critical', {
+    expr: `(max_over_time((${count})[${within}:${step}]) - ${count} > 0) and ${SEEING}`,
+    lasts,
+    summary: 'A card of {{ $labels.instance }} is gone.',
+    description: `{{ $value }} fewer than within the last ${within}: the driver does not list them any more.`,
+  });
+}
+
+function unhealthy(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantDeviceUnhealthy', 'critical', {
+    expr: `${select('cotenant_device_healthy')} == 0 and ${SEEING}`,
+    lasts: configuration.deviceUnhealthy.lasts,
+    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is lost.',
+    description: `The driver says that ${CARD} fell off the bus or wants a reset. What runs on it fails; no new pods are placed there.`,
+  });
+}
+
+/** Against what grants are made of. Some drivers do not tell apart what they keep. */
+function overcommitted(configuration: Configuration): AlertRule {
+  const usable = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+  return rule(configuration, 'CotenantMemoryOvercommitted', 'warning', {
+    expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${usable} > 1) and ${SEEING}`,
+    lasts: configuration.overcommitted.lasts,
+    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is promised twice.',
+    description: `Grants on ${CARD} sum to {{ $value | humanizePercentage }} of its memory: some of them cannot be filled.`,
+  });
+}
+
+function unattributed(configuration: Configuration): AlertRule {
+  const { ratio, lasts } = configuration.unattributed;
+  return rule(configuration, 'CotenantUnattributedMemory', 'warning', {
+    expr: `(${select('cotenant_device_unattributed_memory_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
+    lasts,
+    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by nobody that is known.',
+    description: `{{ $value | humanizePercentage }} of ${CARD}: managed memory, processes of the host, or processes out of sight.`,
+  });
+}
+
+function foreign(configuration: Configuration): AlertRule {
+  const { bytes, lasts } = configuration.foreign;
+  return rule(configuration, 'CotenantForeignUse', 'warning', {
+    expr: `(${select('cotenant_foreign_memory_used_bytes')} > ${bytes}) and ${SEEING}`,
+    lasts,
+    summary: 'A container without a grant uses a GPU of {{ $labels.instance }}.',
+    description: `{{ $labels.namespace }}/{{ $labels.pod }} {{ $labels.container }} holds {{ $value | humanize1024 }}B of ${CARD}. It takes what others were granted.`,
+  });
+}

@@ -1,0 +1,221 @@
+// Alerts about containers: their limits, what they are refused, how they are held, and whether they use what they have.
+import type { Configuration } from '../configuration.ts';
+import { select } from '../metrics.ts';
+import { type AlertRule, CARD, CONTAINER, grown, rule, SEEING } from './rule.ts';
+
+const USED = select('cotenant_container_memory_used_bytes');
+// 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
+const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
+const OVER = `${select('cotenant_container_over_limit')} == 1`;
+export function containerAlerts(configuration: Configuration): readonly AlertRule[] {
+  return [
+    nearLimit(configuration),
+    overLimit(configuration),
+    stopped(configuration),
+    stopLoop(configuration),
+    stopFailed(configuration),
+    bypass(configuration),
+    fenceWeakened(configuration),
+    ledgerMismatch(configuration),
+    denialStorm(configuration),
+    coresIgnored(configuration),
+    throttled(configuration),
+    idle(configuration),
+    unknownEntryPoints(configuration),
+    engineRefused(configuration),
+    engineBehind(configuration),
+  ];
+}
+
+function nearLimit({ nearLimit, runbook }: Configuration): AlertRule {
+  return {
+    alert: 'CotenantContainerNearLimit',
+    // Who is over has an alert of its own.
+    expr: `(${USED} / ${LIMIT} > ${nearLimit.ratio} unless ${OVER}) and ${SEEING}`,
+    for: nearLimit.for,
+    labels: { severity: 'info' },
+    annotations: {
+      summary: `${CONTAINER}: close to its GPU memory limit.`,
+      description: `Holds {{ $value | humanizePercentage }} of its memory on ${CARD}. Its next allocation may be refused.`,
+      runbook_url: `${runbook}#cotenantcontainernearlimit`,
+    },
+  };
+}
+
+/** Over is what the agent calls over, tolerance included, so that alert, event and stop go by one measure. */
+function overLimit({ overLimit, runbook }: Configuration): AlertRule {
+  return {
+    alert: 'CotenantContainerOverLimit',
+    expr: `(${USED} / ${LIMIT} and ${OVER}) and ${SEEING}`,
+    for: overLimit.for,
+    labels: { severity: 'warning' },
+    annotations: {
+      summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
+      description: `Holds {{ $value | humanizePercentage }} of its memory on ${CARD} for more than ${overLimit.for}. Others on this card may be refused what they were granted.`,
+      runbook_url: `${runbook}#cotenantcontaineroverlimit`,
+    },
+  };
+}
+
+/**
+ * Goes by the time of the stop, not by increase() of the counter: a counter that is born at 1 has increased by 0. The maximum
+ * over the time keeps the alert when the container, and with it the series, is gone after one scrape. A stop has steps
+ * (terminate, then kill), each with a series: it is one alert.
+ */
+function stopped({ stopped, runbook }: Configuration): AlertRule {
+  const { withinSeconds } = stopped;
+  const lastKill = select('cotenant_container_last_kill_timestamp_seconds');
+  return {
+    alert: 'CotenantContainerStopped',
+    expr: `time() - max without (action) (max_over_time(${lastKill}[${withinSeconds}s])) < ${withinSeconds}`,
+    labels: { severity: 'warning' },
+    annotations: {
+      summary: `${CONTAINER}: stopped by Cotenant.`,
+      description:
+        'Stopped {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (card {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
+      runbook_url: `${runbook}#cotenantcontainerstopped`,
+    },
+  };
+}
+
+function bypass({ bypass, runbook }: Configuration): AlertRule {
+  return {
+    alert: 'CotenantBypass',
+    // Without a limit there is no interposer, so that the ledger rightly knows nothing.
+    expr: `(${select('cotenant_container_bypass_memory_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
+    for: bypass.for,
+    labels: { severity: 'warning' },
+    annotations: {
+      summary: `${CONTAINER}: uses a GPU past the interposer.`,
+      description: `{{ $value | humanize1024 }}B on ${CARD} belong to processes that account to no ledger. Only the agent holds this container to its limit.`,
+      runbook_url: `${runbook}#cotenantbypass`,
+    },
+  };
+}
+
+function engineRefused({ engineRefused, runbook }: Configuration): AlertRule {
+  return {
+    alert: 'CotenantEngineRefused',
+    expr: `${select('cotenant_container_engine_refused_processes')} > 0 and ${SEEING}`,
+    for: engineRefused.for,
+    labels: { severity: 'warning' },
+    annotations: {
+      summary: `${CONTAINER}: does not run the interposer's engine that it was told to.`,
+      description:
+        '{{ $value }} of its processes on {{ $labels.instance }} could not change and go on with the engine that they had. Limits hold as before; what the new engine mends is not mended there.',
+      runbook_url: `${runbook}#cotenantenginerefused`,
+    },
+  };
+}
+
+/** Changes of the time of the last stop: the first is no change, so that this is one less than there were. */
+function stopLoop(configuration: Configuration): AlertRule {
+  const { stops, within } = configuration.stopLoop;
+  const lastKill = select('cotenant_container_last_kill_timestamp_seconds');
+  return rule(configuration, 'CotenantStopLoop', 'warning', {
+    expr: `max without (action, reason) (changes(${lastKill}[${within}])) >= ${stops - 1}`,
+    summary: `${CONTAINER}: stopped again and again.`,
+    description: `At least ${stops} times within ${within} on {{ $labels.instance }} (card {{ $labels.gpu_uuid }}). It starts into the same fault each time.`,
+  });
+}
+
+function stopFailed(configuration: Configuration): AlertRule {
+  const failed = select('cotenant_container_kills_total', 'result=~"stuck|refused"');
+  return rule(configuration, 'CotenantStopFailed', 'critical', {
+    expr: `${grown(failed, configuration.stopFailed.within)} > 0`,
+    summary: `${CONTAINER}: could not be stopped.`,
+    description:
+      'It holds memory of card {{ $labels.gpu_uuid }} on {{ $labels.instance }} past its grant. Result of the stop: {{ $labels.result }}.',
+  });
+}
+
+/** Whoever began without the interposer is told of by CotenantBypass; this is who had it and has it no more. */
+function fenceWeakened(configuration: Configuration): AlertRule {
+  const { within, lasts } = configuration.fenceWeakened;
+  // A container that started again has another id.
+  const by = 'max by (job, instance, gpu, gpu_uuid, namespace, pod, container)';
+  const held = `${by} (max_over_time(${select('cotenant_container_info', 'fence="interposer"')}[${within}]))`;
+  const now = `${by} (${select('cotenant_container_info', 'fence="agent"')})`;
+  return rule(configuration, 'CotenantFenceWeakened', 'warning', {
+    expr: `(${now} and ${held}) and ${SEEING}`,
+    lasts,
+    summary: `${CONTAINER}: its limit is held by the agent alone now.`,
+    description: `Within the last ${within} the interposer held it on ${CARD}. What uses the card now does not know it.`,
+  });
+}
+
+function ledgerMismatch(configuration: Configuration): AlertRule {
+  const { bytes, lasts } = configuration.ledgerMismatch;
+  const own = `(${USED} - ${select('cotenant_container_bypass_memory_bytes')})`;
+  const told = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
+  return rule(configuration, 'CotenantLedgerMismatch', 'warning', {
+    expr: `(${own} - ${told} > ${bytes}) and ${SEEING}`,
+    lasts,
+    summary: `${CONTAINER}: holds more than its ledger says.`,
+    description: `By {{ $value | humanize1024 }}B on ${CARD}, and by processes that are in the ledger: its file was changed, or they take memory in a way that the interposer does not count.`,
+  });
+}
+
+function denialStorm(configuration: Configuration): AlertRule {
+  const { perSecond, window, lasts } = configuration.denialStorm;
+  return rule(configuration, 'CotenantDenialStorm', 'info', {
+    expr: `rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}`,
+    lasts,
+    summary: `${CONTAINER}: is refused memory all the time.`,
+    description: `{{ $value | printf "%.1f" }} requests a second on ${CARD} are refused because of its grant.`,
+  });
+}
+
+/** Where nothing holds a container to its share, going past it is nobody's fault. */
+function coresIgnored(configuration: Configuration): AlertRule {
+  const { ratio, window, lasts } = configuration.coresIgnored;
+  const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
+  const limit = `(${ratio} * ${select('cotenant_container_sm_limit_ratio', 'enforced="true"')})`;
+  return rule(configuration, 'CotenantComputeOverShare', 'warning', {
+    expr: `(${share} > ignoring (enforced) ${limit}) and ${SEEING}`,
+    lasts,
+    summary: `${CONTAINER}: gets more compute than it was granted.`,
+    description: `{{ $value | humanizePercentage }} of ${CARD}, where it is held to less. A policy that lends what is idle allows it; others do not.`,
+  });
+}
+
+function throttled(configuration: Configuration): AlertRule {
+  const { ratio, window, lasts } = configuration.throttled;
+  return rule(configuration, 'CotenantComputeThrottled', 'info', {
+    expr: `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}]) > ${ratio}`,
+    lasts,
+    summary: `${CONTAINER}: waits for its turn most of the time.`,
+    description: `Its threads waited {{ $value | printf "%.2f" }} s in each second for ${CARD}.`,
+  });
+}
+
+/** It has its grant for as long, or it would be told to be idle before it began. */
+function idle(configuration: Configuration): AlertRule {
+  const { window, lasts } = configuration.idle;
+  const limit = select('cotenant_container_memory_limit_bytes');
+  return rule(configuration, 'CotenantGrantIdle', 'info', {
+    expr: `((rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0) and ${limit} and (${limit} offset ${window})) and ${SEEING}`,
+    lasts,
+    summary: `${CONTAINER}: does not use the GPU that it was granted.`,
+    description: `No kernel of it was seen on ${CARD} for ${window}; nobody else can have its share.`,
+  });
+}
+
+function unknownEntryPoints(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantUnknownEntryPoints', 'info', {
+    expr: `${select('cotenant_container_unknown_entry_points_total')} > 0`,
+    lasts: configuration.unknownEntryPoints.lasts,
+    summary: `${CONTAINER}: looks up parts of the driver that are not known here.`,
+    description:
+      '{{ $value }} look-ups on {{ $labels.instance }}: this build is older than the driver. What is taken by such calls is seen by the driver alone.',
+  });
+}
+
+function engineBehind(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantEngineBehind', 'warning', {
+    expr: `${select('cotenant_container_engine_behind')} == 1 and ${SEEING}`,
+    lasts: configuration.engineBehind.lasts,
+    summary: `${CONTAINER}: was not told of the engine that is wanted.`,
+    description: 'The agent of {{ $labels.instance }} says in its log what is in the way. Limits hold as before.',
+  });
+}

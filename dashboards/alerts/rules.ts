@@ -1,0 +1,12 @@
+// The alert rules: what the on-call person is told, and when. Each has an entry of its name in docs/runbook.md, and numbers in
+// configuration.ts; who is notified is Alertmanager's part.
+import { CONFIGURATION, type Configuration } from '../configuration.ts';
+import { agentAlerts } from './agent.ts';
+import { cardAlerts } from './card.ts';
+import { containerAlerts } from './container.ts';
+import type { RuleFile } from './rule.ts';
+
+export function alertRules(configuration: Configuration = CONFIGURATION): RuleFile {
+  const rules = [...agentAlerts(configuration), ...cardAlerts(configuration), ...containerAlerts(configuration)];
+  return { groups: [{ name: 'cotenant', rules }] };
+}
