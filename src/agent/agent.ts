@@ -2,6 +2,7 @@
 // said on standard error.
 import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createAdmin } from './admin.ts';
 import { followAssignments } from './attribution/assignments.ts';
@@ -78,7 +79,13 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
         })
       : undefined;
   const self = selfMetrics();
-  const page = startPage({ processes: configuration.processMetrics, self, onProblem: problem });
+  const page = startPage({
+    processes: configuration.processMetrics,
+    compatibility: configuration.compatibilityMetrics,
+    nodeName: kubernetes.nodeName || hostname(),
+    self,
+    onProblem: problem,
+  });
   const recorder = createRecorder();
   const node = openNode(configuration, native, {
     onView: (view) => {
@@ -104,7 +111,13 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   });
 
   const exporter = await serve(
-    createExporter({ page: page.current, self: () => self.metrics(), view: node.view, history: recorder.history }),
+    createExporter({
+      page: page.current,
+      openMetrics: page.openMetrics,
+      self: () => self.metrics(),
+      view: node.view,
+      history: recorder.history,
+    }),
     {
       host: configuration.host,
       port: configuration.port,

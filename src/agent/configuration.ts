@@ -7,6 +7,7 @@ import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
 import type { ComputePolicy } from '../request/request.ts';
 import { COMPUTE_POLICIES } from '../request/rules.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
+import { COMPAT_NAMES, isCompatList } from './metrics/compat/sets.ts';
 
 export type AgentConfiguration = {
   /** Grants, audit log, what was measured on the cards, and the socket on which grants are asked for. */
@@ -30,6 +31,8 @@ export type AgentConfiguration = {
   readonly interposerEngine: number;
   /** A series for each process, the largest 50 of the node. */
   readonly processMetrics: boolean;
+  /** Exporters under whose names the page is served, too; with commas. */
+  readonly compatibilityMetrics: string;
   readonly enforcement: LadderPolicy & Tolerance & { readonly staleMs: number; readonly mostStopsPerMinute: number };
   /** Names containers by a watch of this node's pods, and tells pods what was done to them. */
   readonly kubernetes: {
@@ -64,6 +67,7 @@ export const DEFAULTS: AgentConfiguration = {
   computePolicy: 'native',
   interposerEngine: 0,
   processMetrics: false,
+  compatibilityMetrics: '',
   enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
   kubernetes: {
     enabled: false,
@@ -91,6 +95,7 @@ const numberFrom =
     typeof value === 'number' && value >= least && value <= most;
 const text: Check = (value) => typeof value === 'string' && value !== '';
 const anyText: Check = (value) => typeof value === 'string';
+const compatList: Check = (value) => typeof value === 'string' && isCompatList(value);
 const flag: Check = (value) => typeof value === 'boolean';
 const oneOf =
   (...names: readonly string[]): Check =>
@@ -113,6 +118,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   computePolicy: [oneOf(...COMPUTE_POLICIES), `one of ${COMPUTE_POLICIES.join(', ')}`],
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
+  compatibilityMetrics: [compatList, `names with commas, of ${COMPAT_NAMES.join(', ')}; or nothing`],
   'enforcement.mode': [oneOf('off', 'report', 'enforce'), 'off, report or enforce'],
   'enforcement.softSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
   'enforcement.softSamples': [wholeFrom(1, 1000), '1 to 1000'],
@@ -151,7 +157,7 @@ function flatten(value: unknown, prefix: string, problems: string[]): [string, u
 /** Does this setting hold text? Then `12345` given for it is a text, too. */
 export function isText(path: string): boolean {
   const check = SETTINGS[path]?.[0];
-  return check === text || check === anyText;
+  return check === text || check === anyText || check === compatList;
 }
 
 /** Settings by path over the defaults; throws one error that lists everything that is wrong. */

@@ -5,12 +5,14 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import express, { type Express } from 'express';
 import type { History } from './history.ts';
+import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './metrics/open-metrics.ts';
 import type { Page } from './page.ts';
 import { STATUS_PAGE } from './status-page.ts';
 import type { View } from './view.ts';
 
 export type ExporterSource = {
   readonly page: () => Page | undefined;
+  readonly openMetrics: () => Page | undefined;
   /** Text of the process's own metrics, for the time before the first page. */
   readonly self: () => Promise<string>;
   readonly view: () => View | undefined;
@@ -26,18 +28,20 @@ export function createExporter(source: ExporterSource): Express {
   app.disable('etag');
 
   app.get('/metrics', async (request, response) => {
-    const page = source.page();
-    response.setHeader('Content-Type', TEXT_FORMAT);
+    const open = wantsOpenMetrics(request.headers.accept);
+    const page = open ? source.openMetrics() : source.page();
+    response.setHeader('Content-Type', open ? OPEN_METRICS : TEXT_FORMAT);
     if (!page) {
       // Before the first sample, and without a driver library: absence must be visible.
       const down =
         '# HELP cotenant_up 1 while the driver answers and the last sample is fresh.\n# TYPE cotenant_up gauge\ncotenant_up 0\n';
-      response.end(`${down}${await source.self()}`);
+      const text = `${down}${await source.self()}`;
+      response.end(open ? toOpenMetrics(text) : text);
       return;
     }
     const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');
     if (gzip) response.setHeader('Content-Encoding', 'gzip');
-    response.setHeader('Vary', 'Accept-Encoding');
+    response.setHeader('Vary', 'Accept, Accept-Encoding');
     const body = gzip ? page.gzip : page.plain;
     response.setHeader('Content-Length', body.byteLength);
     response.end(body);

@@ -1,15 +1,20 @@
 // The finished page that all scrapers share: one rendering per sample, in the worker; a scrape only hands out bytes. While a
 // rendering is under way newer views wait, and only the newest of them is rendered next.
+
 import { Worker } from 'node:worker_threads';
+import { gzipSync } from 'node:zlib';
 import { collectDefaultMetrics, Registry } from 'prom-client';
-import type { PageAnswer, PageRequest } from './metrics/page-worker.ts';
+import { toOpenMetrics } from './metrics/open-metrics.ts';
+import type { PageAnswer, PageForm, PageOptions, PageRequest } from './metrics/page-worker.ts';
 import type { View } from './view.ts';
 
-export type Page = { readonly plain: Uint8Array; readonly gzip: Uint8Array };
+export type Page = PageForm;
 
 export type PageServer = {
   publish(view: View): void;
   current(): Page | undefined;
+  /** The same page as OpenMetrics. Whoever asks first waits for it; from then on it is there with each page. */
+  openMetrics(): Page | undefined;
   /** Renderings so far; a scrape adds none. */
   renderings(): number;
   close(): Promise<void>;
@@ -22,12 +27,17 @@ export function selfMetrics(): Registry {
   return registry;
 }
 
-export function startPage(options: {
-  readonly processes: boolean;
-  readonly self: Registry;
-  readonly onProblem: (text: string) => void;
-}): PageServer {
-  let page: Page | undefined;
+/** Nobody reads a form that was not asked for in so many pages. */
+const PAGES_WITHOUT_READER = 600;
+
+export function startPage(
+  options: PageOptions & {
+    readonly self: Registry;
+    readonly onProblem: (text: string) => void;
+  },
+): PageServer {
+  let page: PageAnswer | undefined;
+  let unread = PAGES_WITHOUT_READER;
   let waiting: View | undefined;
   let busy = false;
   let count = 0;
@@ -36,7 +46,11 @@ export function startPage(options: {
 
   const begin = (): Worker => {
     const fresh = new Worker(new URL('./metrics/page-worker.ts', import.meta.url), {
-      workerData: { processes: options.processes },
+      workerData: {
+        processes: options.processes,
+        compatibility: options.compatibility,
+        nodeName: options.nodeName,
+      } satisfies PageOptions,
       // A page's strings die young in whatever room they get: more of it would only be more memory of the agent's.
       resourceLimits: { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 6 },
     });
@@ -63,7 +77,8 @@ export function startPage(options: {
       options.onProblem(`the process's own metrics cannot be read: ${String(error)}`);
       return '';
     });
-    const request: PageRequest = { view, append };
+    unread += 1;
+    const request: PageRequest = { view, append, openMetrics: unread < PAGES_WITHOUT_READER };
     worker ??= begin();
     worker.postMessage(request);
   };
@@ -80,6 +95,15 @@ export function startPage(options: {
       else void send(view);
     },
     current: () => page,
+    openMetrics() {
+      unread = 0;
+      if (!page) return undefined;
+      if (page.openMetrics) return page.openMetrics;
+      const plain = Buffer.from(toOpenMetrics(Buffer.from(page.plain).toString()));
+      const openMetrics = { plain, gzip: gzipSync(plain, { level: 1 }) };
+      page = { ...page, openMetrics };
+      return openMetrics;
+    },
     renderings: () => count,
     async close() {
       closing = true;

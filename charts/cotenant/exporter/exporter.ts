@@ -1,7 +1,7 @@
 // The agent pod's container with a port: hands Prometheus what the privileged container serves on the pod's loopback, and
 // nothing else. Owns the way of one page; it can neither act nor read a driver, and whoever breaks it has won a text.
 // In the chart and not in the program, because the program's halves are not processes of their own yet.
-import { createServer, type OutgoingHttpHeaders, request, type Server, type ServerResponse } from 'node:http';
+import { createServer, type IncomingHttpHeaders, request, type Server, type ServerResponse } from 'node:http';
 import { parseArgs } from 'node:util';
 
 export type Relay = { readonly listen: number; readonly from: number; readonly timeoutMs?: number };
@@ -16,7 +16,7 @@ export function startRelay({ listen, from, timeoutMs = TIMEOUT_MS }: Relay): Ser
     const path = asked.url?.split('?')[0];
     if (asked.method !== 'GET' && asked.method !== 'HEAD') say(answer, 405, 'GET /metrics');
     else if (path === '/livez') say(answer, 200, 'ok');
-    else if (path === '/metrics') handOn(String(asked.headers['accept-encoding'] ?? ''), answer, from, timeoutMs);
+    else if (path === '/metrics') handOn(asked.headers, answer, from, timeoutMs);
     else say(answer, 404, 'there are /metrics and /livez');
   });
   server.maxConnections = MOST_CONNECTIONS;
@@ -26,8 +26,9 @@ export function startRelay({ listen, from, timeoutMs = TIMEOUT_MS }: Relay): Ser
   return server.listen(listen);
 }
 
-function handOn(encoding: string, answer: ServerResponse, port: number, timeout: number): void {
-  const headers: OutgoingHttpHeaders = encoding === '' ? {} : { 'accept-encoding': encoding };
+function handOn(asked: IncomingHttpHeaders, answer: ServerResponse, port: number, timeout: number): void {
+  const { accept, 'accept-encoding': encoding } = asked;
+  const headers = { ...(accept && { accept }), ...(encoding && { 'accept-encoding': encoding }) };
   const asking = request({ host: '127.0.0.1', port, path: '/metrics', headers, timeout }, (page) => {
     const known = HANDED_ON.flatMap((name) => (page.headers[name] === undefined ? [] : [[name, page.headers[name]]]));
     answer.writeHead(page.statusCode ?? 502, Object.fromEntries(known));

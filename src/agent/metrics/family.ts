@@ -5,14 +5,23 @@ import type { View } from '../view.ts';
 export type Family = {
   /** Value of the `collector` label. */
   readonly name: string;
-  /** Registers the metrics; the answer fills them anew, after `clear`. */
-  create(registry: Registry): { readonly fill: (view: View) => void; readonly clear: () => void };
+  /** Registers the metrics; the answer fills them anew, after `clear`. `guard` bounds what the page may hold. */
+  create(registry: Registry, guard?: Guard): { readonly fill: (view: View) => void; readonly clear: () => void };
 };
+
+/** Keeps a page from growing with whatever tenants make up. */
+export type Guard = {
+  /** May one more series be shown? One that may not is counted as left out. */
+  take(): boolean;
+  /** Series that a family left out by itself. */
+  leftOut(count: number): void;
+};
+const NO_GUARD: Guard = { take: () => true, leftOut: () => {} };
 
 type Labels = Readonly<Record<string, string>>;
 
 /** Metrics that are set whole from each view: series of what is gone disappear with the next one. */
-export function metricSet(registry: Registry) {
+export function metricSet(registry: Registry, guard: Guard = NO_GUARD) {
   const clears: (() => void)[] = [];
   const forget = (metric: Gauge | Counter, labelNames: readonly string[]) => {
     clears.push(() => {
@@ -27,7 +36,7 @@ export function metricSet(registry: Registry) {
       forget(gauge, labelNames);
       return (labels: Labels, value: number | undefined) => {
         // Absent rather than a number that says nothing.
-        if (value !== undefined && Number.isFinite(value)) gauge.set(labels, value);
+        if (value !== undefined && Number.isFinite(value) && guard.take()) gauge.set(labels, value);
       };
     },
     /** `value` is the total, not an increase. */
@@ -35,7 +44,7 @@ export function metricSet(registry: Registry) {
       const counter = new Counter({ name, help, labelNames: [...labelNames], registers: [registry] });
       forget(counter, labelNames);
       return (labels: Labels, value: number | undefined) => {
-        if (value !== undefined && Number.isFinite(value) && value >= 0) counter.inc(labels, value);
+        if (value !== undefined && Number.isFinite(value) && value >= 0 && guard.take()) counter.inc(labels, value);
       };
     },
     clear() {

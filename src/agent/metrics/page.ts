@@ -8,7 +8,7 @@ import { enforcement } from './families/enforcement.ts';
 import { exporter } from './families/exporter.ts';
 import { foreign } from './families/foreign.ts';
 import { process } from './families/process.ts';
-import { type Family, metricSet } from './family.ts';
+import { type Family, type Guard, metricSet } from './family.ts';
 
 export const FAMILIES: readonly Family[] = [exporter, device, container, enforcement, foreign];
 export const PROCESS_FAMILY: Family = process;
@@ -17,10 +17,30 @@ export const PROCESS_FAMILY: Family = process;
 export type Rendering = { readonly text: string; readonly problems: readonly string[] };
 export type PageMaker = (view: View) => Promise<Rendering>;
 
-export function createPage(families: readonly Family[]): PageMaker {
+/** Of a page, ten times what a node of eight full cards has. Families that come first are shown first. */
+const MOST_SERIES = 20_000;
+
+export function createPage(families: readonly Family[], mostSeries = MOST_SERIES): PageMaker {
   const registry = new Registry();
-  const members = families.map((family) => ({ family, ...family.create(registry) }));
+  let room = mostSeries;
+  const left = new Map(families.map(({ name }) => [name, 0]));
+  const guardOf = (name: string): Guard => {
+    const leftOut = (count: number) => void left.set(name, (left.get(name) ?? 0) + count);
+    return {
+      leftOut,
+      take() {
+        const fits = room > 0;
+        if (fits) room -= 1;
+        else leftOut(1);
+        return fits;
+      },
+    };
+  };
+  const members = families.map((family) => ({ family, ...family.create(registry, guardOf(family.name)) }));
   const set = metricSet(registry);
+  const dropped = set.counter('cotenant_exporter_series_dropped_total', 'Series left out of a page that was full.', [
+    'family',
+  ]);
   const success = set.gauge('cotenant_exporter_collector_success', '1 if this part of the page could be made.', [
     'collector',
   ]);
@@ -39,6 +59,7 @@ export function createPage(families: readonly Family[]): PageMaker {
     const started = performance.now();
     const problems: string[] = [];
     set.clear();
+    room = mostSeries;
     for (const { family, fill, clear } of members) {
       const before = performance.now();
       clear();
@@ -56,6 +77,7 @@ export function createPage(families: readonly Family[]): PageMaker {
       const at = succeededMs.get(family.name);
       lastSuccess({ collector: family.name }, at === undefined ? undefined : at / 1000);
     }
+    for (const [family, count] of left) dropped({ family }, count);
     render({}, lastRenderSeconds);
     const text = await registry.metrics();
     lastRenderSeconds = (performance.now() - started) / 1000;

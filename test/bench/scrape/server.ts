@@ -24,7 +24,13 @@ const bare = process.argv[2] === 'bare';
 const wanted = Number(process.argv[bare ? 3 : 2]);
 
 const self = selfMetrics();
-const page = startPage({ processes: false, self, onProblem: (text) => console.error(text) });
+const page = startPage({
+  processes: false,
+  compatibility: '',
+  nodeName: '',
+  self,
+  onProblem: (text) => console.error(text),
+});
 
 async function publish(containers: number, turn: number): Promise<Page> {
   const before = page.renderings();
@@ -87,6 +93,7 @@ if (bare) {
   let view = viewOfSize(containers, 1);
   const exporter = createExporter({
     page: page.current,
+    openMetrics: page.openMetrics,
     self: () => self.metrics(),
     view: () => view,
     history: createRecorder().history,

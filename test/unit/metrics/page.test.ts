@@ -57,6 +57,24 @@ test('the example shows every metric that the dashboards may use', async (t) => 
   t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 10);
 });
 
+test('a page never grows beyond its bound; what comes last is left out, and counted by family', async (t) => {
+  const samples = (page: string) =>
+    page.split('\n').filter((line) => /^cotenant_(?!exporter_(collector|render|series))/.test(line));
+  const whole = samples((await createPage(ALL)(exampleView)).text);
+  const make = createPage(ALL, 60);
+  const first = samples((await make(exampleView)).text);
+  t.is(first.length, 60);
+  t.deepEqual(
+    first.filter((line) => !whole.includes(line)),
+    [],
+  );
+  const { text } = await make(exampleView);
+  const left = (family: string) => seriesOf(text, 'cotenant_exporter_series_dropped_total', { family });
+  t.is(left('exporter'), 0, 'there from the start, so that the first one is seen');
+  t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 2 * (whole.length - 60));
+  t.true((left('process') ?? 0) > 0);
+});
+
 test('a collector that throws costs only its own family, and is named', async (t) => {
   for (const broken of ALL) {
     const families = ALL.map((family): Family => {
@@ -83,7 +101,9 @@ test('a collector that throws costs only its own family, and is named', async (t
       t.is(success, name === broken.name ? 0 : 1, name);
     }
     const only = await createPage([broken])(exampleView);
-    const own = [...seriesNames(only.text)].filter((name) => !/^cotenant_exporter_(collector_|render_)/.test(name));
+    const own = [...seriesNames(only.text)].filter(
+      (name) => !/^cotenant_exporter_(collector_|render_|series_)/.test(name),
+    );
     t.true(own.length > 0, broken.name);
     const missing = [...seriesNames(whole.text)].filter((name) => !seriesNames(text).has(name));
     t.deepEqual(missing.sort(), own.sort(), broken.name);

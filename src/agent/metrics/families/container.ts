@@ -1,4 +1,5 @@
 // Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
+import type { Fence } from '../../compare.ts';
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
 /** Without the card. */
@@ -7,13 +8,15 @@ function ofContainer(of: Parameters<typeof containerLabels>[0]) {
   return labels;
 }
 
+const FENCES: readonly Fence[] = ['interposer', 'agent', 'none'];
+
 const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
 
 export const container: Family = {
   name: 'container',
-  create(registry) {
-    const set = metricSet(registry);
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
     const gauge = (name: string, help: string, labels: readonly string[] = []) =>
       set.gauge(`cotenant_container_${name}`, help, [...CONTAINER_LABELS, ...labels]);
     const counter = (name: string, help: string) => set.counter(`cotenant_container_${name}`, help, CONTAINER_LABELS);
@@ -81,6 +84,11 @@ export const container: Family = {
       'cotenant_container_engine_processes',
       "Its living processes by the number of the interposer's engine that they run.",
       [...whole, 'engine'],
+    );
+    const fence = set.gauge(
+      'cotenant_container_fence',
+      'What holds its memory to the grant right now: 1 for one of them.',
+      [...whole, 'fence'],
     );
     const refused = set.gauge(
       'cotenant_container_engine_refused_processes',
@@ -155,11 +163,15 @@ export const container: Family = {
         }
         for (const entry of new Map(view.containers.map((one) => [one.grantId, one])).values()) {
           const labels = ofContainer(entry);
+          for (const one of FENCES) fence({ ...labels, fence: one }, entry.fence === one ? 1 : 0);
           for (const { engine: number, count } of entry.engines.processes) engine({ ...labels, engine: number }, count);
           refused(labels, entry.engines.refused);
           behind(labels, entry.engines.behind ? 1 : 0);
           observed({ ...labels, observer: 'debugger' }, entry.observed.debugger);
           observed({ ...labels, observer: 'profiler' }, entry.observed.profiler);
+        }
+        for (const entry of new Map(view.assigned.map((one) => [assignedKey({ ...one, gpuUuid: '' }), one])).values()) {
+          for (const one of FENCES) fence({ ...ofContainer(entry), fence: one }, one === 'none' ? 1 : 0);
         }
         const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
         const told = new Set<string>();

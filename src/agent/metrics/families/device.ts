@@ -5,8 +5,8 @@ const MHZ = 1e6;
 
 export const device: Family = {
   name: 'device',
-  create(registry) {
-    const set = metricSet(registry);
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
     const gauge = (name: string, help: string, labels: readonly string[] = []) =>
       set.gauge(`cotenant_device_${name}`, help, [...DEVICE_LABELS, ...labels]);
     const info = gauge('info', 'A card of this node; always 1.', [

@@ -5,8 +5,8 @@ const WHO = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'];
 
 export const enforcement: Family = {
   name: 'enforcement',
-  create(registry) {
-    const set = metricSet(registry);
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
     const kills = set.counter(
       'cotenant_container_kills_total',
       'Times that a container was stopped, by reason and outcome.',

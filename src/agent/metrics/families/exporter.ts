@@ -3,8 +3,8 @@ import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../family.t
 
 export const exporter: Family = {
   name: 'exporter',
-  create(registry) {
-    const set = metricSet(registry);
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
     const up = set.gauge('cotenant_up', '1 while the driver answers and the last sample is fresh.');
     const build = set.gauge('cotenant_exporter_build_info', 'What runs here; always 1.', [
       'version',

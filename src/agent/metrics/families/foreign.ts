@@ -5,8 +5,8 @@ const LABELS = [...DEVICE_LABELS, 'namespace', 'pod', 'container'];
 
 export const foreign: Family = {
   name: 'foreign',
-  create(registry) {
-    const set = metricSet(registry);
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
     const used = set.gauge(
       'cotenant_foreign_memory_used_bytes',
       'Memory held by a container that has no grant.',

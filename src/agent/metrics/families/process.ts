@@ -6,8 +6,8 @@ const LABELS = [...CONTAINER_LABELS, 'pid', 'process'];
 
 export const process: Family = {
   name: 'process',
-  create(registry) {
-    const set = metricSet(registry);
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
     const used = set.gauge(
       'cotenant_process_memory_used_bytes',
       'Memory that the driver counts for a process.',
@@ -18,12 +18,6 @@ export const process: Family = {
       "Share of the card's compute over the last window.",
       LABELS,
     );
-    const dropped = set.counter(
-      'cotenant_exporter_series_dropped_total',
-      'Series left out because a family was full.',
-      ['family'],
-    );
-    let left = 0;
     return {
       clear: set.clear,
       fill(view) {
@@ -34,7 +28,7 @@ export const process: Family = {
         const largest = all
           .toSorted((a, b) => (b.one.usedBytes ?? 0) - (a.one.usedBytes ?? 0))
           .slice(0, MOST_PROCESSES);
-        left += all.length - largest.length;
+        guard?.leftOut(all.length - largest.length);
         for (const { entry, one } of largest) {
           const labels = {
             ...containerLabels(entry),
@@ -44,7 +38,6 @@ export const process: Family = {
           used(labels, one.usedBytes);
           sm(labels, one.smPercent / 100);
         }
-        dropped({ family: 'cotenant_process' }, left);
       },
     };
   },

@@ -1,0 +1,67 @@
+// dcgm-exporter's names for cards. One series for each card in each family, so that sums over a family are right: pod labels
+// are filled where one container alone has the card, and empty on a shared one, whose containers are in our own families.
+import { type Family, metricSet } from '../family.ts';
+import { type CompatContext, holdersOf, toMib } from './set.ts';
+
+const LABELS = ['gpu', 'UUID', 'pci_bus_id', 'device', 'modelName', 'Hostname', 'container', 'namespace', 'pod'];
+
+export const dcgm = ({ nodeName }: CompatContext): Family => ({
+  name: 'compat-dcgm',
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
+    const gauge = (name: string, help: string) => set.gauge(`DCGM_FI_DEV_${name}`, help, LABELS);
+    const gauges = {
+      utilization: gauge('GPU_UTIL', 'GPU utilization (in %).'),
+      memoryBusy: gauge('MEM_COPY_UTIL', 'Memory utilization (in %).'),
+      encoder: gauge('ENC_UTIL', 'Encoder utilization (in %).'),
+      decoder: gauge('DEC_UTIL', 'Decoder utilization (in %).'),
+      used: gauge('FB_USED', 'Memory used (in MiB).'),
+      free: gauge('FB_FREE', 'Memory free (in MiB).'),
+      reserved: gauge('FB_RESERVED', 'Memory that the driver keeps (in MiB).'),
+      total: gauge('FB_TOTAL', 'Memory in all (in MiB).'),
+      smClock: gauge('SM_CLOCK', 'SM clock (in MHz).'),
+      memoryClock: gauge('MEM_CLOCK', 'Memory clock (in MHz).'),
+      temperature: gauge('GPU_TEMP', 'GPU temperature (in C).'),
+      power: gauge('POWER_USAGE', 'Power draw (in W).'),
+    };
+    const energy = set.counter(
+      'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION',
+      'Energy since the driver was loaded (in mJ).',
+      LABELS,
+    );
+    return {
+      clear: set.clear,
+      fill(view) {
+        const holders = Map.groupBy(holdersOf(view), ({ gpuUuid }) => gpuUuid);
+        for (const { card, mode } of view.devices) {
+          const [alone, ...more] = holders.get(card.uuid) ?? [];
+          const who = mode !== 'shared' && more.length === 0 ? alone : undefined;
+          const labels = {
+            gpu: String(card.index),
+            UUID: card.uuid,
+            pci_bus_id: card.pciBusId,
+            device: `nvidia${card.minor ?? card.index}`,
+            modelName: card.name,
+            Hostname: nodeName,
+            container: who?.container ?? '',
+            namespace: who?.namespace ?? '',
+            pod: who?.pod ?? '',
+          };
+          gauges.utilization(labels, card.utilizationPercent);
+          gauges.memoryBusy(labels, card.memoryBusyPercent);
+          gauges.encoder(labels, card.encoderPercent);
+          gauges.decoder(labels, card.decoderPercent);
+          gauges.used(labels, toMib(card.usedBytes));
+          gauges.free(labels, toMib(card.freeBytes));
+          gauges.reserved(labels, toMib(card.reservedBytes));
+          gauges.total(labels, toMib(card.totalBytes));
+          gauges.smClock(labels, card.smMhz);
+          gauges.memoryClock(labels, card.memoryMhz);
+          gauges.temperature(labels, card.temperatureC);
+          gauges.power(labels, card.powerMw === undefined ? undefined : card.powerMw / 1000);
+          energy(labels, card.energyMj);
+        }
+      },
+    };
+  },
+});
