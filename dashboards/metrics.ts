@@ -68,6 +68,8 @@ export const METRICS = {
   cotenant_container_sm_overruns_total: counter(...CONTAINER),
   cotenant_container_compute_page_faults_total: counter(...CONTAINER),
   cotenant_container_memory_busy_seconds_total: counter(...CONTAINER),
+  cotenant_container_encoder_seconds_total: counter(...CONTAINER),
+  cotenant_container_decoder_seconds_total: counter(...CONTAINER),
   cotenant_container_allocations_denied_total: counter(...CONTAINER),
   cotenant_container_unknown_entry_points_total: counter('namespace', 'pod', 'container', 'mode'),
   cotenant_container_over_limit_seconds_total: counter(...CONTAINER),

@@ -36,7 +36,7 @@ export type ContainerCardState = {
   readonly usedBytes: number;
   /** Held by processes that the ledger does not know. */
   readonly bypassBytes: number;
-  /** The driver tells of each of its processes what it holds. */
+  /** The driver tells who uses the card, and of each of its processes what it holds. */
   readonly bytesTold: boolean;
   readonly ledger: {
     readonly contextBytes: number;
@@ -226,7 +226,7 @@ function containerState(
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),
       bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
-      bytesTold: using.every(({ use }) => use.bytes !== undefined),
+      bytesTold: toldCard(sample, granted.gpuUuid) !== undefined && using.every(({ use }) => use.bytes !== undefined),
       ledger: {
         contextBytes,
         managedBytes,
@@ -317,8 +317,13 @@ function ungranted(
     const using = processes.filter(({ process }) => onCard(process, card));
     const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
     const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
+    // What has ended since the last sample is in no list any more, and was the container's all the same.
+    const met = Map.groupBy(
+      processes.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
+      (entry) => assignmentOf(entry, card),
+    );
     for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
-      if (assignment) assigned.push(assignedState(assignment, card, entries));
+      if (assignment) assigned.push(assignedState(sample, assignment, card, entries, met.get(assignment) ?? []));
       else foreign.push(...foreignOn(card, entries));
     }
   }
@@ -336,7 +341,13 @@ function onlyOf({ namespace, pod, container }: Named, taken: ReadonlyMap<string,
   return own.length === 1 ? (own[0] ?? []) : [];
 }
 
-function assignedState(assignment: Assignment, card: SampledCard, entries: readonly Ungranted[]): AssignedState {
+function assignedState(
+  sample: Sample,
+  assignment: Assignment,
+  card: SampledCard,
+  entries: readonly Ungranted[],
+  met: readonly Ungranted[],
+): AssignedState {
   const { namespace, pod, container, mode } = assignment;
   const using = entries.flatMap(({ process }) => {
     const use = onCard(process, card);
@@ -347,12 +358,12 @@ function assignedState(assignment: Assignment, card: SampledCard, entries: reado
     namespace,
     pod,
     container,
-    podUid: entries[0]?.owner.podUid ?? '',
-    containerIds: [...new Set(entries.map(({ owner }) => idOf(owner)))],
+    podUid: met[0]?.owner.podUid ?? '',
+    containerIds: [...new Set(met.map(({ owner }) => idOf(owner)))],
     gpuUuid: card.uuid,
     gpuIndex: card.index,
     mode,
-    usedBytes: sumTold(using.map(({ use }) => use.bytes)),
+    usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
     smPercent: using.reduce((total, { use }) => total + use.smPercent, 0),
     lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
     processes: using.map(({ process, use }) => ({

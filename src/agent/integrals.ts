@@ -3,7 +3,7 @@
 import { processKey } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import type { ContainerCardState, NodeState } from './compare.ts';
-import type { SampledProcess } from './sample.ts';
+import type { SampledProcess, SampledUse } from './sample.ts';
 
 export type ContainerTotals = {
   readonly namespace: string;
@@ -14,6 +14,8 @@ export type ContainerTotals = {
   readonly gpuIndex: number;
   readonly smSeconds: number;
   readonly memoryBusySeconds: number;
+  readonly encoderSeconds: number;
+  readonly decoderSeconds: number;
   readonly overLimitSeconds: number;
   readonly denied: number;
   /** Of the container, the same on each of its cards. */
@@ -36,6 +38,8 @@ export type AssignedTotals = {
   readonly gpuIndex: number;
   readonly smSeconds: number;
   readonly memoryBusySeconds: number;
+  readonly encoderSeconds: number;
+  readonly decoderSeconds: number;
   /** 0: the driver has told of none. */
   readonly peakBytes: number;
   readonly seenMs: number;
@@ -50,6 +54,9 @@ export type ForeignTotals = {
   readonly seenMs: number;
 };
 
+/** Time of each engine of a card, in microseconds. */
+type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>;
+
 type Minute = { readonly sinceMs: number; readonly smSeconds: number };
 
 export type Totals = {
@@ -60,7 +67,7 @@ export type Totals = {
   /** Where the minute began that is not over, per container and card. */
   readonly minutes: ReadonlyMap<string, Minute>;
   /** Engine microseconds per process and card, as last sampled. */
-  readonly processes: ReadonlyMap<string, { readonly smUs: number; readonly memoryUs: number }>;
+  readonly processes: ReadonlyMap<string, Engines>;
 };
 
 export const NO_TOTALS: Totals = {
@@ -80,7 +87,22 @@ const LONGEST_STEP_MS = 10_000;
 /** Shorter means say more about the driver's few samples than about the container. */
 const PEAK_WINDOW_MS = 60_000;
 
-type Engine = { smUs: number; memoryUs: number };
+const NONE: Engines = { smUs: 0, memoryUs: 0, encoderUs: 0, decoderUs: 0 };
+const each = (value: (engine: keyof Engines) => number): Engines => ({
+  smUs: value('smUs'),
+  memoryUs: value('memoryUs'),
+  encoderUs: value('encoderUs'),
+  decoderUs: value('decoderUs'),
+});
+const sumOf = (a: Engines, b: Engines): Engines => each((engine) => a[engine] + b[engine]);
+/** Seconds counted so far and what has grown since. */
+const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSeconds => ({
+  smSeconds: (last?.smSeconds ?? 0) + grown.smUs / 1e6,
+  memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + grown.memoryUs / 1e6,
+  encoderSeconds: (last?.encoderSeconds ?? 0) + grown.encoderUs / 1e6,
+  decoderSeconds: (last?.decoderSeconds ?? 0) + grown.decoderUs / 1e6,
+});
+type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | 'encoderSeconds' | 'decoderSeconds'>;
 
 export function advance(
   before: Totals,
@@ -89,8 +111,8 @@ export function advance(
 ): Totals {
   const { sample } = state;
   const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
-  const processes = new Map<string, Engine>();
-  const grown = new Map<string, Engine>();
+  const processes = new Map<string, Engines>();
+  const grown = new Map<string, Engines>();
   for (const process of sample.processes) {
     const owner = ownerOf(process);
     const name =
@@ -100,12 +122,13 @@ export function advance(
       const last = before.processes.get(key);
       // A new sampler counts from zero again: then what it has counted is what is new.
       const since = (now: number, then: number | undefined) => (then === undefined || now < then ? now : now - then);
-      processes.set(key, { smUs: use.smUs, memoryUs: use.memoryUs });
+      processes.set(
+        key,
+        each((engine) => use[engine]),
+      );
       if (name === undefined) continue;
-      const engine = grown.get(`${name} ${use.card}`) ?? { smUs: 0, memoryUs: 0 };
-      engine.smUs += since(use.smUs, last?.smUs);
-      engine.memoryUs += since(use.memoryUs, last?.memoryUs);
-      grown.set(`${name} ${use.card}`, engine);
+      const fresh = each((engine) => since(use[engine], last?.[engine]));
+      grown.set(`${name} ${use.card}`, sumOf(grown.get(`${name} ${use.card}`) ?? NONE, fresh));
     }
   }
 
@@ -118,10 +141,12 @@ export function advance(
     for (const card of cards) {
       const key = `${grant.id} ${card.gpuUuid}`;
       const last = containers.get(key);
-      const engine = grown.get(`${grant.id} ${card.gpuIndex}`);
+      const seconds = secondsWith(last, grown.get(`${grant.id} ${card.gpuIndex}`) ?? NONE);
       const over = verdict.severity !== 'within' && card.usedBytes > card.limitBytes;
-      const smSeconds = (last?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6;
-      const mean = meanOfMinute(before.minutes.get(key), { sinceMs: sample.atMs, smSeconds });
+      const mean = meanOfMinute(before.minutes.get(key), {
+        sinceMs: sample.atMs,
+        smSeconds: seconds.smSeconds,
+      });
       minutes.set(key, mean.minute);
       containers.set(key, {
         namespace: grant.namespace,
@@ -130,8 +155,7 @@ export function advance(
         grantId: grant.id,
         gpuUuid: card.gpuUuid,
         gpuIndex: card.gpuIndex,
-        smSeconds,
-        memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + (engine?.memoryUs ?? 0) / 1e6,
+        ...seconds,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
         // The tenant can write the ledger's counts: they may only grow here.
         denied: Math.max(last?.denied ?? 0, card.denied),
@@ -150,8 +174,7 @@ export function advance(
   for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
     const key = JSON.stringify([namespace, pod, container, mode, gpuUuid]);
     const last = assigned.get(key);
-    const engines = containerIds.flatMap((id) => grown.get(`${id} ${gpuIndex}`) ?? []);
-    const seconds = (pick: (engine: Engine) => number) => engines.reduce((sum, engine) => sum + pick(engine), 0) / 1e6;
+    const engines = containerIds.map((id) => grown.get(`${id} ${gpuIndex}`) ?? NONE).reduce(sumOf, NONE);
     assigned.set(key, {
       namespace,
       pod,
@@ -159,8 +182,7 @@ export function advance(
       mode,
       gpuUuid,
       gpuIndex,
-      smSeconds: (last?.smSeconds ?? 0) + seconds(({ smUs }) => smUs),
-      memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + seconds(({ memoryUs }) => memoryUs),
+      ...secondsWith(last, engines),
       peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
       seenMs: sample.atMs,
     });
@@ -168,7 +190,15 @@ export function advance(
 
   const foreign = new Map<string, ForeignTotals>();
   for (const [key, totals] of before.foreign) {
-    if (sample.atMs - totals.seenMs <= KEEP_MS) foreign.set(key, totals);
+    if (sample.atMs - totals.seenMs > KEEP_MS) continue;
+    const id = totals.containerId || totals.podUid;
+    const here = ({ gpuUuid }: { gpuUuid: string }) => gpuUuid === totals.gpuUuid;
+    const told =
+      state.foreign.some((use) => here(use) && (use.containerId || use.podUid) === id) ||
+      state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id));
+    // What it used up to its end, when it is in no list any more.
+    const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
+    foreign.set(key, { ...totals, smSeconds: totals.smSeconds + last.smUs / 1e6 });
   }
   for (const use of state.foreign) {
     const id = use.containerId || use.podUid;

@@ -102,6 +102,8 @@ export function viewOfSize(containers: number, turn: number): View {
       gpuIndex,
       smSeconds: turn * 0.25 + number,
       memoryBusySeconds: turn * 0.125,
+      encoderSeconds: 0,
+      decoderSeconds: 0,
       overLimitSeconds: 0,
       denied: number % 5,
       unknownEntryPoints: 0,

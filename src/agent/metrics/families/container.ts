@@ -8,6 +8,9 @@ function ofContainer(of: Parameters<typeof containerLabels>[0]) {
   return labels;
 }
 
+/** Rounded percentages of several processes may sum to more than there is. */
+const shareOf = (percent: number): number => Math.min(1, percent / 100);
+
 const FENCES: readonly Fence[] = ['interposer', 'agent', 'none'];
 
 const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
@@ -73,6 +76,8 @@ export const container: Family = {
       'memory_busy_seconds_total',
       'Time in which it used the memory bus, integrated likewise.',
     );
+    const encoder = counter('encoder_seconds_total', 'Time of the video encoder, integrated likewise.');
+    const decoder = counter('decoder_seconds_total', 'Time of the video decoder, integrated likewise.');
     const denied = counter('allocations_denied_total', 'Requests for memory that were refused because of the grant.');
     const whole = CONTAINER_LABELS.filter((label) => !DEVICE_LABELS.includes(label));
     const unknown = set.counter(
@@ -129,7 +134,7 @@ export const container: Family = {
           ledger({ ...labels, kind: 'pool' }, entry.ledger.poolBytes);
           ledger({ ...labels, kind: 'buffer' }, entry.ledger.bufferBytes);
           bypass(labels, entry.bytesTold ? entry.bypassBytes : undefined);
-          sm(labels, entry.smPercent / 100);
+          sm(labels, shareOf(entry.smPercent));
           if (entry.coresPercent > 0)
             smLimit({ ...labels, enforced: String(entry.compute !== undefined) }, entry.coresPercent / 100);
           if (entry.compute) {
@@ -140,7 +145,8 @@ export const container: Family = {
             faults(labels, entry.compute.faults);
             most(labels, entry.compute.limitRatio);
           }
-          processes(labels, entry.processes.length);
+          // None in a list that was not answered is no count.
+          if (entry.bytesTold || entry.processes.length > 0) processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
           over(labels, entry.over ? 1 : 0);
         }
@@ -157,8 +163,8 @@ export const container: Family = {
             1,
           );
           used(labels, entry.usedBytes);
-          sm(labels, entry.smPercent / 100);
-          processes(labels, entry.processes.length);
+          sm(labels, shareOf(entry.smPercent));
+          if (entry.usedBytes !== undefined || entry.processes.length > 0) processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
         }
         for (const entry of new Map(view.containers.map((one) => [one.grantId, one])).values()) {
@@ -180,6 +186,8 @@ export const container: Family = {
           if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(labels, totals.peakBytes);
           smSeconds(labels, totals.smSeconds);
           memorySeconds(labels, totals.memoryBusySeconds);
+          encoder(labels, totals.encoderSeconds);
+          decoder(labels, totals.decoderSeconds);
           denied(labels, totals.denied);
           if (!told.has(totals.grantId)) unknown(ofContainer(totals), totals.unknownEntryPoints);
           told.add(totals.grantId);
@@ -191,6 +199,8 @@ export const container: Family = {
           if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(labels, totals.peakBytes);
           smSeconds(labels, totals.smSeconds);
           memorySeconds(labels, totals.memoryBusySeconds);
+          encoder(labels, totals.encoderSeconds);
+          decoder(labels, totals.decoderSeconds);
         }
       },
     };

@@ -1,0 +1,285 @@
+// What other exporters and enforcers for shared cards get wrong, by their sources and their users' reports: each is a case that
+// ours must get right, from a sample of the driver to the page, or to the verdict. What needs a driver, a kubelet or a network to
+// be seen is tested where those are (native/sampler, integration/agent/kube, integration/agent/page).
+import test from 'ava';
+import { type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { ownerOf } from '../../../src/agent/attribution/cgroup.ts';
+import type { NodeState } from '../../../src/agent/compare.ts';
+import { configure } from '../../../src/agent/configuration.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
+import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
+import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
+import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
+import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { seriesOf } from '../../support/agent.ts';
+import {
+  card,
+  compared,
+  grantOf,
+  ledgerOf,
+  owners,
+  reading,
+  row,
+  sampledProcess,
+  sampleOf,
+  slot,
+  use,
+} from './node.ts';
+
+const SELF: SelfView = {
+  up: true,
+  problem: undefined,
+  mode: 'enforce',
+  version: '',
+  revision: '',
+  nodeVersion: '',
+  samplersAbandoned: 0,
+  decisions: [],
+  failures: {},
+};
+const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
+type Owners = Readonly<Record<number, Owner>>;
+
+const PAGE = createPage([...FAMILIES, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
+const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
+  (await PAGE(viewOf(state, totals, [], [], SELF, NAMELESS))).text;
+
+/** Samples one after the other, each a second later, as the agent takes them. */
+function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {
+  let totals = NO_TOTALS;
+  let state: NodeState | undefined;
+  for (const [index, sample] of samples.entries()) {
+    state = compared(
+      { ...sample, atMs: sample.atMs + index * 1000 },
+      grants.map((grant) => reading(grant)),
+      byPid,
+    );
+    totals = advance(totals, state, owners(byPid));
+  }
+  return { state: state as NodeState, totals };
+}
+
+const of = (id: string): Owner => ({ kind: 'grant', id });
+const pod = (id: string, container: string, mib = 1000, on = [0]) =>
+  grantOf(id, mib, on, { namespace: 'team', pod: 'one', container });
+const used = (page: string, labels: Record<string, string>) =>
+  seriesOf(page, 'cotenant_container_memory_used_bytes', labels);
+
+test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum of the pod', async (t) => {
+  const sample = sampleOf(
+    [card(0)],
+    [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
+  );
+  const page = await show(follow([sample], [pod('a', 'main'), pod('b', 'side')], { 1: of('a'), 2: of('b') }).state);
+  t.is(used(page, { pod: 'one', container: 'main' }), 300 * MIB);
+  t.is(used(page, { pod: 'one', container: 'side' }), 50 * MIB);
+});
+
+test('dcgm-exporter 2: no family holds cards and containers both, so sums are right, under its own names, too', async (t) => {
+  const sample = sampleOf(
+    [card(0, { usedBytes: 500 * MIB })],
+    [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
+  );
+  const page = await show(
+    follow([sample], [pod('a', 'main')], { 1: of('a'), 2: { kind: 'container', containerId: 'c' } }).state,
+  );
+  const sum = (name: string) => seriesOf(page, name) ?? 0;
+  t.is(
+    sum('cotenant_container_memory_used_bytes') +
+      sum('cotenant_foreign_memory_used_bytes') +
+      sum('cotenant_device_unattributed_memory_bytes'),
+    sum('cotenant_device_memory_used_bytes'),
+  );
+  t.is(sum('DCGM_FI_DEV_FB_USED'), 500);
+});
+
+test('dcgm-exporter 3: memory that the driver does not tell is absent and counted, and no number', async (t) => {
+  const sample = sampleOf([card(0, { usedBytes: 500 * MIB })], [sampledProcess(1, [use(0)])]);
+  const page = await show(follow([sample], [pod('a', 'main')], { 1: of('a') }).state);
+  t.is(used(page, {}), undefined);
+  t.is(seriesOf(page, 'cotenant_container_processes'), 1);
+  t.is(seriesOf(page, 'cotenant_device_unattributed_memory_bytes'), undefined);
+  t.is(seriesOf(page, 'hami_vgpu_memory_used_bytes'), undefined);
+  t.notRegex(page, /1759218604441[56]|1\.8446744\d*e\+19|\bNaN\b/);
+});
+
+test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once, by whom it was used', async (t) => {
+  const at = (smUs: number) =>
+    sampleOf(
+      [card(0)],
+      [1, 2, 3].map((pid) => sampledProcess(pid, [use(0, { smPercent: 34, smUs })])),
+    );
+  const { state, totals } = follow([at(0), at(300_000), at(300_000)], [pod('a', 'main')], {
+    1: of('a'),
+    2: of('a'),
+    3: of('a'),
+  });
+  const page = await show(state, totals);
+  t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio'), 1);
+  t.is(seriesOf(page, 'hami_container_device_utilization_ratio'), 100);
+  t.is(seriesOf(page, 'cotenant_container_sm_seconds_total'), 0.9);
+});
+
+test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the card', async (t) => {
+  const told = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
+  const failed = sampleOf([card(0, { lists: ['graphics'] })], []);
+  const grants = [pod('a', 'main')];
+  t.is(used(await show(follow([told], grants, { 1: of('a') }).state), {}), 300 * MIB);
+  const page = await show(follow([told, failed], grants, { 1: of('a') }).state);
+  t.is(used(page, {}), undefined);
+  t.is(seriesOf(page, 'cotenant_container_processes'), undefined);
+  const idle = await show(follow([sampleOf([card(0)], [])], grants, {}).state);
+  t.is(used(idle, {}), 0, 'who is there and holds nothing has 0');
+});
+
+test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two lists counts once', async (t) => {
+  const sample = sampleOf(
+    [card(0)],
+    [
+      sampledProcess(1, [use(0, { bytes: 100 * MIB, types: 2 })]),
+      sampledProcess(2, [use(0, { bytes: 10 * MIB, types: 4 })]),
+      sampledProcess(3, [use(0, { bytes: MIB, types: 3 })]),
+    ],
+  );
+  const page = await show(follow([sample], [pod('a', 'main')], { 1: of('a'), 2: of('a'), 3: of('a') }).state);
+  t.is(used(page, {}), 111 * MIB);
+  t.is(seriesOf(page, 'cotenant_container_processes'), 3);
+  for (const [type, count] of [
+    ['compute', 1],
+    ['graphics', 2],
+    ['mps', 1],
+  ] as const)
+    t.is(seriesOf(page, 'cotenant_device_processes', { type }), count, type);
+});
+
+test('dcgm-exporter 7: less than a MiB is seen', async (t) => {
+  const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 4097 })])]);
+  t.is(used(await show(follow([sample], [pod('a', 'main')], { 1: of('a') }).state), {}), 4097);
+});
+
+test('dcgm-exporter 9: a pid that is used again is another process, with a time of its own', (t) => {
+  const known = { byProcess: new Map([['7@70', of('a')]]), grantByPid: new Map() };
+  const again: SampledProcess = { ...sampledProcess(7, []), startTicks: 99, ancestors: [] };
+  t.deepEqual(ownerOfProcess(again, [], new Set(['a']), known), { kind: 'host' });
+  const at = (startTicks: number, smUs: number) =>
+    sampleOf([card(0)], [{ ...sampledProcess(7, [use(0, { smUs })]), startTicks }]);
+  const { totals } = follow([at(70, 2_000_000), at(99, 500_000)], [pod('a', 'main')], { 7: of('a') });
+  t.is([...totals.containers.values()][0]?.smSeconds, 2.5);
+});
+
+test('dcgm-exporter 10, MetaGPU 4: containers are found by both cgroup versions and drivers, in static pods and beside the reader', (t) => {
+  const [uid, id] = ['0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77', 'ab'.repeat(32)];
+  for (const path of [
+    `9:memory:/kubepods/pod${uid}/${id}`,
+    `0::/kubepods.slice/kubepods-pod${uid.replaceAll('-', '_')}.slice/cri-containerd-${id}.scope`,
+    `0::/kubepods/burstable/pod4d1e2a7b9c0f4e5d8a6b3c2d1e0f9a8b/${id}`,
+    `0::/../cri-containerd-${id}.scope`,
+  ])
+    t.is(ownerOf(path).containerId, id, path);
+});
+
+test("dcgm-exporter: a tenant's text cannot break the page", async (t) => {
+  const sample = sampleOf([card(0, { name: 'a "card"\\' })], [sampledProcess(1, [use(0, { bytes: MIB })])]);
+  const hostile = grantOf('a', 100, [0], { namespace: 'x', pod: 'a",b="\n# HELP', container: '\\' });
+  const page = await show(follow([sample], [hostile], { 1: of('a') }).state);
+  for (const line of page.split('\n'))
+    t.regex(line, /^(|# (HELP|TYPE) [a-zA-Z_]\w* .*|[a-zA-Z_]\w*(\{(\w+="([^"\\\n]|\\["\\n])*",?)*\})? [-+.\de]+)$/);
+});
+
+const verdictOf = (sample: Sample, grant: Grant, byPid: Owners) =>
+  compared(sample, [reading(grant, ledgerOf(sample.processes.map(({ pid }) => slot(pid, [row(), row()]))))], byPid)
+    .containers[0]?.verdict;
+
+test('MetaGPU 1: many processes below the limit are over it together', (t) => {
+  const sample = sampleOf(
+    [card(0)],
+    [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: 900 * MIB })])),
+  );
+  t.like(verdictOf(sample, pod('a', 'main'), { 1: of('a'), 2: of('a') }), {
+    severity: 'hard',
+    reason: 'far-over-limit',
+  });
+});
+
+test('MetaGPU 2: a grant on two cards is held on each of them', (t) => {
+  const sample = sampleOf(
+    [card(0), card(1)],
+    [sampledProcess(1, [use(0, { bytes: 10 * MIB }), use(1, { bytes: 1500 * MIB })])],
+  );
+  t.like(verdictOf(sample, pod('a', 'main', 1000, [0, 1]), { 1: of('a') }), {
+    severity: 'hard',
+    worst: { gpuUuid: 'GPU-1' },
+  });
+});
+
+test('MetaGPU 5: utilisation is that of the last window, not of the life of a process', async (t) => {
+  const at = (smPercent: number, smUs: number) =>
+    sampleOf([card(0)], [sampledProcess(1, [use(0, { smPercent, smUs })])]);
+  const { state, totals } = follow([at(100, 1_000_000), at(0, 1_000_000)], [pod('a', 'main')], { 1: of('a') });
+  const page = await show(state, totals);
+  t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio'), 0);
+  t.is(seriesOf(page, 'metagpu_process_absolute_gpu_utilization'), 0);
+});
+
+test('MetaGPU 6 and 7: what is given out is counted to the byte, and each container once', async (t) => {
+  const grants = [pod('a', 'a', 333), pod('b', 'b', 334), pod('c', 'c', 335)];
+  const sample = sampleOf(
+    [card(0)],
+    [1, 2, 3].map((pid) => sampledProcess(pid, [use(0, { bytes: 1 })])),
+  );
+  const page = await show(follow([sample], grants, { 1: of('a'), 2: of('b'), 3: of('c') }).state);
+  t.is(seriesOf(page, 'cotenant_device_memory_allocated_bytes'), 1002 * MIB);
+  t.is(seriesOf(page, 'cotenant_device_containers'), 3);
+  t.is(seriesOf(page, 'metagpu_device_memory_share_size'), 240, 'its shares are no whole MiB by force');
+});
+
+test('MetaGPU 8: a setting that would have no effect is refused', (t) => {
+  t.throws(() => configure({ metaGpus: 4 }, 'test'), { message: /metaGpus: no such setting/ });
+});
+
+test('MetaGPU 13 and 14: an error of the driver is a page that says so; a card that is lost is unhealthy', async (t) => {
+  const lost = await show(
+    follow([sampleOf([card(0, { healthy: false, lists: [] }), card(1)], [])], [pod('a', 'main')], {}).state,
+  );
+  t.is(seriesOf(lost, 'cotenant_device_healthy', { gpu: '0' }), 0);
+  t.is(seriesOf(lost, 'cotenant_device_healthy', { gpu: '1' }), 1);
+  t.is(used(lost, {}), undefined);
+  const failed: Sample = {
+    ...sampleOf([], []),
+    problem: 'NVML does not start',
+    errors: [{ call: 'nvmlInit_v2', code: 999, count: 3 }],
+  };
+  const page = await show(follow([failed], [pod('a', 'main')], {}).state);
+  t.is(seriesOf(page, 'cotenant_exporter_nvml_errors_total', { call: 'nvmlInit_v2', code: '999' }), 3);
+});
+
+test('HAMi 281, 1794: a container is there with 0 before it uses its card, and gone when its grant is; its counters stay a while', async (t) => {
+  const idle = sampleOf([card(0)], []);
+  const busy = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
+  t.is(used(await show(follow([idle], [pod('a', 'main')], {}).state), { container: 'main' }), 0);
+  const during = follow([busy], [pod('a', 'main')], { 1: of('a') });
+  const after = compared({ ...idle, atMs: idle.atMs + 5000 }, [], {});
+  const page = await show(after, advance(during.totals, after, owners({})));
+  t.is(used(page, {}), undefined);
+  t.is(seriesOf(page, 'cotenant_container_sm_seconds_total', { container: 'main' }), 1);
+});
+
+test('HAMi: what a tenant writes into its ledger is shown as its word, and no figure of the driver', async (t) => {
+  const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
+  const forged = ledgerOf([slot(1, [row({ heldBytes: 2 ** 50 })])]);
+  const page = await show(compared(sample, [reading(pod('a', 'main'), forged)], { 1: of('a') }));
+  t.is(used(page, {}), 300 * MIB);
+  t.is(seriesOf(page, 'cotenant_container_memory_ledger_bytes', { kind: 'buffer' }), 2 ** 50);
+});
+
+test('HAMi 2561: a UUID is shown whole, however long', async (t) => {
+  const uuid = `MIG-GPU-${'0'.repeat(60)}/13/0`;
+  t.is(
+    seriesOf(await show(follow([sampleOf([card(0, { uuid })], [])], [], {}).state), 'cotenant_device_healthy', {
+      gpu_uuid: uuid,
+    }),
+    1,
+  );
+});
