@@ -4,7 +4,7 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { stringify } from 'yaml';
 import { alertRules } from './alerts/rules.ts';
-import { nodeCard } from './node-card.ts';
+import { boards } from './boards.ts';
 import { recordingRules } from './recording.ts';
 
 const ROOT = join(import.meta.dirname, '..');
@@ -17,7 +17,9 @@ const note = (source: string) =>
 export function generatedFiles(): ReadonlyMap<string, string> {
   const contents = [
     // There and back, because the builders leave functions in what they build.
-    ['node-card.json', `${toJson(JSON.parse(JSON.stringify(nodeCard())))}\n`],
+    ...[...boards()].map(
+      ([name, board]) => [`${name}.json`, `${toJson(JSON.parse(JSON.stringify(board)))}\n`] as const,
+    ),
     ['alerts.yaml', note('alerts/rules.ts') + stringify(alertRules(), { lineWidth: 0 })],
     ['recording.yaml', note('recording.ts') + stringify(recordingRules(), { lineWidth: 0 })],
   ] as const;

@@ -1,55 +1,23 @@
 // The board "Node and card": who uses the GPUs of a node, within which limits, and what was done about those who went past.
 // Owns its variables, layout and marks; the panels are in panels.ts, beside their queries.
-import {
-  AnnotationQueryBuilder,
-  type Dashboard,
-  DashboardBuilder,
-  DashboardCursorSync,
-  DatasourceVariableBuilder,
-  QueryVariableBuilder,
-  VariableRefresh,
-  VariableSort,
-} from '@grafana/grafana-foundation-sdk/dashboard';
+import { AnnotationQueryBuilder, type Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
+import { boardOf, variable } from './board.ts';
+import { DATASOURCE, ofCards, ofTarget, prometheus } from './builders.ts';
 import { CONFIGURATION, type Configuration } from './configuration.ts';
-import { type MetricName, select } from './metrics.ts';
-import { DATASOURCE, ofCards, ofTarget, panels, prometheus } from './panels.ts';
+import type { MetricName } from './metrics.ts';
+import { panels } from './panels.ts';
 
-// Of Grafana 10.3. A newer Grafana brings a board forward by itself, an older one cannot take it back.
-const SCHEMA_VERSION = 39;
-
-/** The board in Grafana's classic JSON model, which every way of provisioning takes. */
 export function nodeCard(configuration: Configuration = CONFIGURATION): Dashboard {
-  const board = new DashboardBuilder('Cotenant / Node and card')
-    .uid('cotenant-node-card')
-    .description('GPUs of a node: who uses them, within which limits, and what was done about those who went past.')
-    .tags(['cotenant', 'gpu'])
-    .readonly()
-    .refresh('30s')
-    .time({ from: 'now-1h', to: 'now' })
-    .tooltip(DashboardCursorSync.Crosshair)
-    .withVariable(new DatasourceVariableBuilder('datasource').label('Data source').type('prometheus'))
-    .withVariable(variable('job', select('cotenant_up')).includeAll(true))
-    // Without "All": containers of a hundred nodes in one stack tell nothing. Several nodes can be chosen.
-    .withVariable(variable('instance', select('cotenant_up', 'job=~"$job"')))
-    .withVariable(variable('gpu', ofTarget('cotenant_device_info')).label('GPU').includeAll(true))
-    .annotation(stops());
-  for (const panel of panels(configuration)) board.withPanel(panel);
-  const built = board.build();
-  // Numbered by place, so that links to a panel live as long as the order does.
-  const numbered = (built.panels ?? []).map((panel, index) => ({ ...panel, id: index + 1 }));
-  return { ...built, schemaVersion: SCHEMA_VERSION, panels: numbered };
-}
-
-/** A variable over the values of the label of its name, read again when the time range changes. */
-function variable(label: string, selector: string): QueryVariableBuilder {
-  return new QueryVariableBuilder(label)
-    .label(label.replace(/^./, (first) => first.toUpperCase()))
-    .datasource(DATASOURCE)
-    .query(`label_values(${selector}, ${label})`)
-    .refresh(VariableRefresh.OnTimeRangeChanged)
-    .sort(VariableSort.NaturalAsc)
-    .multi(true)
-    .allValue('.+');
+  return boardOf({
+    title: 'Node and card',
+    uid: 'cotenant-node-card',
+    description: 'GPUs of a node: who uses them, within which limits, and what was done about those who went past.',
+    // Containers of a hundred nodes in one stack tell nothing. Several nodes can be chosen.
+    allNodes: false,
+    variables: [variable('gpu', ofTarget('cotenant_device_info')).label('GPU').includeAll(true)],
+    marks: [stops()],
+    panels: panels(configuration),
+  });
 }
 
 /** A mark at the time of each stop, which the series carries as its value. Counters would miss a container's first stop. */

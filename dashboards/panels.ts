@@ -1,49 +1,34 @@
-// The panels of the board, in reading order: the node in a line, memory, compute, hardware, containers, what was done.
-// Owns queries, units and the words under each title; the board around them is in node-card.ts.
+// The panels of the board "Node and card", in reading order: the node in a line, memory, compute, hardware, containers, what was
+// done. Owns queries, units and the words under each title; the board around them is in node-card.ts.
 
 import * as common from '@grafana/grafana-foundation-sdk/common';
-import {
-  BigValueTextMode,
-  GraphDrawStyle,
-  LegendDisplayMode,
-  LegendPlacement,
-  SortOrder,
-  StackingMode,
-  TooltipDisplayMode,
-  VisibilityMode,
-  VizLegendOptionsBuilder,
-  VizTooltipOptionsBuilder,
-} from '@grafana/grafana-foundation-sdk/common';
-import type { DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
-import { MappingType, ThresholdsConfigBuilder, ThresholdsMode } from '@grafana/grafana-foundation-sdk/dashboard';
-import { DataqueryBuilder, PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
-import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat';
+import { BigValueTextMode, GraphDrawStyle, VisibilityMode } from '@grafana/grafana-foundation-sdk/common';
+import { PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
 import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
-import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
+import {
+  CARD_LEGEND,
+  color,
+  DATASOURCE,
+  line,
+  mapping,
+  ofCards,
+  ofTarget,
+  type Panel,
+  property,
+  rate,
+  series,
+  stacked,
+  stat,
+  steps,
+  target,
+  WHO,
+  WHO_LEGEND,
+} from './builders.ts';
 import type { Configuration } from './configuration.ts';
-import { type MetricName, select } from './metrics.ts';
 
-export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder;
-
-export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
-/** The names of a container; a pod's name is unique in its namespace over all nodes. */
-const WHO = 'namespace, pod, container';
-const WHO_LEGEND = '{{namespace}}/{{pod}} {{container}}';
-const CARD_LEGEND = '{{instance}} GPU {{gpu}}';
 const OVER_CODE = 1;
 const BYPASS_CODE = 2;
-
-/** A metric of the chosen nodes. */
-export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$job"', 'instance=~"$instance"');
-/** A metric of the chosen cards on the chosen nodes. */
-export const ofCards = (metric: MetricName): string =>
-  select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
-const rate = (counter: MetricName): string => `rate(${ofCards(counter)}[$__rate_interval])`;
-
-export function prometheus(expr: string, legend: string): DataqueryBuilder {
-  return new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
-}
 
 export function panels(configuration: Configuration): readonly Panel[] {
   return [
@@ -253,69 +238,4 @@ function stops(): Panel {
     .fillOpacity(80)
     .withTarget(target('A', `sum by (reason, action, result) (${kills})`, '{{reason}}: {{action}}, {{result}}'))
     .withTarget(target('B', `sum by (decision, reason) (${decisions})`, 'decision {{decision}}: {{reason}}'));
-}
-
-function target(refId: string, expr: string, legend: string): DataqueryBuilder {
-  return prometheus(expr, legend).refId(refId);
-}
-
-function stat(title: string, description: string): StatBuilder {
-  return new StatBuilder()
-    .title(title)
-    .description(description)
-    .datasource(DATASOURCE)
-    .span(8)
-    .height(4)
-    .unit('none')
-    .graphMode(common.BigValueGraphMode.None)
-    .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
-}
-
-function series(title: string, description: string, span: number): SeriesBuilder {
-  return new SeriesBuilder()
-    .title(title)
-    .description(description)
-    .datasource(DATASOURCE)
-    .span(span)
-    .height(8)
-    .legend(
-      new VizLegendOptionsBuilder()
-        .showLegend(true)
-        .displayMode(LegendDisplayMode.Table)
-        .placement(LegendPlacement.Right)
-        .calcs(['lastNotNull', 'max']),
-    )
-    .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending));
-}
-
-function stacked(panel: SeriesBuilder): SeriesBuilder {
-  return panel.min(0).fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
-}
-
-/** A line across a stack: not part of it, not filled. */
-function line(name: string): DynamicConfigValue[] {
-  return [
-    color(name),
-    property('custom.stacking', { mode: StackingMode.None, group: 'line' }),
-    property('custom.fillOpacity', 0),
-    property('custom.lineStyle', { fill: 'dash', dash: [8, 6] }),
-  ];
-}
-
-function color(fixedColor: string): DynamicConfigValue {
-  return property('color', { mode: 'fixed', fixedColor });
-}
-
-function property(id: string, value: unknown): DynamicConfigValue {
-  return { id, value };
-}
-
-function mapping(options: ValueMap['options']): ValueMap {
-  return { type: MappingType.ValueToText, options };
-}
-
-function steps(...list: readonly (readonly [value: number | null, color: string])[]): ThresholdsConfigBuilder {
-  return new ThresholdsConfigBuilder()
-    .mode(ThresholdsMode.Absolute)
-    .steps(list.map(([value, name]) => ({ value, color: name })));
 }

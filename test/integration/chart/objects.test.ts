@@ -1,7 +1,7 @@
 // What the chart renders: that it fits together, who may do what, and that nothing is spelled in a way the API does not know.
 import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
-import { nodeCard } from '../../../dashboards/node-card.ts';
+import { boards } from '../../../dashboards/boards.ts';
 import { recordingRules } from '../../../dashboards/recording.ts';
 import { COMPONENT_LABEL } from '../../../src/request/names.ts';
 import { parseConfiguration } from '../../../webhook/configuration.ts';
@@ -223,10 +223,12 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
   t.false(render({ image: { tag: 'latest' } }).ok);
 });
 
-testWithHelm('board and rules in the chart are those of dashboards/, and the runbook can be put elsewhere', (t) => {
+testWithHelm('boards and rules in the chart are those of dashboards/, and the runbook can be put elsewhere', (t) => {
   const objects = objectsOf(t, ALL);
-  const board = find(objects, 'ConfigMap', 'cotenant-dashboards').data?.['cotenant-node-card.json'];
-  t.deepEqual(JSON.parse(String(board)), JSON.parse(JSON.stringify(nodeCard())));
+  const data = find(objects, 'ConfigMap', 'cotenant-dashboards').data ?? {};
+  t.deepEqual(Object.keys(data).toSorted(), [...boards().keys()].map((name) => `cotenant-${name}.json`).toSorted());
+  for (const [name, board] of boards())
+    t.deepEqual(JSON.parse(String(data[`cotenant-${name}.json`])), JSON.parse(JSON.stringify(board)));
   const rules = find(objects, 'PrometheusRule', 'cotenant').spec;
   const groups: readonly unknown[] = [...alertRules().groups, ...recordingRules().groups];
   t.deepEqual(rules as unknown, { groups });

@@ -15,6 +15,7 @@ const LABELS: Readonly<Record<string, string>> = {
   container: 'main',
   enforced: 'false',
   kind: 'managed',
+  mode: 'shared',
   decision: 'would_kill',
 };
 const GIB = 2 ** 30;

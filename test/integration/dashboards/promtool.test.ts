@@ -1,4 +1,4 @@
-// The alert rules and every query of the board and the runbook, judged by Prometheus' own promtool.
+// The alert rules and every query of the boards and the runbook, judged by Prometheus' own promtool.
 // Rules are tested by the files in rules/, one per alert; and those tests by rules that are broken on purpose.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { parse, stringify } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
-import { nodeCard } from '../../../dashboards/node-card.ts';
+import { boards } from '../../../dashboards/boards.ts';
 import { testUnless } from '../../support/gate.ts';
 import { findPromtool, run } from '../../support/promtool.ts';
 import { labelValue, MINUTES, nodePage } from './node-page.ts';
@@ -158,23 +158,34 @@ function asSent(expr: string): string {
     job: labelValue('job'),
     instance: labelValue('instance'),
     gpu: labelValue('gpu'),
+    namespace: labelValue('namespace'),
+    pod: labelValue('pod'),
+    container: labelValue('container'),
     __rate_interval: '5m',
   };
   return expr.replace(/\$(\w+)/g, (_, name: string) => chosen[name] ?? `unknown variable ${name}`);
 }
 
 function boardQueries(): readonly Query[] {
-  const board = JSON.parse(JSON.stringify(nodeCard()));
-  const marks = board.annotations.list.map((mark: { expr: string; titleFormat: string; textFormat: string }) => ({
-    where: 'annotation',
-    expr: mark.expr,
-    legend: mark.titleFormat + mark.textFormat,
-  }));
   type Shown = { title: string; targets: { refId: string; expr: string; legendFormat: string }[] };
-  const shown = board.panels.flatMap(({ title, targets }: Shown) =>
-    targets.map(({ refId, expr, legendFormat }) => ({ where: `${title} ${refId}`, expr, legend: legendFormat })),
-  );
-  return [...shown, ...marks];
+  type Mark = { expr: string; titleFormat: string; textFormat: string };
+  type Read = { panels: Shown[]; annotations?: { list?: Mark[] } };
+  return [...boards()].flatMap(([name, built]) => {
+    const board: Read = JSON.parse(JSON.stringify(built));
+    const marks = (board.annotations?.list ?? []).map(({ expr, titleFormat, textFormat }) => ({
+      where: `${name}: annotation`,
+      expr,
+      legend: titleFormat + textFormat,
+    }));
+    const shown = board.panels.flatMap(({ title, targets }) =>
+      targets.map(({ refId, expr, legendFormat }) => ({
+        where: `${name}: ${title} ${refId}`,
+        expr,
+        legend: legendFormat ?? '',
+      })),
+    );
+    return [...shown, ...marks];
+  });
 }
 
 function runbookQueries(): readonly Query[] {
@@ -200,11 +211,11 @@ function runbookQueries(): readonly Query[] {
  * the answer lacks is then missing in the alert.
  */
 testWithPromtool(
-  'every query of the board and the runbook answers on a node that serves every metric, with the labels that its legend names',
+  'every query of the boards and the runbook answers on a node that serves every metric, with the labels that its legend names',
   (t) => {
     const work = folder(t);
     const queries = [...boardQueries(), ...runbookQueries()];
-    t.true(queries.length > 40);
+    t.true(queries.length > 120);
     const legends = queries.map(({ legend }) => [...legend.matchAll(/\{\{(\w+)\}\}/g)].map((match) => match[1] ?? ''));
     const rules = queries.map(({ expr }, index) => ({
       alert: `Query${index}`,

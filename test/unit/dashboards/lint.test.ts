@@ -1,13 +1,18 @@
-// The board passes every rule, and each rule catches a board that breaks it: a rule that cannot fail says nothing.
+// Each board passes every rule, and each rule catches a board that breaks it: a rule that cannot fail says nothing.
 import test from 'ava';
+import { boards } from '../../../dashboards/boards.ts';
 import { nodeCard } from '../../../dashboards/node-card.ts';
 import { type Board, type LintPanel, lint, queries, RULES, type Target, type Variable } from './lint.ts';
 import { readPromql } from './promql.ts';
 
 const board = (): Board => JSON.parse(JSON.stringify(nodeCard()));
 
+const all = (): readonly (readonly [string, Board])[] => JSON.parse(JSON.stringify([...boards()]));
+
 for (const rule of Object.keys(RULES)) {
-  test(`the board passes ${rule}`, (t) => t.deepEqual(lint(board(), rule), []));
+  test(`the boards pass ${rule}`, (t) => {
+    for (const [name, each] of all()) t.deepEqual(lint(each, rule), [], name);
+  });
 }
 
 const firstPanel = ({ panels = [] }: Board): LintPanel => panels[0] ?? { type: 'none' };
@@ -61,28 +66,35 @@ test('every rule catches a board that breaks it', (t) => {
   t.deepEqual([...new Set(BROKEN.map(([rule]) => rule))].sort(), Object.keys(RULES).sort());
 });
 
-test('the board has a fixed address, a current schema and numbered panels that do not overlap', (t) => {
-  const { uid, schemaVersion, panels = [] } = nodeCard();
-  t.is(uid, 'cotenant-node-card');
-  t.true(schemaVersion >= 39);
+test('each board has a fixed address, a current schema and numbered panels that do not overlap', (t) => {
+  const uids = ['cotenant-cluster', 'cotenant-node-card', 'cotenant-container', 'cotenant-health'];
   t.deepEqual(
-    panels.map(({ id }) => id),
-    panels.map((_, index) => index + 1),
+    [...boards().values()].map(({ uid }) => uid),
+    uids,
   );
-  const cells = panels.flatMap(({ gridPos }) => {
-    const { x = 0, y = 0, w = 0, h = 0 } = gridPos ?? {};
-    t.true(w > 0 && h > 0 && x + w <= 24);
-    return Array.from({ length: w * h }, (_, cell) => `${x + (cell % w)},${y + Math.floor(cell / w)}`);
-  });
-  t.is(new Set(cells).size, cells.length);
+  for (const { uid, schemaVersion, panels = [] } of boards().values()) {
+    t.true(schemaVersion >= 39);
+    t.deepEqual(
+      panels.map(({ id }) => id),
+      panels.map((_, index) => index + 1),
+    );
+    const cells = panels.flatMap(({ gridPos }) => {
+      const { x = 0, y = 0, w = 0, h = 0 } = gridPos ?? {};
+      t.true(w > 0 && h > 0 && x + w <= 24);
+      return Array.from({ length: w * h }, (_, cell) => `${x + (cell % w)},${y + Math.floor(cell / w)}`);
+    });
+    t.is(new Set(cells).size, cells.length, uid);
+  }
 });
 
 test('the queries of one panel have names of their own', (t) => {
-  for (const { title, targets = [] } of board().panels ?? []) {
-    const names = targets.map(({ refId }) => refId);
-    t.deepEqual([...new Set(names)], names, title);
+  for (const [name, { panels = [] }] of all()) {
+    for (const { title, targets = [] } of panels) {
+      const names = targets.map(({ refId }) => refId);
+      t.deepEqual([...new Set(names)], names, `${name}: ${title}`);
+    }
   }
-  t.true(queries(board()).length > 25);
+  t.true(all().flatMap(([, each]) => queries(each)).length > 80);
 });
 
 test('the scanner finds selectors, their ranges and the call around them, and no labels for metrics', (t) => {

@@ -1,0 +1,16 @@
+// All boards, by the name of their file.
+import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
+import { cluster } from './cluster.ts';
+import { CONFIGURATION, type Configuration } from './configuration.ts';
+import { container } from './container.ts';
+import { health } from './health.ts';
+import { nodeCard } from './node-card.ts';
+
+export function boards(configuration: Configuration = CONFIGURATION): ReadonlyMap<string, Dashboard> {
+  return new Map([
+    ['cluster', cluster()],
+    ['node-card', nodeCard(configuration)],
+    ['container', container(configuration)],
+    ['health', health(configuration)],
+  ]);
+}

@@ -1,0 +1,144 @@
+// What the boards are made of: selectors of what was chosen, panels with our defaults, queries. Owns looks and spelling; what is
+// asked is in the boards.
+
+import * as common from '@grafana/grafana-foundation-sdk/common';
+import {
+  LegendDisplayMode,
+  LegendPlacement,
+  SortOrder,
+  StackingMode,
+  TooltipDisplayMode,
+  VizLegendOptionsBuilder,
+  VizTooltipOptionsBuilder,
+} from '@grafana/grafana-foundation-sdk/common';
+import type { DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
+import { MappingType, ThresholdsConfigBuilder, ThresholdsMode } from '@grafana/grafana-foundation-sdk/dashboard';
+import { DataqueryBuilder, PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
+import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat';
+import type { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
+import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
+import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
+import { type MetricName, select } from './metrics.ts';
+
+export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder;
+
+export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
+/** The names of a container; a pod's name is unique in its namespace over all nodes. */
+export const WHO = 'namespace, pod, container';
+export const WHO_LEGEND = '{{namespace}}/{{pod}} {{container}}';
+export const CARD_LEGEND = '{{instance}} GPU {{gpu}}';
+
+/** A metric of the chosen nodes. */
+export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$job"', 'instance=~"$instance"');
+/** A metric of the chosen cards on the chosen nodes. */
+export const ofCards = (metric: MetricName): string =>
+  select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
+/** Its increase per second, on the chosen cards. */
+export const rate = (counter: MetricName): string => `rate(${ofCards(counter)}[$__rate_interval])`;
+
+export function prometheus(expr: string, legend: string): DataqueryBuilder {
+  return new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
+}
+
+export function target(refId: string, expr: string, legend: string): DataqueryBuilder {
+  return prometheus(expr, legend).refId(refId);
+}
+
+export function stat(title: string, description: string): StatBuilder {
+  return new StatBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(8)
+    .height(4)
+    .unit('none')
+    .graphMode(common.BigValueGraphMode.None)
+    .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
+}
+
+export function series(title: string, description: string, span: number): SeriesBuilder {
+  return new SeriesBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(span)
+    .height(8)
+    .legend(
+      new VizLegendOptionsBuilder()
+        .showLegend(true)
+        .displayMode(LegendDisplayMode.Table)
+        .placement(LegendPlacement.Right)
+        .calcs(['lastNotNull', 'max']),
+    )
+    .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending));
+}
+
+export function stacked(panel: SeriesBuilder): SeriesBuilder {
+  return panel.min(0).fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
+}
+
+/** A line across a stack: not part of it, not filled. */
+export function line(name: string): DynamicConfigValue[] {
+  return [
+    color(name),
+    property('custom.stacking', { mode: StackingMode.None, group: 'line' }),
+    property('custom.fillOpacity', 0),
+    property('custom.lineStyle', { fill: 'dash', dash: [8, 6] }),
+  ];
+}
+
+export function color(fixedColor: string): DynamicConfigValue {
+  return property('color', { mode: 'fixed', fixedColor });
+}
+
+export function property(id: string, value: unknown): DynamicConfigValue {
+  return { id, value };
+}
+
+export function mapping(options: ValueMap['options']): ValueMap {
+  return { type: MappingType.ValueToText, options };
+}
+
+export function steps(...list: readonly (readonly [value: number | null, color: string])[]): ThresholdsConfigBuilder {
+  return new ThresholdsConfigBuilder()
+    .mode(ThresholdsMode.Absolute)
+    .steps(list.map(([value, name]) => ({ value, color: name })));
+}
+
+/**
+ * One row per set of labels: instant values whose label columns are the same, merged by Grafana on those. */
+export function table(
+  title: string,
+  description: string,
+  columns: readonly { readonly title: string; readonly expr: string; readonly unit?: string }[],
+  labels: Readonly<Record<string, string>>,
+): TableBuilder {
+  const refIds = columns.map((_, index) => String.fromCharCode(65 + index));
+  const built = new TableBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(24)
+    .height(9)
+    .unit('short')
+    .noValue('-')
+    .filterable(true);
+  for (const [index, { expr }] of columns.entries())
+    built.withTarget(
+      target(refIds[index] ?? '', expr, '')
+        .instant()
+        .format(PromQueryFormat.Table),
+    );
+  for (const { title: name, unit } of columns) {
+    if (unit !== undefined) built.overrideByName(name, [property('unit', unit)]);
+  }
+  const values = Object.fromEntries(columns.map(({ title: name }, index) => [`Value #${refIds[index]}`, name]));
+  return built.withTransformation({ id: 'merge', options: {} }).withTransformation({
+    id: 'organize',
+    options: {
+      excludeByName: { Time: true },
+      indexByName: Object.fromEntries(Object.keys(labels).map((name, index) => [name, index])),
+      renameByName: { ...values, ...labels },
+    },
+  });
+}

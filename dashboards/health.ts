@@ -1,0 +1,119 @@
+// The board "Health of the agent": whether it sees, how old what it says is, what fails, and what it costs.
+import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
+import { boardOf } from './board.ts';
+import { ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
+import { CONFIGURATION, type Configuration } from './configuration.ts';
+import type { MetricName } from './metrics.ts';
+
+const rate = (counter: MetricName): string => `rate(${ofTarget(counter)}[$__rate_interval])`;
+const AGE = `time() - max by (instance, collector) (${ofTarget('cotenant_exporter_collector_last_success_timestamp_seconds')})`;
+
+export function health(configuration: Configuration = CONFIGURATION): Dashboard {
+  return boardOf({
+    title: 'Health of the agent',
+    uid: 'cotenant-health',
+    description: 'Whether the agents see their cards, how old what they say is, what fails, and what it costs.',
+    allNodes: true,
+    panels: panels(configuration),
+  });
+}
+
+function panels({ collectorStale }: Configuration): readonly Panel[] {
+  const value = (title: string, description: string, expr: string) =>
+    stat(title, description)
+      .span(6)
+      .withTarget(target('A', expr, '').instant());
+  return [
+    value('Agents', 'Agents that answer.', `sum(${ofTarget('up')})`),
+    value(
+      'That see their cards',
+      'Agents whose driver answers, with a sample that is fresh.',
+      `sum(${ofTarget('cotenant_up')})`,
+    ),
+    value('Oldest part of a page', 'Time since the part that is oldest could be made.', `max(${AGE})`)
+      .unit('s')
+      .thresholds(steps([null, 'green'], [collectorStale.seconds, 'red'])),
+    value(
+      'Drivers that hung',
+      'Samplers that were left behind within the last minutes.',
+      `sum(increase(${ofTarget('cotenant_exporter_samplers_abandoned_total')}[$__rate_interval]))`,
+    ),
+    series('Age of what is said', 'Time since each part of the page could be made.', 12)
+      .unit('s')
+      .min(0)
+      .thresholds(steps([null, 'green'], [collectorStale.seconds, 'red']))
+      .withTarget(target('A', AGE, '{{instance}} {{collector}}')),
+    series('Time to make it', 'What the parts and the whole page took.', 12)
+      .unit('s')
+      .min(0)
+      .withTarget(
+        target(
+          'A',
+          `max by (instance, collector) (${ofTarget('cotenant_exporter_collector_duration_seconds')})`,
+          '{{instance}} {{collector}}',
+        ),
+      )
+      .withTarget(
+        target(
+          'B',
+          `max by (instance) (${ofTarget('cotenant_exporter_render_duration_seconds')})`,
+          '{{instance}} page',
+        ),
+      ),
+    series(
+      'Calls of the driver that fail',
+      'Per second, by call and code. Code 3: the card has no such reading, which is no fault.',
+      12,
+    )
+      .unit('short')
+      .min(0)
+      .withTarget(
+        target(
+          'A',
+          `sum by (instance, call, code) (${rate('cotenant_exporter_nvml_errors_total')})`,
+          '{{instance}} {{call}} {{code}}',
+        ),
+      ),
+    series('Processes that cannot be attributed', 'Per sample and second, by reason.', 12)
+      .unit('short')
+      .min(0)
+      .withTarget(
+        target(
+          'A',
+          `sum by (instance, reason) (${rate('cotenant_exporter_attribution_failures_total')})`,
+          '{{instance}} {{reason}}',
+        ),
+      ),
+    series('Gaps', 'Readings of compute that came too late: what ran meanwhile is in no figure.', 12)
+      .unit('short')
+      .min(0)
+      .withTarget(
+        target(
+          'A',
+          `sum by (instance, gpu) (increase(${ofTarget('cotenant_exporter_utilization_gaps_total')}[$__rate_interval]))`,
+          '{{instance}} GPU {{gpu}}',
+        ),
+      ),
+    series('Decisions', 'What agents decided about those over their limit.', 12)
+      .unit('short')
+      .min(0)
+      .withTarget(
+        target(
+          'A',
+          `sum by (instance, decision, reason) (increase(${ofTarget('cotenant_enforcement_decisions_total')}[$__rate_interval]))`,
+          '{{instance}} {{decision}}: {{reason}}',
+        ),
+      ),
+    table(
+      'Agents',
+      'What runs where.',
+      [
+        { title: 'Sees its cards', expr: `max by (instance) (${ofTarget('cotenant_up')})` },
+        { title: 'Cards', expr: `count by (instance) (${ofTarget('cotenant_device_info')})` },
+        { title: 'Mode', expr: `max by (instance, mode) (${ofTarget('cotenant_enforcement_mode')} == 1)` },
+        { title: 'Build', expr: `max by (instance, version, revision) (${ofTarget('cotenant_exporter_build_info')})` },
+      ],
+      { instance: 'Node', mode: 'Mode of enforcement', version: 'Version', revision: 'Revision' },
+    ),
+  ];
+}

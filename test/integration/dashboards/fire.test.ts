@@ -1,0 +1,191 @@
+// Alerts that fire from conditions as they come: agents on simulated nodes, scraped by a real Prometheus that has our rules with
+// short times. The same Prometheus answers every query of every board.
+import { join } from 'node:path';
+import { stringify } from 'yaml';
+import { alertRules } from '../../../dashboards/alerts/rules.ts';
+import { boards } from '../../../dashboards/boards.ts';
+import { CONFIGURATION, type Configuration } from '../../../dashboards/configuration.ts';
+import { recordingRules } from '../../../dashboards/recording.ts';
+import { type RunningTenant, runTenant, startAgent, tell } from '../../support/agent.ts';
+import { startClient } from '../../support/client.ts';
+import { testUnless } from '../../support/gate.ts';
+import { MIB } from '../../support/grant.ts';
+import { BUILD, eventually, startNode } from '../../support/node.ts';
+import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const testWithPrometheus = testUnless(prometheusReason());
+
+/** The rules as they are, but for their times. */
+const SHORT: Configuration = {
+  ...CONFIGURATION,
+  exporterDown: { for: '2s' },
+  nearLimit: { ...CONFIGURATION.nearLimit, for: '2s' },
+  overLimit: { for: '2s' },
+  bypass: { ...CONFIGURATION.bypass, for: '2s' },
+  notEnforcing: { lasts: '2s' },
+  deviceUnhealthy: { lasts: '2s' },
+  unattributed: { ...CONFIGURATION.unattributed, lasts: '2s' },
+  fenceWeakened: { within: '5m', lasts: '2s' },
+  denialStorm: { ...CONFIGURATION.denialStorm, window: '10s', lasts: '2s' },
+  throttled: { ...CONFIGURATION.throttled, window: '15s', lasts: '2s' },
+  idle: { window: '15s', lasts: '2s' },
+  unknownEntryPoints: { lasts: '2s' },
+};
+
+const FIRED = [
+  'CotenantBypass',
+  'CotenantComputeThrottled',
+  'CotenantContainerNearLimit',
+  'CotenantContainerOverLimit',
+  'CotenantContainerStopped',
+  'CotenantDenialStorm',
+  'CotenantDeviceUnhealthy',
+  'CotenantExporterDown',
+  'CotenantFenceWeakened',
+  'CotenantGrantIdle',
+  'CotenantNotEnforcing',
+  'CotenantStopLoop',
+  'CotenantUnattributedMemory',
+];
+
+/** Queries about what this node has not, or not always: they must be understood, and may have no answer. */
+const MAY_BE_EMPTY =
+  /foreign|cotenant_container_engine_refused|attribution_failures|series_dropped|== 1\) \* 0|> \d+\) \* 0/;
+
+testWithPrometheus(
+  'thirteen alerts fire from what causes them, and every query of the boards is answered',
+  async (t) => {
+    t.timeout(240_000);
+    const [node, lax] = [await startNode(t, '--card', 'l4', '--card', 'a10'), await startNode(t, '--card', 'l4')];
+    const agent = await startAgent(t, node, {
+      settings: { computePolicy: 'fixed', intervalMs: 500, processMetrics: true },
+    });
+    const report = await startAgent(t, lax, { settings: { 'enforcement.mode': 'report', intervalMs: 500 } });
+    await Promise.all([agent.measured(2), report.measured(1)]);
+    const target = (url: string, instance: string) => ({ targets: [new URL(url).host], labels: { instance } });
+    const prometheus = await startPrometheus(t, {
+      configuration: {
+        global: { scrape_interval: '1s', evaluation_interval: '1s' },
+        scrape_configs: [
+          {
+            job_name: CONFIGURATION.job,
+            honor_labels: true,
+            static_configs: [target(agent.url, 'node-a'), target(report.url, 'node-b')],
+          },
+        ],
+      },
+      ruleFiles: {
+        'alerts.yaml': stringify(alertRules(SHORT)),
+        'recording.yaml': stringify({ groups: recordingRules().groups.map((group) => ({ ...group, interval: '2s' })) }),
+      },
+    });
+    const fired = new Set<string>();
+    const fires = (names: readonly string[]) =>
+      eventually(
+        async () => {
+          for (const name of await prometheus.firing()) fired.add(name);
+          return names.every((name) => fired.has(name)) || undefined;
+        },
+        `${names.filter((name) => !fired.has(name)).join(', ')} fire`,
+        90_000,
+      );
+    const start = (flags: readonly string[], command: readonly string[] = [CLIENT]) =>
+      runTenant(t, node, agent, flags, command);
+    const say = async (tenant: RunningTenant, ...commands: readonly string[]) => {
+      const answers: number[] = [];
+      for (const command of commands) answers.push((await tell(tenant, command))[0] ?? -1);
+      return answers;
+    };
+    const past = ['env', '-u', 'LD_PRELOAD', CLIENT];
+
+    // Near its limit; and idle, since it does nothing else.
+    const near = start(['--gpu-memory', '1Gi', '--name', 'near']);
+    t.deepEqual(await say(near, 'init', 'context 0', `alloc ${800 * MIB}`), [0, 0, 0]);
+    // Past the interposer and within the grant; and one that goes from inside to past it.
+    const inside = start(['--gpu-memory', '2Gi', '--name', 'static'], past);
+    await say(inside, 'init', 'context 0', `alloc ${200 * MIB}`);
+    const turns = start(
+      ['--gpu-memory', '2Gi', '--name', 'turns'],
+      ['sh', '-c', `${CLIENT}; exec env -u LD_PRELOAD ${CLIENT}`],
+    );
+    await say(turns, 'init', 'context 0', `alloc ${200 * MIB}`);
+    await eventually(
+      async () =>
+        (await prometheus.query('cotenant_container_info{pod="turns", fence="interposer"}')).length > 0 || undefined,
+      'the interposer holds it',
+    );
+    turns.write('kill-self');
+    // What is written before would be read by the one that ends.
+    await eventually(
+      async () =>
+        (await agent.view())?.containers.some(({ pod, usedBytes }) => pod === 'turns' && usedBytes === 0) || undefined,
+      'the first of them has ended',
+    );
+    t.deepEqual(await say(turns, 'init', 'context 0', `alloc ${200 * MIB}`), [0, 0, 0]);
+    // Held to a tenth of a card, and wants all of it.
+    const slow = start(['--gpu-memory', '1Gi', '--gpu-cores', '10', '--name', 'slow']);
+    await say(slow, 'init', 'context 0');
+    slow.write('launch 100000 500');
+    slow.write('sync');
+    // Somebody on the host, whom no grant and no container explains.
+    const host = startClient(t, node);
+    for (const command of ['init', 'context 0', `alloc ${3000 * MIB}`]) await host.must(command);
+    // On the node that stops nobody.
+    const over = runTenant(t, lax, report, ['--gpu-memory', '1Gi', '--name', 'over'], past);
+    await say(over, 'init', 'context 0', `alloc ${2048 * MIB}`);
+    // Stopped three times.
+    for (let stop = 0; stop < 3; stop += 1) {
+      const cheat = start(['--gpu-memory', '1Gi', '--name', 'cheat'], past);
+      await say(cheat, 'init', 'context 0', `alloc ${2048 * MIB}`);
+      await cheat.ended;
+      const changes = 'max(changes(cotenant_container_last_kill_timestamp_seconds{pod="cheat"}[5m]))';
+      await eventually(
+        async () => (await prometheus.query(changes)).some(({ value }) => value === stop) || undefined,
+        'the stop is scraped',
+      );
+    }
+    const refused = async () => {
+      while (!fired.has('CotenantDenialStorm')) await say(near, `alloc ${900 * MIB}`);
+    };
+    node.control('lose', '1');
+    await Promise.all([refused(), fires(FIRED.filter((name) => name !== 'CotenantExporterDown'))]);
+
+    const chosen: Readonly<Record<string, string>> = {
+      job: '.+',
+      instance: '.+',
+      gpu: '.+',
+      namespace: '.+',
+      pod: '.+',
+      container: '.+',
+      __rate_interval: '10s',
+    };
+    let asked = 0;
+    for (const [name, board] of boards()) {
+      const panels = board.panels as unknown as readonly { title: string; targets: readonly { expr: string }[] }[];
+      for (const { title, targets } of panels) {
+        for (const { expr } of targets) {
+          const sent = expr.replace(/\$(\w+)/g, (_, variable: string) => chosen[variable] ?? `no variable ${variable}`);
+          const answer = await prometheus.query(sent);
+          asked += 1;
+          if (!MAY_BE_EMPTY.test(expr)) t.true(answer.length > 0, `${name}, ${title}: ${sent}`);
+        }
+      }
+    }
+    t.true(asked > 60, String(asked));
+    const recorded = await prometheus.query('count by (__name__) ({__name__=~"namespace:.+|job:.+"})');
+    t.deepEqual(
+      recorded.map(({ metric }) => metric.__name__ ?? '').toSorted(),
+      recordingRules()
+        .groups.flatMap(({ rules }) => rules.map(({ record }) => record))
+        .toSorted(),
+    );
+
+    await report.stop();
+    await fires(FIRED);
+    t.deepEqual(
+      FIRED.filter((name) => !fired.has(name)),
+      [],
+    );
+  },
+);
