@@ -4,7 +4,8 @@
 //   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1]
 //
 // On standard input, one command a line: "interval MS" (all cards from now on), "stop" (gives its handles up and ends).
-// It ends when standard input does. What the figures mean is written beside their fields in src/agent/sample.ts.
+// It ends when standard input does, and with code 3 when the driver that it opened is gone. What the figures mean is
+// written beside their fields in src/agent/sample.ts.
 #include <cerrno>
 #include <cinttypes>
 #include <csignal>
@@ -21,6 +22,8 @@
 #include "sample.h"
 
 namespace {
+
+constexpr int DRIVER_GONE = 3; // whoever started this one starts another, which opens what there is then
 
 uint64_t now_ns(clockid_t clock) {
     timespec now{};
@@ -99,6 +102,7 @@ int main(int argc, char **argv) {
     for (;;) {
         const std::string line = sampler.take();
         if (!write_all(line)) return 0;
+        if (sampler.driver_gone()) return DRIVER_GONE;
         next += interval_ms * 1000000;
         const uint64_t now = now_ns(CLOCK_MONOTONIC);
         if (next < now) next = now; // a slow round is not made up for

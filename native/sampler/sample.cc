@@ -125,6 +125,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
             continue;
         }
         cards_[index].lost = false;
+        cards_[index].answered = true;
         out += first ? "\"" : ",\"";
         out += NAMES[i];
         out += '"';
@@ -191,7 +192,8 @@ void Sampler::write_card(size_t index, std::string &out) {
     add_field(out, "pciBusId", card.pci);
     if (card.has_minor) add_field(out, "minor", card.minor);
     nvml::Memory memory;
-    if (library_.memory(card.device, memory)) {
+    card.answered = library_.memory(card.device, memory);
+    if (card.answered) {
         add_field(out, "totalBytes", memory.total);
         add_field(out, "usedBytes", memory.used);
         add_field(out, "freeBytes", memory.free);
@@ -293,6 +295,11 @@ std::string Sampler::take() {
         if (i) out += ',';
         write_card(i, out);
     }
+    const bool silent =
+        ready && !cards_.empty() && std::none_of(cards_.begin(), cards_.end(), [](const Card &card) {
+            return card.answered || card.lost; // a card that fell off the bus is told of by a driver that is there
+        });
+    silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
     out += "],\"processes\":[";
     bool first = true;
     for (const auto &[pid, known] : known_) {
@@ -310,9 +317,11 @@ std::string Sampler::take() {
         add_field(out, "count", count);
         out += '}';
     }
+    out += ']';
+    if (silent) add_field(out, "problem", "the driver answers nothing about any card");
     forget_unseen();
     const uint64_t took = (now_ns(CLOCK_MONOTONIC) - started) / 1000;
-    std::snprintf(text, sizeof text, "],\"tookUs\":%" PRIu64 "}\n", took);
+    std::snprintf(text, sizeof text, ",\"tookUs\":%" PRIu64 "}\n", took);
     out += text;
     return out;
 }

@@ -15,13 +15,18 @@ class Sampler {
     explicit Sampler(std::string library) : library_path_(std::move(library)) {}
     // The next snapshot as one line of JSON. Tries to open the driver again when there is none yet.
     std::string take();
+    // The driver has answered nothing about any card for a while: it was taken away, or another one came in its place.
+    // The library that this process has open belongs to the old one.
+    bool driver_gone() const { return silent_rounds_ >= SILENT_ROUNDS; }
 
   private:
+    static constexpr unsigned SILENT_ROUNDS = 2;
     struct Card {
         nvml::Device device = nullptr;
         std::string uuid, name, pci;
         uint32_t minor = 0;
         bool has_minor = false, lost = false;
+        bool answered = false;     // its memory or its processes were told in this round; facts may outlive a driver
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0;
         uint64_t gaps = 0; // times that the driver's ring overran before it was read
@@ -56,6 +61,7 @@ class Sampler {
     nvml::Library library_;
     std::vector<Card> cards_;
     std::map<pid_t, Known> known_;
+    unsigned silent_rounds_ = 0;
     uint64_t round_ = 0, inventory_round_ = 0, retry_at_ns_ = 0;
     std::string driver_version_;
     int cuda_version_ = 0;

@@ -29,6 +29,8 @@ export type SamplerHandle = {
 const LEAST_RESTART_MS = 1000;
 /** With so many that the driver still holds, another one would only join them. */
 const MOST_HUNG = 3;
+/** With this code it ends when the driver that it opened is gone: another driver may have come. */
+const DRIVER_GONE = 3;
 /** To end by itself at the agent's end. */
 const LAST_MS = 2000;
 
@@ -93,7 +95,13 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     current.on('error', (error) => {
       if (current.pid === undefined) again(`the sampler cannot be started: ${error.message}`);
     });
-    current.on('exit', (code, signal) => again(`the sampler ended (${signal ?? `code ${code}`}); it is started again`));
+    current.on('exit', (code, signal) =>
+      again(
+        code === DRIVER_GONE
+          ? 'the driver answers nothing any more; it is opened anew'
+          : `the sampler ended (${signal ?? `code ${code}`}); it is started again`,
+      ),
+    );
     createInterface({ input: current.stdout }).on('line', (line) => {
       if (child !== current || closing) return;
       watch(current);

@@ -1,10 +1,12 @@
 // Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import type { Sample } from '../../../src/agent/sample.ts';
 import { startSampler } from '../../../src/agent/sampler.ts';
-import { BUILD, eventually, temporaryFolder } from '../../support/node.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
 
 const SILENCE_MS = 500;
 
@@ -68,4 +70,47 @@ test('the agent can end while the driver holds its sampler', async (t) => {
   await sampler.close();
   t.true(Date.now() - begun < 10_000);
   t.is(starts(), 1);
+});
+
+test('a driver that is taken away is opened anew when another one has come, and a lost card is no driver that is gone', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--card', 't4');
+  const samples: Sample[] = [];
+  const problems: string[] = [];
+  const sampler = startSampler({
+    intervalMs: 100,
+    library: join(node.lib, 'libnvidia-ml.so.1'),
+    silenceMs: 10_000,
+    onSample: (sample) => samples.push(sample),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(() => sampler.close());
+  const until = (looks: (sample: Sample) => boolean, what: string) =>
+    eventually(() => {
+      const last = samples.at(-1);
+      return last && looks(last) ? last : undefined;
+    }, what);
+  const well = (sample: Sample) => sample.problem === undefined && (sample.cards[0]?.totalBytes ?? 0) > 0;
+  await until(well, 'it is seen');
+  node.control('lose', '0');
+  const lost = await until((sample) => sample.cards[0]?.healthy === false, 'the card is lost');
+  await until((sample) => sample.round > lost.round + 3, 'it stays so');
+  t.is(samples.at(-1)?.problem, undefined);
+  node.control('find', '0');
+  await until(well, 'it is back');
+  t.deepEqual(problems, []);
+
+  const ended = once(node.child, 'exit');
+  node.child.kill('SIGKILL');
+  await ended;
+  const silent = await eventually(() => samples.find(({ problem }) => problem !== undefined), 'nothing is answered');
+  t.is(silent.problem, 'the driver answers nothing about any card');
+  await until((sample) => /NVML does not start/.test(sample.problem ?? ''), 'there is no driver');
+  t.true(problems.includes('the driver answers nothing any more; it is opened anew'), problems.join());
+  const program = join(BUILD, 'cotenant-simulator');
+  const next = spawn(program, ['serve', '--dir', node.folder, '--card', 't4', '--driver', '590.1'], {
+    stdio: 'ignore',
+  });
+  t.teardown(() => next.kill('SIGTERM'));
+  t.is((await until(well, 'another driver is there')).driverVersion, '590.1');
 });
