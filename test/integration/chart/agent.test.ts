@@ -290,16 +290,17 @@ async function relay(t: ExecutionContext, answer: RequestListener, timeoutMs?: n
 test('the exporter container hands on the page, compressed where asked for, and nothing else of the agent', async (t) => {
   const asked: string[] = [];
   const { ask } = await relay(t, (request, response) => {
-    asked.push(`${request.method} ${request.url} ${request.headers['accept-encoding']} ${request.headers.cookie}`);
+    const { accept, 'accept-encoding': encoding, cookie } = request.headers;
+    asked.push(`${request.method} ${request.url} ${encoding} ${accept} ${cookie}`);
     response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4', 'set-cookie': 'a=b', vary: 'x' });
     response.end('cotenant_up 1\n');
   });
-  const page = await ask('/metrics?x=1', { headers: { 'accept-encoding': 'gzip', cookie: 'c=d' } });
+  const page = await ask('/metrics?x=1', { headers: { 'accept-encoding': 'gzip', accept: 'a/b', cookie: 'c=d' } });
   t.is(page.status, 200);
   t.is(await page.text(), 'cotenant_up 1\n');
   t.is(page.headers.get('content-type'), 'text/plain; version=0.0.4');
   t.deepEqual([page.headers.get('vary'), page.headers.get('set-cookie')], ['x', null]);
-  t.deepEqual(asked, ['GET /metrics gzip undefined']);
+  t.deepEqual(asked, ['GET /metrics gzip a/b undefined']);
   for (const path of ['/', '/status.json', '/grants', '/metrics/../status.json', '//metrics'])
     t.is((await ask(path)).status, 404, path);
   t.is((await ask('/metrics', { method: 'POST', body: 'x' })).status, 405);
