@@ -237,7 +237,7 @@ test('stopping waits for the request in flight, answers it as the last one, and 
 });
 
 test('while it drains it goes on for everybody, but each answer ends its connection', async (t) => {
-  const webhook = await started(t, { healthPort: 0, timeouts: { drainMs: 500 } });
+  const webhook = await started(t, { healthPort: 0, timeouts: { drainMs: 4000 } });
   const [used, idle] = [trusting(webhook.certificate), trusting(webhook.certificate)];
   for (const agent of [used, idle])
     t.is((await post(webhook, agent, '/mutate', BODY)).headers.connection, 'keep-alive');
@@ -257,7 +257,7 @@ test('while it drains it goes on for everybody, but each answer ends its connect
 test('it drains at once, and ends in its time, while the certificate is looked after by somebody who is stuck', async (t) => {
   const certificate = selfSigned(['localhost'], new Date());
   const stuck = async () => ({ certificate, close: () => new Promise<void>(() => {}) });
-  const webhook = await started(t, { certificate: stuck, timeouts: { drainMs: 200, graceMs: 200 } });
+  const webhook = await started(t, { certificate: stuck, timeouts: { drainMs: 3000, graceMs: 200 } });
   const agent = trusting(webhook.certificate);
   const closing = webhook.close();
   t.like(await post(webhook, agent, '/mutate', BODY), { status: 200, headers: { connection: 'close' } });
