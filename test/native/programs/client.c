@@ -1,6 +1,7 @@
 /* A CUDA driver-API program that does what it is told, one command at a time, and answers each with one line: the
  * driver's result, then values. It finds the driver as most programs do: dlopen, then dlsym. Tests drive it.
- * client [LIBRARY [COMMAND...]]: these commands first, then those of standard input, a line each. */
+ * client [WAY-TO-THE-DRIVER [COMMAND...]]: the way as in ways.h; these commands first, then those of standard input, a
+ * line each. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -13,11 +14,12 @@
 
 #include "../../../native/abi/cuda.h"
 #include "client_arrays.h"
+#include "ways.h"
 
-static void *driver;
+static struct way way;
 
 static void *find(const char *name) {
-    void *function = dlsym(driver, name);
+    void *function = find_by(&way, name);
     if (!function) {
         fprintf(stderr, "client: no %s: %s\n", name, dlerror());
         exit(3);
@@ -101,8 +103,8 @@ int main(int argc, char **argv) {
     char line[4096];
     const char *name = argc > 1 ? argv[1] : "libcuda.so.1";
     char **words = argv + (argc > 2 ? 2 : argc);
-    driver = dlopen(name, RTLD_NOW);
-    if (!driver) {
+    way = way_to(name);
+    if (!way.driver) {
         fprintf(stderr, "client: %s\n", dlerror());
         return 3;
     }
@@ -289,7 +291,7 @@ int main(int argc, char **argv) {
             if (sscanf(line, "address %127s %d %" SCNu64 " %127s", base, &version, &flags, symbol) != 4) return 2;
             result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), base, &address, version,
                           flags, &status);
-            printf("%d %d %d\n", result, status, address && address == dlsym(driver, symbol));
+            printf("%d %d %d\n", result, status, address && address == dlsym(way.driver, symbol));
             continue;
         } else if (!strcmp(word, "fork") ||
                    !strcmp(word,

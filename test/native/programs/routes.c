@@ -3,12 +3,12 @@
  *   routes PLUGIN PLUGIN-DEEPBIND PLUGIN-NEW-NAMESPACE ABSOLUTE-LIBCUDA
  * Linked with -lcuda, so that direct linking is one of the ways. */
 #include <dlfcn.h>
-#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "../../../native/abi/cuda.h"
+#include "ways.h"
 
 /* What glibc began with on this machine. */
 #if defined(__aarch64__)
@@ -30,30 +30,6 @@ static void show(const char *way, get_info function) {
     size_t left = 0, total = 0;
     if (function && function(&left, &total) != ABI_SUCCESS) total = 0;
     printf("%s %zu\n", way, total >> 20);
-}
-
-/* A look-up of one's own in an object's symbol table, as some trampolines and tools do it. */
-static void *walk(void *handle, const char *name) {
-    const struct link_map *map = handle;
-    const ElfW(Sym) *symbols = NULL;
-    const char *strings = NULL;
-    const uint32_t *table = NULL;
-    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
-        if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
-        if (entry->d_tag == DT_GNU_HASH) table = (const void *)entry->d_un.d_ptr;
-    }
-    if (!symbols || !strings || !table) return NULL;
-    uint32_t hash = 5381;
-    for (const char *c = name; *c; c++) hash = hash * 33 + (unsigned char)*c;
-    const uint32_t *buckets = table + 4 + (size_t)table[2] * 2, *chain = buckets + table[0];
-    for (uint32_t i = buckets[hash % table[0]]; i >= table[1] && i; i++) {
-        uint32_t entry = chain[i - table[1]];
-        if ((entry | 1) == (hash | 1) && !strcmp(strings + symbols[i].st_name, name))
-            return (char *)map->l_addr + symbols[i].st_value;
-        if (entry & 1) break;
-    }
-    return NULL;
 }
 
 static void plugin(const char *way, void *handle) {
