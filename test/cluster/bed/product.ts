@@ -120,11 +120,11 @@ function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): 
 export function installChart(bed: Bed, helm: string, values: object): void {
   const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
   const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
-  const { code, err, out } = runHelm(bed, helm, [...words, '--wait', '--timeout', '90s', '--values', '-'], input);
+  const { code, err, out } = runHelm(bed, helm, [...words, '--wait', '--timeout', '300s', '--values', '-'], input);
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
 }
 
 /** `helm uninstall`, whatever comes of it. */
 export function uninstallChart(bed: Bed, helm: string): Ran {
-  return runHelm(bed, helm, ['uninstall', 'cotenant', '--timeout', '90s']);
+  return runHelm(bed, helm, ['uninstall', 'cotenant', '--timeout', '300s']);
 }

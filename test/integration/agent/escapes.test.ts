@@ -23,7 +23,7 @@ async function attempt(
   name: string,
 ): Promise<void> {
   const { node, agent } = ground;
-  const { what, end, script = 'exec "$0" "$1"', program = () => CLIENT, way = () => 'libcuda.so.1' } = escape;
+  const { what, end, script = 'exec "$0" "$1"', program = () => CLIENT, way = () => 'libcuda.so.1' } = wayOut;
   const folder = join(ground.folder, name);
   mkdirSync(folder);
   const command = ['/bin/sh', '-c', script, program({ ...ground, folder }), way(ground)];
