@@ -30,9 +30,10 @@ enum cot_policy { /* numbers as in cGPU */
 };
 
 struct cot_request {
-    uint32_t share_ppm; /* granted compute; 0: none was asked for */
-    uint32_t limit_ppm; /* of min-max shares; 0: the policy says */
-    uint32_t weight;    /* of the weighted policy; 0 counts as 1 */
+    enum cot_policy policy; /* the card's, or what the container chose in its place */
+    uint32_t share_ppm;     /* granted compute; 0: none was asked for */
+    uint32_t limit_ppm;     /* of min-max shares; 0: the policy says */
+    uint32_t weight;        /* of the weighted policy; 0 counts as 1 */
     bool high;
     uint32_t high_cap_ppm; /* most that a high-priority container may take; 0: all */
 };
@@ -44,8 +45,9 @@ struct cot_share {
     bool native;            /* no gate */
 };
 
-/* `instances`: of the average policy. Shares that add up to more than the card are due in proportion. */
-void cot_policy_shares(enum cot_policy policy, uint32_t instances, const struct cot_request *requests, uint32_t count,
+/* Of all containers of a card. `instances`: of the average policy. Shares that add up to more than the card are due in
+ * proportion. */
+void cot_policy_shares(uint32_t instances, const struct cot_request *requests, uint32_t count,
                        struct cot_share *shares);
 
 /* ---- digests: what a container's rows say about one card ---- */

@@ -73,12 +73,12 @@ struct question {
     bool own;          /* out: the container's own work stands in the way */
 };
 
-/* A limit that grows. It is used in bursts, or each launch would wait for its own small part of the growth; and what it
- * grew while nobody wanted it is lost, but for what a burst needs. */
+/* A limit that grows. It is used in bursts, or each launch would wait for its own small part of the growth. Above
+ * `most_ns`, if that is not 0, what it grew while nobody wanted it is lost. */
 static bool within_growth(struct cot_gate *gate, struct question *ask, uint64_t limit_ns, uint32_t rate_ppm,
                           uint64_t starts_ns, uint64_t most_ns) {
-    uint64_t forfeited = LOAD(gate->forfeited_ns), taken = ask->totals.used + ask->totals.pending + forfeited;
-    taken -= ask->launch->predicted_ns;
+    uint64_t taken = ask->totals.used + ask->totals.pending - ask->launch->predicted_ns;
+    if (most_ns) taken += LOAD(gate->forfeited_ns);
     uint64_t start = gate->tuning.start_ns / COT_PPM * rate_ppm;
     if (start < LEAST_START_NS) start = LEAST_START_NS;
     if (start > gate->tuning.most_start_ns) start = gate->tuning.most_start_ns;
@@ -108,11 +108,21 @@ static bool within_depth(struct question *ask, uint64_t depth_ns) {
     return false;
 }
 
+/* The next record begins at what was used by then: nothing is lost of it yet. */
+static void keep_to_record(struct cot_gate *gate, const struct cot_compute_record *record) {
+    uint64_t of = LOAD(gate->forfeited_of);
+    if (of != record->check && __atomic_compare_exchange_n(&gate->forfeited_of, &of, record->check, false,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&gate->forfeited_ns, 0, __ATOMIC_RELAXED);
+    }
+}
+
 /* The agent is away: the record that it left is a credit that all of the container's processes compute alike. */
 static bool go_alone(struct cot_gate *gate, struct question *ask) {
     struct cot_compute_record record = {0};
     ask->until_ns = ask->now_ns + LONG_WAIT_NS;
     if (!cot_order_read_record(gate->order, &record)) return false; /* the agent writes one before anybody starts */
+    keep_to_record(gate, &record);
     const uint64_t depth = 10000000;
     if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
     uint64_t limit = cot_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);

@@ -44,7 +44,8 @@ struct cot_gate {
     struct cot_compute_row *row; /* the own one */
     uint32_t slot_count, card_count, card, slot;
     uint64_t used_until_ns; /* accounts are complete up to here */
-    uint64_t forfeited_ns;  /* growth of a limit that nobody used in time */
+    uint64_t forfeited_ns;  /* growth of a record's limit that nobody used in time ... */
+    uint64_t forfeited_of;  /* ... and which record that is */
     uint64_t launches_mark; /* launches when the last turn began, for COT_LEASE_CATCH_UP */
     uint64_t marked_epoch;
     uint32_t waited;         /* the last one that asked was told to wait */

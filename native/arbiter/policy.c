@@ -7,7 +7,7 @@ static uint32_t at_most(uint64_t ppm) {
     return ppm > COT_PPM ? COT_PPM : (uint32_t)ppm;
 }
 
-void cot_policy_shares(enum cot_policy policy, uint32_t instances, const struct cot_request *requests, uint32_t count,
+void cot_policy_shares(uint32_t instances, const struct cot_request *requests, uint32_t count,
                        struct cot_share *shares) {
     uint64_t weights = 0, asked = 0;
     uint32_t silent = 0;
@@ -21,6 +21,7 @@ void cot_policy_shares(enum cot_policy policy, uint32_t instances, const struct 
     if (instances < count) instances = count;
     for (uint32_t i = 0; i < count; i++) {
         const struct cot_request *request = &requests[i];
+        enum cot_policy policy = request->policy;
         uint64_t guarantee = request->share_ppm ? request->share_ppm : rest > LEAST_PPM ? rest : LEAST_PPM;
         if (policy == COT_POLICY_AVERAGE) guarantee = COT_PPM / instances;
         if (policy == COT_POLICY_PREEMPTIVE) guarantee = COT_PPM / count;

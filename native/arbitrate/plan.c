@@ -70,26 +70,28 @@ static const char *read_page(const char *line, struct page **known) {
 }
 
 static const char *read_card_of_page(const char *line) {
-    unsigned card, share, limit, weight, high, cap;
-    if (sscanf(line, "on %u %u %u %u %u %u", &card, &share, &limit, &weight, &high, &cap) != 6 ||
-        card >= COT_ARBITER_CARDS)
-        return "on: want CARD SHARE LIMIT WEIGHT HIGH CAP";
+    unsigned card, policy, share, limit, weight, high, cap;
+    if (sscanf(line, "on %u %u %u %u %u %u %u", &card, &policy, &share, &limit, &weight, &high, &cap) != 7 ||
+        card >= COT_ARBITER_CARDS || policy > COT_POLICY_NATIVE)
+        return "on: want CARD POLICY SHARE LIMIT WEIGHT HIGH CAP";
     if (!last) return NULL; /* of a page that could not be opened */
     if (cards_told == last->page->card_count) return "on: more cards than its page has";
     if (!last->is_new && last->page->card[cards_told] != card) return "on: it was on another card";
     if (last->is_new) last->page->card[cards_told] = card;
-    last->request[cards_told++] = (struct cot_request){
-        .share_ppm = share, .limit_ppm = limit, .weight = weight, .high = high != 0, .high_cap_ppm = cap};
+    last->request[cards_told++] = (struct cot_request){.policy = (enum cot_policy)policy,
+                                                       .share_ppm = share,
+                                                       .limit_ppm = limit,
+                                                       .weight = weight,
+                                                       .high = high != 0,
+                                                       .high_cap_ppm = cap};
     return NULL;
 }
 
 static const char *read_card(const char *line) {
-    unsigned card, policy, instances;
-    if (sscanf(line, "card %u %u %u", &card, &policy, &instances) != 3 || card >= COT_ARBITER_CARDS ||
-        policy > COT_POLICY_NATIVE)
-        return "card: want CARD POLICY INSTANCES";
-    being_read->card[card].policy = (enum cot_policy)policy;
-    being_read->card[card].instances = instances;
+    unsigned card, instances;
+    if (sscanf(line, "card %u %u", &card, &instances) != 2 || card >= COT_ARBITER_CARDS)
+        return "card: want CARD INSTANCES";
+    being_read->instances[card] = instances;
     return NULL;
 }
 

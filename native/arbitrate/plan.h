@@ -2,9 +2,9 @@
  * whole whenever anything of it changes, one line for each:
  *
  *     plan NUMBER
- *     card CARD POLICY INSTANCES
+ *     card CARD INSTANCES
  *     page ID SLOTS CARDS PATH                          the ledger's path, to the end of the line
- *     on CARD SHARE LIMIT WEIGHT HIGH CAP               for each card of the page before it, in the page's order
+ *     on CARD POLICY SHARE LIMIT WEIGHT HIGH CAP        for each card of the page before it, in the page's order
  *     end
  *
  * Shares are parts of a million. A plan that is not understood is refused whole. */
@@ -19,10 +19,7 @@ struct want {
 };
 struct plan {
     uint64_t number;
-    struct {
-        enum cot_policy policy;
-        uint32_t instances;
-    } card[COT_ARBITER_CARDS];
+    uint32_t instances[COT_ARBITER_CARDS];
     uint32_t count;
     struct want want[COT_ARBITER_CARDS * COT_ARBITER_MEMBERS];
 };

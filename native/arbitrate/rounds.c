@@ -34,10 +34,7 @@ static struct owner {
     struct page *page;
     uint32_t card; /* of the page */
 } owners[COT_ARBITER_CARDS][COT_ARBITER_MEMBERS];
-static struct {
-    enum cot_policy policy;
-    uint32_t instances;
-} policies[COT_ARBITER_CARDS];
+static uint32_t instances[COT_ARBITER_CARDS];
 static struct cot_request requests[COT_ARBITER_CARDS][COT_ARBITER_MEMBERS];
 static uint64_t plan_number, late_ns;
 
@@ -89,7 +86,7 @@ static void share_card(uint32_t at, uint64_t now) {
         index[count++] = i;
     }
     if (count == 0) return;
-    cot_policy_shares(policies[at].policy, policies[at].instances, asked, count, shares);
+    cot_policy_shares(instances[at], asked, count, shares);
     for (uint32_t i = 0; i < count; i++) cot_arbiter_share(&arbiter, at, index[i], &shares[i], now);
 }
 
@@ -132,8 +129,7 @@ static void follow(struct plan *plan, uint64_t now) {
         }
     }
     for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
-        policies[at].policy = plan->card[at].policy;
-        policies[at].instances = plan->card[at].instances;
+        instances[at] = plan->instances[at];
         share_card(at, now);
     }
     for (uint32_t i = 0; i < joined_count; i++) adopt(joined[i], now);

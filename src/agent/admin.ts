@@ -2,7 +2,11 @@
 // memory of this node, so its file mode is the access control; nothing of it listens on a network.
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
-import type { CardShare } from '../request/request.ts';
+import { isWrong, readChange } from '../request/compute-change.ts';
+import { isObject, isWithin, type JsonObject } from '../request/json.ts';
+import type { CardShare, ComputeChoice } from '../request/request.ts';
+import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
+import type { NodeComputeChange } from './compute/shares.ts';
 import { PRELOADED } from './engines.ts';
 import type { Refusal } from './grants/plain.ts';
 import type { LiveGrant } from './grants/registry.ts';
@@ -14,7 +18,13 @@ export type GrantAnswer = {
   readonly preload: string;
   /** Its launches go by its share of compute. */
   readonly leased: boolean;
-  readonly cards: readonly { readonly gpuUuid: string; readonly memoryBytes: number; readonly coresPercent: number }[];
+  readonly compute: ComputeChoice;
+  readonly cards: readonly {
+    readonly gpuUuid: string;
+    readonly memoryBytes: number;
+    readonly coresPercent: number;
+    readonly coresLimitPercent?: number;
+  }[];
 };
 
 /** What `cotenant run` asks for. */
@@ -34,7 +44,13 @@ function answerOf(live: LiveGrant): GrantAnswer {
     folder: live.folder,
     leased: live.leased,
     preload: PRELOADED.map((name) => join(live.folder, name)).join(' '),
-    cards: live.grant.cards.map(({ gpuUuid, memoryBytes, coresPercent }) => ({ gpuUuid, memoryBytes, coresPercent })),
+    compute: live.grant.compute ?? {},
+    cards: live.grant.cards.map(({ gpuUuid, memoryBytes, coresPercent, coresLimitPercent }) => ({
+      gpuUuid,
+      memoryBytes,
+      coresPercent,
+      ...(coresLimitPercent !== undefined && { coresLimitPercent }),
+    })),
   };
 }
 
@@ -56,6 +72,25 @@ function wrongWith(body: Partial<GrantBody>): string | undefined {
   if (!Number.isInteger(body.pid) || !Number.isInteger(body.startTicks))
     return 'pid and startTicks: want whole numbers';
   return undefined;
+}
+
+/** Of the node, or of one card; or what is wrong with it. */
+function nodeChange(body: unknown): NodeComputeChange | string {
+  if (!isObject(body)) return 'want a map of gpuUuid, policy, highCapPercent';
+  const { gpuUuid, policy, highCapPercent: cap, ...others } = body;
+  const [stray] = Object.keys(others);
+  if (stray !== undefined) return `${stray}: no such setting; known are gpuUuid, policy, highCapPercent`;
+  const named = policy === undefined || policy === null ? policy : policyNamed(String(policy));
+  if (gpuUuid !== undefined && typeof gpuUuid !== 'string') return 'gpuUuid: want text';
+  if (named === undefined && policy !== undefined) return `policy: want one of ${COMPUTE_POLICIES.join(', ')}, or null`;
+  if (cap !== undefined && cap !== null && !isWithin(cap, 1, 100)) return 'highCapPercent: want 1 to 100, or null';
+  if (cap !== undefined && gpuUuid !== undefined) return 'highCapPercent: is of the node, not of one card';
+  if (named === undefined && cap === undefined) return 'want a policy, or highCapPercent';
+  return {
+    ...(gpuUuid !== undefined && { gpuUuid }),
+    ...(named !== undefined && { policy: named }),
+    ...(cap !== undefined && { highCapPercent: cap }),
+  };
 }
 
 const idOf = (request: Request): string => String(request.params.id ?? '');
@@ -83,12 +118,37 @@ export function createAdmin(node: Node): Express {
     answer(response, node.grant({ name, container, shares, gpuUuids, isolateMemory, owner: { pid, startTicks } }), 201);
   });
   app.patch('/v1/grants/:id', (request, response) => {
-    const bytes = (request.body as { memoryBytes?: unknown } | undefined)?.memoryBytes;
-    if (!Number.isSafeInteger(bytes) || Number(bytes) <= 0) {
+    const { memoryBytes: bytes, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
+    if (bytes !== undefined && (!Number.isSafeInteger(bytes) || Number(bytes) <= 0)) {
       response.status(400).json({ error: 'memoryBytes: want a number of bytes per card' });
       return;
     }
-    answer(response, node.resize(idOf(request), Number(bytes)), 200);
+    const change = readChange(rest);
+    if (isWrong(change)) {
+      response.status(400).json({ error: change.wrong });
+      return;
+    }
+    if (bytes === undefined && Object.keys(change).length === 0) {
+      response.status(400).json({ error: 'want memoryBytes, or something of compute' });
+      return;
+    }
+    const id = idOf(request);
+    const changedCompute = Object.keys(change).length > 0 ? node.changeCompute(id, change) : undefined;
+    if (changedCompute && ('refused' in changedCompute || bytes === undefined)) answer(response, changedCompute, 200);
+    else answer(response, node.resize(id, Number(bytes)), 200);
+  });
+  app.get('/v1/compute', (_request, response) => {
+    response.json(node.compute());
+  });
+  app.patch('/v1/compute', (request, response) => {
+    const change = nodeChange(request.body);
+    if (typeof change === 'string') {
+      response.status(400).json({ error: change });
+      return;
+    }
+    const state = node.setCompute(change);
+    if ('refused' in state) response.status(409).json({ error: state.refused });
+    else response.json(state);
   });
   app.get('/v1/actions', (request, response) => {
     const { of } = request.query;

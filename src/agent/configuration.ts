@@ -4,8 +4,9 @@ import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
 import { DEFAULT_LADDER, type LadderPolicy, type Mode } from '../quota/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
+import { isObject } from '../request/json.ts';
 import type { ComputePolicy } from '../request/request.ts';
-import { COMPUTE_POLICIES } from '../request/rules.ts';
+import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
 import { COMPAT_NAMES, isCompatList } from './metrics/compat/sets.ts';
 
@@ -27,6 +28,10 @@ export type AgentConfiguration = {
   readonly placement: 'binpack' | 'spread';
   /** How the compute of this node's cards is divided among containers; native: it is not. */
   readonly computePolicy: ComputePolicy;
+  /** Of single cards, by UUID. */
+  readonly computePolicies: Readonly<Record<string, ComputePolicy>>;
+  /** Most of a card that a container of high priority may take. */
+  readonly highCapPercent: number;
   /** Number of the interposer's engine that containers shall run; 0: that of the agent's build. */
   readonly interposerEngine: number;
   /** A series for each process, the largest 50 of the node. */
@@ -65,6 +70,8 @@ export const DEFAULTS: AgentConfiguration = {
   mostTenantsPerCard: 50,
   placement: 'binpack',
   computePolicy: 'native',
+  computePolicies: {},
+  highCapPercent: 100,
   interposerEngine: 0,
   processMetrics: false,
   compatibilityMetrics: '',
@@ -102,6 +109,19 @@ const oneOf =
   (value) =>
     typeof value === 'string' && names.includes(value);
 
+/** Words, or cGPU's numbers, which YAML reads as such. */
+const isPolicy: Check = (value) =>
+  ['string', 'number'].includes(typeof value) && policyNamed(String(value)) !== undefined;
+const policies: Check = (value) => isObject(value) && Object.values(value).every(isPolicy);
+const POLICY_WORDS = `one of ${COMPUTE_POLICIES.join(', ')}, or its number, 0 to 5`;
+
+/** Settings that may be written in several ways, in the one that the program knows. */
+const WRITTEN: Readonly<Record<string, (value: unknown) => unknown>> = {
+  computePolicy: (value) => policyNamed(String(value)),
+  computePolicies: (value) =>
+    Object.fromEntries(Object.entries(value as object).map(([gpuUuid, name]) => [gpuUuid, policyNamed(String(name))])),
+};
+
 /** Path -> what it must be, and how to say so. */
 const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   stateFolder: [text, 'a folder'],
@@ -115,7 +135,9 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],
   mostTenantsPerCard: [wholeFrom(1, 1000), '1 to 1000'],
   placement: [oneOf('binpack', 'spread'), 'binpack or spread'],
-  computePolicy: [oneOf(...COMPUTE_POLICIES), `one of ${COMPUTE_POLICIES.join(', ')}`],
+  computePolicy: [isPolicy, POLICY_WORDS],
+  computePolicies: [policies, 'a map from the UUID of a card to its policy'],
+  highCapPercent: [wholeFrom(1, 100), 'percent, 1 to 100'],
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
   compatibilityMetrics: [compatList, `names with commas, of ${COMPAT_NAMES.join(', ')}; or nothing`],
@@ -172,7 +194,7 @@ export function configure(settings: Settings, source: string, base: AgentConfigu
       problems.push(`${path}: ${JSON.stringify(value)}; want ${rule[1]}`);
     } else {
       const [outer = '', inner] = path.split('.');
-      if (inner === undefined) result[outer] = value;
+      if (inner === undefined) result[outer] = WRITTEN[outer]?.(value) ?? value;
       else (result[outer] as Record<string, unknown>)[inner] = value;
     }
   }

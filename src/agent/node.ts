@@ -2,13 +2,16 @@
 // Owns the state that lives from sample to sample; every decision is made by the pure rooms it calls.
 import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
+import type { CardGrant } from '../placement/place.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
+import type { ComputeChange } from '../request/compute-change.ts';
+import { COMPUTE_ANNOTATION } from '../request/names.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
-import { type Arbiter, startArbiter } from './compute/arbiter.ts';
-import { leasedGrants } from './compute/plan.ts';
+import type { CardPolicy } from './compute/policy.ts';
+import { changeOf, choiceOf, coresLimitsOf, type NodeComputeChange, openShares, overridden } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
@@ -17,7 +20,7 @@ import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grant
 import { heldBy } from './grants/granted.ts';
 import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
-import { type LiveGrant, openRegistry } from './grants/registry.ts';
+import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
@@ -40,6 +43,15 @@ export type PodAsk = {
   readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
 };
 
+export type NodeComputeState = {
+  readonly highCapPercent: number;
+  readonly cards: readonly (CardPolicy & {
+    readonly gpuUuid: string;
+    readonly index: number;
+    readonly model: string;
+  })[];
+};
+
 export type Node = {
   onSample(sample: Sample): void;
   /** To be asked every second or so: what is published must not outlive the samples that it tells of. */
@@ -47,6 +59,15 @@ export type Node = {
   readonly view: () => View | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
   resize(id: string, memoryBytesPerCard: number): LiveGrant | Refusal;
+  /** Changes what a grant has of compute. */
+  changeCompute(id: string, change: ComputeChange): LiveGrant | Refusal;
+  /** The policies of this node's cards. */
+  compute(): NodeComputeState;
+  setCompute(change: NodeComputeChange): NodeComputeState | Refusal;
+  /** The Node's labels are these now. */
+  onLabels(labels: Readonly<Record<string, string>>): void;
+  /** A pod of this node has these annotations now. */
+  onPod(podUid: string, annotations: unknown): void;
   release(id: string): boolean;
   /** Files for all containers with a share, or why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
@@ -87,6 +108,12 @@ export type NodeHooks = {
   readonly clock: () => number;
 };
 
+const withLimits = (cards: readonly CardGrant[], limits: readonly (number | undefined)[]): readonly CardGrant[] =>
+  cards.map((card, index) => {
+    const limit = limits[index];
+    return limit === undefined ? card : { ...card, coresLimitPercent: limit };
+  });
+
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
@@ -97,8 +124,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     hooks.onProblem,
   );
-  const { computePolicy } = configuration;
-  let arbiter: Arbiter | undefined;
+  const shares = openShares(configuration, hooks.onProblem);
+  let opened: Registry | undefined;
   const registry = openRegistry({
     stateFolder: configuration.stateFolder,
     native,
@@ -107,17 +134,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     onProblem: hooks.onProblem,
     ...(hooks.onChange && { onChange: hooks.onChange }),
     heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
-    leasedOf: (grants) => leasedGrants(computePolicy, grants),
-    onGrants: () => arbiter?.follow(registry.list()),
+    leasedOf: shares.leasedOf,
+    onGrants: () => opened && shares.follow(opened),
   });
-  if (computePolicy !== 'native') {
-    arbiter = startArbiter({
-      policy: computePolicy,
-      instances: configuration.mostTenantsPerCard,
-      onProblem: hooks.onProblem,
-    });
-    arbiter.follow(registry.list());
-  }
+  opened = registry;
+  shares.follow(registry);
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
     const { podUid, container } = hooks.nameOf(containerId);
@@ -198,6 +219,32 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     failures: Object.fromEntries(failures),
   });
 
+  const computeState = (): NodeComputeState => ({
+    highCapPercent: shares.highCapPercent(),
+    cards: (state?.devices ?? []).map(({ card }) => ({
+      gpuUuid: card.uuid,
+      index: card.index,
+      model: card.name,
+      ...shares.ofCard(card.uuid),
+    })),
+  });
+
+  const onPod: Node['onPod'] = (podUid, annotations) => {
+    const grants = registry.list().map(({ grant }) => grant);
+    for (const change of overridden(podUid, annotations, grants)) {
+      if ('wrong' in change) {
+        hooks.onProblem(`annotation ${COMPUTE_ANNOTATION} of pod ${podUid} is passed over: ${change.wrong}`);
+        continue;
+      }
+      const { id, ...parts } = change;
+      try {
+        registry.change(id, parts);
+      } catch (error) {
+        hooks.onProblem(`the compute of grant ${id} is not changed: ${(error as Error).message}`);
+      }
+    }
+  };
+
   return {
     onSample(sample) {
       const live = registry.list();
@@ -252,7 +299,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         selfView(sample),
         hooks.nameOf,
         (podUid, container) => containers.newest(podUid, container)?.id,
-        (grantId, card) => arbiter?.use(grantId, card),
+        { stateOf: shares.stateOf(registry.list()), ofCard: shares.ofCard },
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
@@ -291,6 +338,29 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       return live;
     },
 
+    changeCompute(id, change) {
+      const entry = registry.get(id);
+      if (!entry) return { refused: `no grant ${id} on this node` };
+      const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
+      const next = changeOf(entry.grant, change, others);
+      return 'refused' in next ? next : registry.change(id, next);
+    },
+
+    compute: computeState,
+
+    setCompute(change) {
+      const { gpuUuid } = change;
+      const known = computeState().cards.map((card) => card.gpuUuid);
+      if (gpuUuid !== undefined && !known.includes(gpuUuid))
+        return { refused: `no card ${gpuUuid} on this node; there are ${known.join(', ') || 'none'}` };
+      shares.set(change, registry);
+      return computeState();
+    },
+
+    onLabels: (labels) => shares.label(labels, registry),
+
+    onPod,
+
     publish({ podUid, namespace, pod, target, mounted, annotations, wrongMounts }) {
       const refusal = unreadable(state, isStale());
       if (refusal) return refusal;
@@ -314,12 +384,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           namespace,
           pod,
           container: name,
-          cards,
+          cards: withLimits(cards, coresLimitsOf(annotations, name)),
           isolateMemory: memoryIsolation === 'on',
+          compute: choiceOf(annotations),
           owner: { podUid, target, kind },
         })),
         { inUse: mounted },
       );
+      onPod(podUid, annotations);
       return grant;
     },
 
@@ -368,7 +440,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         .recent()
         .filter(({ grantId, namespace, pod }) => who === grantId || who === pod || who === `${namespace}/${pod}`),
     async close() {
-      await arbiter?.close();
+      await shares.close();
       registry.close();
     },
   };

@@ -25,7 +25,13 @@ import { startNri } from './nri/plugin.ts';
 export type Cluster = {
   readonly pods: PodSource;
   /** Keeps the Node object as `cards` has it; `changed` says that it may have another answer. */
-  advertise(cards: () => CardsReading | undefined, withSlots: boolean): { changed(): void; close(): Promise<void> };
+  advertise(
+    cards: () => CardsReading | undefined,
+    withSlots: boolean,
+    onLabels: (labels: Readonly<Record<string, string>>) => void,
+  ): { changed(): void; close(): Promise<void> };
+  /** Tells of each pod of this node, those that are there and those that change. */
+  onPod(listener: (podUid: string, annotations: unknown) => void): void;
   problemOf(error: unknown): string;
 };
 
@@ -81,7 +87,8 @@ export async function startPodServices(
     kubernetes.slots === 'device-plugin'
       ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
       : undefined;
-  const advertising = cluster.advertise(node.cards, plugin === undefined);
+  const advertising = cluster.advertise(node.cards, plugin === undefined, node.onLabels);
+  cluster.onPod(node.onPod);
   let told = '';
   return {
     changed() {

@@ -102,7 +102,7 @@ const show = (view) => {
   fill('tenants', view.containers, (row, c) => {
     const td = cell(row, c.namespace + '/' + c.pod, 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex, 'n'); memory(row, c.usedBytes, c.limitBytes);
-    cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : ''), 'n');
+    cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     const words = stateOf(c);

@@ -1,6 +1,7 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { Mode } from '../quota/ladder.ts';
+import type { ComputePolicy, Priority } from '../request/request.ts';
 import type {
   AssignedState,
   ContainerState,
@@ -12,12 +13,27 @@ import type {
   Observed,
 } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
+import { type CardPolicy, weightOf } from './compute/policy.ts';
+import type { ShareState } from './compute/shares.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
 import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { LeftBehind } from './sampler.ts';
 
-export type ViewDevice = DeviceState;
+export type ViewDevice = DeviceState & {
+  /** The policy of its compute, and who said so. */
+  readonly compute: CardPolicy;
+};
+
+/** How compute is divided: of a grant's card by its place in the grant, and of a card. */
+export type ComputeView = {
+  readonly stateOf: (grantId: string, card: number) => ShareState;
+  readonly ofCard: (gpuUuid: string) => CardPolicy;
+};
+const UNDIVIDED: ComputeView = {
+  stateOf: () => ({ policy: 'native', use: undefined }),
+  ofCard: () => ({ policy: 'native', source: 'configuration' }),
+};
 
 export type ViewProcess = {
   readonly pid: number;
@@ -45,6 +61,13 @@ export type ViewContainer = {
   readonly tampered: boolean;
   readonly limitBytes: number;
   readonly coresPercent: number;
+  /** What it may have of the card while others leave it idle; undefined: what the policy says. */
+  readonly coresLimitPercent: number | undefined;
+  /** The one that holds for it on this card now. */
+  readonly computePolicy: ComputePolicy;
+  readonly priority: Priority;
+  /** 0: none. */
+  readonly computeWeight: number;
   /** What the arbiter says of it; undefined: nothing holds its compute. */
   readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
@@ -142,15 +165,15 @@ export function viewOf(
   self: SelfView,
   nameOf: NameOf,
   containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
-  computeOf: (grantId: string, card: number) => ComputeUse | undefined = () => undefined,
+  compute: ComputeView = UNDIVIDED,
 ): View {
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
     cudaVersion: state.sample.cudaVersion,
-    devices: state.devices,
+    devices: state.devices.map((device) => ({ ...device, compute: compute.ofCard(device.card.uuid) })),
     containers: state.containers.flatMap((container) =>
-      container.cards.map((card) => viewContainer(container, card, containerIdOf, computeOf)),
+      container.cards.map((card) => viewContainer(container, card, containerIdOf, compute)),
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({
       ...entry,
@@ -186,10 +209,12 @@ function viewContainer(
   container: ContainerState,
   card: ContainerState['cards'][number],
   containerIdOf: (podUid: string, container: string) => string | undefined,
-  computeOf: (grantId: string, card: number) => ComputeUse | undefined,
+  compute: ComputeView,
 ): ViewContainer {
   const { grant, fence, tampered, verdict, engines, observed } = container;
   const podUid = podUidOf(grant);
+  const position = grant.cards.findIndex(({ gpuUuid }) => gpuUuid === card.gpuUuid);
+  const share = compute.stateOf(grant.id, position);
   return {
     grantId: grant.id,
     namespace: grant.namespace,
@@ -204,10 +229,11 @@ function viewContainer(
     tampered,
     limitBytes: card.limitBytes,
     coresPercent: card.coresPercent,
-    compute: computeOf(
-      grant.id,
-      grant.cards.findIndex(({ gpuUuid }) => gpuUuid === card.gpuUuid),
-    ),
+    coresLimitPercent: grant.cards[position]?.coresLimitPercent,
+    computePolicy: share.policy,
+    priority: grant.compute?.priority ?? 'normal',
+    computeWeight: weightOf(grant, card),
+    compute: share.use,
     usedBytes: card.usedBytes,
     bypassBytes: card.bypassBytes,
     bytesTold: card.bytesTold,

@@ -118,9 +118,18 @@ async function kubeHooks(
       },
       cluster: {
         pods,
-        advertise(cards, withSlots) {
+        onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
+        advertise(cards, withSlots, onLabels) {
           const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
-          const advertising = startAdvertising({ config, nodeName, cards, grantTextOf, withSlots, onProblem: log });
+          const advertising = startAdvertising({
+            config,
+            nodeName,
+            cards,
+            grantTextOf,
+            withSlots,
+            onLabels,
+            onProblem: log,
+          });
           void pods.ready.then(advertising.changed);
           return advertising;
         },

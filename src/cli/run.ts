@@ -42,7 +42,7 @@ export const run: Command = {
     'gpu-cores': {
       type: 'string',
       value: 'PERCENT',
-      help: 'percent of compute in total; not enforced while the agent has computePolicy native',
+      help: 'percent of compute in total; not enforced on cards whose policy is native',
     },
     gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this card; may be given several times' },
     name: { type: 'string', value: 'NAME', help: "name in metrics and tables (default: the command's)" },
@@ -81,7 +81,7 @@ export const run: Command = {
     say(`${name}: ${amounts}`);
     if (shares[0]?.coresPercent !== undefined)
       say(
-        `${shares[0].coresPercent} % of each card's compute${grant.leased ? '' : ' is recorded, but not enforced: computePolicy is native'}`,
+        `${shares[0].coresPercent} % of each card's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
       );
     try {
       return await runHeld(command, grant, folder, say);

@@ -37,7 +37,7 @@ export function stateOf(container: ViewContainer): string {
 }
 
 export function cardRows(view: View): string[] {
-  const rows = view.devices.map(({ card, grantedBytes, containers }) => {
+  const rows = view.devices.map(({ card, grantedBytes, containers, compute }) => {
     const usable = (card.totalBytes ?? 0) - (card.reservedBytes ?? 0);
     return [
       String(card.index),
@@ -48,12 +48,23 @@ export function cardRows(view: View): string[] {
       mib(grantedBytes),
       card.utilizationPercent === undefined ? '-' : `${card.utilizationPercent}%`,
       String(containers),
+      compute.policy,
       card.healthy ? '' : 'LOST',
     ];
   });
-  const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'TENANTS', ''];
+  const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'TENANTS', 'POLICY', ''];
   return columns([head, ...rows], ['right', 'left', 'left', 'right', 'right', 'right', 'right', 'right']);
 }
+
+/** What it is granted, and what it may have while others leave it idle. */
+export function coresOf({ coresPercent, coresLimitPercent, compute }: ViewContainer): string {
+  if (coresPercent === 0) return '-';
+  const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
+  return `${coresPercent}${most}%${compute ? '' : ' not enforced'}`;
+}
+
+const policyText = ({ computePolicy, priority }: ViewContainer): string =>
+  priority === 'high' ? `${computePolicy}, high` : computePolicy;
 
 export function tenantRows(view: View): string[] {
   const rows = view.containers.map((container) => [
@@ -63,12 +74,13 @@ export function tenantRows(view: View): string[] {
     mib(container.usedBytes),
     mib(container.limitBytes),
     `${container.smPercent}%`,
-    container.coresPercent > 0 ? `${container.coresPercent}%${container.compute ? '' : ' not enforced'}` : '-',
+    coresOf(container),
+    policyText(container),
     container.fence,
     stateOf(container),
     container.grantId,
   ]);
-  const head = ['TENANT', 'GPU', '', 'USED MiB', 'GRANT', 'SM', 'CORES', 'FENCE', 'STATE', 'ID'];
+  const head = ['TENANT', 'GPU', '', 'USED MiB', 'GRANT', 'SM', 'CORES', 'POLICY', 'FENCE', 'STATE', 'ID'];
   return columns([head, ...rows], ['left', 'right', 'left', 'right', 'right', 'right']);
 }
 

@@ -22,6 +22,8 @@ export type AdvertisingOptions = {
   readonly cards: () => CardsReading | undefined;
   /** The annotation with the grant of a pod on this node, where it is known. */
   readonly grantTextOf: (podUid: string) => string | undefined;
+  /** The Node's labels, whenever they may be others. */
+  readonly onLabels?: (labels: Readonly<Record<string, string>>) => void;
   /** Also how many tenants the node takes. */
   readonly withSlots: boolean;
   readonly onProblem: (text: string) => void;
@@ -122,6 +124,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   };
   const onNode = (node: V1Node) => {
     see(node);
+    options.onLabels?.(seen?.metadata?.labels ?? {});
     void settle();
   };
   const gone = () => {

@@ -16,6 +16,8 @@ export type NodePods = {
   of(containerId: string): ContainerName | undefined;
   cached(podUid: string): V1Pod | undefined;
   named(namespace: string, pod: string): V1Pod | undefined;
+  /** To be told of each pod, now and whenever it changes. */
+  listen(listener: (pod: V1Pod) => void): void;
   /** Asks the API server. Undefined: there is no such pod. Throws where there is no answer within 3 s. */
   read(namespace: string, pod: string): Promise<V1Pod | undefined>;
   /** Resolves when the first list is in. */
@@ -53,6 +55,7 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
+  const listeners: ((pod: V1Pod) => void)[] = [];
   const forget = (pod: V1Pod) => {
     const uid = pod.metadata?.uid ?? '';
     const before = byPod.get(uid);
@@ -63,6 +66,7 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
     forget(pod);
     for (const [id, name] of containersOfPod(pod)) byContainer.set(id, name);
     byPod.set(pod.metadata?.uid ?? '', pod);
+    for (const listener of listeners) listener(pod);
   };
   const following = follow<V1Pod>(config, {
     path: '/api/v1/pods',
@@ -83,6 +87,10 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
     cached: (podUid) => byPod.get(podUid),
     named: (namespace, name) =>
       [...byPod.values()].find(({ metadata }) => metadata?.name === name && metadata.namespace === namespace),
+    listen(listener) {
+      listeners.push(listener);
+      for (const pod of byPod.values()) listener(pod);
+    },
     async read(namespace, pod) {
       try {
         return await reader.readNamespacedPod({ namespace, name: pod });

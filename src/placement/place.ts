@@ -27,6 +27,8 @@ export type CardGrant = {
   readonly heldBytes?: number;
   /** Percent of this card's compute; 0 = no limit was asked for. */
   readonly coresPercent: number;
+  /** What it may have of it while others leave it idle; absent: what the policy says. */
+  readonly coresLimitPercent?: number;
 };
 
 /** What the card must keep for it: more than it was granted while it holds what a smaller grant took away. */
@@ -81,18 +83,12 @@ export function place(shares: readonly CardShare[], cards: readonly PlaceableCar
       memoryBytes: resolveShare(share, chosen.usableBytes),
       limitBytes: resolveLimit(share, chosen.usableBytes),
       coresPercent,
+      ...(share.coresLimitPercent !== undefined && { coresLimitPercent: share.coresLimitPercent }),
     });
   }
   return {
     ok: true,
-    cards: grants
-      .toSorted((a, b) => a.index - b.index)
-      .map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
-        gpuUuid,
-        memoryBytes,
-        limitBytes,
-        coresPercent,
-      })),
+    cards: grants.toSorted((a, b) => a.index - b.index).map(({ index: _, ...card }) => card),
   };
 }
 

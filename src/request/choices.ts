@@ -3,6 +3,8 @@
 import { field, type JsonObject } from './json.ts';
 import {
   COMPUTE_POLICY_ANNOTATION,
+  COMPUTE_WEIGHT_ANNOTATION,
+  CORES_LIMIT_ANNOTATION,
   GPU_MODEL_ANNOTATION,
   GPU_UUID_ANNOTATION,
   MEMORY_ISOLATION_ANNOTATION,
@@ -11,12 +13,16 @@ import {
   TEMPLATE_ANNOTATION,
 } from './names.ts';
 import { forbidden, invalid, keyPath, type Problem } from './problem.ts';
-import type { ComputePolicy, MemoryIsolation, Placement, Priority } from './request.ts';
-import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES, type Rules } from './rules.ts';
+import { parseWhole } from './quantity.ts';
+import { type ComputePolicy, type MemoryIsolation, MOST_CARDS, type Placement, type Priority } from './request.ts';
+import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES, policyNamed, type Rules } from './rules.ts';
 
 export type Choices = {
   readonly placement: Placement | undefined;
   readonly computePolicy: ComputePolicy | undefined;
+  readonly computeWeight: number | undefined;
+  /** Percent over all cards, of the only container with a share, or of each container named. */
+  readonly coresLimits: number | ReadonlyMap<string, number> | undefined;
   readonly priority: Priority;
   readonly memoryIsolation: MemoryIsolation | undefined;
   readonly gpuModels: readonly string[];
@@ -46,10 +52,15 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     problems.push(invalid(annotationPath(key), value, wrong, right));
     return undefined;
   };
-  const one = <T extends string>(key: string, known: readonly T[], allowed: readonly T[]): T | undefined => {
+  const one = <T extends string>(
+    key: string,
+    known: readonly T[],
+    allowed: readonly T[],
+    named = (value: string): T | undefined => known.find((name) => name === value),
+  ): T | undefined => {
     const value = text(key);
     if (value === undefined) return undefined;
-    const chosen = known.find((name) => name === value);
+    const chosen = named(value);
     const right = `write one of ${allowed.join(', ') || 'none: this namespace allows no choice'}`;
     if (chosen === undefined) problems.push(invalid(annotationPath(key), value, 'is not known', right));
     else if (!allowed.includes(chosen)) problems.push(notAllowed(key, value, right));
@@ -70,7 +81,9 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
   const isolation: readonly MemoryIsolation[] = rules.allowMemoryIsolationOff ? ['on', 'off'] : ['on'];
   return {
     placement: one(PLACEMENT_ANNOTATION, PLACEMENTS, rules.placements),
-    computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies),
+    computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies, policyNamed),
+    computeWeight: readWeight(text(COMPUTE_WEIGHT_ANNOTATION), rules, problems),
+    coresLimits: readCoresLimits(text(CORES_LIMIT_ANNOTATION), rules, problems),
     priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',
     memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
     gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, /^[\w .:+/()-]{1,100}$/, 'NVIDIA H200,Tesla T4'),
@@ -83,6 +96,66 @@ function notAllowed(key: string, value: string, right: string): Problem {
   return forbidden(annotationPath(key), value, 'is not allowed in this namespace', right);
 }
 
+function readWeight(text: string | undefined, rules: Rules, problems: Problem[]): number | undefined {
+  if (text === undefined) return undefined;
+  const most = rules.mostComputeWeight;
+  if (most === 0) {
+    problems.push(notAllowed(COMPUTE_WEIGHT_ANNOTATION, text, 'leave it out, or have mostComputeWeight raised'));
+    return undefined;
+  }
+  const weight = parseWhole(text, 1, most);
+  if (weight.ok) return weight.value;
+  problems.push(invalid(annotationPath(COMPUTE_WEIGHT_ANNOTATION), text, weight.wrong, weight.right));
+  return undefined;
+}
+
+/** `80`, or `main=80,helper=40`. */
+function readCoresLimits(text: string | undefined, rules: Rules, problems: Problem[]): Choices['coresLimits'] {
+  if (text === undefined) return undefined;
+  // Who may choose the soft policy may have all that is idle anyway.
+  if (!rules.computePolicies.includes('soft')) {
+    problems.push(notAllowed(CORES_LIMIT_ANNOTATION, text, 'leave it out, or have the policy soft allowed'));
+    return undefined;
+  }
+  const limits = new Map<string, number>();
+  for (const { entry, container, value, repeated } of byContainer(text)) {
+    const percent = parseWhole(value, 1, 100 * MOST_CARDS);
+    if (!percent.ok || repeated || limits.size >= LONGEST_LIST) {
+      const wrong = repeated ? 'names no container, or one twice' : 'is no percentage';
+      const right = 'write percent over all its cards, such as "80", or container=percent with commas';
+      problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, wrong, right));
+      return undefined;
+    }
+    limits.set(container, percent.value);
+  }
+  return limits.get('') ?? limits;
+}
+
+type Entry = {
+  readonly entry: string;
+  /** Empty: it names none. */
+  readonly container: string;
+  readonly value: string;
+  /** It names a container again, or none although there are several entries. */
+  readonly repeated: boolean;
+};
+
+/** `value`, or `container=value` with commas; a few more than are allowed. */
+function byContainer(text: string): readonly Entry[] {
+  const seen = new Set<string>();
+  return text
+    .split(',')
+    .slice(0, LONGEST_LIST + 1)
+    .map((entry) => {
+      // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
+      const equals = entry.indexOf('=');
+      const container = entry.slice(0, Math.max(equals, 0)).trim();
+      const repeated = seen.has(container) || (container === '' && text.includes(','));
+      seen.add(container);
+      return { entry, container, value: entry.slice(equals + 1).trim(), repeated };
+    });
+}
+
 /** `small`, or `main=small,helper=tiny`. */
 function readTemplates(text: string | undefined, rules: Rules, problems: Problem[]): Choices['templates'] {
   if (text === undefined) return undefined;
@@ -93,12 +166,7 @@ function readTemplates(text: string | undefined, rules: Rules, problems: Problem
     return undefined;
   }
   const chosen = new Map<string, string>();
-  for (const entry of text.split(',').slice(0, LONGEST_LIST + 1)) {
-    // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
-    const equals = entry.indexOf('=');
-    const container = entry.slice(0, Math.max(equals, 0)).trim();
-    const template = entry.slice(equals + 1).trim();
-    const repeated = chosen.has(container) || (container === '' && text.includes(','));
+  for (const { entry, container, value: template, repeated } of byContainer(text)) {
     if (!rules.templates.has(template) || repeated || chosen.size >= LONGEST_LIST) {
       const wrong = repeated ? 'names no container, or one twice' : 'is no configured template';
       const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;

@@ -16,6 +16,9 @@ export const GRANT_ANNOTATION = 'cotenant.io/grant';
 /** `gpu-uuids.cotenant.io/<container>`: the granted cards of one container, written by the Binding alone. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 
+/** What an operator gave a pod that runs in place of what it chose of compute; written by the configured writers alone. */
+export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
+
 /**
  * NRI's own name for a list (JSON) of plugins without which a container is not started; honoured by containerd 2.2 and newer
  * and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
@@ -36,7 +39,10 @@ export const COMPONENT_LABEL = 'cotenant.io/component';
 export const NAMESPACE_ANNOTATION = 'cotenant.io/namespace';
 
 export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
+/** On a pod what it chose, on a Node (a label) the policy of its cards. */
 export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';
+export const COMPUTE_WEIGHT_ANNOTATION = 'cotenant.io/compute-weight';
+export const CORES_LIMIT_ANNOTATION = 'cotenant.io/gpu-cores-limit';
 export const PRIORITY_ANNOTATION = 'cotenant.io/priority';
 export const MEMORY_ISOLATION_ANNOTATION = 'cotenant.io/memory-isolation';
 export const GPU_MODEL_ANNOTATION = 'cotenant.io/gpu-model';
@@ -47,6 +53,8 @@ export const TEMPLATE_ANNOTATION = 'cotenant.io/template';
 export const TENANT_ANNOTATIONS: readonly string[] = [
   PLACEMENT_ANNOTATION,
   COMPUTE_POLICY_ANNOTATION,
+  COMPUTE_WEIGHT_ANNOTATION,
+  CORES_LIMIT_ANNOTATION,
   PRIORITY_ANNOTATION,
   MEMORY_ISOLATION_ANNOTATION,
   GPU_MODEL_ANNOTATION,
@@ -68,7 +76,7 @@ export function isOwnKey(key: string): boolean {
 
 /** True for the keys that say what a pod got. Nobody may create a pod with them. */
 export function isGrantKey(key: string): boolean {
-  return key === GRANT_ANNOTATION || key.startsWith(UUIDS_PREFIX);
+  return key === GRANT_ANNOTATION || key === COMPUTE_ANNOTATION || key.startsWith(UUIDS_PREFIX);
 }
 
 /** A container's name as Kubernetes allows it (RFC 1123 label). */

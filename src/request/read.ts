@@ -8,6 +8,8 @@ import type { Answer, Asked, Dialect } from './dialects/dialect.ts';
 import { dialectsOf } from './dialects/table.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from './json.ts';
 import {
+  COMPUTE_POLICY_ANNOTATION,
+  CORES_LIMIT_ANNOTATION,
   GPU,
   GPU_CORES,
   GPU_MEMORY,
@@ -82,23 +84,60 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   containers.sort((a, b) => (a.name < b.name ? -1 : 1));
   const twice = containers.find((container, index) => container.name === containers[index - 1]?.name);
   if (twice) problems.push(invalid('spec.containers', twice.name, 'names two containers', 'give each its own name'));
+  if (problems.length === 0 && containers.length === 0) return { kind: 'none' };
+  const limited = withCoresLimits(containers, reader);
   if (problems.length > 0) return { kind: 'refused', problems };
-  if (containers.length === 0) return { kind: 'none' };
-  const { placement, computePolicy, priority, gpuModels, gpuUuids } = reader.choices;
+  const { placement, computePolicy, computeWeight, priority, gpuModels, gpuUuids } = reader.choices;
   const request: PodRequest = {
-    containers,
+    containers: limited,
     priority,
     ...(placement && { placement }),
     ...(computePolicy && { computePolicy }),
+    ...(computeWeight !== undefined && { computeWeight }),
     gpuModels,
     gpuUuids,
   };
-  if (computePolicy || priority === 'high' || containers.some(({ cards }) => cards.some((card) => card.coresPercent))) {
+  if (computePolicy === undefined && containers.some(({ cards }) => cards.some((card) => card.coresPercent))) {
     warnings.push(
-      'GPU compute shares hold on nodes whose agent has a computePolicy; compute-policy and priority are only recorded',
+      `GPU compute shares hold on cards whose policy is not native; ${COMPUTE_POLICY_ANNOTATION} chooses one for the pod`,
     );
   }
   return { kind: 'request', request, warnings };
+}
+
+/** The containers with what the annotation allows them above their share of compute. */
+function withCoresLimits(containers: readonly ContainerRequest[], reader: Reader): readonly ContainerRequest[] {
+  const { coresLimits } = reader.choices;
+  if (coresLimits === undefined) return containers;
+  const path = annotationPath(CORES_LIMIT_ANNOTATION);
+  const refuse = (value: string, wrong: string, right: string) => {
+    reader.problems.push(invalid(path, value, wrong, right));
+    return containers;
+  };
+  const names = containers.map(({ name }) => name);
+  const [only = '', ...others] = names;
+  if (typeof coresLimits === 'number' && others.length > 0)
+    return refuse(String(coresLimits), 'does not say which container it is for', `write ${only}=${coresLimits}`);
+  const limits = typeof coresLimits === 'number' ? new Map([[only, coresLimits]]) : coresLimits;
+  const stray = [...limits.keys()].find((name) => !names.includes(name));
+  if (stray !== undefined)
+    return refuse(stray, 'names no container with a share', `write one of ${names.slice(0, 8).join(', ')}`);
+  return containers.map((container) => {
+    const total = limits.get(container.name);
+    if (total === undefined) return container;
+    const count = container.cards.length;
+    const percent = total / count;
+    const least = Math.max(...container.cards.map(({ coresPercent }) => coresPercent ?? 101));
+    if (least > 100) refuse(String(total), `stands beside no ${GPU_CORES} of "${container.name}"`, 'write both');
+    else if (!Number.isInteger(percent) || percent < least || percent > 100)
+      refuse(
+        String(total),
+        `is no limit for "${container.name}"`,
+        `write ${least * count} to ${100 * count}, whole percent of each card`,
+      );
+    else return { ...container, cards: container.cards.map((card) => ({ ...card, coresLimitPercent: percent })) };
+    return container;
+  });
 }
 
 /** Maps that are read here must be maps; the API server sends no others. */

@@ -11,6 +11,7 @@ import {
   type MemoryAmount,
   MOST_CARDS,
   MOST_MEMORY_BYTES,
+  MOST_WEIGHT,
   type PodRequest,
 } from './request.ts';
 import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES } from './rules.ts';
@@ -24,6 +25,7 @@ export function formatRecord(request: PodRequest): string {
     priority: request.priority,
     placement: request.placement,
     computePolicy: request.computePolicy,
+    computeWeight: request.computeWeight,
     gpuModels: request.gpuModels.length > 0 ? request.gpuModels : undefined,
     gpuUuids: request.gpuUuids.length > 0 ? request.gpuUuids : undefined,
     containers: request.containers.map(({ name, kind, dialect, asked, memoryIsolation, cards }) => ({
@@ -32,10 +34,11 @@ export function formatRecord(request: PodRequest): string {
       dialect,
       asked: Object.fromEntries(Object.entries(asked).sort(([a], [b]) => (a < b ? -1 : 1))),
       memoryIsolation,
-      cards: cards.map(({ memory, memoryLimit, coresPercent }) => ({
+      cards: cards.map(({ memory, memoryLimit, coresPercent, coresLimitPercent }) => ({
         memory: formatAmount(memory),
         memoryLimit: memoryLimit && formatAmount(memoryLimit),
         coresPercent,
+        coresLimitPercent,
       })),
     })),
   });
@@ -74,6 +77,8 @@ function decode(text: string): PodRequest | undefined {
   const priority = PRIORITIES.find((name) => name === field(value, 'priority'));
   const placement = PLACEMENTS.find((name) => name === field(value, 'placement'));
   const computePolicy = COMPUTE_POLICIES.find((name) => name === field(value, 'computePolicy'));
+  const computeWeight = field(value, 'computeWeight');
+  if (computeWeight !== undefined && !isWithin(computeWeight, 1, MOST_WEIGHT)) return undefined;
   const containers = every(field(value, 'containers'), decodeContainer);
   const gpuModels = every(field(value, 'gpuModels') ?? [], decodeText);
   const gpuUuids = every(field(value, 'gpuUuids') ?? [], decodeText);
@@ -85,6 +90,7 @@ function decode(text: string): PodRequest | undefined {
     priority,
     ...(placement && { placement }),
     ...(computePolicy && { computePolicy }),
+    ...(computeWeight !== undefined && { computeWeight }),
     gpuModels,
     gpuUuids,
     containers,
@@ -110,11 +116,14 @@ function decodeContainer(value: unknown): ContainerRequest | undefined {
 function decodeCard(value: unknown): CardShare | undefined {
   const memory = decodeAmount(field(value, 'memory'));
   const [limit, coresPercent] = [field(value, 'memoryLimit'), field(value, 'coresPercent')];
+  const coresLimitPercent = field(value, 'coresLimitPercent');
   const memoryLimit = limit === undefined ? undefined : decodeAmount(limit);
   if (!memory || (limit !== undefined && !memoryLimit)) return undefined;
   const share: CardShare = memoryLimit ? { memory, memoryLimit } : { memory };
-  if (coresPercent === undefined) return share;
-  return isWithin(coresPercent, 1, 100) ? { ...share, coresPercent } : undefined;
+  if (coresPercent === undefined) return coresLimitPercent === undefined ? share : undefined;
+  if (!isWithin(coresPercent, 1, 100)) return undefined;
+  if (coresLimitPercent === undefined) return { ...share, coresPercent };
+  return isWithin(coresLimitPercent, coresPercent, 100) ? { ...share, coresPercent, coresLimitPercent } : undefined;
 }
 
 function decodeAmount(value: unknown): MemoryAmount | undefined {

@@ -22,6 +22,15 @@ export type CardShare = {
   readonly memoryLimit?: MemoryAmount;
   /** Percent of this card's compute, 1..100; absent where none was asked for. */
   readonly coresPercent?: number;
+  /** What it may have of it while others leave it idle, from `coresPercent` to 100; absent: what the policy says. */
+  readonly coresLimitPercent?: number;
+};
+
+/** What was chosen for a container's compute; absent: the card's policy, no priority, a weight as large as its percent. */
+export type ComputeChoice = {
+  readonly policy?: ComputePolicy;
+  readonly priority?: Priority;
+  readonly weight?: number;
 };
 
 export type Request = {
@@ -41,12 +50,15 @@ export type PodRequest = {
   readonly priority: Priority;
   readonly placement?: Placement;
   readonly computePolicy?: ComputePolicy;
+  readonly computeWeight?: number;
   /** Any of these models; empty: any model. */
   readonly gpuModels: readonly string[];
   /** Only among these cards; empty: any card. */
   readonly gpuUuids: readonly string[];
 };
 
+/** Of the weighted policy, and of the choice by tenants. */
+export const MOST_WEIGHT = 1000;
 /** More cards than one node holds; keeps a hostile count from becoming a long list. */
 export const MOST_CARDS = 64;
 /** 1 PiB: more than a node of 64 cards holds, and exact in a JavaScript number. */

@@ -1,9 +1,9 @@
 // What a cluster's operator allows, per cluster and per namespace: dialects, their units, templates, choices.
 // Owns the values and how a configuration file is read into them; applying them is left to the readers of pods.
-import { EMPTY, field, isObject, type JsonObject } from './json.ts';
+import { EMPTY, field, isObject, isWithin, type JsonObject } from './json.ts';
 import { failed, invalid, keyPath, type Problem, type Result } from './problem.ts';
 import { GIB, MIB } from './quantity.ts';
-import type { ComputePolicy, Placement, Priority } from './request.ts';
+import { type ComputePolicy, MOST_WEIGHT, type Placement, type Priority } from './request.ts';
 
 /** Dialects that are off until switched on: their names mean different things in different clusters. */
 export type ForeignDialectName = 'ack' | 'metagpu';
@@ -19,6 +19,8 @@ export type Rules = {
   readonly placements: readonly Placement[];
   readonly computePolicies: readonly ComputePolicy[];
   readonly priorities: readonly Priority[];
+  /** The largest weight that a pod may choose; 0: none, its weight is what it asks for of compute. */
+  readonly mostComputeWeight: number;
   /** Choices by which a tenant could take from its neighbours, or pin a card. */
   readonly allowMemoryIsolationOff: boolean;
   readonly allowMemoryOvercommit: boolean;
@@ -29,6 +31,7 @@ export type Rules = {
 };
 
 export const PLACEMENTS: readonly Placement[] = ['binpack', 'spread', 'fragmentation'];
+/** In the order of cGPU's numbers, 0 to 5. */
 export const COMPUTE_POLICIES: readonly ComputePolicy[] = [
   'average',
   'preemptive',
@@ -37,6 +40,11 @@ export const COMPUTE_POLICIES: readonly ComputePolicy[] = [
   'soft',
   'native',
 ];
+/** A policy by its word, or by cGPU's number. */
+export function policyNamed(text: string): ComputePolicy | undefined {
+  return COMPUTE_POLICIES.find((name, number) => name === text || String(number) === text);
+}
+
 export const PRIORITIES: readonly Priority[] = ['normal', 'high'];
 const FOREIGN_DIALECTS: readonly ForeignDialectName[] = ['ack', 'metagpu'];
 
@@ -48,6 +56,7 @@ export const DEFAULT_RULES: Rules = {
   placements: PLACEMENTS,
   computePolicies: ['average', 'preemptive', 'weighted', 'fixed', 'soft'],
   priorities: ['normal'],
+  mostComputeWeight: 0,
   allowMemoryIsolationOff: false,
   allowMemoryOvercommit: false,
   allowUncountedMemory: true,
@@ -84,6 +93,12 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     problems.push(invalid(`${path}.${key}`, given, 'is not a switch', 'write true or false'));
     return present;
   };
+  const whole = (key: string, most: number, present: number): number => {
+    const given = field(value, key);
+    if (given === undefined || isWithin(given, 0, most)) return given ?? present;
+    problems.push(invalid(`${path}.${key}`, given, 'is no such number', `write a whole number from 0 to ${most}`));
+    return present;
+  };
   const rules: Rules = {
     dialects: choose('dialects', FOREIGN_DIALECTS, base.dialects),
     ack: parseAck(field(value, 'ack'), `${path}.ack`, base.ack, problems),
@@ -91,6 +106,7 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     placements: choose('placements', PLACEMENTS, base.placements),
     computePolicies: choose('computePolicies', COMPUTE_POLICIES, base.computePolicies),
     priorities: choose('priorities', PRIORITIES, base.priorities),
+    mostComputeWeight: whole('mostComputeWeight', MOST_WEIGHT, base.mostComputeWeight),
     allowMemoryIsolationOff: flag('allowMemoryIsolationOff', base.allowMemoryIsolationOff),
     allowMemoryOvercommit: flag('allowMemoryOvercommit', base.allowMemoryOvercommit),
     allowUncountedMemory: flag('allowUncountedMemory', base.allowUncountedMemory),

@@ -20,6 +20,10 @@ for (const [name, what] of [
   ['crash', 'a dead process holds nobody up, and its slot goes on with its account'],
   ['high', 'high priority takes the card at the end of what is under way'],
   ['outage', 'without an agent all processes of a container go by one credit, with which a new agent goes on'],
+  [
+    'slept',
+    'what a container loses of its credit while it sleeps through an absence of the agent, no later credit lacks',
+  ],
   ['record', 'a record half written leaves the one before it'],
   ['digest', 'a page full of nonsense is counted as faults and as nothing'],
   ['gang', 'containers whose launches on two cards need one another take turns with both'],
@@ -45,7 +49,7 @@ for (const [name, what] of [
   });
 }
 
-/** share%:limit%:weight:high:cap% of each -> guarantee-limit in hundredths of a percent. */
+/** share%:limit%:weight:high:cap%, and :policy where that is another, of each -> guarantee-limit in hundredths of a percent. */
 const POLICIES: readonly (readonly [what: string, policy: number, requests: string[], shares: string[]])[] = [
   ['average', 0, ['30:0:0:0:0', '70:0:0:0:0'], ['500-500', '500-500']],
   ['preemptive', 1, ['30:0:0:0:0', '70:0:0:0:0', '0:0:0:0:0'], ['3333-3333', '3333-3333', '3333-3333']],
@@ -56,6 +60,18 @@ const POLICIES: readonly (readonly [what: string, policy: number, requests: stri
   ['soft', 4, ['30:0:0:0:0', '70:80:0:0:0'], ['3000-10000', '7000-8000']],
   ['native', 5, ['30:0:0:0:0'], ['3000-3000 native']],
   ['fixed, one high with a cap', 3, ['10:0:0:1:60', '40:0:0:0:0'], ['1000-6000 high', '4000-4000']],
+  [
+    'fixed, one soft and one native',
+    3,
+    ['30:0:0:0:0', '20:0:0:0:0:4', '10:0:0:0:0:5'],
+    ['3000-3000', '2000-10000', '1000-1000 native'],
+  ],
+  [
+    'soft, one capped and one by weight',
+    4,
+    ['30:0:0:0:0', '20:0:0:0:0:3', '0:0:3:0:0:2'],
+    ['3000-10000', '2000-2000', '6000-6000'],
+  ],
   ['average, more containers than instances', 0, Array(25).fill('0:0:0:0:0').slice(0, 16), Array(16).fill('500-500')],
 ];
 for (const [what, policy, requests, shares] of POLICIES) {

@@ -8,7 +8,7 @@ import { MIB, makeGrant } from '../support/grant.ts';
 import { eventually, startNode } from '../support/node.ts';
 
 const page = (id: string, ledger: string, cards = 1) => `page ${id} 64 ${cards} ${ledger}`;
-const on = (card: number) => `on ${card} 250000 0 0 0 0`;
+const on = (card: number) => `on ${card} 3 250000 0 0 0 0`;
 const planned = (arbiter: Arbiter, plan: number) => arbiter.until((told) => told.plan === plan, `plan ${plan}`);
 
 function openIn({ child }: Arbiter, path: string): number {
@@ -45,7 +45,7 @@ const WRONG: readonly (readonly [string, (ledger: string, other: string) => read
 for (const [what, lines, why] of WRONG) {
   test(`of a plan with ${what} nothing is left`, async (t) => {
     const { arbiter, ledger, other } = await ready(t);
-    arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'card 0 3 0', page('a', ledger), on(0), 'end');
+    arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'card 0 0', page('a', ledger), on(0), 'end');
     const told = await planned(arbiter, 2);
     t.deepEqual(
       told.pages.map(({ id, cards }) => [id, cards.map(({ limitPpm }) => limitPpm)]),
@@ -61,9 +61,9 @@ for (const [what, lines, why] of WRONG) {
 
 test('a wrong plan leaves the one before it as it was', async (t) => {
   const { arbiter, ledger, other } = await ready(t);
-  arbiter.say('plan 1', 'card 0 3 0', page('a', ledger), on(0), 'end');
+  arbiter.say('plan 1', 'card 0 0', page('a', ledger), on(0), 'end');
   await planned(arbiter, 1);
-  arbiter.say('plan 2', 'card 0 3 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
+  arbiter.say('plan 2', 'card 0 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
   const told = await arbiter.until(() => arbiter.problems.length > 0, 'it is refused');
   t.is(told.plan, 1);
   t.deepEqual(

@@ -27,7 +27,12 @@ export type Tenant = {
   readonly id: string;
   readonly grant: GrantFiles;
   /** Of each of its cards: which it is, and what was asked for. */
-  readonly cards: readonly { readonly card: number; readonly percent?: number; readonly weight?: number }[];
+  readonly cards: readonly {
+    readonly card: number;
+    readonly percent?: number;
+    readonly weight?: number;
+    readonly policy?: Policy;
+  }[];
 };
 export type Policy = 'average' | 'preemptive' | 'weighted' | 'fixed' | 'soft' | 'native';
 const POLICIES: readonly Policy[] = ['average', 'preemptive', 'weighted', 'fixed', 'soft', 'native'];
@@ -73,10 +78,13 @@ export function startArbiter(t: Teardown): Arbiter {
       const used = new Set(tenants.flatMap(({ cards }) => cards.map(({ card }) => card)));
       say(
         `plan ${number}`,
-        ...[...used].map((card) => `card ${card} ${POLICIES.indexOf(policy)} 0`),
+        ...[...used].map((card) => `card ${card} 0`),
         ...tenants.flatMap(({ id, grant, cards }) => [
           `page ${id} ${SLOTS} ${cards.length} ${join(grant.folder, 'ledger')}`,
-          ...cards.map(({ card, percent = 0, weight = 0 }) => `on ${card} ${percent * 10_000} 0 ${weight} 0 0`),
+          ...cards.map(
+            ({ card, percent = 0, weight = 0, policy: own }) =>
+              `on ${card} ${POLICIES.indexOf(own ?? policy)} ${percent * 10_000} 0 ${weight} 0 0`,
+          ),
         ]),
         'end',
       );

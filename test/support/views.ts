@@ -25,6 +25,7 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
   processes: { compute: 2, graphics: 0, mps: 1 },
   unattributedBytes: 128 * MIB,
   mode: index === 0 ? 'shared' : 'exclusive',
+  compute: { policy: index === 0 ? 'soft' : 'native', source: 'label' },
 });
 
 export const exampleContainer: ViewContainer = {
@@ -41,13 +42,18 @@ export const exampleContainer: ViewContainer = {
   tampered: false,
   limitBytes: 4 * GIB,
   coresPercent: 30,
+  coresLimitPercent: 60,
+  computePolicy: 'soft',
+  priority: 'high',
+  computeWeight: 3,
   compute: {
     chargedSeconds: 36.5,
     contendedSeconds: 0.25,
     throttledSeconds: 80,
     overruns: 2,
     faults: 0,
-    limitRatio: 0.3,
+    guaranteeRatio: 0.3,
+    limitRatio: 0.6,
   },
   usedBytes: 3 * GIB + 1,
   bypassBytes: 0,

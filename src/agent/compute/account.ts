@@ -13,6 +13,8 @@ export type ComputeUse = {
   readonly overruns: number;
   /** Words in its page that no process of ours would have written. */
   readonly faults: number;
+  /** Its part of the card when all want theirs. */
+  readonly guaranteeRatio: number;
   /** Most that it gets of the card now; 1: nothing but others limits it. */
   readonly limitRatio: number;
 };
@@ -23,7 +25,7 @@ const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults']
 export type ToldPage = {
   readonly id: string;
   readonly broken: string | undefined;
-  readonly cards: readonly (Counts & { readonly limitPpm: number })[];
+  readonly cards: readonly (Counts & { readonly guaranteePpm: number; readonly limitPpm: number })[];
 };
 export type Told = { readonly plan: number; readonly pages: readonly ToldPage[] };
 
@@ -49,6 +51,7 @@ export function parseTold(line: string): Told | { readonly problem: string } {
         throttledNs: count(card, 'throttledNs'),
         overruns: count(card, 'overruns'),
         faults: count(card, 'faults'),
+        guaranteePpm: count(card, 'guaranteePpm'),
         limitPpm: count(card, 'limitPpm'),
       })),
     })),
@@ -70,6 +73,7 @@ const NO_USE: ComputeUse = {
   throttledSeconds: 0,
   overruns: 0,
   faults: 0,
+  guaranteeRatio: 0,
   limitRatio: 1,
 };
 
@@ -96,6 +100,7 @@ export function advanceAccount(
         throttledSeconds: use.throttledSeconds + more('throttledNs') / 1e9,
         overruns: use.overruns + more('overruns'),
         faults: use.faults + more('faults'),
+        guaranteeRatio: card.guaranteePpm / 1e6,
         limitRatio: card.limitPpm / 1e6,
       });
     }

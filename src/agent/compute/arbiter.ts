@@ -1,36 +1,31 @@
-// The arbiter's process: started, told who there is whenever that changes, listened to, started again when it ends. Meanwhile
-// containers go by what it left in their pages.
+// The arbiter's process: started when there is something to divide, told who there is whenever that changes, listened to, started
+// again when it ends. Meanwhile containers go by what it left in their pages.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { ComputePolicy } from '../../request/request.ts';
 import { SLOTS } from '../grants/files.ts';
 import { BUILD_FOLDER } from '../native.ts';
 import { type Account, advanceAccount, type ComputeUse, NO_ACCOUNT, parseTold, type Told, useKey } from './account.ts';
-import { type Planned, pageId, planLines } from './plan.ts';
+import { type Planned, pageId, planLines, type Terms } from './plan.ts';
 
 export type Arbiter = {
-  /** These are the grants now. */
-  follow(entries: readonly Planned[]): void;
+  /** These are the grants now, and what the node says of them. */
+  follow(entries: readonly Planned[], terms: Terms): void;
   /** Of a grant's card by its place in the grant; undefined: the arbiter does not hold it. */
   use(grantId: string, card: number): ComputeUse | undefined;
   close(): Promise<void>;
 };
 
-export type ArbiterOptions = {
-  readonly policy: ComputePolicy;
-  /** Of the average policy. */
-  readonly instances: number;
-  readonly onProblem: (text: string) => void;
-};
+export type ArbiterOptions = { readonly onProblem: (text: string) => void };
 
 const LEAST_RESTART_MS = 1000;
 /** Cards that it knows (native/format/page.h). */
 const MOST_CARDS = 16;
 
-export function startArbiter({ policy, instances, onProblem }: ArbiterOptions): Arbiter {
+export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
   let child: ChildProcess | undefined;
   let restart: NodeJS.Timeout | undefined;
+  let begun = false;
   let closing = false;
   let number = 0;
   let lines: readonly string[] = [];
@@ -92,12 +87,11 @@ export function startArbiter({ policy, instances, onProblem }: ArbiterOptions): 
     send();
   };
 
-  begin();
   return {
-    follow(entries) {
+    follow(entries, terms) {
       let next: readonly string[];
       try {
-        next = planLines(policy, instances, SLOTS, entries, placeOf);
+        next = planLines(terms, SLOTS, entries, placeOf);
       } catch (error) {
         onProblem(`compute is not arbitrated anew: ${(error as Error).message}`);
         return;
@@ -105,7 +99,9 @@ export function startArbiter({ policy, instances, onProblem }: ArbiterOptions): 
       grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
       if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
       lines = next;
-      send();
+      if (begun) send();
+      else begin();
+      begun = true;
     },
     use: (grantId, card) => account.uses.get(useKey(grantId, card)),
     async close() {

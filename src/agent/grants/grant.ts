@@ -2,7 +2,9 @@
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
-import type { ContainerKind } from '../../request/request.ts';
+import { isObject, isWithin } from '../../request/json.ts';
+import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../request/request.ts';
+import { COMPUTE_POLICIES, PRIORITIES } from '../../request/rules.ts';
 import { tenantGroup } from '../attribution/cgroup.ts';
 
 /** Process that a plain grant was given to; the grant ends with it. */
@@ -31,6 +33,10 @@ export type Grant = {
   readonly cards: readonly CardGrant[];
   /** Off: nothing is refused; use is still counted and shown. */
   readonly isolateMemory: boolean;
+  /** Absent: nothing was chosen. */
+  readonly compute?: ComputeChoice;
+  /** The pod's annotation that its compute was last changed by. */
+  readonly computeOverride?: string;
   readonly owner: ProcessOwner | PodOwner;
 };
 
@@ -77,6 +83,17 @@ function isOwner(owner: Partial<ProcessOwner & PodOwner> | undefined): boolean {
   return typeof target === 'string' && posix.isAbsolute(target) && posix.normalize(target) === target;
 }
 
+export function isChoice(value: unknown): value is ComputeChoice {
+  if (!isObject(value)) return false;
+  const { policy, priority, weight, ...others } = value;
+  return (
+    Object.keys(others).length === 0 &&
+    (policy === undefined || COMPUTE_POLICIES.some((name) => name === policy)) &&
+    (priority === undefined || PRIORITIES.some((name) => name === priority)) &&
+    (weight === undefined || isWithin(weight, 1, MOST_WEIGHT))
+  );
+}
+
 /** The stored grant, or what is wrong with the text (a file cut short by a crash must not stop the agent). */
 export function parseGrant(text: string): Grant | { readonly wrong: string } {
   let value: unknown;
@@ -92,11 +109,15 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
     return { wrong: 'a name is missing' };
   const cardGood = (card: Partial<CardGrant>) =>
     typeof card?.gpuUuid === 'string' &&
-    [card.memoryBytes, card.limitBytes, card.coresPercent, card.heldBytes ?? 0].every((number) => isCount(number));
+    [card.memoryBytes, card.limitBytes, card.coresPercent, card.heldBytes ?? 0, card.coresLimitPercent ?? 0].every(
+      (number) => isCount(number),
+    );
   if (!Array.isArray(grant.cards) || grant.cards.length === 0 || !grant.cards.every(cardGood))
     return { wrong: 'its cards are not cards' };
   // Read as false it would be a grant that limits nothing.
   if (typeof grant.isolateMemory !== 'boolean') return { wrong: 'isolateMemory is missing' };
+  if (!isChoice(grant.compute ?? {}) || typeof (grant.computeOverride ?? '') !== 'string')
+    return { wrong: 'its compute is no choice' };
   if (!isCount(grant.createdMs)) return { wrong: 'its time is missing' };
   const { owner } = grant;
   if (!isOwner(owner)) return { wrong: 'its owner is missing' };

@@ -71,6 +71,10 @@ export type Registry = {
   isBehind(live: LiveGrant): boolean;
   /** Gives the grant other amounts on the cards that it has; its processes follow at their next request. */
   resize(id: string, cards: readonly CardGrant[]): LiveGrant;
+  /** The same, and what was chosen for its compute. */
+  change(id: string, change: Partial<Pick<Grant, 'cards' | 'compute' | 'computeOverride'>>): LiveGrant;
+  /** Who launches by the arbiter may have changed without anything in the books. */
+  reconsider(): void;
   remove(id: string): void;
   readLedger(live: LiveGrant): LedgerReading;
   /** The container starts anew: none of the processes in its ledger is left. */
@@ -270,6 +274,22 @@ export function openRegistry(options: RegistryOptions): Registry {
     changed();
     return entry;
   };
+  const change: Registry['change'] = (id, parts) => {
+    const before = found(id);
+    const grant: Grant = { ...before.grant, ...parts };
+    // What can fail for want of room comes first; whatever fails, disk, page and books say the same afterwards.
+    const stored = prepareStored(grant, before.folder);
+    try {
+      files.writePage(grant, before);
+      stored.keep();
+    } catch (error) {
+      tryPutRight(before);
+      throw error;
+    }
+    before.grant = grant;
+    changed();
+    return before;
+  };
   changed(); // those that were adopted
 
   return {
@@ -320,22 +340,9 @@ export function openRegistry(options: RegistryOptions): Registry {
     },
     renew: () => renewal.next([...live.values()].filter(({ grant }) => !notRight.has(grant.id))),
     isBehind: renewal.isBehind,
-    resize(id, cards) {
-      const before = found(id);
-      const grant: Grant = { ...before.grant, cards };
-      // What can fail for want of room comes first; whatever fails, disk, page and books say the same afterwards.
-      const stored = prepareStored(grant, before.folder);
-      try {
-        files.writePage(grant, before);
-        stored.keep();
-      } catch (error) {
-        tryPutRight(before);
-        throw error;
-      }
-      before.grant = grant;
-      changed();
-      return before;
-    },
+    resize: (id, cards) => change(id, { cards }),
+    change,
+    reconsider: changed,
     remove,
     readLedger: (entry) => native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
     clearLedger(entry) {

@@ -43,6 +43,7 @@ function device(index: number, containers: number): ViewDevice {
     processes: { compute: 2 * containers, graphics: 0, mps: 0 },
     unattributedBytes: 0,
     mode: 'shared',
+    compute: { policy: 'fixed', source: 'configuration' },
   };
 }
 
@@ -63,6 +64,10 @@ function container(number: number, turn: number): ViewContainer {
     tampered: false,
     limitBytes: 4 * GIB,
     coresPercent: 25,
+    coresLimitPercent: undefined,
+    computePolicy: 'fixed',
+    priority: 'normal',
+    computeWeight: 25,
     usedBytes: 3 * GIB + ((number * 7919 + turn * 104_729) % 997) * 2 ** 20,
     bypassBytes: 0,
     ledger: { contextBytes: 500 * 2 ** 20, managedBytes: 0, poolBytes: 2 ** 30, bufferBytes: 2 * GIB },

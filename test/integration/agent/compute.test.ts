@@ -1,6 +1,8 @@
 // Shares of compute as users get them: the agent with a policy, and programs that `cotenant run` starts.
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
+import { ask } from '../../../src/cli/agent-client.ts';
 import { type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
 
@@ -88,4 +90,93 @@ test('under a fixed policy shares hold, a tenant without one gives way, metrics 
     'nothing holds it any more',
   );
   t.is(await native.metric('cotenant_container_sm_limit_ratio', { pod: 'quarter', enforced: 'false' }), 0.25);
+});
+
+/** As in test/native/gate.test.ts: the machine can keep a program from launching, nothing lets it have more. */
+const ABOVE = 3;
+const MISSING = 0.15;
+const MOST_WINDOWS = 12;
+
+/** From 500 ms after the change nobody has more than its new share, and soon all have theirs in one and the same window. */
+async function settles(
+  t: ExecutionContext,
+  { node, agent, pids }: { node: SimulatedNode; agent: RunningAgent; pids: readonly number[] },
+  path: string,
+  change: object,
+  percents: readonly number[],
+  /** Whose percentage only is what it may have at most. */
+  lent: readonly number[] = [],
+): Promise<void> {
+  const answer = await ask(agent.state, 'PATCH', path, change);
+  t.is(answer.status, 200, JSON.stringify(answer.body));
+  await delay(500);
+  const seen: string[] = [];
+  for (let window = 0; window < MOST_WINDOWS; window++) {
+    const shares = await sharesOf(node, pids);
+    seen.push(shares.map((share) => share.toFixed(1)).join('/'));
+    const of = (index: number) => percents[index] ?? 0;
+    for (const [index, share] of shares.entries())
+      t.true(share <= of(index) + ABOVE, `${JSON.stringify(change)}: more than ${of(index)} %: ${seen.join(' ')}`);
+    if (shares.every((share, index) => share >= of(index) * (1 - MISSING) || lent.includes(index))) return;
+  }
+  t.fail(`${JSON.stringify(change)}: never ${percents.join('/')} at a time: ${seen.join(' ')}`);
+}
+
+test('policies, shares, weights and priority change under load, within half a second, and outlive the agent', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4');
+  const state = join(temporaryFolder(t), 'state');
+  const agent = await start(t, node, state, 'native');
+  for (const [index, name] of ['one', 'two'].entries()) {
+    startWork(t, node, agent, name, 30);
+    await workers(node, index + 1);
+  }
+  const pidOf = async (pod: string) =>
+    eventually(
+      async () => (await agent.view())?.containers.find((entry) => entry.pod === pod)?.processes[0]?.pid,
+      `${pod} is seen`,
+    );
+  const pids = [await pidOf('one'), await pidOf('two')];
+  const idOf = async (pod: string) => (await agent.view())?.containers.find((entry) => entry.pod === pod)?.grantId;
+  const [one, two] = [`/v1/grants/${await idOf('one')}`, `/v1/grants/${await idOf('two')}`];
+  const bench = { node, agent, pids };
+  t.is(await agent.metric('cotenant_container_compute_policy', { pod: 'one', policy: 'native' }), 1);
+
+  await settles(t, bench, '/v1/compute', { policy: 3 }, [30, 30]);
+  await settles(t, bench, two, { coresPercent: 60 }, [30, 60]);
+  await settles(t, bench, '/v1/compute', { policy: 'preemptive' }, [50, 50]);
+  await settles(t, bench, '/v1/compute', { policy: 'weighted' }, [33, 66]);
+  await settles(t, bench, one, { weight: 180 }, [75, 25]);
+  await settles(t, bench, one, { policy: 'fixed' }, [30, 25]);
+  await settles(t, bench, '/v1/compute', { policy: 'fixed', gpuUuid: node.uuid(0) }, [30, 60]);
+  await settles(t, bench, two, { coresPercent: 20, coresLimitPercent: 40 }, [30, 40]);
+  await settles(t, bench, one, { priority: 'high' }, [100, 0]);
+  await settles(t, bench, '/v1/compute', { highCapPercent: 70 }, [70, 30], [1]);
+  await eventually(
+    async () =>
+      (await agent.metric('cotenant_container_compute_policy', { pod: 'one', policy: 'fixed', priority: 'high' })) ===
+        1 || undefined,
+    'metrics follow',
+  );
+
+  await agent.stop();
+  const next = await start(t, node, state, 'native');
+  await eventually(
+    async () =>
+      (await next.metric('cotenant_container_sm_most_ratio', { pod: 'one' })) === 0.7 &&
+      (await next.metric('cotenant_container_sm_most_ratio', { pod: 'two' })) === 0.4
+        ? true
+        : undefined,
+    'a new agent goes on with what was set',
+  );
+  t.is(await next.metric('cotenant_device_compute_policy', { policy: 'fixed', source: 'set' }), 1);
+  const wrong = await ask(state, 'PATCH', '/v1/compute', { policy: 'fair' });
+  t.deepEqual(wrong, {
+    status: 400,
+    body: { error: 'policy: want one of average, preemptive, weighted, fixed, soft, native, or null' },
+  });
+  t.is((await ask(state, 'PATCH', '/v1/compute', { policy: 'soft', gpuUuid: 'GPU-0' })).status, 409);
+  t.is((await ask(state, 'PATCH', one, { coresPercent: 101 })).status, 400);
+  t.is((await ask(state, 'PATCH', one, { coresPercent: 90 })).status, 409);
+  t.is((await ask(state, 'PATCH', one, {})).status, 400);
 });

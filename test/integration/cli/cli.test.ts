@@ -52,7 +52,7 @@ test('help is there for the binary and for each command, and names every option'
     t.regex(out, new RegExp(`^usage: cotenant ${name}`));
     t.regex(out, /^ {2}-h, --help {2,}show this$/m);
   }
-  t.regex(cotenant('run', '--help').out, /--gpu-cores PERCENT .*not enforced while the agent has computePolicy native/);
+  t.regex(cotenant('run', '--help').out, /--gpu-cores PERCENT .*not enforced on cards whose policy is native/);
   t.is(cotenant('--version').out, `${JSON.parse(readFileSync(join(MAIN, '../../../package.json'), 'utf8')).version}\n`);
 });
 
@@ -147,9 +147,9 @@ test('inspect shows the node as a table and as JSON; top the same until Ctrl-C',
   const { code, out } = cotenant('inspect', '--state', agent.state);
   t.is(code, 0);
   t.regex(out, /^driver [\d.]+, mode enforce$/m);
-  t.regex(out, /^ +0 +NVIDIA L4 .* 2048 +\d+% +1$/m);
-  t.regex(out, /^ +1 +NVIDIA A10 .* 0 +0% +0$/m);
-  t.regex(out, /^one +0 +\[.*\] +\d+ +2048 +\d+% +30% not enforced +interposer +within +\w+$/m);
+  t.regex(out, /^ +0 +NVIDIA L4 .* 2048 +\d+% +1 +native$/m);
+  t.regex(out, /^ +1 +NVIDIA A10 .* 0 +0% +0 +native$/m);
+  t.regex(out, /^one +0 +\[.*\] +\d+ +2048 +\d+% +30% not enforced +native +interposer +within +\w+$/m);
 
   const json = JSON.parse(cotenant('inspect', '--json', '--state', agent.state).out) as View;
   t.is(json.devices.length, 2);

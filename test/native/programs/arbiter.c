@@ -484,6 +484,27 @@ static void outage_case(void) {
     decide();
 }
 
+/* What a container that slept through the agent's absence lost of its credit is lost of that credit alone. */
+static void slept_case(void) {
+    struct container *one = add(1, half);
+    struct cot_launch launch;
+    ask(one, 0, 7, &launch);
+    decide();
+    run(one, 0, 7, 1 * MS);
+    decide();
+    now += 5000 * MS;
+    run(one, 0, 7, 1 * MS); /* on its own credit, most of which nobody used */
+    uint64_t from = now, used = 0;
+    for (; now < from + 1000 * MS; now += 500 * US) {
+        decide();
+        if (!ask(one, 0, 7, &launch)) continue;
+        cot_gate_undo(&one->gates[0], &launch);
+        run(one, 0, 7, 1 * MS);
+        used += 1 * MS;
+    }
+    CHECK(used > 450 * MS && used < 550 * MS);
+}
+
 /* A record half written by an agent that died leaves the one before it. */
 static void record_case(void) {
     struct container *one = add(1, half);
@@ -613,11 +634,12 @@ static void policy_case(int argc, char **argv) {
     struct cot_share shares[MOST];
     uint32_t many = 0;
     for (int i = 4; i < argc && many < MOST; i++, many++) {
-        unsigned percent, limit, weight, is_high, cap;
-        if (sscanf(argv[i], "%u:%u:%u:%u:%u", &percent, &limit, &weight, &is_high, &cap) != 5) exit(2);
-        requests[many] = (struct cot_request){percent * 10000, limit * 10000, weight, is_high, cap * 10000};
+        unsigned percent, limit, weight, is_high, cap, policy = (unsigned)atoi(argv[2]);
+        if (sscanf(argv[i], "%u:%u:%u:%u:%u:%u", &percent, &limit, &weight, &is_high, &cap, &policy) < 5) exit(2);
+        requests[many] =
+            (struct cot_request){(enum cot_policy)policy, percent * 10000, limit * 10000, weight, is_high, cap * 10000};
     }
-    cot_policy_shares((enum cot_policy)atoi(argv[2]), (uint32_t)atoi(argv[3]), requests, many, shares);
+    cot_policy_shares((uint32_t)atoi(argv[3]), requests, many, shares);
     for (uint32_t i = 0; i < many; i++) {
         printf("%u-%u%s%s\n", shares[i].guarantee_ppm / 100, shares[i].limit_ppm / 100, shares[i].high ? " high" : "",
                shares[i].native ? " native" : "");
@@ -641,6 +663,7 @@ int main(int argc, char **argv) {
         {"crash", crash_case},
         {"high", high_case},
         {"outage", outage_case},
+        {"slept", slept_case},
         {"record", record_case},
         {"digest", digest_case},
         {"gang", gang_case},

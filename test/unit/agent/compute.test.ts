@@ -1,7 +1,19 @@
-// Which grants launch by the arbiter, what it is told of them, and what its words come to.
+// Which policy holds for whom, what operators change of it, what the arbiter is told, and what its words come to.
 import test from 'ava';
 import { advanceAccount, NO_ACCOUNT, parseTold, type Told, useKey } from '../../../src/agent/compute/account.ts';
-import { leasedGrants, type Planned, planLines } from '../../../src/agent/compute/plan.ts';
+import { type Planned, planLines } from '../../../src/agent/compute/plan.ts';
+import {
+  leasedGrants,
+  type PolicyChoices,
+  policiesOf,
+  policyOfCard,
+  type Shared,
+} from '../../../src/agent/compute/policy.ts';
+import { changeOf, overridden } from '../../../src/agent/compute/shares.ts';
+import { formatNodeCompute, type NodeCompute, parseNodeCompute } from '../../../src/agent/compute/store.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import { addChange, changed, readChanges } from '../../../src/request/compute-change.ts';
 import type { ComputePolicy } from '../../../src/request/request.ts';
 
 const card = (gpuUuid: string, coresPercent: number) => ({
@@ -10,55 +22,216 @@ const card = (gpuUuid: string, coresPercent: number) => ({
   limitBytes: 1,
   coresPercent,
 });
-const grants = {
+const grants: Readonly<Record<string, Shared>> = {
   quarter: { id: 'quarter', cards: [card('A', 25)] },
   silent: { id: 'silent', cards: [card('A', 0)] },
   both: { id: 'both', cards: [card('A', 0), card('B', 0)] },
   apart: { id: 'apart', cards: [card('C', 0)] },
+  capped: { id: 'capped', cards: [card('A', 10)], compute: { policy: 'fixed' } },
+  free: { id: 'free', cards: [card('A', 10)], compute: { policy: 'native' } },
+  high: { id: 'high', cards: [card('A', 0)], compute: { priority: 'high', weight: 7 } },
 };
-type Name = keyof typeof grants;
+const named = (...names: readonly string[]) => names.flatMap((name) => grants[name] ?? []);
 
-const CASES: readonly [ComputePolicy, readonly Name[], readonly Name[]][] = [
-  ['native', ['quarter', 'silent'], []],
-  ['fixed', ['silent', 'apart'], []],
-  ['fixed', ['quarter', 'silent', 'both', 'apart'], ['quarter', 'silent', 'both']],
-  ['soft', ['quarter', 'apart'], ['quarter']],
-  ['weighted', ['silent', 'apart'], ['silent', 'apart']],
-  ['average', ['apart'], ['apart']],
-  ['preemptive', [], []],
+/** The node's policy, who is there, and what holds for each of its cards. */
+const CASES: readonly [ComputePolicy, Readonly<Record<string, readonly ComputePolicy[]>>][] = [
+  ['native', { quarter: ['native'], silent: ['native'] }],
+  ['fixed', { silent: ['native'], apart: ['native'] }],
+  ['fixed', { quarter: ['fixed'], silent: ['fixed'], both: ['fixed', 'native'], apart: ['native'] }],
+  ['soft', { quarter: ['soft'], apart: ['native'] }],
+  ['weighted', { silent: ['weighted'], apart: ['weighted'] }],
+  ['average', { apart: ['average'] }],
+  ['preemptive', {}],
+  ['native', { quarter: ['native'], capped: ['fixed'] }],
+  ['soft', { quarter: ['soft'], capped: ['fixed'], free: ['native'] }],
+  ['native', { quarter: ['soft'], free: ['native'], high: ['soft'], apart: ['native'] }],
+  ['fixed', { silent: ['fixed'], high: ['fixed'] }],
 ];
-for (const [policy, names, leased] of CASES) {
-  test(`${policy}: of ${names.join(', ') || 'nobody'}, ${leased.join(', ') || 'nobody'} launches by the arbiter`, (t) => {
+for (const [policy, held] of CASES) {
+  test(`${policy} comes to ${JSON.stringify(held)}`, (t) => {
+    const there = named(...Object.keys(held));
+    t.deepEqual(Object.fromEntries(policiesOf(() => policy, there)), held);
     t.deepEqual(
-      [
-        ...leasedGrants(
-          policy,
-          names.map((name) => grants[name]),
-        ),
-      ].toSorted(),
-      [...leased].toSorted(),
+      [...leasedGrants(() => policy, there)],
+      Object.keys(held).filter((name) => held[name]?.some((one) => one !== 'native')),
     );
   });
 }
 
-test('the arbiter is told the policy of cards that are divided, and native for the others of a grant', (t) => {
-  const entry = (name: Name, leased: boolean, ledgerTurn = 0): Planned => ({
-    grant: grants[name],
+test('the narrowest word on a card counts, and a word that is taken back leaves the next one', (t) => {
+  const all: PolicyChoices = {
+    configured: 'average',
+    label: 'preemptive',
+    set: 'weighted',
+    configuredOfCards: { A: 'fixed' },
+    setOfCards: { A: 'soft' },
+  };
+  t.deepEqual(policyOfCard(all, 'A'), { policy: 'soft', source: 'set' });
+  t.deepEqual(policyOfCard({ ...all, setOfCards: {} }, 'A'), { policy: 'fixed', source: 'configuration' });
+  t.deepEqual(policyOfCard(all, 'B'), { policy: 'weighted', source: 'set' });
+  t.deepEqual(policyOfCard({ ...all, set: undefined }, 'B'), { policy: 'preemptive', source: 'label' });
+  t.deepEqual(policyOfCard({ ...all, set: undefined, label: undefined }, 'B'), {
+    policy: 'average',
+    source: 'configuration',
+  });
+});
+
+test('the arbiter is told the policy that holds for each card of a grant, its limit, its weight and its priority', (t) => {
+  const entry = (grant: Shared | undefined, leased: boolean, ledgerTurn = 0): Planned => ({
+    grant: grant ?? { id: '', cards: [] },
     leased,
-    ledgerPath: `/grants/${name}/ledger`,
+    ledgerPath: `/grants/${grant?.id}/ledger`,
     ledgerTurn,
   });
-  const entries = [entry('quarter', true), entry('both', true, 2), entry('apart', false)];
-  const lines = planLines('fixed', 50, 1024, entries, (gpuUuid) => gpuUuid.charCodeAt(0) - 65);
-  t.deepEqual(lines, [
-    'card 0 3 50',
-    'card 1 5 50',
-    'page quarter.0 1024 1 /grants/quarter/ledger',
-    'on 0 250000 0 25 0 0',
-    'page both.2 1024 2 /grants/both/ledger',
-    'on 0 0 0 0 0 0',
-    'on 1 0 0 0 0 0',
+  const lent = { id: 'lent', cards: [{ ...card('A', 20), coresLimitPercent: 60 }] };
+  const entries = [
+    entry(grants.quarter, true),
+    entry(grants.both, true, 2),
+    entry(grants.apart, false),
+    entry(grants.high, true),
+    entry(lent, true),
+  ];
+  const terms = { policyOf: () => 'fixed' as const, instances: 50, highCapPercent: 90 };
+  t.deepEqual(
+    planLines(terms, 1024, entries, (gpuUuid) => gpuUuid.charCodeAt(0) - 65),
+    [
+      'card 0 50',
+      'card 1 50',
+      'page quarter.0 1024 1 /grants/quarter/ledger',
+      'on 0 3 250000 0 25 0 900000',
+      'page both.2 1024 2 /grants/both/ledger',
+      'on 0 3 0 0 0 0 900000',
+      'on 1 5 0 0 0 0 900000',
+      'page high.0 1024 1 /grants/high/ledger',
+      'on 0 3 0 0 7 1 900000',
+      'page lent.0 1024 1 /grants/lent/ledger',
+      'on 0 3 200000 600000 20 0 900000',
+    ],
+  );
+});
+
+test('a change leaves what it does not name, and null takes back what was chosen', (t) => {
+  const before = {
+    cards: [{ ...card('A', 20), coresLimitPercent: 60 }],
+    compute: { policy: 'soft' as const, weight: 3 },
+  };
+  t.deepEqual(changed(before, { priority: 'high', weight: 5 }), {
+    cards: before.cards,
+    compute: { policy: 'soft', priority: 'high', weight: 5 },
+  });
+  t.deepEqual(changed(before, { policy: null, weight: null, coresLimitPercent: null, coresPercent: 70 }), {
+    cards: [card('A', 70)],
+    compute: {},
+  });
+  t.deepEqual(changed(before, { coresPercent: 70 }), { wrong: 'coresLimitPercent: 60; want 70 to 100, or null' });
+  t.deepEqual(changed({ cards: [card('A', 0)] }, { coresLimitPercent: 50 }), {
+    wrong: 'coresLimitPercent: 50; want a share beside it, or null',
+  });
+});
+
+const WRONG: readonly [string, string][] = [
+  ['{', 'it is not JSON'],
+  ['[]', 'want a map from container to its change'],
+  ['{"main":3}', 'main: want a map of policy, priority, weight, coresPercent, coresLimitPercent'],
+  [
+    '{"main":{"policy":"6"}}',
+    'main: policy: "6"; want one of average, preemptive, weighted, fixed, soft, native, or null',
+  ],
+  ['{"main":{"weight":0}}', 'main: weight: 0; want 1 to 1000, or null'],
+  [
+    '{"main":{"share":1}}',
+    'main: share: no such setting; known are policy, priority, weight, coresPercent, coresLimitPercent',
+  ],
+  ['{"Main":{}}', '"Main" is no container\'s name'],
+];
+for (const [text, wrong] of WRONG) {
+  test(`an annotation that says ${text} is passed over whole`, (t) => {
+    t.deepEqual(readChanges(text), { wrong });
+  });
+}
+
+test('the annotation of a pod grows by one change after the other, and takes numbers for policies', (t) => {
+  const first = addChange(undefined, ['b', 'a'], { policy: 'soft', weight: 2 });
+  t.is(first, '{"a":{"policy":"soft","weight":2},"b":{"policy":"soft","weight":2}}');
+  t.is(
+    addChange(first, ['a'], { weight: null }),
+    '{"a":{"policy":"soft","weight":null},"b":{"policy":"soft","weight":2}}',
+  );
+  t.deepEqual(readChanges('{"a":{"policy":"4"}}'), new Map([['a', { policy: 'soft' }]]));
+});
+
+const podUid = '11111111-2222-3333-4444-555555555555';
+const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
+const podCard = { gpuUuid: GPU, memoryBytes: 2 ** 30, limitBytes: 2 ** 30, coresPercent: 20 };
+const podGrant = (more: Partial<Grant> = {}): Grant => ({
+  id: 'abc123',
+  namespace: 'team',
+  pod: 'one',
+  container: 'main',
+  createdMs: 1,
+  cards: [podCard],
+  isolateMemory: true,
+  compute: { policy: 'fixed' },
+  owner: { podUid, target: '/a', kind: 'app' },
+  ...more,
+});
+const annotated = (compute?: string) => ({
+  'cotenant.io/request':
+    '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","cards":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}',
+  'cotenant.io/grant': formatPodGrant({
+    epoch: 1,
+    containers: [{ name: 'main', kind: 'app', memoryIsolation: 'on', cards: [podCard] }],
+  }),
+  ...(compute !== undefined && { 'cotenant.io/compute': compute }),
+});
+
+test("an operator's word counts over the pod's own, and what it takes back is the pod's own again", (t) => {
+  const text = '{"main":{"policy":"soft","coresPercent":40,"coresLimitPercent":null}}';
+  const expected = {
+    id: 'abc123',
+    cards: [{ ...podCard, coresPercent: 40 }],
+    compute: { policy: 'soft' },
+    computeOverride: text,
+  };
+  t.deepEqual(overridden(podUid, annotated(text), [podGrant()]) as unknown, [expected]);
+  const now = podGrant({
+    cards: [{ ...podCard, coresPercent: 40 }],
+    compute: { policy: 'soft' },
+    computeOverride: text,
+  });
+  t.deepEqual(overridden(podUid, annotated(text), [now]), [], 'once');
+  t.deepEqual(overridden(podUid, annotated(), [now]) as unknown, [
+    { id: 'abc123', cards: [{ ...podCard, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
   ]);
+  t.deepEqual(overridden('another', annotated(text), [podGrant()]), []);
+  t.deepEqual(overridden(podUid, annotated('{"main":{"weight":0}}'), [podGrant()]), [
+    { wrong: 'main: weight: 0; want 1 to 1000, or null' },
+  ]);
+});
+
+test('a share that the others do not leave is refused, one that it has already is not', (t) => {
+  const other = podGrant({
+    id: 'other1',
+    cards: [{ ...podCard, coresPercent: 70 }],
+    owner: { pid: 1, startTicks: 1, cgroup: '' },
+  });
+  t.deepEqual(changeOf(podGrant(), { coresPercent: 40 }, [other]), {
+    refused: `${GPU} has 30 % of its compute left for it, 40 % are asked for`,
+  });
+  t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { cards: [{ ...podCard, coresPercent: 30 }] });
+});
+
+test('what was set of a node is read back as it was written, and nothing else is', (t) => {
+  const set: NodeCompute = { policy: 'soft', cards: { A: 'fixed' }, highCapPercent: 90 };
+  t.deepEqual(parseNodeCompute(formatNodeCompute(set)), set);
+  t.deepEqual(parseNodeCompute(formatNodeCompute({ cards: {} })), { cards: {} });
+  for (const text of [
+    '',
+    '{"version":2}',
+    '{"version":1,"cards":{"A":"6"}}',
+    '{"version":1,"cards":{},"highCapPercent":0}',
+  ])
+    t.true('wrong' in parseNodeCompute(text), text);
 });
 
 const told = (id: string, chargedNs: number, faults = 0): Told => ({
@@ -67,7 +240,17 @@ const told = (id: string, chargedNs: number, faults = 0): Told => ({
     {
       id,
       broken: undefined,
-      cards: [{ chargedNs, contendedNs: 0, throttledNs: 2 * chargedNs, overruns: 0, faults, limitPpm: 250_000 }],
+      cards: [
+        {
+          chargedNs,
+          contendedNs: 0,
+          throttledNs: 2 * chargedNs,
+          overruns: 0,
+          faults,
+          guaranteePpm: 250_000,
+          limitPpm: 250_000,
+        },
+      ],
     },
   ],
 });
@@ -100,7 +283,9 @@ test('a line of the arbiter is read as it is written, and what is none is a prob
       {
         id: 'a.0',
         broken: 'it was shortened',
-        cards: [{ chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, limitPpm: 500_000 }],
+        cards: [
+          { chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, guaranteePpm: 1, limitPpm: 500_000 },
+        ],
       },
     ],
   });

@@ -1,10 +1,12 @@
 // The node as text: columns that line up, bars that never overflow, and the words for each state.
 import test from 'ava';
 import fc from 'fast-check';
+import type { ComputeUse } from '../../../src/agent/compute/account.ts';
 import type { View, ViewContainer } from '../../../src/agent/view.ts';
 import { jsonText } from '../../../src/cli/cluster/words.ts';
 import { actionRows, cardRows, columns, nodeLines, stateOf, tenantRows } from '../../../src/cli/table.ts';
 import { MIB } from '../../../src/request/quantity.ts';
+import { exampleContainer } from '../../support/views.ts';
 import { card } from '../agent/node.ts';
 
 const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
@@ -21,6 +23,10 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   tampered: false,
   limitBytes: 1000 * MIB,
   coresPercent: 0,
+  coresLimitPercent: undefined,
+  computePolicy: 'native',
+  priority: 'normal',
+  computeWeight: 0,
   usedBytes: 500 * MIB,
   bypassBytes: 0,
   ledger: { contextBytes: 0, managedBytes: 0, poolBytes: 0, bufferBytes: 0 },
@@ -36,6 +42,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
 const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0): View['devices'][number] => ({
   card: card(0, more),
   mode: 'none',
+  compute: { policy: 'native', source: 'configuration' },
   grantedBytes: grantedMib * MIB,
   grantedCoresPercent: 0,
   containers,
@@ -142,9 +149,9 @@ test('the cards: what is used, usable and granted, and what the driver does not 
     }),
   );
   t.deepEqual(rows, [
-    'GPU  MODEL                          USED MiB  USABLE  GRANTED  BUSY  TENANTS',
-    '  0  NVIDIA L4  [########........]     11750   23500     8192   73%        2',
-    ' 11  NVIDIA L4  [................]         -       0        0     -        0  LOST',
+    'GPU  MODEL                          USED MiB  USABLE  GRANTED  BUSY  TENANTS  POLICY',
+    '  0  NVIDIA L4  [########........]     11750   23500     8192   73%        2  native',
+    ' 11  NVIDIA L4  [................]         -       0        0     -        0  native  LOST',
   ]);
 });
 
@@ -154,15 +161,24 @@ test('the tenants: bars never overflow, compute shares are said not to be enforc
       containers: [
         container(),
         container({ pod: 'a', usedBytes: 5000 * MIB, over: true, coresPercent: 25, fence: 'agent', grantId: 'd' }),
-        container({ pod: 'b', usedBytes: 0, limitBytes: 0 }),
+        container({
+          pod: 'b',
+          usedBytes: 0,
+          limitBytes: 0,
+          coresPercent: 20,
+          coresLimitPercent: 60,
+          computePolicy: 'soft',
+          priority: 'high',
+          compute: { ...exampleContainer.compute } as ComputeUse,
+        }),
       ],
     }),
   );
   t.deepEqual(rows, [
-    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             FENCE       STATE   ID',
-    'trainer    0  [########........]       500   1000  12%  -                 interposer  within  abc123',
-    'a          0  [################]      5000   1000  12%  25% not enforced  agent       OVER    d',
-    'b          0  [................]         0      0  12%  -                 interposer  within  abc123',
+    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             POLICY      FENCE       STATE   ID',
+    'trainer    0  [########........]       500   1000  12%  -                 native      interposer  within  abc123',
+    'a          0  [################]      5000   1000  12%  25% not enforced  native      agent       OVER    d',
+    'b          0  [................]         0      0  12%  20-60%            soft, high  interposer  within  abc123',
   ]);
 });
 

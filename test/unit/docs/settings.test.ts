@@ -8,7 +8,9 @@ const rows = rowsWith(section(readPage('docs/agent.md'), '## Settings'), 'settin
 /** Dotted path -> default, as far as values are no maps. */
 function flat(value: object, prefix = ''): [string, unknown][] {
   return Object.entries(value).flatMap(([key, inner]): [string, unknown][] =>
-    typeof inner === 'object' ? flat(inner as object, `${prefix}${key}.`) : [[`${prefix}${key}`, inner]],
+    typeof inner === 'object' && Object.keys(inner).length > 0
+      ? flat(inner as object, `${prefix}${key}.`)
+      : [[`${prefix}${key}`, inner]],
   );
 }
 
@@ -25,7 +27,10 @@ function wanted(path: string): string {
 test('the table names every setting once, with its default', (t) => {
   const named = rows.map((row): [string, string] => [quoted(row.setting)[0] ?? '', quoted(row.default)[0] ?? '']);
   const byPath = (a: readonly [string, string], b: readonly [string, string]) => (a[0] < b[0] ? -1 : 1);
-  const held = flat(DEFAULTS).map(([path, value]): [string, string] => [path, String(value)]);
+  const held = flat(DEFAULTS).map(([path, value]): [string, string] => [
+    path,
+    typeof value === 'object' ? JSON.stringify(value) : String(value),
+  ]);
   t.deepEqual(named.toSorted(byPath), held.toSorted(byPath));
   t.true(named.length > 20);
 });

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { formatProblem } from '../../../src/request/problem.ts';
 import { readPodRequest } from '../../../src/request/read.ts';
 import type { PodRequest } from '../../../src/request/request.ts';
-import type { Rules } from '../../../src/request/rules.ts';
+import { COMPUTE_POLICIES, type Rules } from '../../../src/request/rules.ts';
 import { outcome, podWith, rules } from './pods.ts';
 
 const M = 'cotenant.io/gpu-memory';
@@ -199,20 +199,19 @@ test('an isolation that is on and off at once is refused', (t) => {
 });
 
 test('what a user must know but need not change is a warning', (t) => {
-  const notEnforced =
-    'GPU compute shares hold on nodes whose agent has a computePolicy; compute-policy and priority are only recorded';
+  const notEverywhere =
+    'GPU compute shares hold on cards whose policy is not native; cotenant.io/compute-policy chooses one for the pod';
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi' })), []);
-  t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), [notEnforced]);
-  t.deepEqual(warningsOf(podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/compute-policy': 'fixed' } })), [
-    notEnforced,
-  ]);
+  t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), [notEverywhere]);
+  const fixed = { annotations: { 'cotenant.io/compute-policy': 'fixed' } };
+  t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' }, fixed)), []);
   t.deepEqual(warningsOf(podWith({ 'aliyun.com/gpu-mem': '1', 'aliyun.com/gpu-core.percentage': '7' })), [
     'aliyun.com/gpu-core.percentage: 7 is taken as it is; ACK itself takes steps of 5',
-    notEnforced,
+    notEverywhere,
   ]);
   t.deepEqual(warningsOf(podWith({ 'cotenant.io/gpu-cores': '10' })), [
     'cotenant.io/gpu-memory is not given, so all memory of the card is reserved and nobody else fits on it',
-    notEnforced,
+    notEverywhere,
   ]);
 });
 
@@ -330,4 +329,74 @@ test('a problem about hostile text stays one short line', (t) => {
   t.is(problems.length, 1);
   t.true((problems[0]?.length ?? 0) < 400);
   t.false(problems[0]?.includes('\n'));
+});
+
+test('a policy is chosen by its word or by the number that cGPU has for it', (t) => {
+  const annotated = (annotations: object) => podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' }, { annotations });
+  for (const [number, name] of COMPUTE_POLICIES.entries()) {
+    const allowed = rules({ computePolicies: COMPUTE_POLICIES });
+    t.is(requestOf(annotated({ 'cotenant.io/compute-policy': String(number) }), allowed).computePolicy, name);
+    t.is(requestOf(annotated({ 'cotenant.io/compute-policy': name }), allowed).computePolicy, name);
+  }
+  t.deepEqual(outcome(annotated({ 'cotenant.io/compute-policy': '5' }), rules()), [
+    'metadata.annotations["cotenant.io/compute-policy"]: "5" is not allowed in this namespace; write one of average, preemptive, weighted, fixed, soft',
+  ]);
+  t.deepEqual(outcome(annotated({ 'cotenant.io/compute-policy': '6' }), rules()), [
+    'metadata.annotations["cotenant.io/compute-policy"]: "6" is not known; write one of average, preemptive, weighted, fixed, soft',
+  ]);
+});
+
+const LIMIT = 'cotenant.io/gpu-cores-limit';
+const WEIGHT = 'cotenant.io/compute-weight';
+const refusalOf = (key: string, rest: string) => [`metadata.annotations["${key}"]: ${rest}`];
+
+test('a weight is chosen up to the largest that the rules allow', (t) => {
+  const weighing = (weight: string) => podWith({ [M]: '1Gi' }, { annotations: { [WEIGHT]: weight } });
+  t.is(requestOf(weighing('7'), rules({ mostComputeWeight: 10 })).computeWeight, 7);
+  t.deepEqual(
+    outcome(weighing('11'), rules({ mostComputeWeight: 10 })),
+    refusalOf(WEIGHT, '"11" is more than 10; write a whole number from 1 to 10'),
+  );
+  t.deepEqual(
+    outcome(weighing('1'), rules()),
+    refusalOf(WEIGHT, '"1" is not allowed in this namespace; leave it out, or have mostComputeWeight raised'),
+  );
+});
+
+test('a limit above the share is a total over the cards, of the only container with a share or of those that are named', (t) => {
+  const cores = (limits: Readonly<Record<string, string>>, limit: string) =>
+    podWith({ [M]: '2Gi', ...limits }, { annotations: { [LIMIT]: limit } });
+  const limitsOf = (pod: object) => requestOf(pod, rules()).containers[0]?.cards.map((card) => card.coresLimitPercent);
+  t.deepEqual(limitsOf(cores({ 'cotenant.io/gpu-cores': '20' }, '80')), [80]);
+  t.deepEqual(limitsOf(cores({ 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' }, 'main=80')), [40, 40]);
+  const refused: readonly [Readonly<Record<string, string>>, string, string][] = [
+    [
+      { 'cotenant.io/gpu-cores': '20' },
+      '10',
+      '"10" is no limit for "main"; write 20 to 100, whole percent of each card',
+    ],
+    [
+      { 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' },
+      '41',
+      '"41" is no limit for "main"; write 20 to 200, whole percent of each card',
+    ],
+    [{}, '80', '"80" stands beside no cotenant.io/gpu-cores of "main"; write both'],
+    [{ 'cotenant.io/gpu-cores': '20' }, 'other=80', '"other" names no container with a share; write one of main'],
+    [
+      { 'cotenant.io/gpu-cores': '20' },
+      'main=80,main=90',
+      '"main=90" names no container, or one twice; write percent over all its cards, such as "80", or container=percent with commas',
+    ],
+    [
+      { 'cotenant.io/gpu-cores': '20' },
+      'much',
+      '"much" is no percentage; write percent over all its cards, such as "80", or container=percent with commas',
+    ],
+  ];
+  for (const [limits, limit, text] of refused)
+    t.deepEqual(outcome(cores(limits, limit), rules()), refusalOf(LIMIT, text));
+  t.deepEqual(
+    outcome(cores({ 'cotenant.io/gpu-cores': '20' }, '80'), rules({ computePolicies: ['fixed'] })),
+    refusalOf(LIMIT, '"80" is not allowed in this namespace; leave it out, or have the policy soft allowed'),
+  );
 });

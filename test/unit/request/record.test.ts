@@ -14,10 +14,17 @@ const amount: fc.Arbitrary<MemoryAmount> = fc.oneof(
     .tuple(fc.integer({ min: 1, max: 1000 }), fc.constantFrom(MIB, GIB))
     .map(([units, unitBytes]): MemoryAmount => ({ kind: 'units', units, unitBytes, rounding: 'cgpu' })),
 );
-const card: fc.Arbitrary<CardShare> = fc.record(
+const cardWithout: fc.Arbitrary<CardShare> = fc.record(
   { memory: amount, memoryLimit: amount, coresPercent: fc.integer({ min: 1, max: 100 }) },
   { requiredKeys: ['memory'], noNullPrototype: true },
 );
+const card: fc.Arbitrary<CardShare> = fc
+  .tuple(cardWithout, fc.option(fc.integer({ min: 0, max: 99 })))
+  .map(([share, above]) => {
+    const { coresPercent } = share;
+    if (coresPercent === undefined || above === null) return share;
+    return { ...share, coresLimitPercent: Math.min(100, coresPercent + above) };
+  });
 const container: fc.Arbitrary<ContainerRequest> = fc.record({
   name: fc.stringMatching(/^[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?$/),
   kind: fc.constantFrom('init', 'sidecar', 'app'),
@@ -31,6 +38,7 @@ const request: fc.Arbitrary<PodRequest> = fc.record(
     priority: fc.constantFrom('normal', 'high'),
     placement: fc.constantFrom('binpack', 'spread', 'fragmentation'),
     computePolicy: fc.constantFrom('average', 'soft', 'native'),
+    computeWeight: fc.integer({ min: 1, max: 1000 }),
     gpuModels: fc.array(fc.string({ minLength: 1 })),
     gpuUuids: fc.array(fc.string({ minLength: 1 })),
     containers: fc

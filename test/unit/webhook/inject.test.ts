@@ -186,10 +186,10 @@ test('every warning fits the 120 characters that kubectl shows', (t) => {
     name: key,
     value: '',
   }));
-  const annotations = { 'cotenant.io/compute-policy': 'fixed' };
+  const annotations = { 'cotenant.io/later': 'fixed' };
   const limits = { 'cotenant.io/gpu-cores': '7' };
   const { warnings } = patched(sharePod({ name, env, resources: { limits } }, {}, { annotations }));
-  t.is(warnings.length, 5);
+  t.is(warnings.length, 6);
   for (const warning of warnings) t.true(warning.length <= 120, warning);
 });
 

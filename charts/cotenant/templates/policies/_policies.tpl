@@ -46,7 +46,7 @@ has({{ . }}.metadata.annotations) ? {{ . }}.metadata.annotations : {}
 
 {{/* A key that says what a pod got. */}}
 {{- define "cotenant.cel.grant-key" -}}
-(k == 'cotenant.io/grant' || k.startsWith('gpu-uuids.cotenant.io/'))
+(k == 'cotenant.io/grant' || k == 'cotenant.io/compute' || k.startsWith('gpu-uuids.cotenant.io/'))
 {{- end -}}
 
 {{/*

@@ -71,6 +71,12 @@ export const container: Family = {
       'compute_page_faults_total',
       'Words in its compute page that no process of ours would have written.',
     );
+    const guaranteed = gauge('sm_guaranteed_ratio', 'Its part of the card when all others want theirs.');
+    const policy = gauge(
+      'compute_policy',
+      'The policy that holds for it on the card now, and its priority; always 1.',
+      ['policy', 'priority'],
+    );
     const most = gauge('sm_most_ratio', 'Most of the card that it gets now; 1: nothing but others limits it.');
     const memorySeconds = counter(
       'memory_busy_seconds_total',
@@ -143,8 +149,10 @@ export const container: Family = {
             throttled(labels, entry.compute.throttledSeconds);
             overruns(labels, entry.compute.overruns);
             faults(labels, entry.compute.faults);
+            guaranteed(labels, entry.compute.guaranteeRatio);
             most(labels, entry.compute.limitRatio);
           }
+          policy({ ...labels, policy: entry.computePolicy, priority: entry.priority }, 1);
           // None in a list that was not answered is no count.
           if (entry.bytesTold || entry.processes.length > 0) processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);

@@ -25,6 +25,10 @@ export const device: Family = {
       'unattributed_memory_bytes',
       'Used memory that belongs to no container that could be told: managed memory, processes of the host, ghosts.',
     );
+    const policy = gauge('compute_policy', 'The policy of its compute, and who said so; always 1.', [
+      'policy',
+      'source',
+    ]);
     const smAllocated = gauge('sm_allocated_ratio', 'Sum of the compute grants on the card, 1 being all of it.');
     const utilization = gauge(
       'utilization_ratio',
@@ -75,6 +79,7 @@ export const device: Family = {
           reserved(labels, card.reservedBytes);
           allocated(labels, entry.grantedBytes);
           unattributed(labels, card.usedBytes === undefined ? undefined : entry.unattributedBytes);
+          policy({ ...labels, ...entry.compute }, 1);
           smAllocated(labels, entry.grantedCoresPercent / 100);
           utilization(labels, scaled(card.utilizationPercent, 0.01));
           memoryBusy(labels, scaled(card.memoryBusyPercent, 0.01));

@@ -131,9 +131,11 @@ static void share_all(void) {
     struct cot_share shares[MAX_TENANTS];
     uint32_t count = 0;
     for (uint32_t i = 0; i < lab.count; i++) {
-        if (lab.tenants[i].joined) requests[count++] = lab.tenants[i].request;
+        if (!lab.tenants[i].joined) continue;
+        requests[count] = lab.tenants[i].request;
+        requests[count++].policy = lab.policy;
     }
-    if (count) cot_policy_shares(lab.policy, lab.instances, requests, count, shares);
+    if (count) cot_policy_shares(lab.instances, requests, count, shares);
     for (uint32_t i = 0, k = 0; i < lab.count; i++) {
         if (!lab.tenants[i].joined) continue;
         cot_arbiter_share(&arbiter, CARD, (uint32_t)pages[i].member, &shares[k++], now_ns);
