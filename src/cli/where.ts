@@ -66,6 +66,24 @@ export async function clusterOf(parsed: Parsed): Promise<Cluster | undefined> {
   return connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
 }
 
+/** Names of Kubernetes' objects (RFC 1123). */
+const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
+
+/** `POD` or `NAMESPACE/POD`; `given`: by -n. */
+export function podNamed(
+  word: string,
+  given: string | undefined,
+  usual: string,
+): { readonly namespace: string; readonly name: string } {
+  const [first = '', second, ...more] = word.split('/');
+  const [namespace, name] = second === undefined ? [given ?? usual, first] : [first, second];
+  if (more.length > 0 || !NAME.test(name) || !NAME.test(namespace))
+    throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
+  if (given !== undefined && given !== namespace)
+    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
+  return { namespace, name };
+}
+
 export const systemOf = (parsed: Parsed): string | undefined => text(parsed, 'system-namespace');
 
 export const OUTPUT_OPTIONS: Record<string, Option> = {

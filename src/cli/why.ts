@@ -6,10 +6,7 @@ import { explain, explanationLines } from './cluster/explain.ts';
 import { Refused, readPod } from './cluster/gather.ts';
 import { jsonText, oneLine } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
-import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
-
-/** Names of Kubernetes' objects (RFC 1123). */
-const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
+import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 export const why: Command = {
   name: 'why',
@@ -39,14 +36,7 @@ async function whyPod(
   system: string | undefined,
   json: boolean,
 ): Promise<number> {
-  const [first = '', second, ...more] = word.split('/');
-  const [namespace, name] = second === undefined ? [given ?? cluster.namespace, first] : [first, second];
-  if (more.length > 0 || !NAME.test(name) || !NAME.test(namespace)) {
-    throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
-  }
-  if (given !== undefined && given !== namespace) {
-    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
-  }
+  const { namespace, name } = podNamed(word, given, cluster.namespace);
   try {
     const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
     console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));

@@ -1,4 +1,4 @@
-// The API server from the CLI's side: where it is, who asks, and GET. Nothing here can change a cluster. Answers are plain
+// The API server from the CLI's side: where it is, who asks, and GET, and for `set` a merge patch. Answers are plain
 // JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the reader.
 import { existsSync } from 'node:fs';
 import { request as plainRequest } from 'node:http';
@@ -17,6 +17,8 @@ export type Cluster = {
   readonly namespace: string;
   /** One object, by its path. */
   get<T>(path: string): Promise<Got<T>>;
+  /** Merges into one object. */
+  patch<T>(path: string, body: unknown): Promise<Got<T>>;
   /** All objects of a list, page by page. */
   list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<Got<readonly T[]>>;
   /** Text that the server fetches from somewhere else. No answer in time, or one that is too long, is a refusal of status 0. */
@@ -75,11 +77,17 @@ export async function connect(file: string | undefined, context: string | undefi
 
 function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
   const base = server.replace(/\/+$/, '');
-  const ask = (path: string, patienceMs: number, most = Number.POSITIVE_INFINITY): Promise<Answer> => {
+  const ask = (path: string, patienceMs: number, most = Number.POSITIVE_INFINITY, patch?: string): Promise<Answer> => {
     const url = new URL(`${base}${path}`);
     const send = url.protocol === 'http:' ? plainRequest : tlsRequest;
     return new Promise((resolve, reject) => {
-      const call = send(url, { ...options, method: 'GET', signal: AbortSignal.timeout(patienceMs) }, (response) => {
+      const method = patch === undefined ? 'GET' : 'PATCH';
+      const headers = {
+        ...options.headers,
+        ...(patch !== undefined && { 'Content-Type': 'application/merge-patch+json' }),
+      };
+      const signal = AbortSignal.timeout(patienceMs);
+      const call = send(url, { ...options, method, headers, signal }, (response) => {
         const parts: Buffer[] = [];
         let length = 0;
         response.on('data', (part: Buffer) => {
@@ -93,13 +101,13 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
         );
       });
       call.on('error', reject);
-      call.end();
+      call.end(patch);
     });
   };
-  const json = async <T>(path: string): Promise<Got<T>> => {
+  const json = async <T>(path: string, patch?: string): Promise<Got<T>> => {
     let answer: Answer;
     try {
-      answer = await ask(path, PATIENCE_MS);
+      answer = await ask(path, PATIENCE_MS, undefined, patch);
     } catch (error) {
       const why = whyNot(error, PATIENCE_MS);
       throw new UsageError(`no API server answers at ${base} (${why}); is this the right kubeconfig?`);
@@ -115,7 +123,8 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
   return {
     server: base,
     namespace,
-    get: json,
+    get: (path) => json(path),
+    patch: (path, body) => json(path, JSON.stringify(body)),
     async list<T>(path: string, query: Readonly<Record<string, string>> = {}) {
       const items: T[] = [];
       let next = '';

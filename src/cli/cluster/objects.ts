@@ -5,6 +5,7 @@ export type Metadata = {
   readonly name: string;
   readonly namespace?: string;
   readonly uid?: string;
+  readonly resourceVersion?: string;
   readonly labels?: Readonly<Record<string, string>>;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly creationTimestamp?: string;

@@ -23,6 +23,7 @@ const COMMANDS = [
   'top',
   'inspect',
   'why',
+  'get',
   'set',
   'recommend',
   'showback',
@@ -91,7 +92,26 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     ['inspect', '--kubeconfig', KUBECONFIG],
     /^cotenant: no API server answers at https:\/\/127\.0\.0\.1:1 \(ECONNREFUSED\); is this the right kubeconfig\?/,
   ],
-  [['set', 'one'], /^cotenant: want one tenant, by name or id, and --gpu-memory/],
+  [['set', 'one'], /^cotenant: want something to change, such as --gpu-memory or --policy/],
+  [
+    ['set', '--policy', 'soft'],
+    /^cotenant: want one tenant by name or id, or one pod, or --card, --all-cards or --node/,
+  ],
+  [
+    ['set', 'one', '--all-cards', '--policy', 'soft'],
+    /^cotenant: want one tenant by name or id, or one pod, or --card/,
+  ],
+  [
+    ['set', 'one', '--policy', 'fair'],
+    /^cotenant: --policy fair: want average, .*, native, a number 0 to 5, or default/,
+  ],
+  [['set', 'one', '--weight', '0'], /^cotenant: --weight 0 is less than 1; write a whole number from 1 to 1000/],
+  [['set', 'one', '--priority', 'low'], /^cotenant: --priority low: want normal or high/],
+  [
+    ['set', 'one', '--gpu-memory', '1Gi', '--kubeconfig', KUBECONFIG],
+    /^cotenant: --gpu-memory: is changed on the node itself, not in a cluster/,
+  ],
+  [['set', '--card', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
   [['showback'], /^cotenant: --prometheus is missing, and COTENANT_PROMETHEUS names none$/m],
   [['showback', '-o', 'csv', '--json'], /^cotenant: -o csv and --json: want one of them$/m],
@@ -290,3 +310,58 @@ testUnless('reason' in place ? place.reason : undefined)(
     rmdirSync(home);
   },
 );
+
+test('get and set show and change how compute is divided, as a table and as JSON', async (t) => {
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, calibrate: false } });
+  const tenant = runTenant(t, node, agent, ['-m', '1Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
+  await tell(tenant, 'init');
+  await eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
+  const ask = (...words: string[]) => cotenant(...words, '--state', agent.state);
+  const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
+  t.regex(ask('get').out, row('native +normal +30 +30% +- +- +-'));
+
+  t.is(ask('set', '--all-cards', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, said by set\n`);
+  const changed = ask(
+    'set',
+    'one',
+    '--priority',
+    'high',
+    '--gpu-cores',
+    '20',
+    '--gpu-cores-limit',
+    '40',
+    '--weight',
+    '7',
+  );
+  t.is(changed.code, 0, changed.err);
+  t.is(
+    changed.out,
+    `one: 1024 MiB and 20 % of the compute, up to 40 % on ${node.uuid(0)}\none: priority high, weight 7\n`,
+  );
+  await eventually(
+    () => (row('soft +high +7 +20% +40% +20% +90%').test(ask('get').out) ? true : undefined),
+    'it holds',
+  );
+  t.regex(ask('inspect').out, /^one .* 20-40% +soft, high +interposer +within +\w+$/m);
+  const json = JSON.parse(ask('get', '--json').out);
+  t.deepEqual(json.cards, [{ where: '0', card: node.uuid(0), policy: 'soft', source: 'set' }]);
+  t.like(json.shares[0], { name: 'one', policy: 'soft', priority: 'high', coresLimitPercent: 40, mostRatio: 0.9 });
+
+  const back = ask(
+    'set',
+    'one',
+    '--priority',
+    'normal',
+    '--weight',
+    'default',
+    '--gpu-cores-limit',
+    'default',
+    '--json',
+  );
+  t.deepEqual(JSON.parse(back.out).compute, { priority: 'normal' });
+  t.is(ask('set', '--all-cards', '--policy', 'default').out, `${node.uuid(0)}: native, said by configuration\n`);
+  const wrong = ask('set', '--card', 'GPU-0', '--policy', 'soft');
+  t.is(wrong.code, 1);
+  t.is(wrong.err, `cotenant: no card GPU-0 on this node; there are ${node.uuid(0)}\n`);
+});

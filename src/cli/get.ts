@@ -1,0 +1,155 @@
+// `cotenant get`: how compute is divided, of cards and of whoever has a share: of this machine by its agent, or of a cluster by what
+// Nodes and pods say.
+import type { NodeComputeState } from '../agent/node.ts';
+import type { View } from '../agent/view.ts';
+import { changed, isWrong, readChanges } from '../request/compute-change.ts';
+import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';
+import { parseRecord } from '../request/record.ts';
+import { ask, errorOf, readView, stateFolder } from './agent-client.ts';
+import type { Cluster } from './cluster/api.ts';
+import type { Pod } from './cluster/objects.ts';
+import { jsonText } from './cluster/words.ts';
+import { type Command, text, UsageError } from './command.ts';
+import { columns } from './table.ts';
+import { clusterOf, OUTPUT_OPTIONS, WHERE_OPTIONS, wantsJson } from './where.ts';
+
+type CardRow = { readonly where: string; readonly card: string; readonly policy: string; readonly source: string };
+export type ShareRow = {
+  readonly name: string;
+  readonly where: string;
+  /** Null: the card's, which a cluster does not tell. */
+  readonly policy: string | null;
+  readonly priority: string;
+  readonly weight: number | null;
+  readonly coresPercent: number;
+  readonly coresLimitPercent: number | null;
+  /** Parts of the card; null: nothing holds it, or nobody here knows. */
+  readonly guaranteedRatio: number | null;
+  readonly mostRatio: number | null;
+};
+type Compute = { readonly cards: readonly CardRow[]; readonly shares: readonly ShareRow[] };
+
+export const get: Command = {
+  name: 'get',
+  summary: 'Shows how compute is divided: the policies of cards, and what each tenant or pod is due.',
+  usage: '[-o table|json] [-n NAMESPACE]',
+  options: {
+    ...OUTPUT_OPTIONS,
+    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pods (default the context's)" },
+    ...WHERE_OPTIONS,
+  },
+  notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
+  async run(parsed) {
+    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
+    const cluster = await clusterOf(parsed);
+    const found = cluster
+      ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace)
+      : await ofMachine(stateFolder(parsed));
+    if (typeof found === 'string') {
+      console.error(`cotenant: ${found}`);
+      return 1;
+    }
+    console.log(wantsJson(parsed) ? jsonText(found) : lines(found).join('\n'));
+    return 0;
+  },
+};
+
+async function ofMachine(folder: string): Promise<Compute | string> {
+  const view = await readView(folder);
+  const answer = await ask(folder, 'GET', '/v1/compute');
+  return answer.status === 200 ? machineCompute(view, answer.body as NodeComputeState) : errorOf(answer);
+}
+
+export function machineCompute(view: Pick<View, 'containers'>, state: NodeComputeState): Compute {
+  return {
+    cards: state.cards.map(({ index, gpuUuid, policy, source }) => ({
+      where: String(index),
+      card: gpuUuid,
+      policy,
+      source,
+    })),
+    shares: view.containers.map((one) => ({
+      name: one.namespace === 'local' ? one.pod : `${one.namespace}/${one.pod}/${one.container}`,
+      where: String(one.gpuIndex),
+      policy: one.computePolicy,
+      priority: one.priority,
+      weight: one.computeWeight || null,
+      coresPercent: one.coresPercent,
+      coresLimitPercent: one.coresLimitPercent ?? null,
+      guaranteedRatio: one.compute?.guaranteeRatio ?? null,
+      mostRatio: one.compute?.limitRatio ?? null,
+    })),
+  };
+}
+
+async function ofCluster(cluster: Cluster, namespace: string): Promise<Compute | string> {
+  const pods = await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`);
+  if (!pods.ok) return pods.message;
+  const nodes = await cluster.list<Pod>('/api/v1/nodes');
+  const labelled = nodes.ok ? nodes.value : [];
+  return {
+    cards: labelled.flatMap(({ metadata: { name, labels } }) => {
+      const policy = labels?.[COMPUTE_POLICY_ANNOTATION];
+      return policy === undefined ? [] : [{ where: name, card: 'all', policy, source: 'label' }];
+    }),
+    shares: pods.value.flatMap(podShares),
+  };
+}
+
+/** What its containers chose, with what operators changed since. */
+export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>): readonly ShareRow[] {
+  const { annotations = {} } = metadata;
+  const record = parseRecord(annotations[REQUEST_ANNOTATION]);
+  if (!record.ok) return [];
+  const { computePolicy, priority, computeWeight, containers } = record.value;
+  const changes = readChanges(annotations[COMPUTE_ANNOTATION] ?? '{}');
+  return containers.map(({ name, cards }) => {
+    const chosen = {
+      cards: cards.map((card) => ({ ...card, coresPercent: card.coresPercent ?? 0 })),
+      compute: {
+        priority,
+        ...(computePolicy && { policy: computePolicy }),
+        ...(computeWeight && { weight: computeWeight }),
+      },
+    };
+    const now = changed(chosen, isWrong(changes) ? {} : (changes.get(name) ?? {}));
+    const { cards: held, compute } = isWrong(now) ? chosen : now;
+    return {
+      name: `${metadata.namespace}/${metadata.name}/${name}`,
+      where: spec.nodeName ?? '',
+      policy: compute.policy ?? null,
+      priority: compute.priority ?? 'normal',
+      weight: compute.weight ?? (held[0]?.coresPercent || null),
+      coresPercent: held[0]?.coresPercent ?? 0,
+      coresLimitPercent: held[0]?.coresLimitPercent ?? null,
+      guaranteedRatio: null,
+      mostRatio: null,
+    };
+  });
+}
+
+const percent = (value: number | null): string => (value === null ? '-' : `${Math.round(value * 10) / 10}%`);
+const part = (ratio: number | null): string => percent(ratio === null ? null : 100 * ratio);
+
+function lines({ cards, shares }: Compute): readonly string[] {
+  const ofCards = cards.map(({ where, card, policy, source }) => [where, card, policy, source]);
+  const ofShares = shares.map((share) => [
+    share.name,
+    share.where,
+    share.policy ?? "the card's",
+    share.priority,
+    share.weight === null ? '-' : String(share.weight),
+    share.coresPercent === 0 ? '-' : percent(share.coresPercent),
+    percent(share.coresLimitPercent),
+    part(share.guaranteedRatio),
+    part(share.mostRatio),
+  ]);
+  return [
+    ...columns([['WHERE', 'CARD', 'POLICY', 'SAID BY'], ...ofCards]),
+    '',
+    ...columns([
+      ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MOST'],
+      ...ofShares,
+    ]),
+  ];
+}
