@@ -16,7 +16,12 @@ export function checkGrantKeys(annotations: JsonObject): Problem[] {
     .filter(isGrantKey)
     .map((key) => {
       const path = keyPath('metadata.annotations', key);
-      return forbidden(path, field(annotations, key), 'says what the scheduler granted', 'leave this annotation out');
+      return forbidden(
+        path,
+        field(annotations, key),
+        'says what the scheduler granted, or an operator changed',
+        'leave this annotation out',
+      );
     });
 }
 

@@ -76,11 +76,11 @@ testWithHelm('the image of a static pod is left to the node, but only as its kub
 
 testWithHelm('who writes what is said once, and follows the release and the settings', (t) => {
   const values = { webhook: { enabled: true, configuration: { annotationWriters: ['alice'] } } };
-  const changed = (given: object, username: string) => {
+  const changed = (given: object, username: string, key = 'cotenant.io/grant') => {
     const denials = denialsOf(
       find(objectsOf(t, given as typeof values), 'ValidatingAdmissionPolicy', 'cotenant-grants'),
     );
-    const after = sharePod({}, {}, { annotations: { 'cotenant.io/grant': '{}' } });
+    const after = sharePod({}, {}, { annotations: { [key]: '{}' } });
     return denials(creation(after, { operation: 'UPDATE', oldObject: sharePod(), userInfo: { username } }));
   };
   t.deepEqual(changed(values, 'alice'), []);
@@ -88,6 +88,8 @@ testWithHelm('who writes what is said once, and follows the release and the sett
   t.deepEqual(changed(values, 'bob'), [
     'metadata.annotations: cotenant.io/grant may not be changed by "bob"; to ask for something else create the pod anew',
   ]);
+  t.deepEqual(changed(values, 'alice', 'cotenant.io/compute'), []);
+  t.is(changed(values, 'bob', 'cotenant.io/compute').length, 1);
   const sent = (given: object, username: string) => {
     const denials = denialsOf(
       find(objectsOf(t, given as typeof values), 'ValidatingAdmissionPolicy', 'cotenant-bindings'),

@@ -64,11 +64,15 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'a forged grant': [
     sharePod({}, {}, { annotations: { 'cotenant.io/grant': '{"main":[]}' } }),
-    'metadata.annotations["cotenant.io/grant"]: "{\\"main\\":[]}" says what the scheduler granted; leave this annotation out',
+    'metadata.annotations["cotenant.io/grant"]: "{\\"main\\":[]}" says what the scheduler granted, or an operator changed; leave this annotation out',
+  ],
+  'compute that only operators change': [
+    sharePod({}, {}, { annotations: { 'cotenant.io/compute': '{"main":{"priority":"high"}}' } }),
+    'metadata.annotations["cotenant.io/compute"]: "{\\"main\\":{\\"priority\\":\\"high\\"}}" says what the scheduler granted, or an operator changed; leave this annotation out',
   ],
   'forged devices': [
     sharePod({}, {}, { annotations: { 'gpu-uuids.cotenant.io/main': 'all' } }),
-    'metadata.annotations["gpu-uuids.cotenant.io/main"]: "all" says what the scheduler granted; leave this annotation out',
+    'metadata.annotations["gpu-uuids.cotenant.io/main"]: "all" says what the scheduler granted, or an operator changed; leave this annotation out',
   ],
   'a forged record': [
     sharePod({}, {}, { annotations: { 'cotenant.io/request': '{"version":1}' } }),
