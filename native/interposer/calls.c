@@ -25,14 +25,27 @@ ptrdiff_t entry_thread_offset(void) {
 
 /* ---- lanes ---- */
 
+/* All of it is 0 in forked children. */
 struct lanes {
     struct lanes *next;
-    uint32_t count;
-    volatile uint32_t alive; /* 0 in forked children */
-    uint64_t padding[6];
+    _Atomic uint32_t count, alive;
+    uint32_t attached; /* the engine's, of the first ones */
+    uint32_t padding[11];
     struct entry_lane lane[];
 };
 #define FIRST_BYTES 4096u
+
+/* The first ones, where pages of memory are never larger: a part of a larger one would not be wiped alone. */
+#if defined(__x86_64__)
+static __attribute__((section(".bss.lanes"), aligned(FIRST_BYTES))) char first_page[FIRST_BYTES];
+static struct lanes *own_page(void) {
+    return (struct lanes *)first_page;
+}
+#else
+static struct lanes *own_page(void) {
+    return NULL;
+}
+#endif
 
 static _Atomic(struct lanes *) all;
 static _Atomic bool blind; /* some thread found no lane: nobody can tell any more who is inside */
@@ -70,12 +83,29 @@ static bool clear(struct lanes *from, uint32_t self) {
     return cleared > count / 4;
 }
 
-static struct lanes *make_lanes(size_t bytes) {
-    struct lanes *more = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (more == MAP_FAILED) return NULL;
-    more->count = (uint32_t)((bytes - sizeof *more) / sizeof *more->lane);
-    more->alive = madvise(more, bytes, MADV_WIPEONFORK) == 0;
+static struct lanes *prepare(void *memory, size_t bytes, bool wiped) {
+    struct lanes *more = memory;
+    atomic_store(&more->count, (uint32_t)((bytes - sizeof *more) / sizeof *more->lane));
+    atomic_store(&more->alive, wiped);
     return more;
+}
+
+static struct lanes *make_lanes(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : prepare(memory, bytes, madvise(memory, bytes, MADV_WIPEONFORK) == 0);
+}
+
+/* Of threads that come at once each prepares them, all in the same way. */
+static struct lanes *first_lanes(void) {
+    struct lanes *own_ones = own_page();
+    bool wiped = own_ones && madvise(own_ones, FIRST_BYTES, MADV_WIPEONFORK) == 0;
+    return wiped ? prepare(own_ones, FIRST_BYTES, true) : make_lanes(FIRST_BYTES);
+}
+
+uint32_t *entry_wiped_word(void) {
+    struct lanes *some = atomic_load(&all);
+    while (some && some != own_page()) some = some->next;
+    return some ? &some->attached : NULL;
 }
 
 /* Lock-free: it may run in the child of a process in which another thread was just doing it. */
@@ -87,10 +117,10 @@ static struct entry_lane *take_lane(void) {
         if (!lane && clear(first, self)) lane = claim(first, self);
         if (lane) return own.lane = lane;
         size_t bytes = first ? (sizeof *first + first->count * sizeof *first->lane) * 2 : FIRST_BYTES;
-        struct lanes *more = make_lanes(bytes);
+        struct lanes *more = first ? make_lanes(bytes) : first_lanes();
         if (!more) break;
-        more->next = first;
-        if (!atomic_compare_exchange_strong(&all, &first, more)) munmap(more, bytes);
+        if (first) more->next = first;
+        if (!atomic_compare_exchange_strong(&all, &first, more) && more != own_page()) munmap(more, bytes);
     }
     atomic_store(&blind, true);
     return own.lane = &shared;

@@ -30,6 +30,8 @@ struct cot_services {
     void (*wanted)(uint32_t engine); /* the page names it; it is looked at later, outside of all locks */
     /* A thread that calls cotenant_help again and again. False: there can be none here. */
     bool (*help)(void);
+    /* A word for the engine that is 0 at first, and again in each forked child; NULL: there is none. */
+    uint32_t *wiped;
 };
 
 /* ---- launches while compute is leased: three functions that an engine serves beside entry points ---- */

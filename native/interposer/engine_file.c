@@ -42,8 +42,9 @@ static const char *look_at(int fd) {
 }
 
 bool engine_file_open(const char *folder, uint32_t number, struct engine_file *file, char *why, size_t size) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/libcotenant-engine.%u.so", folder, number) >= (int)sizeof path) {
+    char path[PATH_MAX], name[64] = "/libcotenant-engine.";
+    memcpy(cot_write_digits(name + strlen(name), number), ".so", sizeof ".so");
+    if (!cot_join(path, sizeof path, folder, name)) {
         snprintf(why, size, "its path is too long");
         return false;
     }

@@ -31,7 +31,7 @@
 struct entry_working entry_working = {.attention = true};
 
 /* Zeros to begin with, for what is not would lie in the file. */
-static union {
+static __attribute__((section(".bss.state"), aligned(64))) union {
     struct cot_state state;
     char room[COT_STATE_ROOM];
 } kept;
@@ -49,7 +49,7 @@ static _Atomic uint32_t considered = NOTHING; /* what it named when that was las
 
 /* The process in which a thread changes engines; what follows is that thread's. A child forked meanwhile has none. */
 static _Atomic int attending;
-static struct entry_engine later[MOST_ENGINES - 1];
+static SHIM_REST struct entry_engine later[MOST_ENGINES - 1];
 static uint32_t switches;
 static _Atomic uint64_t next_look_ns; /* for whether old engines can be let go */
 static uint64_t pause_ns;
@@ -161,7 +161,7 @@ static uint32_t named_by_page(const char *folder, struct engine_formats *formats
     char path[PATH_MAX];
     struct cot_page_header header = {0};
     *formats = (struct engine_formats){0};
-    if (snprintf(path, sizeof path, "%s/limits", folder) >= (int)sizeof path) return 0;
+    if (!cot_join(path, sizeof path, folder, "/limits")) return 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool read = fd >= 0 && pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header;
     if (fd >= 0) close(fd);
@@ -199,6 +199,7 @@ static struct first *load_some(char *why, size_t size) {
 static bool load_first(void) {
     char why[PATH_MAX + 256];
     __atomic_store_n(&services.thread, entry_thread_offset(), __ATOMIC_RELAXED);
+    __atomic_store_n(&services.wiped, entry_wiped_word(), __ATOMIC_RELAXED);
     __atomic_store_n(&kept.state.layout, COT_STATE_LAYOUT, __ATOMIC_RELAXED);
     __atomic_store_n(&kept.state.bytes, COT_STATE_ROOM, __ATOMIC_RELAXED);
     struct first *none = NULL, *mine = load_some(why, sizeof why);

@@ -93,5 +93,7 @@ extern struct entry_working entry_working;
 /* Does it, in a thread that is in no call. False: no engine works, and `answer` is what calls get. */
 bool entry_attend(uint64_t *answer);
 ptrdiff_t entry_thread_offset(void);
+/* calls.c: one that the kernel zeroes in forked children, theirs included; NULL: there is none. */
+uint32_t *entry_wiped_word(void);
 
 #pragma GCC visibility pop

@@ -6,7 +6,9 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -62,6 +64,25 @@ static inline int cot_stat(const char *path, struct stat *out) {
 }
 static inline int cot_fstat(int fd, struct stat *out) {
     return (int)syscall(SYS_fstat, fd, out);
+}
+
+/* Texts without printf, whose first call reads so much of libc that it costs a start more than all that it does here.
+ * False: it is cut. */
+static inline bool cot_join(char *out, size_t size, const char *first, const char *second) {
+    char *last = out + size - 1;
+    while (*first && out < last) *out++ = *first++;
+    while (*second && out < last) *out++ = *second++;
+    *out = 0;
+    return !*first && !*second;
+}
+/* Room for 10 digits and what may follow; gives where that goes. */
+static inline char *cot_write_digits(char *out, uint32_t number) {
+    char digits[10];
+    unsigned count = 0;
+    do digits[count++] = (char)('0' + number % 10);
+    while (number /= 10);
+    while (count) *out++ = digits[--count];
+    return out;
 }
 
 /* The number that a text begins with; strtoul is another name from glibc 2.38 on. */

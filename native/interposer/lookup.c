@@ -126,7 +126,7 @@ struct version_row {
 #define ROW_COUNT (sizeof VERSION_ROWS / sizeof *VERSION_ROWS)
 
 /* What the driver was once seen to answer for a row. */
-static _Atomic(void *) seen[ROW_COUNT];
+static SHIM_REST _Atomic(void *) seen[ROW_COUNT];
 
 /* Of a base name, or -1. The rows of a base go on by version, those for per-thread streams after the others. */
 static int first_row(const char *base) {

@@ -1,17 +1,15 @@
 /* The library that we stand in for: found once, as the loader would have found it had we not been there, or where the
- * object says when it was made to be mounted over it. Never ourselves: by device and inode, and by our marker, which
- * another copy of us carries too. */
+ * object says when it was made to be mounted over it. Never ourselves: by the handle that the loader has for our file,
+ * and by our marker, which another copy of us carries too. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "search.h"
 #include "shim.h"
 
-static struct stat own_file;
 static _Atomic(void *) known; /* the handle; (void *)-1: looked for in vain */
 static _Atomic bool aside;
 static _Atomic uintptr_t code_first, code_last, library_base;
@@ -20,16 +18,16 @@ static _Atomic uintptr_t code_first, code_last, library_base;
 static bool own_path(char *path, size_t size) {
     const struct link_map *own = shim_own_handle();
     Dl_info info;
-    if (own && *own->l_name) return (size_t)snprintf(path, size, "%s", own->l_name) < size;
+    if (own && *own->l_name) return cot_join(path, size, own->l_name, "");
     if (!cot_dladdr((const void *)&shim_entry_count, &info) || !info.dli_fname) return false;
-    return (size_t)snprintf(path, size, "%s", info.dli_fname) < size;
+    return cot_join(path, size, info.dli_fname, "");
 }
 
 bool shim_own_folder(char *path, size_t size) {
-    if (shim_form.files[0]) return (size_t)snprintf(path, size, "%s", shim_form.files) < size;
+    if (shim_form.files[0]) return cot_join(path, size, shim_form.files, "");
     if (!own_path(path, size)) return false;
     char *slash = strrchr(path, '/');
-    if (!slash) return (size_t)snprintf(path, size, ".") < size;
+    if (!slash) return cot_join(path, size, ".", "");
     *slash = 0;
     return true;
 }
@@ -63,8 +61,10 @@ bool shim_is_real_code(const void *address) {
 static void *open_other(const char *path) {
     struct stat info;
     if (cot_stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
-    if (info.st_dev == own_file.st_dev && info.st_ino == own_file.st_ino) return NULL;
-    return cot_dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *handle = cot_dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle || handle != shim_own_handle()) return handle;
+    cot_dlclose(handle);
+    return NULL;
 }
 
 /* A copy of us that was made for this host knows where the real one is. */
@@ -109,13 +109,12 @@ static void *elder_copy(void) {
 }
 
 static void *find_library(const void *caller) {
-    char path[PATH_MAX];
+    shim_make_start();
     void *handle = elder_copy();
     if (handle) {
         atomic_store(&aside, true);
         return handle;
     }
-    if (!own_path(path, sizeof path) || cot_stat(path, &own_file) != 0) memset(&own_file, 0, sizeof own_file);
     if (shim_form.library[0]) handle = try_file(shim_form.library);
     return handle ? handle : shim_search(shim_soname, caller, try_file);
 }

@@ -43,9 +43,9 @@ struct search {
 
 static void *try_folder(const struct search *search, const char *folder) {
     char path[PATH_MAX];
-    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%s", folder, search->name) >= (int)sizeof path)
-        return NULL;
-    return search->try_file(path);
+    if (!folder || !*folder || !cot_join(path, sizeof path, folder, "/")) return NULL;
+    size_t length = strlen(path);
+    return cot_join(path + length, sizeof path - length, search->name, "") ? search->try_file(path) : NULL;
 }
 
 static int default_folder(const char *folder) {

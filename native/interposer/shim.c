@@ -4,12 +4,18 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#define MOST_ENTRIES 1024
-static _Atomic(void *) addresses[MOST_ENTRIES];
-static _Atomic(void *) diversions[MOST_ENTRIES];
+static SHIM_TABLE _Atomic(void *) addresses[SHIM_MOST_ENTRIES];
+
+/* Names that an engine has asked for. */
+#define MOST_DIVERSIONS 4
+static struct {
+    _Atomic uint32_t entry; /* its index plus one; 0: free */
+    _Atomic(void *) function;
+} diversions[MOST_DIVERSIONS];
 
 int shim_find(const char *name) {
     size_t length = strlen(name);
@@ -47,8 +53,10 @@ static void *resolve(uint64_t index, const void *caller) {
     if (!address) address = spare ? resolve_spare((uint32_t)index - shim_entry_count) : shim_real((uint32_t)index);
     if (!address) address = (void *)shim_missing;
     __atomic_store_n(&shim_target[index], address, __ATOMIC_SEQ_CST);
-    void *diverted = atomic_load(&diversions[index]); /* perhaps while it was resolved */
-    if (diverted) __atomic_store_n(&shim_target[index], address = diverted, __ATOMIC_SEQ_CST);
+    for (unsigned i = 0; i < MOST_DIVERSIONS; i++) { /* perhaps while it was resolved */
+        void *diverted = atomic_load(&diversions[i].entry) == index + 1 ? atomic_load(&diversions[i].function) : NULL;
+        if (diverted) __atomic_store_n(&shim_target[index], address = diverted, __ATOMIC_SEQ_CST);
+    }
     return address;
 }
 
@@ -64,17 +72,42 @@ void *shim_target_now(uint32_t index) {
 void shim_divert(const char *name, void *function) {
     int index = shim_find(name);
     if (index < 0) return;
-    atomic_store(&diversions[index], function);
-    __atomic_store_n(&shim_target[index], function, __ATOMIC_SEQ_CST);
+    for (unsigned i = 0; i < MOST_DIVERSIONS; i++) {
+        uint32_t entry = 0, own = (uint32_t)index + 1;
+        if (!atomic_compare_exchange_strong(&diversions[i].entry, &entry, own) && entry != own) continue;
+        atomic_store(&diversions[i].function, function);
+        __atomic_store_n(&shim_target[index], function, __ATOMIC_SEQ_CST);
+        return;
+    }
+}
+
+/* Given by start.ld, with which not everything that has this file is linked. */
+#define GIVEN __attribute__((weak, visibility("hidden")))
+extern char shim_start_begin[] GIVEN, shim_start_end[] GIVEN;
+
+void shim_make_start(void) {
+    const int populate_write = 23; /* MADV_POPULATE_WRITE, from Linux 5.14 on; without it pages come one by one */
+    int error = errno;
+    if (shim_start_end)
+        syscall(SYS_madvise, shim_start_begin, (size_t)(shim_start_end - shim_start_begin), populate_write);
+    errno = error;
 }
 
 _Atomic(void *) shim_known_handle;
 
+extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
+#pragma weak _r_debug /* not musl's */
+
+/* From the loader's own list for debuggers, which holds what lies in the first namespace: dladdr1, which the others are
+ * left to, looks at every name that we export. */
 SHIM_EARLY void *shim_find_own_handle(void) {
     Dl_info info;
     void *handle = NULL;
-    if (dladdr1 && dladdr1((const void *)&shim_entry_count, &info, &handle, RTLD_DL_LINKMAP))
-        atomic_store_explicit(&shim_known_handle, handle, memory_order_release);
+    struct link_map *map = &_r_debug ? _r_debug.r_map : NULL;
+    while (map && map->l_ld != _DYNAMIC) map = map->l_next;
+    if (map) handle = map;
+    else if (!dladdr1 || !dladdr1((const void *)&shim_entry_count, &info, &handle, RTLD_DL_LINKMAP)) return NULL;
+    atomic_store_explicit(&shim_known_handle, handle, memory_order_release);
     return handle;
 }
 

@@ -20,7 +20,12 @@
 /* Runs whenever anybody looks up any name, also while a sanitizer's runtime starts and its shadow is not there yet. */
 #define SHIM_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
 
+/* What is too large to lie among words: tables that a process writes as it starts, and what it does not (start.ld). */
+#define SHIM_TABLE __attribute__((section(".bss.tables")))
+#define SHIM_REST __attribute__((section(".bss.rest")))
+
 /* A hash table of names: the low half of the hash and an index plus one; 0 is free. */
+#define SHIM_MOST_ENTRIES 704
 #define SHIM_SLOT_BITS 11 /* as in native/abi/names.ts */
 #define SHIM_SLOTS (1u << SHIM_SLOT_BITS)
 struct shim_slot {
@@ -118,6 +123,8 @@ bool shim_holds(const struct dl_phdr_info *object, const void *address);
 /* The real library's handle, or NULL. Looked for once; a failure is remembered. */
 void *shim_real_library(void);
 void *shim_real_library_for(const void *caller); /* the first time, as the caller's object would find it */
+/* Makes the memory of the tables, for a process that is about to use the library. */
+void shim_make_start(void);
 /* Lets a name that has no wrapper jump to `function` from now on, instead of to the real entry point. */
 void shim_divert(const char *name, void *function);
 /* True for an address inside the real library's code. */

@@ -1,16 +1,16 @@
 /* When a process started, as /proc tells it: together with its pid that names it for good. */
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "start_ticks.h"
 
 /* Field 22 of stat, counted after the last bracket: the command may hold anything. 0: gone, or a zombie, whose memory
  * the kernel has taken back already. */
 uint64_t cot_start_ticks(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    char path[32] = "/proc/", text[1024];
+    memcpy(cot_write_digits(path + strlen(path), pid), "/stat", sizeof "/stat");
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return 0;
     ssize_t length = read(fd, text, sizeof text - 1);

@@ -8,6 +8,7 @@
 
 #include "generated/cuda_names.h"
 const uint32_t shim_entry_count = COT_CUDA_COUNT;
+static_assert(COT_CUDA_COUNT <= SHIM_MOST_ENTRIES, "a place for each address");
 const char shim_soname[] = "libcuda.so.1";
 const char shim_marker[] = "cotenant_interposer";
 

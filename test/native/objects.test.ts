@@ -23,6 +23,7 @@ const WEAK = [
   '_ITM_registerTMCloneTable',
   '__cxa_finalize',
   '__gmon_start__',
+  '_r_debug',
   'dladdr',
   'dladdr1',
   'dlclose',

@@ -22,7 +22,27 @@
 #define PAGE_BYTES 4096u
 #define LEAST_ROWS 8u /* so few cost nothing to speak of */
 
-static abi_result refuse(const char *what, const char *path, int error) {
+/* A file of the folder of the grant: one buffer for all of them, for a stack that grows by several has several pages
+ * more to touch. */
+struct place {
+    char path[PATH_MAX];
+    size_t folder; /* length */
+};
+
+static bool find_folder(struct place *place) {
+    place->folder = 0;
+    if (!cot_services->folder(place->path, sizeof place->path)) return false;
+    place->folder = strlen(place->path);
+    return true;
+}
+
+/* NULL: the path is too long. */
+static const char *in_folder(struct place *place, const char *name) {
+    bool fits = cot_join(place->path + place->folder, sizeof place->path - place->folder, name, "");
+    return fits ? place->path : NULL;
+}
+
+static __attribute__((cold, noinline)) abi_result refuse(const char *what, const char *path, int error) {
     char text[PATH_MAX + 256];
     int length = snprintf(text, sizeof text,
                           "cotenant: this container's GPU grant cannot be read, so the GPU stays closed: %s %s%s%s\n",
@@ -41,10 +61,10 @@ static int open_high(const char *path, int flags) {
     return high;
 }
 
-static abi_result map_page(const char *folder) {
-    char path[PATH_MAX];
+static abi_result map_page(struct place *place) {
+    const char *path = in_folder(place, "/limits");
     struct stat info;
-    if (snprintf(path, sizeof path, "%s/limits", folder) >= (int)sizeof path) return refuse("too long:", folder, 0);
+    if (!path) return refuse("too long:", place->path, 0);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return refuse("no limits page at", path, errno);
     abi_result result = ABI_SUCCESS;
@@ -74,16 +94,12 @@ static abi_result map_page(const char *folder) {
     return result;
 }
 
-static bool ledger_path(const char *folder, char path[PATH_MAX]) {
-    return snprintf(path, PATH_MAX, "%s/ledger", folder) < PATH_MAX;
-}
-
 /* Sizes come from the page: whatever a neighbour wrote into the ledger's header is not believed. */
-static abi_result map_ledger(const char *folder) {
-    char path[PATH_MAX];
+static abi_result map_ledger(struct place *place) {
+    const char *path = in_folder(place, "/ledger");
     struct stat info;
     uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.card_count);
-    if (!ledger_path(folder, path)) return refuse("too long:", folder, 0);
+    if (!path) return refuse("too long:", place->path, 0);
     cot->at.ledger_fd = open_high(path, O_RDWR);
     if (cot->at.ledger_fd < 0) return refuse("no ledger at", path, errno);
     cot->at.slot_bytes = cot_slot_bytes(cot->at.card_count);
@@ -110,11 +126,11 @@ bool cot_is_ledger(int fd) {
 
 /* A program may close all descriptors, ours too, and get their numbers again for files of its own. */
 int cot_ledger_fd(void) {
-    char folder[PATH_MAX], path[PATH_MAX];
+    struct place place;
     if (cot_is_ledger(cot->at.ledger_fd)) return cot->at.ledger_fd;
     cot->at.ledger_fd = -1;
-    if (!cot_services->folder(folder, sizeof folder) || !ledger_path(folder, path)) return -1;
-    int fd = open_high(path, O_RDWR);
+    const char *path = find_folder(&place) ? in_folder(&place, "/ledger") : NULL;
+    int fd = path ? open_high(path, O_RDWR) : -1;
     if (fd >= 0 && cot_is_ledger(fd)) return cot->at.ledger_fd = fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -130,11 +146,6 @@ static uint64_t program_image(void) {
     const void *random = (const void *)getauxval(AT_RANDOM);
     if (random) memcpy(&image, random, sizeof image);
     return image;
-}
-
-static uint64_t pid_namespace(void) {
-    struct stat info;
-    return cot_stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
 static void note_use(uint32_t slot) {
@@ -169,9 +180,9 @@ void cot_note_engine(void) {
  * its mappings before its descriptors, and the kernel closes what was lost last first: the driver's files, then this
  * one. Emulators of programs may not know how to keep it from children (QEMU 11 answers EINVAL): there a dead process
  * holds its slot until its children have attached or ended. */
-static abi_result open_life(const char *folder, int *fd) {
-    char path[PATH_MAX];
-    if (!ledger_path(folder, path)) return refuse("too long:", folder, 0);
+static abi_result open_life(struct place *place, int *fd) {
+    const char *path = in_folder(place, "/ledger");
+    if (!path) return refuse("too long:", place->path, 0);
     *fd = open(path, O_RDWR | O_CLOEXEC);
     if (*fd < 0) return refuse("no ledger at", path, errno);
     void *map = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, *fd, 0);
@@ -201,7 +212,7 @@ static void leave_former_slots(int life, uint32_t pid, uint64_t start, uint64_t 
 static bool take_slot(int life) {
     keep_rows_few();
     uint32_t pid = (uint32_t)getpid();
-    uint64_t start = cot_start_ticks(pid), space = pid_namespace();
+    uint64_t start = cot_start_ticks(pid), space = cot_pid_namespace();
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
@@ -265,36 +276,48 @@ static void leave(void) {
     cot->at.ledger_fd = -1;
 }
 
+/* 0 now, and in every forked child to come. */
+static uint32_t *wiped_word(void) {
+    if (cot_services->bytes >= sizeof *cot_services && cot_services->wiped) return cot_services->wiped;
+    void *page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return NULL;
+    if (madvise(page, PAGE_BYTES, MADV_WIPEONFORK) == 0) return page;
+    munmap(page, PAGE_BYTES);
+    return NULL;
+}
+
 static abi_result join(void) {
-    char folder[PATH_MAX];
+    struct place place;
     int life = -1;
     if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
-    if (!cot_services->folder(folder, sizeof folder)) return refuse("this library cannot tell where it lies:", "?", 0);
+    if (!find_folder(&place)) return refuse("this library cannot tell where it lies:", "?", 0);
+    cot_reap_anew();
     if (!cot->lives.forked) cot->lives.kept = NULL; /* a parent's, if there is one: no child has it */
     if (cot->at.ledger) leave();                    /* a parent's, too */
     cot->at.ledger_fd = -1;
-    cot_reap_anew();
-    abi_result result = map_page(folder);
-    if (result == ABI_SUCCESS) result = map_ledger(folder);
+    abi_result result = map_page(&place);
+    if (result == ABI_SUCCESS) result = map_ledger(&place);
     if (result == ABI_SUCCESS) result = map_devices();
-    if (result == ABI_SUCCESS) result = open_life(folder, &life);
-    if (result == ABI_SUCCESS && !take_slot(life)) result = refuse("every slot is taken in", folder, 0);
+    if (result == ABI_SUCCESS) result = open_life(&place, &life);
+    place.path[place.folder] = 0;
+    if (result == ABI_SUCCESS && !take_slot(life)) result = refuse("every slot is taken in", place.path, 0);
     if (life >= 0) close(life);
-    if (result == ABI_SUCCESS && !cot_gates_join()) result = refuse("no compute page in the ledger at", folder, errno);
+    if (result == ABI_SUCCESS && !cot_gates_join())
+        result = refuse("no compute page in the ledger at", place.path, errno);
     if (result != ABI_SUCCESS) {
         leave();
         return result;
     }
-    uint32_t *page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED || madvise(page, PAGE_BYTES, MADV_WIPEONFORK) != 0) {
+    uint32_t *alive = wiped_word();
+    if (!alive) {
         leave();
-        return refuse("this kernel cannot tell forked children apart:", folder, errno);
+        return refuse("this kernel cannot tell forked children apart:", place.path, errno);
     }
-    *page = 1;
-    cot->at.alive = page;
     const struct cot_page_header *header = &cot->at.page->header;
     struct cot_ledger_header *counts = (struct cot_ledger_header *)cot->at.ledger;
     cot_services->watch(&header->gate, &header->heartbeat_ns, &counts->unknown);
+    cot->at.alive = alive;
+    __atomic_store_n(alive, 1, __ATOMIC_RELEASE); /* a child is attached with this, for its parent was */
     atomic_store_explicit(&cot->at.attached, 1, memory_order_release);
     return ABI_SUCCESS;
 }

@@ -2,6 +2,7 @@
  * Both are sharded hash tables in memory of their own (no malloc: this runs inside the tenant's allocator's callers at
  * worst), each shard behind a lock of two instructions that is never held across a driver call. */
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -303,15 +304,14 @@ uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uin
 #define UNIT 512u
 #define MOST_UNITS (1u << 17) /* of a page: a granule of 64 MiB */
 
-static uint64_t taken[MOST_UNITS / 64]; /* of the one search at a time; too large for a stack or for thread storage */
-
-/* Marks what the blocks of one page take of it; true if `units` free ones lie in a row. A page of which something is
- * on its way (its users are more than its blocks) counts as full, for the driver may not have it back yet. */
-static bool page_has_gap(const struct cot_shared_page *page, const void *context, uint64_t granule, uint64_t units) {
+/* Marks in `taken` what the blocks of one page take of it; true if `units` free ones lie in a row. A page of which
+ * something is on its way (its users are more than its blocks) counts as full, for the driver may not have it back yet.
+ */
+static bool page_has_gap(const struct cot_shared_page *page, const void *context, uint64_t granule, uint64_t units,
+                         uint64_t *taken) {
     uint64_t count = granule / UNIT, start = (page->key - 2) * granule, run = 0;
     uint32_t blocks = 0;
-    if (count > MOST_UNITS) return false;
-    memset(taken, 0, sizeof taken);
+    memset(taken, 0, count / 8 + 8);
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         lock(&cot->blocks[i].lock);
         for (uint32_t k = 0; k < cot->blocks[i].capacity; k++) {
@@ -350,9 +350,11 @@ bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint
     uint64_t units = (bytes + UNIT - 1) / UNIT;
     struct cot_shared_page page;
     bool found = false;
-    for (unsigned i = 0; i < COT_SHARDS && !found; i++) {
+    uint64_t *taken = granule / UNIT <= MOST_UNITS ? malloc(granule / UNIT / 8 + 8) : NULL;
+    for (unsigned i = 0; i < COT_SHARDS && taken && !found; i++) {
         for (uint32_t k = 0; !found && next_page(i, &k, card, &page);)
-            found = page_has_gap(&page, context, granule, units);
+            found = page_has_gap(&page, context, granule, units, taken);
     }
+    free(taken);
     return found;
 }

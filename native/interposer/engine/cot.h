@@ -24,11 +24,19 @@
 
 #define COT_NO_CARD UINT32_MAX
 
+/* Entry points that the engine serves, and so calls. */
+enum {
+#define COT_NUMBER(index, symbol) COT_REAL_##symbol,
+    COT_CUDA_SERVED(COT_NUMBER)
+#undef COT_NUMBER
+        COT_REAL_COUNT
+};
+
 /* Calls the real entry point or answers what a machine without a driver answers. */
-#define CALL_REAL(symbol, types, ...)                                              \
-    ({                                                                             \
-        abi_result(*real_) types = (abi_result(*) types)cot_real(COT_AT_##symbol); \
-        real_ ? real_(__VA_ARGS__) : (abi_result)cot_missing();                    \
+#define CALL_REAL(symbol, types, ...)                                                \
+    ({                                                                               \
+        abi_result(*real_) types = (abi_result(*) types)cot_real(COT_REAL_##symbol); \
+        real_ ? real_(__VA_ARGS__) : (abi_result)cot_missing();                      \
     })
 /* The address of an entry point that has no wrapper, looked for once; NULL. */
 #define DRIVER(name)                                                                                    \
@@ -55,7 +63,7 @@ void *cot_look_for_real(uint32_t index);
 void *cot_driver(const char *name);
 int cot_missing(void);
 
-/* The driver's entry point, or NULL. */
+/* The driver's entry point of a COT_REAL_ number, or NULL. */
 static inline void *cot_real(uint32_t index) {
     void *known = atomic_load_explicit(&cot_real_known[index], memory_order_acquire);
     return __builtin_expect(known != NULL, 1) ? known : cot_look_for_real(index);
@@ -154,8 +162,9 @@ uint64_t cot_held(uint32_t card);
 uint64_t cot_observers(void);
 
 /* ---- liveness.c ---- */
-bool cot_reap(void);      /* frees slots of the dead; true if any was */
-void cot_reap_anew(void); /* in a process that may have been forked amid a look for the dead */
+uint64_t cot_pid_namespace(void); /* of this process; 0: it is not told */
+bool cot_reap(void);              /* frees slots of the dead; true if any was */
+void cot_reap_anew(void);         /* in a process that may have been forked amid a look for the dead */
 bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 

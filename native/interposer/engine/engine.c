@@ -7,21 +7,21 @@
 struct cot_state *cot;
 const struct cot_services *cot_services;
 ptrdiff_t cot_thread_offset;
-_Atomic(void *) cot_real_known[COT_CUDA_COUNT];
+_Atomic(void *) cot_real_known[COT_REAL_COUNT];
 
 /* Without pointers, for which the loader would have to do something. */
 static const struct names {
-#define ROOM(index, symbol, verb, group) char symbol[sizeof #symbol];
-    COT_CUDA_ROWS(ROOM)
+#define ROOM(index, symbol) char symbol[sizeof #symbol];
+    COT_CUDA_SERVED(ROOM)
 #undef ROOM
 } NAMES = {
-#define NAME(index, symbol, verb, group) #symbol,
-    COT_CUDA_ROWS(NAME)
+#define NAME(index, symbol) #symbol,
+    COT_CUDA_SERVED(NAME)
 #undef NAME
 };
 static const uint16_t NAME_AT[] = {
-#define PLACE(index, symbol, verb, group) offsetof(struct names, symbol),
-    COT_CUDA_ROWS(PLACE)
+#define PLACE(index, symbol) offsetof(struct names, symbol),
+    COT_CUDA_SERVED(PLACE)
 #undef PLACE
 };
 

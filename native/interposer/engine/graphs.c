@@ -369,8 +369,8 @@ abi_result cot_cuGraphLaunch_ptsz(abi_graph_exec handle, abi_stream stream) {
     return run((stream_call)DRIVER("cuGraphLaunch_ptsz"), handle, stream);
 }
 abi_result cot_cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
-    return run((stream_call)cot_real(COT_AT_cuGraphUpload), handle, stream);
+    return run((stream_call)cot_real(COT_REAL_cuGraphUpload), handle, stream);
 }
 abi_result cot_cuGraphUpload_ptsz(abi_graph_exec handle, abi_stream stream) {
-    return run((stream_call)cot_real(COT_AT_cuGraphUpload_ptsz), handle, stream);
+    return run((stream_call)cot_real(COT_REAL_cuGraphUpload_ptsz), handle, stream);
 }

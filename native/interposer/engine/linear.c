@@ -114,7 +114,7 @@ static uint64_t pitch_guess(uint64_t width, uint64_t height) {
 
 abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
     typedef abi_result (*call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
-    call real = (call)cot_real(COT_AT_cuMemAllocPitch_v2);
+    call real = (call)cot_real(COT_REAL_cuMemAllocPitch_v2);
     if (!real) return (abi_result)cot_missing();
     if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
     struct ticket ticket;
@@ -130,7 +130,7 @@ abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t wid
 
 abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
     typedef abi_result (*call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
-    call real = (call)cot_real(COT_AT_cuMemAllocPitch);
+    call real = (call)cot_real(COT_REAL_cuMemAllocPitch);
     if (!real) return (abi_result)cot_missing();
     if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
     struct ticket ticket;

@@ -177,16 +177,16 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
 }
 
 abi_result cot_cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    return allocate(cot_real(COT_AT_cuMemAllocAsync), false, pointer, bytes, NULL, stream);
+    return allocate(cot_real(COT_REAL_cuMemAllocAsync), false, pointer, bytes, NULL, stream);
 }
 abi_result cot_cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    return allocate(cot_real(COT_AT_cuMemAllocAsync_ptsz), false, pointer, bytes, NULL, stream);
+    return allocate(cot_real(COT_REAL_cuMemAllocAsync_ptsz), false, pointer, bytes, NULL, stream);
 }
 abi_result cot_cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
-    return allocate(cot_real(COT_AT_cuMemAllocFromPoolAsync), true, pointer, bytes, pool, stream);
+    return allocate(cot_real(COT_REAL_cuMemAllocFromPoolAsync), true, pointer, bytes, pool, stream);
 }
 abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
-    return allocate(cot_real(COT_AT_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
+    return allocate(cot_real(COT_REAL_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
 }
 
 /* `done`: all work that was given to the card is done. */

@@ -160,8 +160,8 @@ static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, ab
 }
 
 abi_result cot_cuMemMapArrayAsync(abi_array_map *list, unsigned count, abi_stream stream) {
-    return map_arrays(cot_real(COT_AT_cuMemMapArrayAsync), list, count, stream);
+    return map_arrays(cot_real(COT_REAL_cuMemMapArrayAsync), list, count, stream);
 }
 abi_result cot_cuMemMapArrayAsync_ptsz(abi_array_map *list, unsigned count, abi_stream stream) {
-    return map_arrays(cot_real(COT_AT_cuMemMapArrayAsync_ptsz), list, count, stream);
+    return map_arrays(cot_real(COT_REAL_cuMemMapArrayAsync_ptsz), list, count, stream);
 }
