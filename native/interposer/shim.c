@@ -88,14 +88,13 @@ extern char shim_start_begin[] GIVEN, shim_start_end[] GIVEN;
 void shim_make_start(void) {
     const int populate_write = 23; /* MADV_POPULATE_WRITE, from Linux 5.14 on; without it pages come one by one */
     int error = errno;
-    if (shim_start_end)
-        syscall(SYS_madvise, shim_start_begin, (size_t)(shim_start_end - shim_start_begin), populate_write);
+    uintptr_t begin = (uintptr_t)shim_start_begin, end = (uintptr_t)shim_start_end;
+    if (end) syscall(SYS_madvise, begin, end - begin, populate_write);
     errno = error;
 }
 
 _Atomic(void *) shim_known_handle;
 
-extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 #pragma weak _r_debug /* not musl's */
 
 /* From the loader's own list for debuggers, which holds what lies in the first namespace: dladdr1, which the others are
