@@ -56,6 +56,10 @@ export const STATUS_PAGE = `<!doctype html>
 ${table('cards', 'Card', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
 <h2>Tenants</h2>
 ${table('tenants', 'Tenant', '#Card', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'State')}
+<section id="given" hidden>
+<h2>Cards that others gave out</h2>
+${table('assigned', 'Container', '#Card', 'As', '#Memory', '#Processes')}
+</section>
 <section id="outside" hidden>
 <h2>Use without a grant</h2>
 ${table('foreign', 'Container', '#Card', '#Memory', '#Processes')}

@@ -101,12 +101,18 @@ const show = (view) => {
   });
   fill('tenants', view.containers, (row, c) => {
     const td = cell(row, c.namespace + '/' + c.pod, 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
-    cell(row, c.gpuIndex, 'n'); memory(row, c.usedBytes, c.limitBytes);
+    cell(row, c.gpuIndex, 'n');
+    if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
     cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     const words = stateOf(c);
     cell(row, words.join(', ') || 'within', words.length ? 'bad' : '');
+  });
+  document.getElementById('given').hidden = !view.assigned.length;
+  fill('assigned', view.assigned, (row, a) => {
+    cell(row, a.namespace + '/' + a.pod, 'name').title = 'container ' + a.container;
+    cell(row, a.gpuIndex, 'n'); cell(row, a.mode); cell(row, mib(a.usedBytes), 'n'); cell(row, a.processes.length, 'n');
   });
   document.getElementById('outside').hidden = !view.foreign.length;
   fill('foreign', view.foreign, (row, f) => {

@@ -22,6 +22,7 @@ export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, stri
     wasted: 'namespace:cotenant_compute_wasted_gpus:rate5m',
   },
 };
+const CONTAINER = 'job, instance, gpu, gpu_uuid, namespace, pod, container, mode';
 export const RECORDED_CARDS = 'job:cotenant_cards:count';
 
 export function cards({ ofCard }: Selectors): string {
@@ -35,10 +36,13 @@ export function usage(
   const total = ofCard('cotenant_device_memory_total_bytes');
   // What grants are made of; some drivers do not tell apart what they keep.
   const usable = `(${total} - ${ofCard('cotenant_device_memory_reserved_bytes')} or ${total})`;
-  const limit = of('cotenant_container_memory_limit_bytes');
+  // Whoever has a card alone was granted all of it, by whomever.
+  const alone = `max by (${CONTAINER}) (${of('cotenant_container_info', 'mode="exclusive"')})`;
+  const whole = `${alone} * on (job, instance, gpu_uuid) group_left () ${usable}`;
+  const limit = `(${of('cotenant_container_memory_limit_bytes')} or ${whole})`;
   const held = heldBytes(of);
   const share = `rate(${of('cotenant_container_sm_seconds_total')}[${window}])`;
-  const cores = of('cotenant_container_sm_limit_ratio');
+  const cores = `(max without (enforced) (${of('cotenant_container_sm_limit_ratio')}) or ${alone})`;
   const sum = (expression: string) => `sum by (job, namespace) (${expression})`;
   const ofMemory = (bytes: string) => sum(`${bytes} / on (job, instance, gpu_uuid) group_left () ${usable}`);
   return {
@@ -51,7 +55,7 @@ export function usage(
       granted: sum(cores),
       used: sum(share),
       // Of who was granted none, nothing can be wasted.
-      wasted: sum(`clamp_min(${cores} - ignoring (enforced) ${share}, 0)`),
+      wasted: sum(`clamp_min(${cores} - ${share}, 0)`),
     },
   };
 }

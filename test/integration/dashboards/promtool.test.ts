@@ -42,6 +42,11 @@ testWithPromtool('promtool accepts the rules', (t) => {
   t.true(recording.ok, recording.text);
 });
 
+testWithPromtool('the recording rules add up shares, whole cards and what is not used of them', (t) => {
+  const { ok, text } = promtool('test', 'rules', join(import.meta.dirname, 'recording.yaml'));
+  t.true(ok, text);
+});
+
 for (const { alert } of ALERTS) {
   testWithPromtool(`${alert} fires when it should, with the words it should, and not otherwise`, (t) => {
     const { ok, text } = promtool('test', 'rules', ruleTest(alert));
