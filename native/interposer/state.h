@@ -17,7 +17,7 @@
 #include "../format/page.h"
 
 #ifndef COT_STATE_LAYOUT /* tests build another one */
-#define COT_STATE_LAYOUT 1u
+#define COT_STATE_LAYOUT 2u
 #endif
 #define COT_STATE_ROOM (1u << 20) /* what the process has for it; later engines may append */
 
@@ -57,7 +57,7 @@ struct cot_shard {
 };
 #define COT_SHARDS 64u
 
-enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL, COT_PIECE };
+enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL };
 struct cot_block {
     uint64_t key; /* pointer or handle */
     uint64_t bytes;
@@ -120,9 +120,8 @@ struct cot_contexts {
 
 #define COT_MOST_POOLS 256
 struct cot_known_pool {
-    abi_pool handle;
+    abi_pool handle; /* marked, if the program has destroyed it */
     uint32_t card;
-    uint32_t pieces; /* allocations of it that are there */
     uint64_t charged;
 };
 struct cot_pools {

@@ -108,12 +108,7 @@ bool cot_is_away(void) {
 void cot_memory_drop(uint64_t memory) {}
 void cot_context_recheck(void *context) {}
 void cot_pools_trim(uint32_t card) {}
-bool cot_pool_take(abi_devptr pointer, struct cot_block *piece) {
-    return false;
-}
-bool cot_pool_taken(const struct cot_block *piece, abi_result result, bool done) {
-    return false;
-}
+void cot_pools_read_back(void) {}
 void cot_graphs_trim(uint32_t card) {}
 
 extern abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);

@@ -130,7 +130,7 @@ test('an engine that cannot work leaves the one that does: it is said once, and 
     [15, /its file says that it is 2/],
     [16, /libcotenant-engine\.16\.so is not a shared object/],
     [BEYOND, /it knows limits pages of version 2 to 2, this container's is 1/],
-    [OTHER_LAYOUT, /it works on states of layout 2 to 2, this process has 1/],
+    [OTHER_LAYOUT, /it works on states of layout 3 to 3, this process has 2/],
   ];
   const load = await readyLoad(t, node, grant.cuda);
   for (const [index, [number, why]] of cases.entries()) {

@@ -194,19 +194,6 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
     return found;
 }
 
-void cot_blocks_drop_pool(uint32_t pool) {
-    for (unsigned i = 0; i < COT_SHARDS; i++) {
-        struct cot_shard *shard = &cot->blocks[i];
-        lock(&shard->lock);
-        for (uint32_t k = 0; k < shard->capacity; k++) {
-            struct cot_block *entry = (struct cot_block *)shard->entries + k;
-            if (entry->key > TOMBSTONE && entry->kind == COT_PIECE && entry->bytes == pool)
-                erase(shard, sizeof *entry, entry);
-        }
-        unlock(&shard->lock);
-    }
-}
-
 void cot_blocks_drop_context(void *context) {
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         for (uint32_t k = 0;; k++) {

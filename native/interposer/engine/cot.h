@@ -175,7 +175,6 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block); /* r
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* Removes every block of a context, charge by charge. */
 void cot_blocks_drop_context(void *context);
-void cot_blocks_drop_pool(uint32_t pool); /* every piece of it; pieces have no charge of their own */
 /* Whole granules in `bytes`. A granule is a power of two on every known card, and a shift costs a tenth of a division.
  */
 static inline uint64_t cot_granules(uint64_t bytes, uint64_t granule) {
@@ -259,11 +258,6 @@ bool cot_is_away(void); /* this process's memory is out of its cards: every othe
 void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
 void cot_pools_read_back(void);     /* un-charges what they gave to the card by themselves, at a synchronisation */
 void cot_pools_end(uint32_t card);  /* the card has no context left: what outlived its pool has not outlived that */
-/* Takes what a pool gave out of the table, before the driver is asked to free it; false: no pool gave it. */
-bool cot_pool_take(abi_devptr pointer, struct cot_block *piece);
-/* What the driver answered; `done`: what was to happen before the free has happened. True: that was the last piece of a
- * destroyed pool, which ends when it has. */
-bool cot_pool_taken(const struct cot_block *piece, abi_result result, bool done);
 bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, not run */
 
 /* ---- compute_page.c ---- */

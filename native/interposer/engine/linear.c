@@ -191,18 +191,16 @@ static inline __attribute__((always_inline)) abi_result after_free(abi_result re
     return result;
 }
 
-#define FREE(symbol, type)                                                             \
-    abi_result cot_##symbol(type pointer) {                                            \
-        struct cot_block block;                                                        \
-        if (!cot_attached()) return CALL_REAL(symbol, (type), pointer);                \
-        if (forget(pointer, &block)) {                                                 \
-            abi_result result = CALL_REAL(symbol, (type), pointer);                    \
-            return after_free(result, &block);                                         \
-        }                                                                              \
-        bool piece = cot_pool_take(pointer, &block);                                   \
-        abi_result result = CALL_REAL(symbol, (type), pointer);                        \
-        if (piece) cot_pool_taken(&block, result, true); /* it waits for the stream */ \
-        return result;                                                                 \
+/* What is in no table may be a piece of a pool: that does not wait for any stream, and its memory may go at once. */
+#define FREE(symbol, type)                                              \
+    abi_result cot_##symbol(type pointer) {                             \
+        struct cot_block block;                                         \
+        if (!cot_attached()) return CALL_REAL(symbol, (type), pointer); \
+        bool known = forget(pointer, &block);                           \
+        abi_result result = CALL_REAL(symbol, (type), pointer);         \
+        if (known) return after_free(result, &block);                   \
+        if (result == ABI_SUCCESS && pointer) cot_pools_read_back();    \
+        return result;                                                  \
     }
 FREE(cuMemFree_v2, abi_devptr)
 FREE(cuMemFree, unsigned)

@@ -1,21 +1,28 @@
 /* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much
  * that is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
- * announced as if the pool had nothing left. A pool that is destroyed keeps what it has until its last piece is freed,
- * and the driver tells nothing of it any more; so the pieces are counted, and until then the charge stays. */
+ * announced as if the pool had nothing left.
+ *
+ * A pool that is destroyed keeps its memory until all of it is freed and the streams that free it have come so far, and
+ * the driver tells nothing of it any more. So one that still has memory is only marked when the program destroys it: it
+ * goes on being read back and trimmed, and is destroyed as soon as it has nothing. */
 #include <pthread.h>
 
 #include "cot.h"
 
-/* In place of the handle of a pool that was destroyed: no address has this bit. */
-#define DESTROYED (1ull << 63)
+/* In the handle of a pool that the program has destroyed, and that is still there: no address has this bit. */
+#define LEAVING (1ull << 63)
 
-static bool is_destroyed(const struct cot_known_pool *pool) {
-    return (uintptr_t)pool->handle & DESTROYED;
+static bool is_leaving(const struct cot_known_pool *pool) {
+    return (uintptr_t)pool->handle & LEAVING;
+}
+
+static abi_pool handle_of(const struct cot_known_pool *pool) {
+    return (abi_pool)((uintptr_t)pool->handle & ~LEAVING);
 }
 
 static struct cot_known_pool *find(abi_pool handle) {
     for (int i = 0; i < COT_MOST_POOLS; i++) {
-        if (cot->pools.known[i].handle == handle) return &cot->pools.known[i];
+        if (handle_of(&cot->pools.known[i]) == handle) return &cot->pools.known[i];
     }
     return NULL;
 }
@@ -26,53 +33,50 @@ static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t card) {
     return pool;
 }
 
-static abi_result attribute(abi_pool pool, int which, uint64_t *value) {
-    *value = 0;
-    return CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, which, value);
-}
-
-static uint32_t index_of(const struct cot_known_pool *pool) {
-    return (uint32_t)(pool - cot->pools.known);
-}
-
-/* Under the lock. What a pool gave is gone where the pool has nothing any more. */
-static void drop_pieces(struct cot_known_pool *pool) {
-    if (pool->pieces) cot_blocks_drop_pool(index_of(pool));
-    pool->pieces = 0;
-}
-
 /* Under the lock. */
 static void end(struct cot_known_pool *known) {
     struct cot_known_pool old = *known;
-    drop_pieces(known);
     *known = (struct cot_known_pool){0};
     __atomic_fetch_sub(&cot_own(old.card)->pool, old.charged, __ATOMIC_RELAXED);
     if (old.charged) cot_release(old.card, old.charged);
 }
 
-/* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was.
- * False: it did not say. */
-static bool read_back(struct cot_known_pool *pool, uint64_t more) {
-    uint64_t before = pool->charged, now;
-    bool said = attribute(pool->handle, ABI_POOL_RESERVED_CURRENT, &now) == ABI_SUCCESS;
-    if (!said) now = before + more;
-    if (now == 0) drop_pieces(pool);
+/* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was. */
+static void read_back(struct cot_known_pool *pool, uint64_t more) {
+    uint64_t before = pool->charged, now = 0;
+    if (CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), handle_of(pool), ABI_POOL_RESERVED_CURRENT,
+                    &now) != ABI_SUCCESS)
+        now = before + more;
     pool->charged = now;
     cot_touch(pool->card);
     struct cot_slot_card *own = cot_own(pool->card);
     __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(pool->card, now - before);
     if (now < before) cot_release(pool->card, before - now);
-    return said;
+}
+
+/* Under the lock: lets it give back what it does not use. A capture of this thread does not forbid that. */
+static void trim(struct cot_known_pool *pool) {
+    int mode = ABI_CAPTURE_RELAXED;
+    if (CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode) != ABI_SUCCESS) return;
+    CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), handle_of(pool), 0);
+    CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode);
+    read_back(pool, 0);
+}
+
+/* Under the lock: what is left of a pool that the program has destroyed. */
+static void let_go(struct cot_known_pool *pool) {
+    trim(pool);
+    if (pool->charged == 0 && CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool)) == ABI_SUCCESS) end(pool);
 }
 
 void cot_pools_trim(uint32_t card) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
-        if (!cot->pools.known[i].handle || cot->pools.known[i].card != card || is_destroyed(&cot->pools.known[i]))
-            continue;
-        CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), cot->pools.known[i].handle, 0);
-        read_back(&cot->pools.known[i], 0);
+        struct cot_known_pool *known = &cot->pools.known[i];
+        if (!known->handle || known->card != card) continue;
+        if (is_leaving(known)) let_go(known);
+        else trim(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
@@ -98,9 +102,16 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
     return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
 }
 
+/* A driver that does not tell is asked twice. */
+static abi_result default_pool(abi_device device, abi_pool *pool) {
+    abi_result result = ABI_ERROR_UNKNOWN;
+    for (int tries = 0; tries < 2 && result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED; tries++)
+        result = CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), pool, device);
+    return result;
+}
+
 /* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. An
- * answer that is wrong would be charged to another card: so a driver that does not tell is asked twice, and its error
- * is the answer. */
+ * answer that is wrong would be charged to another card: so where the driver does not tell, its error is the answer. */
 static abi_result card_of_pool(abi_pool pool, abi_device otherwise, uint32_t *card) {
     pthread_mutex_lock(&cot->pools.lock);
     const struct cot_known_pool *known = pool ? find(pool) : NULL;
@@ -110,10 +121,8 @@ static abi_result card_of_pool(abi_pool pool, abi_device otherwise, uint32_t *ca
     *card = cot_card_of(otherwise);
     for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
         abi_pool own = NULL;
-        abi_result result = ABI_ERROR_UNKNOWN;
         if (cot_card_of(device) == COT_NO_CARD) continue;
-        for (int tries = 0; tries < 2 && result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED; tries++)
-            result = CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &own, device);
+        abi_result result = default_pool(device, &own);
         if (result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED) return result;
         if (result != ABI_SUCCESS || own != pool) continue;
         *card = cot_card_of(device);
@@ -166,11 +175,6 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find_or_add(from, card);
     if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
-    if (known && result == ABI_SUCCESS) {
-        struct cot_block piece = {
-            .key = *pointer, .bytes = index_of(known), .card = card, .kind = COT_PIECE, .references = 1};
-        if (cot_blocks_add(&piece)) known->pieces++;
-    }
     pthread_mutex_unlock(&cot->pools.lock);
     cot_rollback(card, whole); /* read_back has charged what it came to */
     return result;
@@ -189,73 +193,36 @@ abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, a
     return allocate(cot_real(COT_REAL_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
 }
 
-/* `done`: all work that was given to the card is done. */
-static void read_all(bool done) {
+void cot_pools_read_back(void) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
-        if (!known->handle || !known->charged) continue;
-        if (!is_destroyed(known)) read_back(known, 0);
-        else if (done && known->pieces == 0) end(known);
+        if (!known->handle) continue;
+        if (is_leaving(known)) let_go(known);
+        else if (known->charged) read_back(known, 0);
     }
     pthread_mutex_unlock(&cot->pools.lock);
-}
-
-void cot_pools_read_back(void) {
-    read_all(true);
 }
 
 void cot_pools_end(uint32_t card) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
-        if (known->handle && is_destroyed(known) && known->card == card) end(known);
+        if (known->handle && is_leaving(known) && known->card == card) end(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
-}
-
-bool cot_pool_take(abi_devptr pointer, struct cot_block *piece) {
-    return cot_blocks_take(pointer, COT_PIECE, piece);
-}
-
-/* Ends a pool that was destroyed and has no piece left. */
-static void end_destroyed(uint64_t index) {
-    pthread_mutex_lock(&cot->pools.lock);
-    struct cot_known_pool *known = &cot->pools.known[index];
-    if (known->handle && is_destroyed(known) && known->pieces == 0) end(known);
-    pthread_mutex_unlock(&cot->pools.lock);
-}
-
-bool cot_pool_taken(const struct cot_block *piece, abi_result result, bool done) {
-    struct cot_block again = *piece;
-    again.references = 1;
-    pthread_mutex_lock(&cot->pools.lock);
-    struct cot_known_pool *known = &cot->pools.known[piece->bytes];
-    if (result != ABI_SUCCESS) cot_blocks_add(&again);
-    else if (known->pieces) known->pieces--;
-    bool waits = known->handle && is_destroyed(known) && known->pieces == 0;
-    pthread_mutex_unlock(&cot->pools.lock);
-    if (waits && done) end_destroyed(piece->bytes);
-    return waits && !done;
 }
 
 /* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
- * sees (whoever asks what is free makes one), or the agent. A graph's free is recorded, not run. The last piece of a
- * destroyed pool is gone when its stream has come so far. */
-#define FREE(symbol, default_stream)                                                                        \
-    abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                                        \
-        struct cot_block piece;                                                                             \
-        if (!cot_attached()) return CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream);           \
-        bool taken = !cot_is_capturing(stream ? stream : default_stream) && cot_pool_take(pointer, &piece); \
-        abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream);                   \
-        if (taken && cot_pool_taken(&piece, result, false) &&                                               \
-            CALL_DRIVER("cuStreamQuery", (abi_stream), stream ? stream : default_stream) == ABI_SUCCESS)    \
-            end_destroyed(piece.bytes);                                                                     \
-        if (result == ABI_SUCCESS) read_all(false);                                                         \
-        return result;                                                                                      \
+ * sees (whoever asks what is free makes one), or the agent. */
+#define FREE(symbol)                                                                      \
+    abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                      \
+        abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream); \
+        if (result == ABI_SUCCESS && cot_attached()) cot_pools_read_back();               \
+        return result;                                                                    \
     }
-FREE(cuMemFreeAsync, NULL)
-FREE(cuMemFreeAsync_ptsz, ABI_STREAM_PER_THREAD)
+FREE(cuMemFreeAsync)
+FREE(cuMemFreeAsync_ptsz)
 
 abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
@@ -271,14 +238,41 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     return result;
 }
 
+/* Under the lock: the program has destroyed it. What the driver does at that is done, but for the end; whether it would
+ * have refused, as for a device's own pool, is asked first. */
+static abi_result begin_to_leave(struct cot_known_pool *pool) {
+    uint64_t keep = 0;
+    abi_pool handle = handle_of(pool);
+    for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
+        abi_pool own = NULL, current = NULL;
+        if (cot_card_of(device) != pool->card) continue;
+        abi_result result = default_pool(device, &own);
+        if (result != ABI_SUCCESS) return result;
+        if (own == handle) return CALL_REAL(cuMemPoolDestroy, (abi_pool), handle);
+        if (CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &current, device) == ABI_SUCCESS &&
+            current == handle)
+            CALL_DRIVER("cuDeviceSetMemPool", (abi_device, abi_pool), device, own);
+    }
+    CALL_DRIVER("cuMemPoolSetAttribute", (abi_pool, int, void *), handle, ABI_POOL_RELEASE_THRESHOLD, &keep);
+    pool->handle = (abi_pool)((uintptr_t)handle | LEAVING);
+    return ABI_SUCCESS;
+}
+
+/* Under the lock throughout: afterwards the handle may be that of another thread's new pool. */
+static abi_result destroy(struct cot_known_pool *pool) {
+    if (is_leaving(pool)) return ABI_ERROR_INVALID_VALUE;
+    trim(pool);
+    if (pool->charged) return begin_to_leave(pool);
+    abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool));
+    if (result == ABI_SUCCESS) end(pool);
+    return result;
+}
+
 abi_result cot_cuMemPoolDestroy(abi_pool pool) {
     if (!pool || !cot_attached()) return CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
-    /* Under the lock: afterwards the handle may be that of another thread's new pool. */
     pthread_mutex_lock(&cot->pools.lock);
-    abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
-    struct cot_known_pool *known = result == ABI_SUCCESS ? find(pool) : NULL;
-    if (known && known->pieces) known->handle = (abi_pool)(uintptr_t)(DESTROYED | index_of(known));
-    else if (known) end(known);
+    struct cot_known_pool *known = find(pool);
+    abi_result result = known ? destroy(known) : CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }

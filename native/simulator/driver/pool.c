@@ -1,7 +1,9 @@
 /* Stream-ordered memory: pools that reserve chunks of the card, carve allocations out of them and keep what is freed
  * until they are trimmed or the process synchronises. Assumption until a probe has measured it: a chunk is the request
- * rounded up to the card's granule. Because work runs in submission order, a freed piece is free at once. A pool that
- * is destroyed keeps all that it has reserved until its last piece is freed, as CUDA's documentation says. */
+ * rounded up to the card's granule. Because work runs in submission order, a freed piece can be given out again at
+ * once; but the card has nothing back of a pool before the streams in which pieces were freed have come so far. A pool
+ * that is destroyed keeps all that it has reserved until then, and until its last piece is freed, as CUDA's
+ * documentation says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +162,14 @@ static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
     sim_region_end(chunk);
 }
 
+static bool is_freeing(const struct sim_pool *pool) {
+    for (int device = 0; device < sim.device_count; device++) {
+        uint32_t card = sim.card_of[device];
+        if (sim.channel[card] && atomic_load(&sim.channel[card]->completed) < pool->freed_after[card]) return true;
+    }
+    return false;
+}
+
 /* Of a pool that is in no list any more. */
 static void pool_end(struct sim_pool *pool) {
     while (pool->chunks) chunk_end(pool, &pool->chunks);
@@ -174,12 +184,23 @@ int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
     segment->taken = false;
     pool->used -= segment->bytes;
     coalesce(region);
-    if (pool->destroyed && pool->used == 0) pool_end(take_out(&ending, pool));
+    if (pool->destroyed && pool->used == 0 && !is_freeing(pool)) pool_end(take_out(&ending, pool));
     return ABI_SUCCESS;
+}
+
+static int chunk_free_in(struct sim_region *region, abi_devptr pointer, struct sim_context *context,
+                         struct sim_stream *stream) {
+    uint64_t *after = &region->pool->freed_after[context->card], before = *after;
+    uint64_t last = atomic_load(stream ? &stream->last : &sim.channel[context->card]->put);
+    if (last > before) *after = last;
+    int result = sim_chunk_free(region, pointer);
+    if (result != ABI_SUCCESS) *after = before;
+    return result;
 }
 
 /* Gives back chunks without any allocation in them while more than `keep` is reserved. */
 static void trim(struct sim_pool *pool, uint64_t keep) {
+    if (is_freeing(pool)) return;
     for (struct sim_region **place = &pool->chunks; *place;) {
         struct sim_region *chunk = *place;
         bool empty = !chunk->segments->taken && !chunk->segments->next;
@@ -201,6 +222,10 @@ void sim_pools_drop(int device) {
 void sim_pools_settle(void) {
     pthread_mutex_lock(&sim.lock);
     for (struct sim_pool *pool = pools; pool; pool = pool->next) trim(pool, pool->release_threshold);
+    for (struct sim_pool *pool = ending, *next; pool; pool = next) {
+        next = pool->next;
+        if (pool->used == 0 && !is_freeing(pool)) pool_end(take_out(&ending, pool));
+    }
     pthread_mutex_unlock(&sim.lock);
 }
 
@@ -252,7 +277,7 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     if (result != ABI_SUCCESS || pointer == 0 || sim_captured_free(object, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
-    result = region && region->kind == SIM_CHUNK                      ? sim_chunk_free(region, pointer)
+    result = region && region->kind == SIM_CHUNK                      ? chunk_free_in(region, pointer, context, object)
              : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
              : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
                                                    : ABI_ERROR_INVALID_VALUE;
@@ -287,7 +312,7 @@ SIM_EXPORT abi_result cuMemPoolDestroy(abi_pool handle) {
     if (sim_is_pool(pool) && !pool->is_default) {
         take_out(&pools, pool);
         if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
-        if (pool->used == 0) {
+        if (pool->used == 0 && !is_freeing(pool)) {
             pool_end(pool);
         } else {
             pool->destroyed = true;

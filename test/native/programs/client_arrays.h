@@ -264,6 +264,22 @@ static bool arrays_command(const char *line) {
         return true;
     } else if (!strcmp(word, "pool-destroy")) {
         result = CALL_AS("cuMemPoolDestroy", (void *), handle);
+    } else if (!strcmp(word, "pool-make")) { /* pool-make: of device 0 */
+        abi_pool pool = NULL;
+        result = pool_make(&pool);
+        value = (uintptr_t)pool;
+    } else if (!strcmp(word, "pool-take")) { /* pool-take POOL BYTES */
+        abi_devptr pointer = 0;
+        result = CALL_AS("cuMemAllocFromPoolAsync", (abi_devptr *, size_t, abi_pool, abi_stream), &pointer,
+                         (size_t)n[1], (abi_pool)handle, (abi_stream)NULL);
+        value = pointer;
+    } else if (!strcmp(word, "pool-choose")) { /* pool-choose POOL: device 0's own from now on */
+        result = CALL_AS("cuDeviceSetMemPool", (abi_device, abi_pool), 0, (abi_pool)handle);
+    } else if (!strcmp(word, "pool-chosen") || !strcmp(word, "pool-default")) { /* of device 0 */
+        abi_pool pool = NULL;
+        result = CALL_AS(word[5] == 'c' ? "cuDeviceGetMemPool" : "cuDeviceGetDefaultMemPool", (abi_pool *, abi_device),
+                         &pool, 0);
+        value = (uintptr_t)pool;
     } else {
         return false;
     }
