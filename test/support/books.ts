@@ -2,7 +2,7 @@
 // program is a seed and a number of steps; one that fails is shrunk to the steps that it takes.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync } from 'node:fs';
+import { mkdtempSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
@@ -61,7 +61,11 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
   if (program.burst) throw new Error(`seed ${program.seed}: ${result.wrong}`);
 
   const at = result.at ?? program.steps - 1;
-  const only = (steps: readonly number[], ...words: string[]) => run(at + 1, '--only', steps.join(','), ...words);
+  const list = join(scratch, 'only');
+  const only = (steps: readonly number[], ...words: string[]) => {
+    writeFileSync(list, steps.join('\n'));
+    return run(at + 1, '--only', list, ...words);
+  };
   const kept = await shrink(
     Array.from({ length: at + 1 }, (_, step) => step),
     async (steps) => (await only(steps)).result.wrong !== null,

@@ -1,11 +1,12 @@
 /* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts
- * that a runtime makes behind the exported names (by the driver's own tables) are charged when they first appear. */
+ * that a runtime makes behind the exported names (by the driver's own tables) are charged when they first appear.
+ * Here are the table of all of them, what a thread has current, limits, and contexts that programs make themselves. */
 #include <pthread.h>
 #include <string.h>
 
-#include "cot.h"
+#include "contexts.h"
 
-static struct cot_known_context *find(void *handle) {
+struct cot_known_context *cot_context_find(void *handle) {
     for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle == handle) return &cot->contexts.known[i];
     }
@@ -13,13 +14,13 @@ static struct cot_known_context *find(void *handle) {
 }
 
 static struct cot_known_context *free_one(void) {
-    struct cot_known_context *freed = find(NULL);
+    struct cot_known_context *freed = cot_context_find(NULL);
     if (freed || cot->contexts.used >= COT_MOST_CONTEXTS) return freed;
     return &cot->contexts.known[cot->contexts.used];
 }
 
 /* Under the lock. A full table loses sight of the context, not of its charge. */
-static void remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
+void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
     struct cot_known_context *entry = free_one();
     uint32_t used = cot->contexts.used;
     if (entry && used < COT_MOST_CONTEXTS && entry == &cot->contexts.known[used]) cot->contexts.used++;
@@ -31,7 +32,7 @@ static void remember(void *handle, abi_device device, uint32_t card, uint64_t ch
 }
 
 /* Under the lock. */
-static void forget(struct cot_known_context *entry) {
+void cot_context_forget(struct cot_known_context *entry) {
     struct cot_known_context old = *entry;
     *entry = (struct cot_known_context){0};
     atomic_fetch_add(&cot->contexts.epoch, 1);
@@ -45,7 +46,7 @@ static void forget(struct cot_known_context *entry) {
 }
 
 /* Pools and graphs lose what they have with the last context of their card; which one that is the driver knows. */
-static void after_end(uint32_t card) {
+void cot_context_after_end(uint32_t card) {
     if (card == COT_NO_CARD) return;
     bool last = true;
     pthread_mutex_lock(&cot->contexts.lock);
@@ -72,7 +73,7 @@ static abi_result ask_primary(void *handle, abi_device device, bool *primary) {
     return result;
 }
 
-static struct cot_known_context *primary_of(abi_device device) {
+struct cot_known_context *cot_context_primary(abi_device device) {
     for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle && cot->contexts.known[i].primary && cot->contexts.known[i].device == device)
             return &cot->contexts.known[i];
@@ -82,7 +83,7 @@ static struct cot_known_context *primary_of(abi_device device) {
 
 /* Under the lock: a device has one primary context, so that the known one has ended and this one has its charge, but
  * for what limits added. */
-static void succeed(struct cot_known_context *entry, void *handle) {
+void cot_context_succeed(struct cot_known_context *entry, void *handle) {
     struct cot_known_context old = *entry;
     uint64_t more = 0;
     for (int i = 0; i < COT_LIMITS; i++) more += old.limits[i].charged;
@@ -101,7 +102,7 @@ static void succeed(struct cot_known_context *entry, void *handle) {
 
 static bool is_known(void *handle) {
     pthread_mutex_lock(&cot->contexts.lock);
-    bool known = find(handle) != NULL;
+    bool known = cot_context_find(handle) != NULL;
     pthread_mutex_unlock(&cot->contexts.lock);
     return known;
 }
@@ -116,16 +117,16 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     result = ask_primary(handle, device, &primary);
     if (result != ABI_SUCCESS) return result;
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *before = primary ? primary_of(device) : NULL;
+    struct cot_known_context *before = primary ? cot_context_primary(device) : NULL;
     if (before && before->handle != handle) {
-        succeed(before, handle);
-    } else if (!find(handle)) {
+        cot_context_succeed(before, handle);
+    } else if (!cot_context_find(handle)) {
         struct cot_limits limits = {0};
         if (*card != COT_NO_CARD) {
             cot_limits(*card, &limits);
             if (limits.context_bytes) cot_charge(*card, limits.context_bytes);
         }
-        remember(handle, device, *card, limits.context_bytes, primary);
+        cot_context_remember(handle, device, *card, limits.context_bytes, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
     return ABI_SUCCESS;
@@ -146,7 +147,8 @@ static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t 
 void cot_context_recheck(void *context) {
     if (__builtin_expect(atomic_load(&cot->contexts.epoch) == cot_thread()->epoch, 1)) return;
     pthread_mutex_lock(&cot->contexts.lock);
-    bool ended = find(context) == NULL && free_one() != NULL; /* a full table has lost sight of some that are there */
+    bool ended = cot_context_find(context) == NULL &&
+                 free_one() != NULL; /* a full table has lost sight of some that are there */
     pthread_mutex_unlock(&cot->contexts.lock);
     if (!ended) return;
     cot_blocks_drop_context(context);
@@ -165,7 +167,7 @@ abi_result cot_current(uint32_t *card, void **context) {
 }
 
 /* Room for contexts on the card of a device: bytes reserved for each, or a refusal. */
-static abi_result make_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved) {
+abi_result cot_context_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
     *card = cot_card_of(device);
@@ -181,113 +183,30 @@ static abi_result make_room(abi_device device, unsigned count, uint32_t *card, u
     return ABI_SUCCESS;
 }
 
-static void settle(abi_result result, void *handle, abi_device device, uint32_t card, uint64_t reserved, bool primary) {
+void cot_context_settle(abi_result result, void *handle, abi_device device, uint32_t card, uint64_t reserved,
+                        bool primary) {
     if (result != ABI_SUCCESS) {
         cot_rollback(card, reserved);
         return;
     }
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *known = primary ? primary_of(device) : find(handle);
+    struct cot_known_context *known = primary ? cot_context_primary(device) : cot_context_find(handle);
     if (known) { /* another thread retained the same one meanwhile */
-        if (known->handle != handle) succeed(known, handle);
+        if (known->handle != handle) cot_context_succeed(known, handle);
         known->turns++;
         cot_rollback(card, reserved);
     } else {
         cot_commit(card, reserved, reserved);
-        remember(handle, device, card, reserved, primary);
+        cot_context_remember(handle, device, card, reserved, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
 }
-
-/* ---- primary contexts: charged as long as any call is under way that may end it or make it anew ---- */
-
-/* False: none is known. */
-static bool use_primary(abi_device device) {
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = primary_of(device);
-    if (entry) entry->users++;
-    pthread_mutex_unlock(&cot->contexts.lock);
-    return entry;
-}
-
-/* A driver that does not answer is asked twice; then it is taken for there. */
-static bool is_active(abi_device device) {
-    unsigned flags;
-    int active = 1;
-    for (int tries = 0; tries < 2; tries++) {
-        if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) ==
-            ABI_SUCCESS)
-            return active;
-    }
-    return true;
-}
-
-/* The end of a use: what is `now` the device's primary context (NULL: not told), and whether it may have `ended`. The
- * last user looks whether it has, and looks again if anybody came and went meanwhile. */
-static void leave_primary(abi_device device, void *now, bool ended) {
-    bool asked = false, active = true, done = false;
-    uint32_t turns = 0, card = COT_NO_CARD;
-    while (!done) {
-        if (asked) active = is_active(device);
-        pthread_mutex_lock(&cot->contexts.lock);
-        struct cot_known_context *entry = primary_of(device);
-        if (entry && now && entry->handle != now) succeed(entry, now);
-        now = NULL;
-        if (entry && ended) entry->unsure = true;
-        done = !entry || entry->users > 1 || !entry->unsure || (asked && entry->turns == turns);
-        if (entry && done) {
-            if (entry->users > 0) entry->users--;
-            entry->turns++;
-            if (asked && entry->users == 0) entry->unsure = false;
-            if (!active && entry->users == 0) {
-                card = entry->card;
-                forget(entry);
-            }
-        } else if (entry) {
-            turns = entry->turns;
-            asked = true;
-        }
-        pthread_mutex_unlock(&cot->contexts.lock);
-    }
-    after_end(card);
-}
-
-abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
-    if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-    uint32_t card;
-    uint64_t reserved;
-    abi_result result;
-    if (use_primary(device)) {
-        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-        leave_primary(device, result == ABI_SUCCESS ? *out : NULL, false);
-        return result;
-    }
-    result = make_room(device, 1, &card, &reserved);
-    if (result != ABI_SUCCESS) return result;
-    result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-    settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, true);
-    return result;
-}
-
-#define AFTER_PRIMARY(symbol)                                          \
-    abi_result cot_##symbol(abi_device device) {                       \
-        struct cot_gates *paused = cot_gates_pause();                  \
-        bool known = cot_attached() && use_primary(device);            \
-        abi_result result = CALL_REAL(symbol, (abi_device), device);   \
-        if (known) leave_primary(device, NULL, result == ABI_SUCCESS); \
-        cot_gates_resume(paused);                                      \
-        return result;                                                 \
-    }
-AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
-AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
-AFTER_PRIMARY(cuDevicePrimaryCtxReset)
-AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 /* ---- limits ---- */
 
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = find(context);
+    struct cot_known_context *entry = cot_context_find(context);
     if (entry) {
         if (entry->limits[which].version == 0) entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
         *limit = entry->limits[which];
@@ -305,7 +224,7 @@ static void change_limit(struct cot_known_context *entry, unsigned which, uint64
 
 bool cot_context_begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = find(context);
+    struct cot_known_context *entry = cot_context_find(context);
     bool current = entry && entry->limits[which].version == version;
     if (current) {
         uint32_t card = entry->card;
@@ -319,7 +238,7 @@ bool cot_context_begin_limit(void *context, unsigned which, uint32_t version, ui
 
 void cot_context_end_limit(void *context, unsigned which) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = find(context);
+    struct cot_known_context *entry = cot_context_find(context);
     if (entry && entry->limits[which].setters > 0) {
         entry->limits[which].setters--;
         entry->limits[which].version++;
@@ -329,7 +248,7 @@ void cot_context_end_limit(void *context, unsigned which) {
 
 bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = find(context);
+    struct cot_known_context *entry = cot_context_find(context);
     bool current = entry && entry->limits[which].version == version;
     if (current) {
         uint64_t before = entry->limits[which].charged;
@@ -344,16 +263,16 @@ bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, u
 /* ---- explicit contexts ---- */
 
 /* `device` is the last argument of every version; the rest goes to the driver as it came. */
-#define CREATE(symbol, parameters, types, ...)                                              \
-    abi_result cot_##symbol parameters {                                                    \
-        uint32_t card;                                                                      \
-        uint64_t reserved;                                                                  \
-        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                             \
-        abi_result result = make_room(device, 1, &card, &reserved);                         \
-        if (result != ABI_SUCCESS) return result;                                           \
-        result = CALL_REAL(symbol, types, __VA_ARGS__);                                     \
-        settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false); \
-        return result;                                                                      \
+#define CREATE(symbol, parameters, types, ...)                                                          \
+    abi_result cot_##symbol parameters {                                                                \
+        uint32_t card;                                                                                  \
+        uint64_t reserved;                                                                              \
+        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                                         \
+        abi_result result = cot_context_room(device, 1, &card, &reserved);                              \
+        if (result != ABI_SUCCESS) return result;                                                       \
+        result = CALL_REAL(symbol, types, __VA_ARGS__);                                                 \
+        cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false); \
+        return result;                                                                                  \
     }
 CREATE(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out,
        flags, device)
@@ -366,11 +285,11 @@ CREATE(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi
 
 static void after_destroy(void *handle) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = handle ? find(handle) : NULL;
+    struct cot_known_context *entry = handle ? cot_context_find(handle) : NULL;
     uint32_t card = entry ? entry->card : COT_NO_CARD;
-    if (entry) forget(entry);
+    if (entry) cot_context_forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
-    after_end(card);
+    cot_context_after_end(card);
 }
 
 #define DESTROY(symbol)                                                      \
@@ -396,85 +315,6 @@ abi_result cot_cuCtxDetach(abi_context context) {
         CALL_DRIVER("cuCtxGetApiVersion", (abi_context, unsigned *), context, &version) != ABI_SUCCESS) {
         after_destroy(context);
     }
-    cot_gates_resume(paused);
-    return result;
-}
-
-/* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
-
-abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
-    uint32_t card;
-    uint64_t reserved;
-    if (!out)
-        return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
-                         device, flags);
-    bool known = cot_attached() && use_primary(device);
-    abi_result result = make_room(device, known ? 1 : 2, &card, &reserved);
-    if (result != ABI_SUCCESS) {
-        if (known) leave_primary(device, NULL, false);
-        return result;
-    }
-    abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
-    if (!known) {
-        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
-        settle(result, primary, device, card, reserved, true);
-        if (result != ABI_SUCCESS) {
-            cot_rollback(card, reserved);
-            return result;
-        }
-        known = use_primary(device);
-    }
-    result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
-                       device, flags);
-    settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false);
-    bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
-    if (known) leave_primary(device, NULL, released);
-    return result;
-}
-
-/* What is allocated by way of the view goes with the green context. */
-abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
-    abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
-    if (result != ABI_SUCCESS || !cot_attached()) return result;
-    pthread_mutex_lock(&cot->contexts.lock);
-    const struct cot_known_context *owner = find(green);
-    if (owner && !find(*out)) {
-        remember(*out, owner->device, owner->card, 0, false);
-        struct cot_known_context *view = find(*out);
-        if (view) view->green = green;
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-    return result;
-}
-
-static abi_result destroy_green(abi_green_context green) {
-    if (!green || !cot_attached()) return CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = find(green);
-    abi_device device = entry ? entry->device : -1;
-    pthread_mutex_unlock(&cot->contexts.lock);
-    bool known = entry && use_primary(device);
-    abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
-    if (result != ABI_SUCCESS) {
-        if (known) leave_primary(device, NULL, false);
-        return result;
-    }
-    pthread_mutex_lock(&cot->contexts.lock);
-    for (int i = 0; i < (int)cot->contexts.used; i++) {
-        if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green) forget(&cot->contexts.known[i]);
-    }
-    entry = find(green);
-    uint32_t card = entry ? entry->card : COT_NO_CARD;
-    if (entry) forget(entry);
-    pthread_mutex_unlock(&cot->contexts.lock);
-    after_end(card);
-    if (known) leave_primary(device, NULL, true);
-    return result;
-}
-
-abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
-    struct cot_gates *paused = cot_gates_pause();
-    abi_result result = destroy_green(green);
     cot_gates_resume(paused);
     return result;
 }

@@ -1,10 +1,10 @@
 /* Conducts a random program of several processes in one grant and holds the account to the books after each step:
  *   books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...]
- *         [--only A,B,...] [--say]
+ *         [--only FILE] [--say]
  * NODE is the simulated node's folder, GRANT the container's files for two cards, SCRATCH a folder for this run alone.
  * In bursts all processes do N steps each at once, in LANES threads, some are killed meanwhile, and the account is
- * taken between. Of what processes do by themselves --verbs leaves all but these out; --only leaves all steps but these
- * out; --say tells each step. One line of JSON at the end; exit 1 if something was wrong. */
+ * taken between. Of what processes do by themselves --verbs leaves all but these out; --only leaves all steps but those
+ * of a file out; --say tells each step. One line of JSON at the end; exit 1 if something was wrong. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -397,12 +397,15 @@ static bool prepare(uint64_t seed) {
     return read_grant() && check_open(node, grant, getpid(), shared->grant);
 }
 
-static bool is_chosen(const char *only, uint64_t number) {
-    char *end;
-    for (const char *at = only; at && *at; at = *end ? end + 1 : end) {
-        if (strtoull(at, &end, 10) == number) return true;
+/* Asked of one number after the other; the file has those that are chosen in the same order, a line each. */
+static bool is_chosen(FILE *only, uint64_t number) {
+    static unsigned long long next;
+    static bool begun;
+    while (only && (!begun || next < number)) {
+        begun = true;
+        if (fscanf(only, "%llu", &next) != 1) return false;
     }
-    return !only;
+    return !only || next == number;
 }
 
 static bool read_verbs(char *names, uint64_t *chosen) {
@@ -418,18 +421,18 @@ static bool read_verbs(char *names, uint64_t *chosen) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--worker")) return worker_main(argc, argv);
-    const char *only = NULL;
+    const char *list = NULL;
     uint64_t each = 0;
     uint32_t lanes = 1;
     uint64_t chosen = UINT64_MAX;
     if (argc < 6)
         return fputs("usage: books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...] "
-                     "[--only A,B,...] [--say]\n",
+                     "[--only FILE] [--say]\n",
                      stderr),
                2;
     for (int i = 6; i < argc; i++) {
         if (!strcmp(argv[i], "--say")) say = true;
-        else if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+        else if (!strcmp(argv[i], "--only") && i + 1 < argc) list = argv[++i];
         else if (!strcmp(argv[i], "--verbs") && i + 1 < argc && read_verbs(argv[i + 1], &chosen)) i++;
         else if (!strcmp(argv[i], "--burst") && i + 2 < argc)
             each = strtoull(argv[++i], NULL, 10), lanes = (uint32_t)atoi(argv[++i]);
@@ -440,7 +443,9 @@ int main(int argc, char **argv) {
     scratch = argv[3];
     uint64_t seed = strtoull(argv[4], NULL, 10);
     counts.steps = strtoull(argv[5], NULL, 10);
-    if (lanes < 1 || lanes > LANES || !prepare(seed)) return fputs("books: cannot begin\n", stderr), 2;
+    FILE *only = NULL;
+    if (lanes < 1 || lanes > LANES || !prepare(seed) || (list && !(only = fopen(list, "re"))))
+        return fputs("books: cannot begin\n", stderr), 2;
     shared->verbs = chosen;
     for (now_at = 0; now_at < counts.steps && !wrong; now_at += each ? each * PROCESSES : 1) {
         struct step step = step_of(seed, now_at);
@@ -448,6 +453,7 @@ int main(int argc, char **argv) {
         else if (is_chosen(only, now_at)) do_step(&step);
     }
     for (unsigned i = 0; i < PROCESSES; i++) kill_process(&processes[i]);
+    if (only) fclose(only);
     printf("{\"wrong\":");
     if (wrong) printf("\"%s\",\"at\":%llu", wrong, (unsigned long long)now_at - (each ? each * PROCESSES : 1));
     else printf("null");

@@ -1,0 +1,23 @@
+/* The table of contexts, for contexts.c and primary.c. */
+#pragma once
+
+#include "cot.h"
+
+#pragma GCC visibility push(hidden)
+
+/* All of these under the lock of the table. NULL: not known. */
+struct cot_known_context *cot_context_find(void *handle);
+struct cot_known_context *cot_context_primary(abi_device device);
+void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary);
+void cot_context_forget(struct cot_known_context *entry);
+void cot_context_succeed(struct cot_known_context *entry, void *handle);
+
+/* After a context of the card has ended. */
+void cot_context_after_end(uint32_t card);
+
+abi_result cot_context_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved);
+/* What became of one for which there was room. */
+void cot_context_settle(abi_result result, void *handle, abi_device device, uint32_t card, uint64_t reserved,
+                        bool primary);
+
+#pragma GCC visibility pop

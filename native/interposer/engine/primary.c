@@ -1,0 +1,168 @@
+/* Primary contexts, which have many users, and green ones, which keep them alive. */
+#include <pthread.h>
+
+#include "contexts.h"
+
+/* ---- primary contexts: charged as long as any call is under way that may end it or make it anew ---- */
+
+/* False: none is known. */
+static bool use_primary(abi_device device) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = cot_context_primary(device);
+    if (entry) entry->users++;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return entry;
+}
+
+/* A driver that does not answer is asked twice; then it is taken for there. */
+static bool is_active(abi_device device) {
+    unsigned flags;
+    int active = 1;
+    for (int tries = 0; tries < 2; tries++) {
+        if (CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active) ==
+            ABI_SUCCESS)
+            return active;
+    }
+    return true;
+}
+
+/* The end of a use: what is `now` the device's primary context (NULL: not told), and whether it may have `ended`. The
+ * last user looks whether it has, and looks again if anybody came and went meanwhile. */
+static void leave_primary(abi_device device, void *now, bool ended) {
+    bool asked = false, active = true, done = false;
+    uint32_t turns = 0, card = COT_NO_CARD;
+    while (!done) {
+        if (asked) active = is_active(device);
+        pthread_mutex_lock(&cot->contexts.lock);
+        struct cot_known_context *entry = cot_context_primary(device);
+        if (entry && now && entry->handle != now) cot_context_succeed(entry, now);
+        now = NULL;
+        if (entry && ended) entry->unsure = true;
+        done = !entry || entry->users > 1 || !entry->unsure || (asked && entry->turns == turns);
+        if (entry && done) {
+            if (entry->users > 0) entry->users--;
+            entry->turns++;
+            if (asked && entry->users == 0) entry->unsure = false;
+            if (!active && entry->users == 0) {
+                card = entry->card;
+                cot_context_forget(entry);
+            }
+        } else if (entry) {
+            turns = entry->turns;
+            asked = true;
+        }
+        pthread_mutex_unlock(&cot->contexts.lock);
+    }
+    cot_context_after_end(card);
+}
+
+abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
+    if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+    uint32_t card;
+    uint64_t reserved;
+    abi_result result;
+    if (use_primary(device)) {
+        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+        leave_primary(device, result == ABI_SUCCESS ? *out : NULL, false);
+        return result;
+    }
+    result = cot_context_room(device, 1, &card, &reserved);
+    if (result != ABI_SUCCESS) return result;
+    result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
+    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, true);
+    return result;
+}
+
+#define AFTER_PRIMARY(symbol)                                          \
+    abi_result cot_##symbol(abi_device device) {                       \
+        struct cot_gates *paused = cot_gates_pause();                  \
+        bool known = cot_attached() && use_primary(device);            \
+        abi_result result = CALL_REAL(symbol, (abi_device), device);   \
+        if (known) leave_primary(device, NULL, result == ABI_SUCCESS); \
+        cot_gates_resume(paused);                                      \
+        return result;                                                 \
+    }
+AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
+AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+AFTER_PRIMARY(cuDevicePrimaryCtxReset)
+AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+/* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
+
+abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
+    uint32_t card;
+    uint64_t reserved;
+    if (!out)
+        return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
+                         device, flags);
+    bool known = cot_attached() && use_primary(device);
+    abi_result result = cot_context_room(device, known ? 1 : 2, &card, &reserved);
+    if (result != ABI_SUCCESS) {
+        if (known) leave_primary(device, NULL, false);
+        return result;
+    }
+    abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
+    if (!known) {
+        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
+        cot_context_settle(result, primary, device, card, reserved, true);
+        if (result != ABI_SUCCESS) {
+            cot_rollback(card, reserved);
+            return result;
+        }
+        known = use_primary(device);
+    }
+    result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
+                       device, flags);
+    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false);
+    bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
+    if (known) leave_primary(device, NULL, released);
+    return result;
+}
+
+/* What is allocated by way of the view goes with the green context. */
+abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
+    abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    pthread_mutex_lock(&cot->contexts.lock);
+    const struct cot_known_context *owner = cot_context_find(green);
+    if (owner && !cot_context_find(*out)) {
+        cot_context_remember(*out, owner->device, owner->card, 0, false);
+        struct cot_known_context *view = cot_context_find(*out);
+        if (view) view->green = green;
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return result;
+}
+
+static abi_result destroy_green(abi_green_context green) {
+    if (!green || !cot_attached()) return CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = cot_context_find(green);
+    abi_device device = entry ? entry->device : -1;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    bool known = entry && use_primary(device);
+    abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
+    if (result != ABI_SUCCESS) {
+        if (known) leave_primary(device, NULL, false);
+        return result;
+    }
+    pthread_mutex_lock(&cot->contexts.lock);
+    for (int i = 0; i < (int)cot->contexts.used; i++) {
+        if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green)
+            cot_context_forget(&cot->contexts.known[i]);
+    }
+    entry = cot_context_find(green);
+    uint32_t card = entry ? entry->card : COT_NO_CARD;
+    if (entry) cot_context_forget(entry);
+    pthread_mutex_unlock(&cot->contexts.lock);
+    cot_context_after_end(card);
+    if (known) leave_primary(device, NULL, true);
+    return result;
+}
+
+abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
+    struct cot_gates *paused = cot_gates_pause();
+    abi_result result = destroy_green(green);
+    cot_gates_resume(paused);
+    return result;
+}
