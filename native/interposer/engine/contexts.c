@@ -166,6 +166,12 @@ abi_result cot_current(uint32_t *card, void **context) {
     return ABI_SUCCESS;
 }
 
+void cot_context_pop(void) {
+    abi_context popped;
+    for (int tries = 0; tries < 2; tries++)
+        if (CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped) == ABI_SUCCESS) return;
+}
+
 /* Room for contexts on the card of a device: bytes reserved for each, or a refusal. */
 abi_result cot_context_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved) {
     abi_result result = cot_attach();

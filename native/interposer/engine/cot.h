@@ -240,6 +240,8 @@ void cot_tiles_drop_context(void *context);
 /* Card of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_CARD for a card
  * without a grant. */
 abi_result cot_current(uint32_t *card, void **context);
+/* Takes away what we have pushed; tried again where it fails, for the program is to find the context that it left. */
+void cot_context_pop(void);
 /* After something was charged to a context that was current: it may have ended before, which has to be noticed. */
 void cot_context_recheck(void *context);
 

@@ -135,8 +135,7 @@ static abi_context enter_context_of(abi_stream stream) {
     return CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), context) == ABI_SUCCESS ? context : NULL;
 }
 static void leave_context(abi_context context) {
-    abi_context popped;
-    if (context) CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped);
+    if (context) cot_context_pop();
 }
 
 static void take_turn(struct cot_gates *gates, const struct cot_flight *flight, struct cot_turn *turn) {

@@ -90,13 +90,13 @@ bool cot_is_capturing(abi_stream stream) {
 /* The device of a stream's context; default streams belong to the current one. */
 static abi_result device_of(abi_stream stream, abi_device *device) {
     if ((uintptr_t)stream > (uintptr_t)ABI_STREAM_PER_THREAD) {
-        abi_context context, popped;
+        abi_context context;
         abi_result result = CALL_DRIVER("cuStreamGetCtx", (abi_stream, abi_context *), stream, &context);
         if (result != ABI_SUCCESS) return result;
         result = CALL_DRIVER("cuCtxPushCurrent", (abi_context), context);
         if (result != ABI_SUCCESS) return result;
         result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
-        CALL_DRIVER("cuCtxPopCurrent", (abi_context *), &popped);
+        cot_context_pop();
         return result;
     }
     return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
@@ -105,7 +105,7 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
 /* A driver that does not tell is asked twice. */
 static abi_result default_pool(abi_device device, abi_pool *pool) {
     abi_result result = ABI_ERROR_UNKNOWN;
-    for (int tries = 0; tries < 2 && result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED; tries++)
+    for (int tries = 0; tries < 2 && result != ABI_SUCCESS; tries++)
         result = CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), pool, device);
     return result;
 }

@@ -233,9 +233,9 @@ void verb_pool_destroy(struct lane *lane, const struct step *step) {
     lane->answer.result = CU("cuMemPoolDestroy", (abi_pool), handle);
     if (lane->answer.result != ABI_SUCCESS) return;
     REMOVE(lane->pools, INDEX(lane->pools, pool));
+    lane->pool_left = true;
     for (unsigned i = lane->pieces.count; i-- > 0;) {
-        if (lane->pieces.at[i].pool != handle || lane->pieces.at[i].left) continue;
-        lane->pieces.at[i].left = lane->pool_left = true;
+        if (lane->pieces.at[i].pool == handle) lane->pieces.at[i].left = true;
     }
 }
 

@@ -82,7 +82,7 @@ struct lane {
     TABLE(struct block, MOST_BLOCKS) blocks;
     TABLE(struct pool, 6) pools;
     TABLE(struct piece, MOST) pieces;
-    bool pool_left; /* one was destroyed that had pieces */
+    bool pool_left; /* one was destroyed: it may still have memory */
     TABLE(struct physical, MOST) physicals;
     TABLE(struct range, 6) ranges;
     TABLE(struct array, MOST) arrays;
