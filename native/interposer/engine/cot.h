@@ -154,7 +154,7 @@ void cot_charge(uint32_t card, uint64_t bytes);   /* without a check: it is held
 void cot_release(uint32_t card, uint64_t bytes);  /* the driver has taken it back */
 void cot_announce(uint32_t card, uint64_t bytes); /* without a check: it is held, and to be released */
 void cot_deny(uint32_t card);
-void cot_touch(uint32_t card); /* something may have changed although no count did */
+void cot_touch(uint32_t card); /* something may have been taken although no count changed; not for mere looks */
 /* What the container holds on a card, everything announced included. */
 uint64_t cot_held(uint32_t card);
 

@@ -88,7 +88,6 @@ static void set_charge(uint32_t card, uint64_t now) {
     cot->graphs.cards[card].charged = now;
     cot->graphs.cards[card].version++;
     if (now == 0) atomic_store(&cot->launches.ended[card], 0);
-    cot_touch(card);
     __atomic_fetch_add(&cot_own(card)->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(card, now - before);
     if (now < before) cot_release(card, before - now);
@@ -204,7 +203,9 @@ static uint32_t reserve(const struct cot_graph_need *need) {
 /* After a call for which `announced` was reserved: charges what it came to on the cards of `need`. */
 static void settle(const struct cot_graph_need *need, const struct cot_graph_need *announced) {
     for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (need->bytes[card]) read_back(card, announced->bytes[card]);
+        if (!need->bytes[card]) continue;
+        cot_touch(card); /* it may have grown by what it had given back unseen */
+        read_back(card, announced->bytes[card]);
     }
     rollback(announced);
 }

@@ -48,7 +48,6 @@ static void read_back(struct cot_known_pool *pool, uint64_t more) {
                     &now) != ABI_SUCCESS)
         now = before + more;
     pool->charged = now;
-    cot_touch(pool->card);
     struct cot_slot_card *own = cot_own(pool->card);
     __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(pool->card, now - before);
@@ -172,6 +171,7 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = call(real, from_pool, pointer, bytes, pool, stream);
+    cot_touch(card); /* the pool may have grown by what it had given back unseen */
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find_or_add(from, card);
     if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
