@@ -5,6 +5,8 @@
  * charged as none or one. */
 #include "cot.h"
 
+abi_result cot_cuMemFree_v2(abi_devptr pointer);
+
 #define MANAGED_GRANULE 65536ull /* managed memory moves in pieces of 64 KiB */
 
 static uint64_t round_up(uint64_t bytes, uint64_t granule) {
@@ -106,19 +108,62 @@ abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
     return RESERVE_LINEAR(cuMemAlloc, (unsigned *, unsigned), bytes, pointer, pointer, bytes);
 }
 
-/* Rows are padded by the driver; the padding is announced as the driver is known to choose it, charged as it did. */
+/* ---- rows, which the driver pads ----
+ *
+ * How far it pads them a row of one byte tells, the first time that a process asks on a card; the charge is what came.
+ */
+
+#define LEAST_PADDING 512u
+
+static _Atomic size_t paddings[COT_MAX_CARDS]; /* 0: not known */
+
+typedef abi_result (*pitch_call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
+typedef abi_result (*old_pitch_call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
+
+/* Its error is the program's, whose request is no smaller. */
+static abi_result learn_padding(void) {
+    pitch_call real = (pitch_call)cot_real(COT_REAL_cuMemAllocPitch_v2);
+    struct ticket ticket;
+    abi_devptr row = 0;
+    size_t pitch = 0;
+    void *context;
+    uint32_t card;
+    abi_result result = cot_attach();
+    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
+    if (result != ABI_SUCCESS || !real || card == COT_NO_CARD || atomic_load(&paddings[card])) return result;
+    result = begin(LEAST_PADDING, 0, &ticket);
+    if (result != ABI_SUCCESS) return result;
+    result = real(&row, &pitch, 1, 1, 4);
+    if (result != ABI_SUCCESS) {
+        give_up(&ticket);
+        return result;
+    }
+    result = finish_linear(&ticket, row, pitch);
+    if (result != ABI_SUCCESS) return result;
+    atomic_store(&paddings[card], pitch);
+    return cot_cuMemFree_v2(row);
+}
+
 static uint64_t pitch_guess(uint64_t width, uint64_t height) {
-    uint64_t row = round_up(width, 512);
+    uint32_t card = COT_NO_CARD;
+    void *context;
+    uint64_t padding = 0;
+    if (cot_current(&card, &context) == ABI_SUCCESS && card != COT_NO_CARD) padding = atomic_load(&paddings[card]);
+    uint64_t row = round_up(width, padding > LEAST_PADDING ? padding : LEAST_PADDING);
     return height && row > UINT64_MAX / height ? UINT64_MAX : row * height;
 }
 
+static abi_result begin_rows(uint64_t width, uint64_t height, struct ticket *ticket) {
+    abi_result result = learn_padding();
+    return result == ABI_SUCCESS ? begin(pitch_guess(width, height), 0, ticket) : result;
+}
+
 abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
-    typedef abi_result (*call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
-    call real = (call)cot_real(COT_REAL_cuMemAllocPitch_v2);
+    pitch_call real = (pitch_call)cot_real(COT_REAL_cuMemAllocPitch_v2);
     if (!real) return (abi_result)cot_missing();
     if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
     struct ticket ticket;
-    abi_result result = begin(pitch_guess(width, height), 0, &ticket);
+    abi_result result = begin_rows(width, height, &ticket);
     if (result != ABI_SUCCESS) return result;
     result = real(pointer, pitch, width, height, element);
     if (result != ABI_SUCCESS) {
@@ -129,12 +174,11 @@ abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t wid
 }
 
 abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
-    typedef abi_result (*call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
-    call real = (call)cot_real(COT_REAL_cuMemAllocPitch);
+    old_pitch_call real = (old_pitch_call)cot_real(COT_REAL_cuMemAllocPitch);
     if (!real) return (abi_result)cot_missing();
     if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
     struct ticket ticket;
-    abi_result result = begin(pitch_guess(width, height), 0, &ticket);
+    abi_result result = begin_rows(width, height, &ticket);
     if (result != ABI_SUCCESS) return result;
     result = real(pointer, pitch, width, height, element);
     if (result != ABI_SUCCESS) {
