@@ -1,7 +1,5 @@
 // Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real time.
-// Shares are what the node's books say: time for which kernels ran. The machine's own noise is in them, so bounds are wider
-// below than above: a tenant that the machine keeps from launching gets less, none ever gets more. How long it kept those that
-// take part is measured, and no more than that is allowed for, down to half of a share.
+// Shares are what the node's books say: time for which kernels ran (test/support/shares.ts).
 import { randomBytes } from 'node:crypto';
 import { closeSync, openSync, readSync, truncateSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,93 +7,31 @@ import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import { type Arbiter, startArbiter, type Tenant } from '../support/arbiter.ts';
 import { type Client, readyClient, startClient } from '../support/client.ts';
-import { children, delayedMs } from '../support/delays.ts';
 import { type GrantFiles, MIB, makeGrant } from '../support/grant.ts';
 import { eventually, type SimulatedNode, startNode, temporaryFolder } from '../support/node.ts';
+import { hold as holdShares, ranMs as ran, sharesOf as shares } from '../support/shares.ts';
 
-/** Points above a share, and parts of it that may be missing. */
+/** Points above a share. */
 const ABOVE = 2;
-const MISSING = 0.15;
 /** In the ledger's file of 64 slots and one card (native/format/compute.h). */
 const COMPUTE_AT = 65536;
 const REPORTS_AT = COMPUTE_AT + 8192;
 const ROWS_BYTES = 64 + 64 * 64;
 
-const ranMs = (node: SimulatedNode, client: Client): number =>
-  (node
-    .books()
-    .clients.find(({ pid }) => pid === client.pid)
-    ?.cards.reduce((sum, { smNs }) => sum + smNs, 0) ?? 0) / 1e6;
-
 const INVALID_CONTEXT = 201;
 
 const WINDOW_MS = 1000;
-const MOST_WINDOWS = 12;
-/** Windows for more than so much of which the machine held somebody up are counted apart. */
-const BUSY_PERCENT = 50;
-const MOST_BUSY_WINDOWS = 48;
 
-/** For which the machine let the client, and the simulator and arbiter that serve it, wait for a processor. */
-function waitedMs(client: Client, clients: readonly Client[]): number {
-  const others = new Set(clients.map(({ pid }) => pid));
-  const serving = children().filter((pid) => !others.has(pid));
-  return [client.pid, ...serving].reduce((sum, pid) => sum + delayedMs(pid), 0);
-}
-
-type Window = {
-  /** Percent of the card that each had. */
-  readonly shares: readonly number[];
-  /** Percent of the window for which the machine held each up. */
-  readonly held: readonly number[];
-};
-
-async function windowOf(node: SimulatedNode, clients: readonly Client[], ms = WINDOW_MS): Promise<Window> {
-  await eventually(() => (clients.every((client) => ranMs(node, client) > 20) ? true : undefined), 'all are at work');
-  const from = performance.now();
-  const waitedBefore = clients.map((client) => waitedMs(client, clients));
-  const before = clients.map((client) => ranMs(node, client));
-  await delay(ms);
-  const after = clients.map((client) => ranMs(node, client));
-  const waited = clients.map((client) => waitedMs(client, clients));
-  const elapsed = performance.now() - from;
-  return {
-    shares: after.map((ran, index) => (100 * (ran - (before[index] ?? 0))) / elapsed),
-    held: waited.map((sum, index) => (100 * Math.max(0, sum - (waitedBefore[index] ?? 0))) / elapsed),
-  };
-}
-
-/** Percent of the card that each had in one window, from when all were at work. */
-const sharesOf = async (node: SimulatedNode, clients: readonly Client[], ms = WINDOW_MS): Promise<readonly number[]> =>
-  (await windowOf(node, clients, ms)).shares;
-
-/**
- * Window by window: nobody ever has more than its share (but for what it did not use in the one before), and all of them have
- * theirs in one and the same window, soon. What is printed after each share is for how much of the window the machine held it up.
- */
-async function hold(
+const pidsOf = (clients: readonly Client[]) => clients.map(({ pid }) => pid);
+const sharesOf = (node: SimulatedNode, clients: readonly Client[], ms?: number) => shares(node, pidsOf(clients), ms);
+const ranMs = (node: SimulatedNode, client: Client) => ran(node, client.pid);
+const hold = (
   t: ExecutionContext,
   node: SimulatedNode,
   clients: readonly Client[],
   percents: readonly number[],
   above = ABOVE,
-): Promise<void> {
-  const seen: string[] = [];
-  let met = false;
-  for (let quiet = 0, busy = 0; quiet < MOST_WINDOWS && busy < MOST_BUSY_WINDOWS && !met; ) {
-    const { shares, held } = await windowOf(node, clients);
-    if (held.some((percent) => percent > BUSY_PERCENT)) busy += 1;
-    else quiet += 1;
-    seen.push(shares.map((share, index) => `${share.toFixed(1)}-${(held[index] ?? 0).toFixed(1)}`).join('/'));
-    for (const [index, share] of shares.entries())
-      t.true(share <= (percents[index] ?? 0) + above, `more than ${percents[index]} %: ${seen.join(' ')}`);
-    met = shares.every((share, index) => {
-      const percent = percents[index] ?? 0;
-      return share >= Math.max(percent * (1 - MISSING) - (held[index] ?? 0), percent / 2);
-    });
-  }
-  t.log(seen.join(' '));
-  t.true(met, `never ${percents.join('/')} at a time: ${seen.join(' ')}`);
-}
+) => holdShares(t, node, pidsOf(clients), percents, { above });
 
 type Bench = {
   readonly node: SimulatedNode;

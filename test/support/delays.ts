@@ -22,6 +22,13 @@ const threadsOf = (pid: number): string[] => {
 export const delayedMs = (pid: number): number =>
   threadsOf(pid).reduce((sum, path) => sum + Number(read(`${path}/schedstat`).split(' ')[1] ?? 0), 0) / 1e6;
 
-/** Pids of this process's own children. */
-export const children = (): number[] =>
-  threadsOf(process.pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
+const childrenOf = (pid: number): number[] =>
+  threadsOf(pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
+
+/** Pids of ours that serve clients, among what this process and its children have started: simulators and arbiters. */
+export function serving(pid = process.pid): number[] {
+  return childrenOf(pid).flatMap((child) => [
+    ...(/^cotenant-(simula|arbit)/.test(read(`/proc/${child}/comm`)) ? [child] : []),
+    ...serving(child),
+  ]);
+}

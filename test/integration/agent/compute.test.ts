@@ -5,9 +5,9 @@ import test, { type ExecutionContext } from 'ava';
 import { ask } from '../../../src/cli/agent-client.ts';
 import { type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+import { hold, sharesOf } from '../../support/shares.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
-const WINDOW_MS = 1000;
 
 const start = (t: ExecutionContext, node: SimulatedNode, state: string, computePolicy: string) =>
   startAgent(t, node, { state, settings: { intervalMs: 100, calibrate: false, computePolicy } });
@@ -17,26 +17,6 @@ function startWork(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent
   const flags = ['--gpu-memory', '1Gi', '--name', name, ...(cores === undefined ? [] : ['--gpu-cores', String(cores)])];
   return runTenant(t, node, agent, flags, [CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 500']);
 }
-
-/** Percent of the card for each that has a share, by what was measured of its processes in one window. */
-async function sharesOf(node: SimulatedNode, pids: readonly number[]): Promise<number[]> {
-  const ran = () =>
-    pids.map((pid) => (node.books().clients.find((client) => client.pid === pid)?.cards[0]?.smNs ?? 0) / 1e6);
-  const from = performance.now();
-  const before = ran();
-  await new Promise((resolve) => setTimeout(resolve, WINDOW_MS));
-  const after = ran();
-  return after.map((ms, index) => (100 * (ms - (before[index] ?? 0))) / (performance.now() - from));
-}
-
-const holds = (node: SimulatedNode, pids: readonly number[], percents: readonly number[]) =>
-  eventually(
-    async () => {
-      const shares = await sharesOf(node, pids);
-      return shares.every((share, index) => Math.abs(share - (percents[index] ?? 0)) <= 4) || undefined;
-    },
-    `shares of ${percents.join(' and ')} %`,
-  );
 
 const workers = (node: SimulatedNode, count: number): Promise<number[]> =>
   eventually(() => {
@@ -59,7 +39,7 @@ test('under a fixed policy shares hold, a tenant without one gives way, metrics 
   const second = startWork(t, node, agent, 'quarter', 25);
   const pids = await workers(node, 2);
   const quarter = pids.find((pid) => pid !== free) ?? 0;
-  await holds(node, [quarter], [25]);
+  await hold(t, node, [quarter], [25]);
   t.is(await agent.metric('cotenant_container_sm_limit_ratio', { pod: 'quarter', enforced: 'true' }), 0.25);
   await eventually(
     async () =>
@@ -74,14 +54,14 @@ test('under a fixed policy shares hold, a tenant without one gives way, metrics 
   );
 
   await agent.stop('SIGKILL');
-  await holds(node, [quarter], [25]); // by its own credit
+  await hold(t, node, [quarter], [25]); // by its own credit
   const next = await start(t, node, state, 'fixed');
   await eventually(
     async () =>
       ((await next.metric('cotenant_container_sm_charged_seconds_total', { pod: 'quarter' })) ?? 0) > 0 || undefined,
     'the next agent knows it',
   );
-  await holds(node, [quarter], [25]);
+  await hold(t, node, [quarter], [25]);
   await next.stop();
 
   const native = await start(t, node, state, 'native');
@@ -92,10 +72,7 @@ test('under a fixed policy shares hold, a tenant without one gives way, metrics 
   t.is(await native.metric('cotenant_container_sm_limit_ratio', { pod: 'quarter', enforced: 'false' }), 0.25);
 });
 
-/** As in test/native/gate.test.ts: the machine can keep a program from launching, nothing lets it have more. */
 const ABOVE = 3;
-const MISSING = 0.15;
-const MOST_WINDOWS = 12;
 
 /** From 500 ms after the change nobody has more than its new share, and soon all have theirs in one and the same window. */
 async function settles(
@@ -110,20 +87,11 @@ async function settles(
   const answer = await ask(agent.state, 'PATCH', path, change);
   t.is(answer.status, 200, JSON.stringify(answer.body));
   await delay(500);
-  const seen: string[] = [];
-  for (let window = 0; window < MOST_WINDOWS; window++) {
-    const shares = await sharesOf(node, pids);
-    seen.push(shares.map((share) => share.toFixed(1)).join('/'));
-    const of = (index: number) => percents[index] ?? 0;
-    for (const [index, share] of shares.entries())
-      t.true(share <= of(index) + ABOVE, `${JSON.stringify(change)}: more than ${of(index)} %: ${seen.join(' ')}`);
-    if (shares.every((share, index) => share >= of(index) * (1 - MISSING) || lent.includes(index))) return;
-  }
-  t.fail(`${JSON.stringify(change)}: never ${percents.join('/')} at a time: ${seen.join(' ')}`);
+  await hold(t, node, pids, percents, { above: ABOVE, lent, what: JSON.stringify(change) });
 }
 
 test('policies, shares, weights and priority change under load, within half a second, and outlive the agent', async (t) => {
-  t.timeout(120_000);
+  t.timeout(600_000);
   const node = await startNode(t, '--card', 'l4');
   const state = join(temporaryFolder(t), 'state');
   const agent = await start(t, node, state, 'native');

@@ -1,0 +1,79 @@
+// What clients had of the card, window by window, by the simulated node's books, and for how long the machine kept those that
+// take part from running. Shares in real time have the machine's own noise in them, so bounds are wider below than above: a
+// tenant that the machine keeps from launching gets less, none ever gets more. No more is allowed for than was measured, down
+// to half of a share.
+import { setTimeout as delay } from 'node:timers/promises';
+import type { ExecutionContext } from 'ava';
+import { delayedMs, serving } from './delays.ts';
+import { eventually, type SimulatedNode } from './node.ts';
+
+const WINDOW_MS = 1000;
+/** Part of a share that may be missing without any reason. */
+const MISSING = 0.15;
+const MOST_WINDOWS = 12;
+/** Windows for more than so much of which the machine held somebody up are counted apart. */
+const BUSY_PERCENT = 50;
+const MOST_BUSY_WINDOWS = 48;
+
+export const ranMs = (node: SimulatedNode, pid: number | undefined): number =>
+  (node
+    .books()
+    .clients.find((client) => client.pid === pid)
+    ?.cards.reduce((sum, { smNs }) => sum + smNs, 0) ?? 0) / 1e6;
+
+export type Window = {
+  /** Percent of the card that each had. */
+  readonly shares: readonly number[];
+  /** Percent of the window for which the machine held each up, and who serves it. */
+  readonly held: readonly number[];
+};
+
+/** One window, from when all are at work. */
+export async function windowOf(node: SimulatedNode, pids: readonly number[], ms = WINDOW_MS): Promise<Window> {
+  await eventually(() => (pids.every((pid) => ranMs(node, pid) > 20) ? true : undefined), 'all are at work');
+  const servants = serving();
+  const waited = () => pids.map((pid) => [pid, ...servants].reduce((sum, one) => sum + delayedMs(one), 0));
+  const ran = () => pids.map((pid) => ranMs(node, pid));
+  const from = performance.now();
+  const [waitedBefore, ranBefore] = [waited(), ran()];
+  await delay(ms);
+  const ranAfter = ran();
+  const waitedAfter = waited();
+  const percents = (after: readonly number[], before: readonly number[]) =>
+    after.map((sum, index) => (100 * Math.max(0, sum - (before[index] ?? 0))) / (performance.now() - from));
+  return { shares: percents(ranAfter, ranBefore), held: percents(waitedAfter, waitedBefore) };
+}
+
+export const sharesOf = async (node: SimulatedNode, pids: readonly number[], ms?: number): Promise<readonly number[]> =>
+  (await windowOf(node, pids, ms)).shares;
+
+/**
+ * Window by window: nobody ever has more than its share, but for `above` points, and all of them have theirs in one and the
+ * same window, soon. `lent`: whose percentage only is the most that it may have. What is printed after each share is for how
+ * much of the window the machine held it up.
+ */
+export async function hold(
+  t: ExecutionContext,
+  node: SimulatedNode,
+  pids: readonly number[],
+  percents: readonly number[],
+  { above = 2, lent = [], what = '' }: { above?: number; lent?: readonly number[]; what?: string } = {},
+): Promise<void> {
+  const seen: string[] = [];
+  let met = false;
+  for (let quiet = 0, busy = 0; quiet < MOST_WINDOWS && busy < MOST_BUSY_WINDOWS && !met; ) {
+    const { shares, held } = await windowOf(node, pids);
+    if (held.some((percent) => percent > BUSY_PERCENT)) busy += 1;
+    else quiet += 1;
+    seen.push(shares.map((share, index) => `${share.toFixed(1)}-${(held[index] ?? 0).toFixed(1)}`).join('/'));
+    for (const [index, share] of shares.entries())
+      t.true(share <= (percents[index] ?? 0) + above, `${what} more than ${percents[index]} %: ${seen.join(' ')}`);
+    met = shares.every((share, index) => {
+      const percent = percents[index] ?? 0;
+      const enough = Math.max(percent * (1 - MISSING) - (held[index] ?? 0), percent / 2);
+      return share >= enough || lent.includes(index);
+    });
+  }
+  t.log(`${what} ${seen.join(' ')}`.trim());
+  t.true(met, `${what} never ${percents.join('/')} at a time: ${seen.join(' ')}`);
+}
