@@ -97,13 +97,17 @@ _Atomic(void *) shim_known_handle;
 
 #pragma weak _r_debug /* not musl's */
 
-/* From the loader's own list for debuggers, which holds what lies in the first namespace: dladdr1, which the others are
- * left to, looks at every name that we export. */
+/* A program begins with so many objects at least (it, the kernel's, us two, libc, the loader), which nobody closes. */
+#define FIRST_OBJECTS 6
+
+/* From the loader's own list for debuggers, which begins with what a program begins with, us among it where we are
+ * preloaded: dladdr1, which the others are left to, looks at every name that we export. Further down are objects that
+ * another thread may be closing. */
 SHIM_EARLY void *shim_find_own_handle(void) {
     Dl_info info;
     void *handle = NULL;
     struct link_map *map = &_r_debug ? _r_debug.r_map : NULL;
-    while (map && map->l_ld != _DYNAMIC) map = map->l_next;
+    for (int i = 1; map && map->l_ld != _DYNAMIC; i++) map = i < FIRST_OBJECTS ? map->l_next : NULL;
     if (map) handle = map;
     else if (!dladdr1 || !dladdr1((const void *)&shim_entry_count, &info, &handle, RTLD_DL_LINKMAP)) return NULL;
     atomic_store_explicit(&shim_known_handle, handle, memory_order_release);

@@ -2,7 +2,6 @@
  * Both are sharded hash tables in memory of their own (no malloc: this runs inside the tenant's allocator's callers at
  * worst), each shard behind a lock of two instructions that is never held across a driver call. */
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -337,11 +336,14 @@ bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint
     uint64_t units = (bytes + UNIT - 1) / UNIT;
     struct cot_shared_page page;
     bool found = false;
-    uint64_t *taken = granule / UNIT <= MOST_UNITS ? malloc(granule / UNIT / 8 + 8) : NULL;
-    for (unsigned i = 0; i < COT_SHARDS && taken && !found; i++) {
+    if (granule / UNIT > MOST_UNITS) return false;
+    size_t size = granule / UNIT / 8 + 8;
+    void *taken = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (taken == MAP_FAILED) return false;
+    for (unsigned i = 0; i < COT_SHARDS && !found; i++) {
         for (uint32_t k = 0; !found && next_page(i, &k, card, &page);)
             found = page_has_gap(&page, context, granule, units, taken);
     }
-    free(taken);
+    munmap(taken, size);
     return found;
 }
