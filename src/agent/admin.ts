@@ -132,13 +132,10 @@ export function createAdmin(node: Node): Express {
       response.status(400).json({ error: 'want memoryBytes, or something of compute' });
       return;
     }
-    const id = idOf(request);
-    const changedCompute = Object.keys(change).length > 0 ? node.changeCompute(id, change) : undefined;
-    if (changedCompute && ('refused' in changedCompute || bytes === undefined)) answer(response, changedCompute, 200);
-    else answer(response, node.resize(id, Number(bytes)), 200);
+    answer(response, node.change(idOf(request), change, bytes as number | undefined), 200);
   });
   app.get('/v1/compute', (_request, response) => {
-    response.json(node.compute());
+    response.json(node.compute.state());
   });
   app.patch('/v1/compute', (request, response) => {
     const change = nodeChange(request.body);
@@ -146,7 +143,7 @@ export function createAdmin(node: Node): Express {
       response.status(400).json({ error: change });
       return;
     }
-    const state = node.setCompute(change);
+    const state = node.compute.set(change);
     if ('refused' in state) response.status(409).json({ error: state.refused });
     else response.json(state);
   });

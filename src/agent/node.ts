@@ -2,23 +2,22 @@
 // Owns the state that lives from sample to sample; every decision is made by the pure rooms it calls.
 import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
-import type { CardGrant } from '../placement/place.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
 import type { ComputeChange } from '../request/compute-change.ts';
-import { COMPUTE_ANNOTATION } from '../request/names.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
-import type { CardPolicy } from './compute/policy.ts';
-import { changeOf, choiceOf, coresLimitsOf, type NodeComputeChange, openShares, overridden } from './compute/shares.ts';
+import { createNodeCompute, type NodeCompute } from './compute/node.ts';
+import { chosenBy } from './compute/pods.ts';
+import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { heldBy } from './grants/granted.ts';
-import { type GrantAsk, grantPlain, type Refusal, resizeGrant, unreadable, usableBytes } from './grants/plain.ts';
+import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping, stillKnown } from './housekeeping.ts';
@@ -43,31 +42,15 @@ export type PodAsk = {
   readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
 };
 
-export type NodeComputeState = {
-  readonly highCapPercent: number;
-  readonly cards: readonly (CardPolicy & {
-    readonly gpuUuid: string;
-    readonly index: number;
-    readonly model: string;
-  })[];
-};
-
 export type Node = {
   onSample(sample: Sample): void;
   /** To be asked every second or so: what is published must not outlive the samples that it tells of. */
   lookAtAge(): void;
   readonly view: () => View | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
-  resize(id: string, memoryBytesPerCard: number): LiveGrant | Refusal;
-  /** Changes what a grant has of compute. */
-  changeCompute(id: string, change: ComputeChange): LiveGrant | Refusal;
-  /** The policies of this node's cards. */
-  compute(): NodeComputeState;
-  setCompute(change: NodeComputeChange): NodeComputeState | Refusal;
-  /** The Node's labels are these now. */
-  onLabels(labels: Readonly<Record<string, string>>): void;
-  /** A pod of this node has these annotations now. */
-  onPod(podUid: string, annotations: unknown): void;
+  /** Other amounts for a grant, and another choice of compute: all of it, or nothing. */
+  change(id: string, change: ComputeChange, memoryBytesPerCard?: number): LiveGrant | Refusal;
+  readonly compute: NodeCompute;
   release(id: string): boolean;
   /** Files for all containers with a share, or why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
@@ -108,12 +91,6 @@ export type NodeHooks = {
   readonly clock: () => number;
 };
 
-const withLimits = (cards: readonly CardGrant[], limits: readonly (number | undefined)[]): readonly CardGrant[] =>
-  cards.map((card, index) => {
-    const limit = limits[index];
-    return limit === undefined ? card : { ...card, coresLimitPercent: limit };
-  });
-
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
@@ -139,6 +116,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   });
   opened = registry;
   shares.follow(registry);
+  const compute = createNodeCompute({
+    shares,
+    registry,
+    cards: () => (state?.devices ?? []).map(({ card }) => card),
+    onProblem: hooks.onProblem,
+  });
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
     const { podUid, container } = hooks.nameOf(containerId);
@@ -218,32 +201,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     decisions: kills.decisions(),
     failures: Object.fromEntries(failures),
   });
-
-  const computeState = (): NodeComputeState => ({
-    highCapPercent: shares.highCapPercent(),
-    cards: (state?.devices ?? []).map(({ card }) => ({
-      gpuUuid: card.uuid,
-      index: card.index,
-      model: card.name,
-      ...shares.ofCard(card.uuid),
-    })),
-  });
-
-  const onPod: Node['onPod'] = (podUid, annotations) => {
-    const grants = registry.list().map(({ grant }) => grant);
-    for (const change of overridden(podUid, annotations, grants)) {
-      if ('wrong' in change) {
-        hooks.onProblem(`annotation ${COMPUTE_ANNOTATION} of pod ${podUid} is passed over: ${change.wrong}`);
-        continue;
-      }
-      const { id, ...parts } = change;
-      try {
-        registry.change(id, parts);
-      } catch (error) {
-        hooks.onProblem(`the compute of grant ${id} is not changed: ${(error as Error).message}`);
-      }
-    }
-  };
 
   return {
     onSample(sample) {
@@ -332,34 +289,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       return refusal ?? grantPlain(ask, state as NodeState, registry, native, configuration, stillMeasuring);
     },
 
-    resize(id, memoryBytesPerCard) {
-      const live = resizeGrant(id, memoryBytesPerCard, state, registry);
-      if (!('refused' in live)) keeping.resized(id, registry.readLedger(live).readNs);
+    change(id, change, memoryBytesPerCard) {
+      const live = changeGrant(id, change, memoryBytesPerCard, state, registry);
+      if (memoryBytesPerCard !== undefined && !('refused' in live))
+        keeping.resized(id, registry.readLedger(live).readNs);
       return live;
     },
 
-    changeCompute(id, change) {
-      const entry = registry.get(id);
-      if (!entry) return { refused: `no grant ${id} on this node` };
-      const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
-      const next = changeOf(entry.grant, change, others);
-      return 'refused' in next ? next : registry.change(id, next);
-    },
-
-    compute: computeState,
-
-    setCompute(change) {
-      const { gpuUuid } = change;
-      const known = computeState().cards.map((card) => card.gpuUuid);
-      if (gpuUuid !== undefined && !known.includes(gpuUuid))
-        return { refused: `no card ${gpuUuid} on this node; there are ${known.join(', ') || 'none'}` };
-      shares.set(change, registry);
-      return computeState();
-    },
-
-    onLabels: (labels) => shares.label(labels, registry),
-
-    onPod,
+    compute,
 
     publish({ podUid, namespace, pod, target, mounted, annotations, wrongMounts }) {
       const refusal = unreadable(state, isStale());
@@ -384,14 +321,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           namespace,
           pod,
           container: name,
-          cards: withLimits(cards, coresLimitsOf(annotations, name)),
+          ...chosenBy(annotations, name, cards),
           isolateMemory: memoryIsolation === 'on',
-          compute: choiceOf(annotations),
           owner: { podUid, target, kind },
         })),
         { inUse: mounted },
       );
-      onPod(podUid, annotations);
+      compute.onPod(podUid, annotations);
       return grant;
     },
 

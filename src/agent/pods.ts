@@ -87,8 +87,8 @@ export async function startPodServices(
     kubernetes.slots === 'device-plugin'
       ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
       : undefined;
-  const advertising = cluster.advertise(node.cards, plugin === undefined, node.onLabels);
-  cluster.onPod(node.onPod);
+  const advertising = cluster.advertise(node.cards, plugin === undefined, node.compute.onLabels);
+  cluster.onPod(node.compute.onPod);
   let told = '';
   return {
     changed() {

@@ -1,6 +1,6 @@
 // `cotenant get`: how compute is divided, of cards and of whoever has a share: of this machine by its agent, or of a cluster by what
 // Nodes and pods say.
-import type { NodeComputeState } from '../agent/node.ts';
+import type { NodeComputeState } from '../agent/compute/node.ts';
 import type { View } from '../agent/view.ts';
 import { changed, isWrong, readChanges } from '../request/compute-change.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';

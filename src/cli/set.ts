@@ -1,7 +1,7 @@
 // `cotenant set`: changes what a tenant has while it runs, or how the compute of cards is divided; by this machine's agent, or in
 // a cluster by a pod's annotation and a Node's label, which its agent follows.
 import type { GrantAnswer } from '../agent/admin.ts';
-import type { NodeComputeState } from '../agent/node.ts';
+import type { NodeComputeState } from '../agent/compute/node.ts';
 import { addChange, type ComputeChange } from '../request/compute-change.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';
 import { MIB, parseWhole } from '../request/quantity.ts';

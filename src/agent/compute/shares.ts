@@ -1,21 +1,10 @@
 // The compute of this node's cards: who said which policy holds, what operators change of it while containers run, and that the
 // arbiter is told at once. Owns what lives from change to change; what follows from it is decided by policy.ts and plan.ts.
-import { parsePodGrant } from '../../placement/pod-grant.ts';
-import { type ComputeChange, changed, isWrong, readChanges } from '../../request/compute-change.ts';
-import { field } from '../../request/json.ts';
-import {
-  COMPUTE_ANNOTATION,
-  COMPUTE_POLICY_ANNOTATION,
-  GRANT_ANNOTATION,
-  REQUEST_ANNOTATION,
-} from '../../request/names.ts';
-import { parseRecord } from '../../request/record.ts';
-import type { ComputeChoice, ComputePolicy } from '../../request/request.ts';
+import { COMPUTE_POLICY_ANNOTATION } from '../../request/names.ts';
+import type { ComputePolicy } from '../../request/request.ts';
 import { policyNamed } from '../../request/rules.ts';
 import type { AgentConfiguration } from '../configuration.ts';
-import { type Grant, podUidOf } from '../grants/grant.ts';
-import { grantedOn } from '../grants/granted.ts';
-import type { Refusal } from '../grants/plain.ts';
+import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { ComputeUse } from './account.ts';
 import { createArbiter } from './arbiter.ts';
@@ -117,69 +106,4 @@ export function openShares(settings: Settings, onProblem: (text: string) => void
     },
     close: arbiter.close,
   };
-}
-
-/** What a container of a pod chose, by what the webhook recorded of the pod. */
-export function choiceOf(annotations: unknown): ComputeChoice {
-  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
-  if (!record.ok) return {};
-  const { computePolicy, priority, computeWeight } = record.value;
-  return {
-    ...(computePolicy && { policy: computePolicy }),
-    ...(priority === 'high' && { priority }),
-    ...(computeWeight !== undefined && { weight: computeWeight }),
-  };
-}
-
-/** Limits of a container's cards, in their order. */
-export function coresLimitsOf(annotations: unknown, container: string): readonly (number | undefined)[] {
-  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
-  const found = record.ok ? record.value.containers.find(({ name }) => name === container) : undefined;
-  return found?.cards.map(({ coresLimitPercent }) => coresLimitPercent) ?? [];
-}
-
-/** Grants of a pod as its annotations have them now; those that stay as they are are left out. */
-export function overridden(
-  podUid: string,
-  annotations: unknown,
-  grants: readonly Grant[],
-): readonly (Pick<Grant, 'id' | 'cards' | 'compute' | 'computeOverride'> | { readonly wrong: string })[] {
-  const given = field(annotations, COMPUTE_ANNOTATION);
-  const text = typeof given === 'string' ? given : '';
-  const own = grants.filter((grant) => podUidOf(grant) === podUid && (grant.computeOverride ?? '') !== text);
-  if (own.length === 0) return [];
-  const changes = text === '' ? new Map<string, ComputeChange>() : readChanges(text);
-  if (isWrong(changes)) return [{ wrong: changes.wrong }];
-  const granted = parsePodGrant(String(field(annotations, GRANT_ANNOTATION) ?? ''));
-  return own.map((grant) => {
-    const limits = coresLimitsOf(annotations, grant.container);
-    const asked = 'wrong' in granted ? undefined : granted.containers.find(({ name }) => name === grant.container);
-    const cards = grant.cards.map(({ coresLimitPercent: _, ...card }, index) => {
-      const limit = limits[index];
-      const coresPercent = asked?.cards[index]?.coresPercent ?? card.coresPercent;
-      return { ...card, coresPercent, ...(limit !== undefined && { coresLimitPercent: limit }) };
-    });
-    const next = changed({ cards, compute: choiceOf(annotations) }, changes.get(grant.container) ?? {});
-    return isWrong(next)
-      ? { wrong: `${grant.container}: ${next.wrong}` }
-      : { id: grant.id, ...next, computeOverride: text };
-  });
-}
-
-/** Another share on cards where the others leave less than that is refused. */
-export function changeOf(
-  grant: Grant,
-  change: ComputeChange,
-  others: readonly Grant[],
-): Pick<Grant, 'cards' | 'compute'> | Refusal {
-  const next = changed(grant, change);
-  if (isWrong(next)) return { refused: next.wrong };
-  for (const [index, { gpuUuid, coresPercent }] of next.cards.entries()) {
-    const left = 100 - grantedOn(others, gpuUuid).coresPercent;
-    if (coresPercent > Math.max(left, grant.cards[index]?.coresPercent ?? 0))
-      return {
-        refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, ${coresPercent} % are asked for`,
-      };
-  }
-  return next;
 }

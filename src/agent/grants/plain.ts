@@ -1,13 +1,14 @@
 // Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
 // answers to those who ask; the files are the registry's.
-import { type Placed, place } from '../../placement/place.ts';
+import { type CardGrant, type Placed, place } from '../../placement/place.ts';
+import { type ComputeChange, changed, isWrong } from '../../request/compute-change.ts';
 import type { CardShare } from '../../request/request.ts';
 import { unifiedPath } from '../attribution/cgroup.ts';
 import type { NodeState } from '../compare.ts';
 import type { AgentConfiguration } from '../configuration.ts';
 import type { Native } from '../native.ts';
 import type { SampledCard } from '../sample.ts';
-import { freeName, plainName } from './grant.ts';
+import { freeName, type Grant, plainName } from './grant.ts';
 import { grantedOn } from './granted.ts';
 import type { LiveGrant, Registry } from './registry.ts';
 import { resized } from './resize.ts';
@@ -83,24 +84,54 @@ export function grantPlain(
   });
 }
 
-/** Another amount for a grant on the cards that it has. */
-export function resizeGrant(
+/** Another amount on the cards that the grant has. */
+function resizedCards(
+  { cards }: Grant,
+  bytes: number,
+  others: readonly Grant[],
+  state: NodeState | undefined,
+): readonly CardGrant[] | Refusal {
+  for (const { gpuUuid } of cards) {
+    const device = state?.devices.find(({ card }) => card.uuid === gpuUuid);
+    const left = (device ? usableBytes(device.card) : 0) - grantedOn(others, gpuUuid).memoryBytes;
+    if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, ${bytes} are asked for` };
+  }
+  return cards.map((card) => resized(card, bytes));
+}
+
+/** Another share on cards where the others leave less than that is refused. */
+export function changeOf(
+  grant: Grant,
+  change: ComputeChange,
+  others: readonly Grant[],
+): Pick<Grant, 'cards' | 'compute'> | Refusal {
+  const next = changed(grant, change);
+  if (isWrong(next)) return { refused: next.wrong };
+  for (const [index, { gpuUuid, coresPercent }] of next.cards.entries()) {
+    const left = 100 - grantedOn(others, gpuUuid).coresPercent;
+    if (coresPercent > Math.max(left, grant.cards[index]?.coresPercent ?? 0))
+      return {
+        refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, ${coresPercent} % are asked for`,
+      };
+  }
+  return next;
+}
+
+/** Other amounts for a grant on the cards that it has, and another choice of compute. What is refused changes nothing. */
+export function changeGrant(
   id: string,
-  memoryBytesPerCard: number,
+  change: ComputeChange,
+  memoryBytesPerCard: number | undefined,
   state: NodeState | undefined,
   registry: Registry,
 ): LiveGrant | Refusal {
   const entry = registry.get(id);
   if (!entry) return { refused: `no grant ${id} on this node` };
   const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
-  for (const own of entry.grant.cards) {
-    const device = state?.devices.find(({ card }) => card.uuid === own.gpuUuid);
-    const left = (device ? usableBytes(device.card) : 0) - grantedOn(others, own.gpuUuid).memoryBytes;
-    if (memoryBytesPerCard > left)
-      return { refused: `${own.gpuUuid} has ${left} bytes left for it, ${memoryBytesPerCard} are asked for` };
-  }
-  return registry.resize(
-    id,
-    entry.grant.cards.map((card) => resized(card, memoryBytesPerCard)),
-  );
+  const cards =
+    memoryBytesPerCard === undefined ? entry.grant.cards : resizedCards(entry.grant, memoryBytesPerCard, others, state);
+  if ('refused' in cards) return cards;
+  if (Object.keys(change).length === 0) return registry.resize(id, cards);
+  const next = changeOf({ ...entry.grant, cards }, change, others);
+  return 'refused' in next ? next : registry.change(id, next);
 }

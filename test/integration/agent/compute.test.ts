@@ -147,4 +147,13 @@ test('policies, shares, weights and priority change under load, within half a se
   t.is((await ask(state, 'PATCH', one, { coresPercent: 101 })).status, 400);
   t.is((await ask(state, 'PATCH', one, { coresPercent: 90 })).status, 409);
   t.is((await ask(state, 'PATCH', one, {})).status, 400);
+  // All of a change, or nothing of it.
+  const has = async () => (await next.view())?.containers.find(({ pod }) => pod === 'one');
+  const before = await has();
+  t.is((await ask(state, 'PATCH', one, { memoryBytes: 2 ** 30 / 2, coresPercent: 90 })).status, 409);
+  t.is((await ask(state, 'PATCH', one, { memoryBytes: 2 ** 50, coresPercent: 10 })).status, 409);
+  const { atMs = 0 } = (await next.view()) ?? {};
+  await eventually(async () => ((await next.view())?.atMs ?? 0) > atMs || undefined, 'another sample');
+  const after = await has();
+  t.deepEqual([after?.limitBytes, after?.coresPercent], [before?.limitBytes, before?.coresPercent]);
 });

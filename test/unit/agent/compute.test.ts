@@ -2,6 +2,7 @@
 import test from 'ava';
 import { advanceAccount, NO_ACCOUNT, parseTold, type Told, useKey } from '../../../src/agent/compute/account.ts';
 import { type Planned, planLines } from '../../../src/agent/compute/plan.ts';
+import { overridden } from '../../../src/agent/compute/pods.ts';
 import {
   leasedGrants,
   type PolicyChoices,
@@ -9,9 +10,9 @@ import {
   policyOfCard,
   type Shared,
 } from '../../../src/agent/compute/policy.ts';
-import { changeOf, overridden } from '../../../src/agent/compute/shares.ts';
 import { formatNodeCompute, type NodeCompute, parseNodeCompute } from '../../../src/agent/compute/store.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { changeOf } from '../../../src/agent/grants/plain.ts';
 import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
 import { addChange, changed, readChanges } from '../../../src/request/compute-change.ts';
 import type { ComputePolicy } from '../../../src/request/request.ts';
