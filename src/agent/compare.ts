@@ -3,7 +3,6 @@
 import type { CardGrant } from '../placement/place.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
-import { type Assigned, type Assignment, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import type { Owner } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import { processFinder } from './feedback.ts';
@@ -11,22 +10,13 @@ import type { Grant } from './grants/grant.ts';
 import { grantedOn } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
-import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, tellsAll, toldCard } from './sample.ts';
+import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted.ts';
+import { onCard, type ProcessState, processState, type Using, usingOf } from './using.ts';
 
-export type ProcessState = {
-  readonly pid: number;
-  readonly startTicks: number;
-  readonly command: string;
-  readonly cgroup: string;
-  /** Undefined: the driver does not tell. */
-  readonly usedBytes: number | undefined;
-  readonly smPercent: number;
-  readonly types: number;
-  /** Its memory is in the container's ledger. */
-  readonly inLedger: boolean;
-};
+/** `inLedger`: its memory is in the container's ledger. */
+export type GrantedProcess = ProcessState & { readonly inLedger: boolean };
 
-/** A container on one card. */
 export type ContainerCardState = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
@@ -47,7 +37,7 @@ export type ContainerCardState = {
   readonly denied: number;
   readonly smPercent: number;
   readonly lastActiveMs: number | undefined;
-  readonly processes: readonly ProcessState[];
+  readonly processes: readonly GrantedProcess[];
 };
 
 /** What holds the limit: the interposer inside, or only the agent from outside, or nothing. */
@@ -79,34 +69,6 @@ export type ContainerState = {
   readonly unknownEntryPoints: number;
   readonly engines: EngineUse;
   readonly observed: Observed;
-};
-
-/** A container on a card that it was given by others: a whole card, a replica, a MIG instance. Its limits are not ours. */
-export type AssignedState = {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-  /** Of its processes; empty while none uses the card. */
-  readonly podUid: string;
-  readonly containerIds: readonly string[];
-  readonly gpuUuid: string;
-  readonly gpuIndex: number;
-  readonly mode: ShareMode;
-  /** Undefined: the driver does not tell it of each of its processes. */
-  readonly usedBytes: number | undefined;
-  readonly smPercent: number;
-  readonly lastActiveMs: number | undefined;
-  readonly processes: readonly Omit<ProcessState, 'inLedger'>[];
-};
-
-export type ForeignState = {
-  readonly gpuUuid: string;
-  readonly gpuIndex: number;
-  readonly containerId: string;
-  readonly podUid: string;
-  /** Undefined: the driver does not tell it of each of its processes. */
-  readonly usedBytes: number | undefined;
-  readonly processes: number;
 };
 
 export type DeviceState = {
@@ -142,18 +104,6 @@ export type GrantReading = {
   readonly behind: boolean;
 };
 
-type Named = { readonly namespace: string; readonly pod: string; readonly container: string };
-
-/** What others gave out on this node, and the names of containers. */
-export type Others = {
-  readonly assigned: Assigned;
-  readonly nameOf: (containerId: string, podUid?: string) => Named;
-};
-export const NO_OTHERS: Others = {
-  assigned: NOTHING_ASSIGNED,
-  nameOf: () => ({ namespace: '', pod: '', container: '' }),
-};
-
 export function compare(
   sample: Sample,
   grants: readonly GrantReading[],
@@ -184,13 +134,15 @@ export function compare(
     if (listed.some((use) => use.bytes === undefined))
       failures.memory_not_available = (failures.memory_not_available ?? 0) + 1;
   }
-  const { assigned, foreign } = ungranted(sample, owners, grants, others);
+  const { assigned, foreign } = ungranted(
+    sample,
+    owners,
+    grants.map(({ grant }) => grant),
+    others,
+  );
   const devices = sample.cards.map((card) => deviceState(card, sample, grants, containers, assigned, foreign));
   return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
 }
-
-const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>
-  process.cards.find((use) => use.card === card.index && use.listed);
 
 function containerState(
   sample: Sample,
@@ -202,12 +154,8 @@ function containerState(
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const cards = grant.cards.map((granted, position): ContainerCardState => {
     const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
-    const using = own.flatMap((process) => {
-      const use = card && onCard(process, card);
-      return use ? [{ process, use }] : [];
-    });
-    const sum = (pick: (entry: { process: SampledProcess; use: SampledUse }) => number) =>
-      using.reduce((total, entry) => total + pick(entry), 0);
+    const using = usingOf(own, card);
+    const sum = (pick: (entry: Using) => number) => using.reduce((total, entry) => total + pick(entry), 0);
     const rows = ledger.slots.flatMap((slot) => slot.cards[position] ?? []);
     const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
     const [contextBytes, managedBytes, poolBytes] = [
@@ -236,16 +184,7 @@ function containerState(
       denied: ledger.denied[position] ?? 0,
       smPercent: sum(({ use }) => use.smPercent),
       lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
-      processes: using.map(({ process, use }) => ({
-        pid: process.pid,
-        startTicks: process.startTicks ?? 0,
-        command: process.command ?? '',
-        cgroup: process.cgroup ?? '',
-        usedBytes: use.bytes,
-        smPercent: use.smPercent,
-        types: use.types,
-        inLedger: inLedger.has(process),
-      })),
+      processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };
   });
   const uses: CardUse[] = cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
@@ -284,117 +223,6 @@ function observedIn({ slots }: LedgerReading): Observed {
     debugger: living.filter(({ debugged }) => debugged).length,
     profiler: living.filter(({ profiled }) => profiled).length,
   };
-}
-
-type Ungranted = { readonly process: SampledProcess; readonly owner: Extract<Owner, { kind: 'container' }> };
-
-/** Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. */
-function ungranted(
-  sample: Sample,
-  owners: ReadonlyMap<SampledProcess, Owner>,
-  grants: readonly GrantReading[],
-  { assigned: { list }, nameOf }: Others,
-): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
-  const processes = [...owners].flatMap(([process, owner]): Ungranted[] =>
-    owner.kind === 'container' ? [{ process, owner }] : [],
-  );
-  const names = new Map(processes.map(({ owner }) => [idOf(owner), nameOf(owner.containerId, owner.podUid)] as const));
-  // A container with a grant is told of with its grant, whatever else the kubelet has given it.
-  const granted = new Set(grants.map(({ grant }) => nameKey(grant)));
-  const taken = Map.groupBy(
-    list.filter((entry) => !granted.has(nameKey(entry))),
-    nameKey,
-  );
-  /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
-  const assignmentOf = ({ owner }: Ungranted, card: SampledCard): Assignment | undefined => {
-    const name = names.get(idOf(owner));
-    const own = name ? (taken.get(nameKey(name)) ?? onlyOf(name, taken)) : [];
-    return own.find(({ gpuUuid }) => gpuUuid === card.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
-  };
-  const assigned: AssignedState[] = [];
-  const foreign: ForeignState[] = [];
-  for (const card of sample.cards) {
-    const using = processes.filter(({ process }) => onCard(process, card));
-    const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
-    const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
-    // What has ended since the last sample is in no list any more, and was the container's all the same.
-    const met = Map.groupBy(
-      processes.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
-      (entry) => assignmentOf(entry, card),
-    );
-    for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
-      if (assignment) assigned.push(assignedState(sample, assignment, card, entries, met.get(assignment) ?? []));
-      else foreign.push(...foreignOn(card, entries));
-    }
-  }
-  return { assigned, foreign };
-}
-
-const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);
-/** Of a pod of which no more can be told, the pod's. */
-const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
-
-/** What the pod has, if one container has all of it: whose process it is need not be told then. */
-function onlyOf({ namespace, pod, container }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
-  if (container !== '') return [];
-  const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
-  return own.length === 1 ? (own[0] ?? []) : [];
-}
-
-function assignedState(
-  sample: Sample,
-  assignment: Assignment,
-  card: SampledCard,
-  entries: readonly Ungranted[],
-  met: readonly Ungranted[],
-): AssignedState {
-  const { namespace, pod, container, mode } = assignment;
-  const using = entries.flatMap(({ process }) => {
-    const use = onCard(process, card);
-    return use ? [{ process, use }] : [];
-  });
-  const activeUs = Math.max(0, ...using.map(({ use }) => use.activeUs ?? 0));
-  return {
-    namespace,
-    pod,
-    container,
-    podUid: met[0]?.owner.podUid ?? '',
-    containerIds: [...new Set(met.map(({ owner }) => idOf(owner)))],
-    gpuUuid: card.uuid,
-    gpuIndex: card.index,
-    mode,
-    usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
-    smPercent: using.reduce((total, { use }) => total + use.smPercent, 0),
-    lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
-    processes: using.map(({ process, use }) => ({
-      pid: process.pid,
-      startTicks: process.startTicks ?? 0,
-      command: process.command ?? '',
-      cgroup: process.cgroup ?? '',
-      usedBytes: use.bytes,
-      smPercent: use.smPercent,
-      types: use.types,
-    })),
-  };
-}
-
-/** A sum of which a part is not told is not told: it would be a number that is too small. */
-const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
-  values.reduce<number | undefined>(
-    (total, value) => (total === undefined || value === undefined ? undefined : total + value),
-    0,
-  );
-
-function foreignOn(card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
-  const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
-  return [...byContainer.values()].map((own) => ({
-    gpuUuid: card.uuid,
-    gpuIndex: card.index,
-    containerId: own[0]?.owner.containerId ?? '',
-    podUid: own[0]?.owner.podUid ?? '',
-    usedBytes: sumTold(own.map(({ process }) => onCard(process, card)?.bytes)),
-    processes: own.length,
-  }));
 }
 
 function deviceState(

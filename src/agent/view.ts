@@ -2,16 +2,7 @@
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { Mode } from '../quota/ladder.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
-import type {
-  AssignedState,
-  ContainerState,
-  DeviceState,
-  EngineUse,
-  Fence,
-  ForeignState,
-  NodeState,
-  Observed,
-} from './compare.ts';
+import type { ContainerState, DeviceState, EngineUse, Fence, NodeState, Observed } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
 import { type CardPolicy, weightOf } from './compute/policy.ts';
 import type { ShareState } from './compute/shares.ts';
@@ -19,6 +10,7 @@ import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
 import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { LeftBehind } from './sampler.ts';
+import type { AssignedState, ForeignState } from './ungranted.ts';
 
 export type ViewDevice = DeviceState & {
   /** The policy of its compute, and who said so. */

@@ -1,0 +1,150 @@
+// Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. Pure.
+import { type Assigned, type Assignment, NOTHING_ASSIGNED } from './attribution/assignments.ts';
+import type { Owner } from './attribution/attribute.ts';
+import type { ShareMode } from './attribution/devices.ts';
+import type { Grant } from './grants/grant.ts';
+import { type Sample, type SampledCard, type SampledProcess, toldCard } from './sample.ts';
+import { onCard, type ProcessState, processState, usingOf } from './using.ts';
+
+/** A container on a card that it was given by others: a whole card, a replica, a MIG instance. Its limits are not ours. */
+export type AssignedState = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  /** Of its processes; empty while none uses the card. */
+  readonly podUid: string;
+  readonly containerIds: readonly string[];
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly mode: ShareMode;
+  /** Undefined: the driver does not tell it of each of its processes. */
+  readonly usedBytes: number | undefined;
+  readonly smPercent: number;
+  readonly lastActiveMs: number | undefined;
+  readonly processes: readonly ProcessState[];
+};
+
+export type ForeignState = {
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly containerId: string;
+  readonly podUid: string;
+  /** Undefined: the driver does not tell it of each of its processes. */
+  readonly usedBytes: number | undefined;
+  readonly processes: number;
+};
+
+type Named = { readonly namespace: string; readonly pod: string; readonly container: string };
+
+/** What others gave out on this node, and the names of containers. */
+export type Others = {
+  readonly assigned: Assigned;
+  readonly nameOf: (containerId: string, podUid?: string) => Named;
+};
+export const NO_OTHERS: Others = {
+  assigned: NOTHING_ASSIGNED,
+  nameOf: () => ({ namespace: '', pod: '', container: '' }),
+};
+
+type Ungranted = { readonly process: SampledProcess; readonly owner: Extract<Owner, { kind: 'container' }> };
+
+/** Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. */
+export function ungranted(
+  sample: Sample,
+  owners: ReadonlyMap<SampledProcess, Owner>,
+  grants: readonly Grant[],
+  { assigned: { list }, nameOf }: Others,
+): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
+  const processes = [...owners].flatMap(([process, owner]): Ungranted[] =>
+    owner.kind === 'container' ? [{ process, owner }] : [],
+  );
+  const names = new Map(processes.map(({ owner }) => [idOf(owner), nameOf(owner.containerId, owner.podUid)] as const));
+  // A container with a grant is told of with its grant, whatever else the kubelet has given it.
+  const granted = new Set(grants.map(nameKey));
+  const taken = Map.groupBy(
+    list.filter((entry) => !granted.has(nameKey(entry))),
+    nameKey,
+  );
+  /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
+  const assignmentOf = ({ owner }: Ungranted, card: SampledCard): Assignment | undefined => {
+    const name = names.get(idOf(owner));
+    const own = name ? (taken.get(nameKey(name)) ?? onlyOf(name, taken)) : [];
+    return own.find(({ gpuUuid }) => gpuUuid === card.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
+  };
+  const assigned: AssignedState[] = [];
+  const foreign: ForeignState[] = [];
+  for (const card of sample.cards) {
+    const using = processes.filter(({ process }) => onCard(process, card));
+    const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
+    const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
+    // What has ended since the last sample is in no list any more, and was the container's all the same.
+    const met = Map.groupBy(
+      processes.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
+      (entry) => assignmentOf(entry, card),
+    );
+    for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
+      if (assignment) assigned.push(assignedState(sample, assignment, card, entries, met.get(assignment) ?? []));
+      else foreign.push(...foreignOn(card, entries));
+    }
+  }
+  return { assigned, foreign };
+}
+
+const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);
+/** Of a pod of which no more can be told, the pod's. */
+const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
+
+/** What the pod has, if one container has all of it: whose process it is need not be told then. */
+function onlyOf({ namespace, pod, container }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
+  if (container !== '') return [];
+  const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
+  return own.length === 1 ? (own[0] ?? []) : [];
+}
+
+function assignedState(
+  sample: Sample,
+  assignment: Assignment,
+  card: SampledCard,
+  entries: readonly Ungranted[],
+  met: readonly Ungranted[],
+): AssignedState {
+  const { namespace, pod, container, mode } = assignment;
+  const using = usingOf(
+    entries.map(({ process }) => process),
+    card,
+  );
+  const activeUs = Math.max(0, ...using.map(({ use }) => use.activeUs ?? 0));
+  return {
+    namespace,
+    pod,
+    container,
+    podUid: met[0]?.owner.podUid ?? '',
+    containerIds: [...new Set(met.map(({ owner }) => idOf(owner)))],
+    gpuUuid: card.uuid,
+    gpuIndex: card.index,
+    mode,
+    usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
+    smPercent: using.reduce((total, { use }) => total + use.smPercent, 0),
+    lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
+    processes: using.map(processState),
+  };
+}
+
+/** A sum of which a part is not told is not told: it would be a number that is too small. */
+const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
+  values.reduce<number | undefined>(
+    (total, value) => (total === undefined || value === undefined ? undefined : total + value),
+    0,
+  );
+
+function foreignOn(card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
+  const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
+  return [...byContainer.values()].map((own) => ({
+    gpuUuid: card.uuid,
+    gpuIndex: card.index,
+    containerId: own[0]?.owner.containerId ?? '',
+    podUid: own[0]?.owner.podUid ?? '',
+    usedBytes: sumTold(own.map(({ process }) => onCard(process, card)?.bytes)),
+    processes: own.length,
+  }));
+}
