@@ -4,13 +4,19 @@ import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import type { RequestHandler } from 'express';
+import { fromFiles } from '../../webhook/certificate-files.ts';
+import type { ReviewCall } from '../kube/token-review.ts';
+import { guard } from './access/access.ts';
+import { openBearerFile } from './access/bearer-file.ts';
+import { createReviews } from './access/reviews.ts';
 import { createAdmin } from './admin.ts';
 import { followAssignments } from './attribution/assignments.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { createRecorder } from './history.ts';
-import { createExporter, serve, stopServer } from './http.ts';
+import { createExporter, serve } from './http.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
 import { selfMetrics, startPage } from './page.ts';
@@ -31,6 +37,8 @@ export type AgentHooks = {
   /** Has that pod ended, by the cluster's word? */
   readonly isOver?: (namespace: string, pod: string) => boolean;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
+  /** Needed where the API server says who may read the page. */
+  readonly review?: ReviewCall;
   /** Needed where pods are served. */
   readonly cluster?: Cluster;
 };
@@ -53,6 +61,19 @@ async function isServed(socket: string): Promise<boolean> {
   });
 }
 
+/** Nothing where everybody may read the page. Rejects where the settings cannot be kept. */
+async function guardOf(
+  { page: { bearerTokenFile, tokenReview } }: AgentConfiguration,
+  review: ReviewCall | undefined,
+  onProblem: (text: string) => void,
+): Promise<RequestHandler | undefined> {
+  if (bearerTokenFile === '' && !tokenReview) return undefined;
+  if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
+  const clock = () => performance.now();
+  const bearer = bearerTokenFile === '' ? undefined : await openBearerFile(bearerTokenFile, clock);
+  return guard({ bearer, reviews: tokenReview && review ? createReviews(review, clock) : undefined }, onProblem);
+}
+
 export async function startAgent(configuration: AgentConfiguration, hooks: AgentHooks): Promise<Agent> {
   const native = loadNative();
   mkdirSync(configuration.stateFolder, { recursive: true, mode: 0o755 });
@@ -66,6 +87,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     if (text !== lastProblem) hooks.log(text);
     lastProblem = text;
   };
+  const access = await guardOf(configuration, hooks.review, problem);
   const { kubernetes } = configuration;
   const { cluster } = hooks;
   const servesPods = kubernetes.enabled && kubernetes.pods;
@@ -110,21 +132,26 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     clock: () => performance.now(),
   });
 
+  const { certFile, keyFile } = configuration.page;
   const exporter = await serve(
-    createExporter({
-      page: page.current,
-      openMetrics: page.openMetrics,
-      self: () => self.metrics(),
-      view: node.view,
-      history: recorder.history,
-    }),
+    createExporter(
+      {
+        page: page.current,
+        openMetrics: page.openMetrics,
+        self: () => self.metrics(),
+        view: node.view,
+        history: recorder.history,
+      },
+      access,
+    ),
     {
       host: configuration.host,
       port: configuration.port,
     },
+    certFile === '' ? undefined : { source: fromFiles({ certFile, keyFile }), log: hooks.log },
   );
   const admin = await serve(createAdmin(node), { socket }).catch(async (error: unknown) => {
-    await stopServer(exporter.server);
+    await exporter.close();
     throw error;
   });
   chmodSync(socket, 0o660);
@@ -132,7 +159,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   let services: PodServices | undefined;
   if (servesPods && cluster) {
     services = await startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
-      await Promise.all([stopServer(exporter.server), stopServer(admin.server)]);
+      await Promise.all([exporter.close(), admin.close()]);
       throw error;
     });
   }
@@ -164,7 +191,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
       clearInterval(ageing);
       await Promise.all([services?.close(), assignments?.close()]);
       await sampler.close();
-      await Promise.all([stopServer(exporter.server), stopServer(admin.server), page.close()]);
+      await Promise.all([exporter.close(), admin.close(), page.close()]);
       await node.close();
       rmSync(socket, { force: true });
     },

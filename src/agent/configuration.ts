@@ -38,6 +38,16 @@ export type AgentConfiguration = {
   readonly processMetrics: boolean;
   /** Exporters under whose names the page is served, too; with commas. */
   readonly compatibilityMetrics: string;
+  /** How the page is served, and to whom. */
+  readonly page: {
+    /** PEM, both or none: HTTPS. Followed when they change. */
+    readonly certFile: string;
+    readonly keyFile: string;
+    /** Whoever shows the token of this file may read. */
+    readonly bearerTokenFile: string;
+    /** Whom the API server lets read may read. */
+    readonly tokenReview: boolean;
+  };
   readonly enforcement: LadderPolicy & Tolerance & { readonly staleMs: number; readonly mostStopsPerMinute: number };
   /** Names containers by a watch of this node's pods, and tells pods what was done to them. */
   readonly kubernetes: {
@@ -75,6 +85,7 @@ export const DEFAULTS: AgentConfiguration = {
   interposerEngine: 0,
   processMetrics: false,
   compatibilityMetrics: '',
+  page: { certFile: '', keyFile: '', bearerTokenFile: '', tokenReview: false },
   enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
   kubernetes: {
     enabled: false,
@@ -141,6 +152,10 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
   compatibilityMetrics: [compatList, `names with commas, of ${COMPAT_NAMES.join(', ')}; or nothing`],
+  'page.certFile': [anyText, 'a file, or nothing'],
+  'page.keyFile': [anyText, 'a file, or nothing'],
+  'page.bearerTokenFile': [anyText, 'a file, or nothing'],
+  'page.tokenReview': [flag, 'true or false'],
   'enforcement.mode': [oneOf('off', 'report', 'enforce'), 'off, report or enforce'],
   'enforcement.softSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
   'enforcement.softSamples': [wholeFrom(1, 1000), '1 to 1000'],
@@ -163,6 +178,9 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'kubernetes.cdiKind': [text, 'vendor/class'],
 };
 
+/** Settings of settings. */
+const GROUPS: readonly string[] = ['page', 'enforcement', 'kubernetes'];
+
 export type Settings = Readonly<Record<string, unknown>>;
 
 function flatten(value: unknown, prefix: string, problems: string[]): [string, unknown][] {
@@ -172,7 +190,7 @@ function flatten(value: unknown, prefix: string, problems: string[]): [string, u
   }
   return Object.entries(value).flatMap(([key, inner]): [string, unknown][] => {
     const path = prefix === '' ? key : `${prefix}.${key}`;
-    return path === 'enforcement' || path === 'kubernetes' ? flatten(inner, path, problems) : [[path, inner]];
+    return GROUPS.includes(path) ? flatten(inner, path, problems) : [[path, inner]];
   });
 }
 
@@ -213,6 +231,11 @@ export function checkTogether(configuration: AgentConfiguration): AgentConfigura
     problems.push(
       `enforcement.hardRatio: ${enforcement.hardRatio}; want at least ratio, which is ${enforcement.ratio}`,
     );
+  const { certFile, keyFile, tokenReview } = configuration.page;
+  if ((certFile === '') !== (keyFile === ''))
+    problems.push(`page.${certFile === '' ? 'certFile' : 'keyFile'}: is missing; want both files, or none`);
+  if (tokenReview && !configuration.kubernetes.enabled)
+    problems.push('page.tokenReview: asks the API server; want kubernetes.enabled, too');
   if (problems.length > 0) throw new Error(`settings that do not go together:\n  ${problems.join('\n  ')}`);
   return configuration;
 }

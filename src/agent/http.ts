@@ -2,8 +2,10 @@
 // lock of sampling or renders anything: it hands out what the last sample left.
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
+import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
-import express, { type Express } from 'express';
+import express, { type Express, type RequestHandler } from 'express';
+import type { CertificateSource } from '../../webhook/certificate.ts';
 import type { History } from './history.ts';
 import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './metrics/open-metrics.ts';
 import type { Page } from './page.ts';
@@ -22,10 +24,27 @@ export type ExporterSource = {
 
 const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
 
-export function createExporter(source: ExporterSource): Express {
+/** `guard` stands before all that tells of tenants; probes are answered to everybody. */
+export function createExporter(source: ExporterSource, guard?: RequestHandler): Express {
   const app = express();
   app.disable('x-powered-by');
   app.disable('etag');
+
+  // No restart of the agent cures a driver that hangs, and the sampler is started anew anyway: that is /readyz' to say.
+  app.get('/livez', (_request, response) => {
+    response.type('text').send('ok\n');
+  });
+  app.get('/readyz', (_request, response) => {
+    const view = source.view();
+    if (!view) response.status(503).type('text').send('no sample yet\n');
+    else if (!view.self.up)
+      response
+        .status(503)
+        .type('text')
+        .send(`${view.self.problem ?? 'the driver does not answer'}\n`);
+    else response.type('text').send('ok\n');
+  });
+  if (guard) app.use(guard);
 
   app.get('/metrics', async (request, response) => {
     const open = wantsOpenMetrics(request.headers.accept);
@@ -47,20 +66,6 @@ export function createExporter(source: ExporterSource): Express {
     response.end(body);
   });
 
-  // No restart of the agent cures a driver that hangs, and the sampler is started anew anyway: that is /readyz' to say.
-  app.get('/livez', (_request, response) => {
-    response.type('text').send('ok\n');
-  });
-  app.get('/readyz', (_request, response) => {
-    const view = source.view();
-    if (!view) response.status(503).type('text').send('no sample yet\n');
-    else if (!view.self.up)
-      response
-        .status(503)
-        .type('text')
-        .send(`${view.self.problem ?? 'the driver does not answer'}\n`);
-    else response.type('text').send('ok\n');
-  });
   app.get('/status.json', (_request, response) => {
     response.setHeader('Cache-Control', 'no-store');
     response.json(source.view() ?? null);
@@ -82,21 +87,48 @@ export function createExporter(source: ExporterSource): Express {
   return app;
 }
 
-/** Listens; port 0 takes a free one. */
+export type Listening = { readonly port: number; close(): Promise<void> };
+/** What a certificate comes from, and who hears of what becomes of it. */
+export type Tls = { readonly source: CertificateSource; readonly log: (text: string) => void };
+
+const MOST_CONNECTIONS = 256;
+const TLS = { minVersion: 'TLSv1.2', handshakeTimeout: 10_000 } as const;
+
+/** Listens; port 0 takes a free one. Rejects where the certificate cannot serve at the start. */
 export async function serve(
   app: Express,
   at: { host: string; port: number } | { socket: string },
-): Promise<{ server: Server; port: number }> {
-  const server = createServer(app);
+  tls?: Tls,
+): Promise<Listening> {
+  let secure: ReturnType<typeof createHttpsServer> | undefined;
+  const source = await tls?.source({
+    take(next) {
+      secure?.setSecureContext({ minVersion: TLS.minVersion, ...next });
+      tls.log('the page has a new certificate');
+    },
+    refuse: (why) => tls.log(`the page keeps its certificate: ${why}`),
+    log: tls.log,
+  });
+  if (source) secure = createHttpsServer({ ...TLS, ...source.certificate }, app);
+  const server: Server = secure ?? createServer(app);
   server.keepAliveTimeout = 120_000;
+  server.maxConnections = MOST_CONNECTIONS;
   if ('socket' in at) server.listen(at.socket);
   else server.listen(at.port, at.host);
-  await once(server, 'listening');
+  await once(server, 'listening').catch(async (error: unknown) => {
+    await source?.close();
+    throw error;
+  });
   const address = server.address();
-  return { server, port: typeof address === 'string' || address === null ? 0 : (address as AddressInfo).port };
+  return {
+    port: typeof address === 'string' || address === null ? 0 : (address as AddressInfo).port,
+    async close() {
+      await Promise.all([source?.close(), stopServer(server)]);
+    },
+  };
 }
 
-export async function stopServer(server: Server): Promise<void> {
+async function stopServer(server: Server): Promise<void> {
   const closed = once(server, 'close');
   server.close();
   server.closeAllConnections();

@@ -42,9 +42,10 @@ export const agent: Command = {
       };
       return { ...started, close };
     };
-    const { host, enforcement } = configuration;
+    const { host, enforcement, page } = configuration;
+    const scheme = page.certFile === '' ? 'http' : 'https';
     return runUntilSignal(start, ({ port, socket }) =>
-      log(`metrics on http://${host}:${port}/metrics, grants on ${socket}, mode ${enforcement.mode}`),
+      log(`metrics on ${scheme}://${host}:${port}/metrics, grants on ${socket}, mode ${enforcement.mode}`),
     );
   },
 };
@@ -87,6 +88,7 @@ async function kubeHooks(
   const { watchPods } = await import('../kube/pods.ts');
   const { startAdvertising } = await import('../kube/node-status.ts');
   const { problemOf } = await import('../kube/problem.ts');
+  const { reviewer } = await import('../kube/token-review.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
   const pods = watchPods(config, nodeName, log);
@@ -116,6 +118,7 @@ async function kubeHooks(
           });
         }
       },
+      review: reviewer(config),
       cluster: {
         pods,
         onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),

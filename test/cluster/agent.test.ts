@@ -1,17 +1,21 @@
 // The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods.
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { selfSigned } from '../../webhook/certificate.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
 import { bedGround, startBed } from './bed/bed.ts';
 import { INSIDE } from './bed/cards.ts';
-import { addClientImage, addCotenantImage, addSimulatedCards, installChart, OFF } from './bed/product.ts';
+import { addClientImage, addCotenantImage, addSimulatedCards, installChart, NAMESPACE, OFF } from './bed/product.ts';
 import { clientOf, MIB, namespaceOf, podOf } from './support/pods.ts';
-import { agentPage } from './support/release.ts';
+import { agentPage, podsOf } from './support/release.ts';
 
 const ground = bedGround(console.log, false);
 const helm = lookForHelm();
 const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
+const SERVER_NAME = `cotenant-agent.${NAMESPACE}.svc`;
 const VISIBLE = 'NVIDIA_VISIBLE_DEVICES';
 
 /** A pod that takes GPU memory without having asked anybody for it. */
@@ -34,12 +38,10 @@ testUnless(reason)(
     await addSimulatedCards(bed, 'l4', 'a10');
     const library = `${INSIDE}/lib`;
     // Nobody is granted anything here, so that all use is foreign.
-    installChart(bed, path, {
-      csi: OFF,
-      webhook: OFF,
-      scheduler: OFF,
-      agent: { configuration: { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` } },
-    });
+    const configuration = { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` };
+    const install = (exporter: object) =>
+      installChart(bed, path, { csi: OFF, webhook: OFF, scheduler: OFF, agent: { configuration, exporter } });
+    install({});
     bed.apply(namespaceOf('team'));
     bed.apply(sneaky('one', 300, 'all'), sneaky('two', 500, 'all'), sneaky('none', 300, 'void'));
 
@@ -76,5 +78,54 @@ testUnless(reason)(
       'nothing is told of a pod that is gone',
       60_000,
     );
+
+    // From now on over HTTPS, and only for those whom the cluster lets read.
+    const { cert, key } = selfSigned([SERVER_NAME], new Date());
+    bed.apply({
+      apiVersion: 'v1',
+      kind: 'Secret',
+      metadata: { name: 'page-tls', namespace: NAMESPACE },
+      type: 'kubernetes.io/tls',
+      stringData: { 'tls.crt': cert, 'tls.key': key },
+    });
+    for (const name of ['reader', 'stranger']) t.is(bed.kubectl('-n', 'team', 'create', 'sa', name).code, 0);
+    install({ tls: { secretName: 'page-tls' }, tokenReview: true });
+    const may = ['--clusterrole=cotenant-metrics-reader', '--serviceaccount=team:reader'];
+    t.is(bed.kubectl('create', 'clusterrolebinding', 'reader', ...may).code, 0);
+    const tokenOf = (name: string) => bed.kubectl('-n', 'team', 'create', 'token', name).out.trim();
+    const { metadata, status } = await eventually(
+      async () => (await podsOf(bed, 'agent')).find(({ status: { podIP } = {} }) => podIP !== undefined),
+      'the agent that replaced the first',
+    );
+    const ca = join(bed.folder, 'page.crt');
+    writeFileSync(ca, cert);
+    const ask = (token: string) => {
+      const header = token === '' ? [] : ['-H', `Authorization: Bearer ${token}`];
+      const at = ['--cacert', ca, '--resolve', `${SERVER_NAME}:9837:${status?.podIP}`];
+      const url = `https://${SERVER_NAME}:9837/metrics`;
+      const { out } = bed.namespaces.run(['curl', '-s', '-w', '%{http_code}', ...at, ...header, url]);
+      return { code: Number(out.slice(-3)), body: out.slice(0, -3) };
+    };
+    const page = await eventually(
+      () => {
+        const { code, body } = ask(tokenOf('reader'));
+        return code === 200 && seriesOf(body, 'cotenant_up') === 1 ? body : undefined;
+      },
+      'the page for whoever is bound to the role',
+      60_000,
+    );
+    t.not(seriesOf(page, 'cotenant_foreign_memory_used_bytes', { pod: 'two' }), undefined);
+    const forbidden = ask(tokenOf('stranger'));
+    t.deepEqual(forbidden, {
+      code: 403,
+      body: 'the bearer may not get /metrics (nonResourceURLs of a ClusterRole)\n',
+    });
+    for (const nobody of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(nobody).code, 401);
+    // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and hands nobody's token on.
+    const proxied = await bed.api.ask(
+      'GET',
+      `/api/v1/namespaces/${NAMESPACE}/pods/https:${metadata.name}:9837/proxy/metrics`,
+    );
+    t.is(proxied.status, 401);
   },
 );

@@ -81,7 +81,7 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
   t.teardown(() => stop());
   const url = await eventually(() => {
     if (child.exitCode !== null) throw new Error(`the agent ended: ${log.join('\n')}`);
-    return log.flatMap((line) => /metrics on (http:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
+    return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
   }, 'the agent listens');
   const view = async () => (await ask(state, 'GET', '/v1/status')).body as View | null;
   await eventually(async () => ((await view()) ? true : undefined), 'the first sample');

@@ -70,6 +70,9 @@ seccompProfile:
 {{/* Port of the pod's loopback on which the node container serves the page that the exporter container hands on. */}}
 {{- define "cotenant.agent.loopback" -}}{{ add1 .Values.agent.exporter.port }}{{- end -}}
 
+{{/* Name of the Secret with the certificate of the page; empty: plain HTTP. */}}
+{{- define "cotenant.agent.tls" -}}{{ (.Values.agent.exporter.tls).secretName | default "" }}{{- end -}}
+
 {{- define "cotenant.agent.node.args" -}}
 - agent
 - --config=/etc/cotenant/agent/configuration.yaml
@@ -88,6 +91,12 @@ seccompProfile:
 - --set=kubernetes.cdiKind={{ . }}
 {{- end }}
 {{- end }}
+{{- with .Values.agent.exporter.bearerToken }}{{ if .secretName }}
+- --set=page.bearerTokenFile=/etc/cotenant/page/token
+{{- end }}{{ end }}
+{{- if .Values.agent.exporter.tokenReview }}
+- --set=page.tokenReview=true
+{{- end }}
 {{- with .Values.agent.node.extraArgs }}
 {{ toYaml . }}
 {{- end }}
@@ -98,6 +107,10 @@ seccompProfile:
 - /etc/cotenant/exporter/exporter.ts
 - --listen={{ .Values.agent.exporter.port }}
 - --from={{ include "cotenant.agent.loopback" . }}
+{{- if include "cotenant.agent.tls" . }}
+- --cert=/etc/cotenant/tls/tls.crt
+- --key=/etc/cotenant/tls/tls.key
+{{- end }}
 {{- end -}}
 
 {{- define "cotenant.webhook.args" -}}

@@ -112,14 +112,17 @@ async function readUse(
 
 async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
   const { namespace = '', name } = pod.metadata;
-  const ports = pod.spec.containers.flatMap((container) => container.ports ?? []);
-  const port = ports.find((one) => one.name === 'metrics')?.containerPort ?? METRICS_PORT;
+  const ports = pod.spec.containers.flatMap(({ ports = [], readinessProbe }) =>
+    ports.map((one) => ({ ...one, isSecure: readinessProbe?.httpGet?.scheme === 'HTTPS' })),
+  );
+  const found = ports.find((one) => one.name === 'metrics');
+  const at = `${found?.isSecure ? 'https:' : ''}${name}:${found?.containerPort ?? METRICS_PORT}`;
   if (hasEnded(pod) || pod.status?.phase === 'Pending') {
     return { known: false, word: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
   }
-  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${name}:${port}/proxy/metrics`);
+  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/metrics`);
   if (got.ok) return useOf(got.value);
-  const word = got.status === 403 ? 'forbidden' : 'no answer';
+  const word = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
   return { known: false, word, why: `its agent ${namespace}/${name} cannot be asked: ${got.message}` };
 }
 

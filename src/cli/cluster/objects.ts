@@ -47,6 +47,7 @@ export type ContainerStatus = {
 export type Container = {
   readonly name: string;
   readonly ports?: readonly { readonly name?: string; readonly containerPort: number }[];
+  readonly readinessProbe?: { readonly httpGet?: { readonly scheme?: string } };
   readonly resources?: {
     readonly limits?: Readonly<Record<string, string>>;
     readonly requests?: Readonly<Record<string, string>>;

@@ -2,7 +2,7 @@
 // exporters are made of.
 import test from 'ava';
 import { createRecorder } from '../../../src/agent/history.ts';
-import { createExporter, serve, stopServer } from '../../../src/agent/http.ts';
+import { createExporter, serve } from '../../../src/agent/http.ts';
 import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/sets.ts';
 import { selfMetrics, startPage } from '../../../src/agent/page.ts';
 import { testUnless } from '../../support/gate.ts';
@@ -27,9 +27,9 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     view: () => exampleView,
     history: createRecorder().history,
   });
-  const { server, port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
+  const { close, port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   t.teardown(async () => {
-    await stopServer(server);
+    await close();
     await page.close();
   });
   const publish = async () => {

@@ -263,7 +263,7 @@ testWithHelm("the runbook's and the README's commands name what the chart makes"
 });
 
 testWithHelm("the schema has the program's settings, without those that the chart sets itself", (t) => {
-  const { host: _, port: _p, stateFolder: _s, kubernetes: _k, ...open } = DEFAULTS;
+  const { host: _, port: _p, page: _pg, stateFolder: _s, kubernetes: _k, ...open } = DEFAULTS;
   const named = (...path: readonly string[]) =>
     Object.keys(schemaAt(['agent', 'configuration', ...path]).properties ?? {});
   t.deepEqual(named().sort(), Object.keys(open).sort());
