@@ -60,6 +60,7 @@ export type ContainerState = {
   readonly grant: Grant;
   readonly fence: Fence;
   readonly cards: readonly ContainerCardState[];
+  /** Of its memory, until its compute is looked at, too. */
   readonly verdict: Verdict;
   /** The sample says of each of its cards who uses it: only then is memory that is not there memory given back. */
   readonly told: boolean;

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
 import { DEFAULT_LADDER, type LadderPolicy, type Mode } from '../quota/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
+import { DEFAULT_SHARE_SECONDS } from '../quota/share.ts';
 import { isObject } from '../request/json.ts';
 import type { ComputePolicy } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
@@ -48,7 +49,13 @@ export type AgentConfiguration = {
     /** Whom the API server lets read may read. */
     readonly tokenReview: boolean;
   };
-  readonly enforcement: LadderPolicy & Tolerance & { readonly staleMs: number; readonly mostStopsPerMinute: number };
+  readonly enforcement: LadderPolicy &
+    Tolerance & {
+      /** For so long a container is watched before its share of compute is judged. */
+      readonly shareSeconds: number;
+      readonly staleMs: number;
+      readonly mostStopsPerMinute: number;
+    };
   /** Names containers by a watch of this node's pods, and tells pods what was done to them. */
   readonly kubernetes: {
     readonly enabled: boolean;
@@ -86,7 +93,12 @@ export const DEFAULTS: AgentConfiguration = {
   processMetrics: false,
   compatibilityMetrics: '',
   page: { certFile: '', keyFile: '', bearerTokenFile: '', tokenReview: false },
-  enforcement: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS },
+  enforcement: {
+    ...DEFAULT_LADDER,
+    ...DEFAULT_TOLERANCE,
+    shareSeconds: DEFAULT_SHARE_SECONDS,
+    ...ENFORCER_LIMITS,
+  },
   kubernetes: {
     enabled: false,
     nodeName: '',
@@ -166,6 +178,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'enforcement.ratio': [numberFrom(1, 10), 'a ratio, 1 to 10'],
   'enforcement.bytes': [wholeFrom(0, 2 ** 40), 'bytes'],
   'enforcement.hardRatio': [numberFrom(1, 100), 'a ratio, 1 to 100'],
+  'enforcement.shareSeconds': [numberFrom(10, 600), 'seconds, 10 to 600'],
   'enforcement.staleMs': [wholeFrom(100, 60_000), 'milliseconds, 100 to 60000'],
   'enforcement.mostStopsPerMinute': [wholeFrom(1, 1000), '1 to 1000'],
   'kubernetes.enabled': [flag, 'true or false'],

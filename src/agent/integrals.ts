@@ -70,6 +70,9 @@ export type Totals = {
   readonly processes: ReadonlyMap<string, Engines>;
 };
 
+/** Of a container on a card, among the containers of the totals. */
+export const totalsKey = (grantId: string, gpuUuid: string): string => `${grantId} ${gpuUuid}`;
+
 export const NO_TOTALS: Totals = {
   atMs: 0,
   containers: new Map(),
@@ -139,10 +142,10 @@ export function advance(
   }
   for (const { grant, cards, verdict, unknownEntryPoints } of state.containers) {
     for (const card of cards) {
-      const key = `${grant.id} ${card.gpuUuid}`;
+      const key = totalsKey(grant.id, card.gpuUuid);
       const last = containers.get(key);
       const seconds = secondsWith(last, grown.get(`${grant.id} ${card.gpuIndex}`) ?? NONE);
-      const over = verdict.severity !== 'within' && card.usedBytes > card.limitBytes;
+      const over = verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes;
       const mean = meanOfMinute(before.minutes.get(key), {
         sinceMs: sample.atMs,
         smSeconds: seconds.smSeconds,

@@ -1,10 +1,11 @@
 // Counts of stops, per container and outcome. A counter that is born at 1 shows no increase, so the outcomes that may come
 // are there with 0 from the moment that a grant is seen.
+import type { OverReason } from '../quota/limits.ts';
 import type { NodeState } from './compare.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import type { KillTotal, SelfView } from './view.ts';
 
-const REASONS = ['bypass', 'far-over-limit', 'over-limit'];
+const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'over-limit', 'over-share'];
 const KEEP_MS = 5 * 60 * 1000;
 
 export type KillBook = {

@@ -9,6 +9,7 @@ import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './at
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
 import { createNodeCompute, type NodeCompute } from './compute/node.ts';
+import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
 import { chosenBy } from './compute/pods.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
@@ -143,6 +144,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   let known = NOBODY_KNOWN;
   let totals = NO_TOTALS;
+  let watched = NOBODY_WATCHED;
   let state: NodeState | undefined;
   let view: View | undefined;
   let sampledAt = 0;
@@ -241,6 +243,16 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       );
       hooks.assignments?.met(new Set(state.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       totals = advance(totals, state, ownerOf);
+      const stateOf = shares.stateOf(registry.list());
+      const judged = judgeCompute(watched, state, {
+        totals,
+        stateOf,
+        highCapPercent: shares.highCapPercent(),
+        isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
+        windowSeconds: enforcement.shareSeconds,
+      });
+      watched = judged.watched;
+      state = judged.state;
       kills.see(state);
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
@@ -256,7 +268,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         selfView(sample),
         hooks.nameOf,
         (podUid, container) => containers.newest(podUid, container)?.id,
-        { stateOf: shares.stateOf(registry.list()), ofCard: shares.ofCard },
+        { stateOf, ofCard: shares.ofCard },
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);

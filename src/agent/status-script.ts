@@ -78,6 +78,7 @@ const stateOf = (c) => {
   if (c.over) words.push('over its grant');
   else if (c.usedBytes > c.limitBytes) words.push(mib(c.usedBytes - c.limitBytes) + ' above its grant, tolerated');
   if (c.bypassBytes > 0) words.push(mib(c.bypassBytes) + ' past the interposer');
+  if (c.overShare) words.push('over its share of compute');
   if (c.tampered) words.push('ledger damaged');
   return words;
 };

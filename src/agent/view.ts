@@ -1,6 +1,7 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { Mode } from '../quota/ladder.ts';
+import type { Verdict } from '../quota/limits.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
 import type { ContainerState, DeviceState, EngineUse, Fence, NodeState, Observed } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
@@ -70,6 +71,8 @@ export type ViewContainer = {
   readonly smPercent: number;
   readonly lastActiveMs: number | undefined;
   readonly over: boolean;
+  /** It takes more of the card's compute than its share. */
+  readonly overShare: boolean;
   /** Of the container, the same on each of its cards. */
   readonly engines: EngineUse;
   readonly observed: Observed;
@@ -197,6 +200,9 @@ export function staleView(view: View, ageMs: number, { abandoned, hung }: LeftBe
   return { ...view, devices: [], containers: [], assigned: [], foreign: [], self };
 }
 
+const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
+  verdict.severity !== 'within' && verdict.reason === 'over-share' && verdict.worst.gpuUuid === gpuUuid;
+
 function viewContainer(
   container: ContainerState,
   card: ContainerState['cards'][number],
@@ -232,7 +238,8 @@ function viewContainer(
     ledger: card.ledger,
     smPercent: card.smPercent,
     lastActiveMs: card.lastActiveMs,
-    over: verdict.severity !== 'within' && card.usedBytes > card.limitBytes,
+    over: verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes,
+    overShare: isOverShare(verdict, card.gpuUuid),
     engines,
     observed,
     processes: card.processes.map(({ pid, command, usedBytes, smPercent, inLedger }) => ({

@@ -67,11 +67,17 @@ export function configurationOf(file: string | undefined, pairs: readonly string
   }
 }
 
-/** One reason for all that is done about too much memory, so that people find it; its end is nothing to worry about. */
-function kindOf(action: ActionRecord['action']): Pick<PodEvent, 'reason' | 'type'> {
+/** Of what is over, and that it is not any more: people find all of it under one reason, and its end is nothing to worry about. */
+const EVENTS = {
+  memory: ['GPUMemoryQuotaExceeded', 'GPUMemoryQuotaRestored'],
+  compute: ['GPUComputeQuotaExceeded', 'GPUComputeQuotaRestored'],
+} as const;
+
+function kindOf({ action, resource }: ActionRecord): Pick<PodEvent, 'reason' | 'type'> {
+  const [exceeded, restored] = EVENTS[resource];
   return action === 'released' || action === 'open-gate'
-    ? { reason: 'GPUMemoryQuotaRestored', type: 'Normal' }
-    : { reason: 'GPUMemoryQuotaExceeded', type: 'Warning' };
+    ? { reason: restored, type: 'Normal' }
+    : { reason: exceeded, type: 'Warning' };
 }
 
 async function kubeHooks(
@@ -111,7 +117,7 @@ async function kubeHooks(
             pod: record.pod,
             podUid: record.podUid,
             container: record.container,
-            ...kindOf(record.action),
+            ...kindOf(record),
             message: record.message,
             atMs: record.atMs,
             by: { component: 'agent', instance: nodeName },

@@ -32,6 +32,7 @@ export function stateOf(container: ViewContainer): string {
   else if (container.usedBytes > container.limitBytes)
     words.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
   if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
+  if (container.overShare) words.push('OVER SHARE');
   if (container.tampered) words.push('LEDGER DAMAGED');
   return words.join(', ') || 'within';
 }

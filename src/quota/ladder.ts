@@ -46,6 +46,8 @@ export type LadderState = {
   readonly stoppedAtMs?: number;
   /** That stop released nothing: another signal will not help, and would use up the node's rate of stops. */
   readonly stuck?: boolean;
+  /** What it was last over by. */
+  readonly reason?: OverReason;
 };
 
 export const CALM: LadderState = { rung: 'calm', samples: 0, hardSamples: 0, rungSinceMs: 0 };
@@ -58,8 +60,8 @@ export type Action =
       readonly verdict: Verdict;
     }
   | { readonly kind: 'would-stop'; readonly reason: OverReason; readonly verdict: Verdict }
-  | { readonly kind: 'open-gate' }
-  | { readonly kind: 'released' | 'stuck' };
+  /** `after`: what it was over by. */
+  | { readonly kind: 'open-gate' | 'released' | 'stuck'; readonly after: OverReason | undefined };
 
 const NONE: Action = { kind: 'none' };
 
@@ -78,8 +80,8 @@ export function step(
   const samples = state.samples + 1;
   const hardSamples = verdict.severity === 'hard' ? state.hardSamples + 1 : 0;
   const overSinceMs = state.overSinceMs ?? nowMs;
-  const over: LadderState = { ...state, samples, hardSamples, overSinceMs };
   const { reason } = verdict;
+  const over: LadderState = { ...state, samples, hardSamples, overSinceMs, reason };
   const reach = (rung: Rung, action: Action): { state: LadderState; action: Action } => ({
     state: { ...over, rung, rungSinceMs: nowMs },
     action,
@@ -87,7 +89,9 @@ export function step(
 
   const resting = state.stoppedAtMs !== undefined && nowMs - state.stoppedAtMs < policy.coolDownSeconds * 1000;
   const hardDue = hardSamples >= policy.hardSamples;
-  const softDue = samples >= policy.softSamples && nowMs - overSinceMs >= policy.softSeconds * 1000;
+  const timeIsUp = samples >= policy.softSamples && nowMs - overSinceMs >= policy.softSeconds * 1000;
+  // Who is only suspected is put to the test by the closed gate, and is stopped when it fails.
+  const softDue = timeIsUp && (reason !== 'over-share' || policy.mode === 'report');
 
   if (state.rung === 'calm') return reach('warned', { kind: 'warn', reason, verdict });
   if (resting && (!hardDue || state.stuck)) return { state: over, action: NONE };
@@ -117,16 +121,16 @@ function afterKill(
   policy: LadderPolicy,
 ): { state: LadderState; action: Action } {
   const rested: LadderState = { ...CALM, rungSinceMs: nowMs, ...stoppedAt(state) };
-  if (!holdsMemory) return { state: rested, action: { kind: 'released' } };
+  if (!holdsMemory) return { state: rested, action: { kind: 'released', after: state.reason } };
   if (nowMs - state.rungSinceMs < policy.releaseSeconds * 1000) return { state, action: NONE };
-  return { state: { ...rested, stuck: true }, action: { kind: 'stuck' } };
+  return { state: { ...rested, stuck: true }, action: { kind: 'stuck', after: state.reason } };
 }
 
 function calmDown(state: LadderState, nowMs: number): { state: LadderState; action: Action } {
   const gateWasClosed = state.rung === 'gated' || state.rung === 'terminating';
   return {
     state: { ...CALM, rungSinceMs: nowMs, ...stoppedAt(state) },
-    action: gateWasClosed ? { kind: 'open-gate' } : NONE,
+    action: gateWasClosed ? { kind: 'open-gate', after: state.reason } : NONE,
   };
 }
 

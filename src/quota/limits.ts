@@ -1,5 +1,8 @@
-// When a container is over its quota, and by how much it may be. Pure: figures in, verdict out; what happens then is the
-// ladder's. Source of the defaults: kubelet's eviction thresholds, and what peers' users complained about.
+// When a container is over its quota of memory, and by how much it may be. Pure: figures in, verdict out; what happens then is the
+// ladder's, and shares of compute are judged in share.ts. Source of the defaults: kubelet's eviction thresholds, and what peers'
+// users complained about.
+import type { ShareVerdict } from './share.ts';
+
 const MIB = 1024 * 1024;
 
 /** How far above a grant is still within it, and what is far over. */
@@ -22,22 +25,28 @@ export type CardUse = {
 };
 
 export type Severity = 'within' | 'soft' | 'hard';
-export type OverReason = 'bypass' | 'far-over-limit' | 'over-limit';
-export type Verdict =
+export type MemoryReason = 'bypass' | 'far-over-limit' | 'over-limit';
+export type MemoryVerdict =
   | { readonly severity: 'within' }
   | {
       readonly severity: 'soft' | 'hard';
-      readonly reason: OverReason;
+      readonly reason: MemoryReason;
       readonly worst: CardUse;
       readonly overBytes: number;
     };
+export type Verdict = MemoryVerdict | ShareVerdict;
+export type OverReason = MemoryReason | 'over-share';
+
+/** Of memory and of compute: the harder one, and of two that are as hard that of memory, which others lack for good. */
+export const harder = (memory: MemoryVerdict, share: ShareVerdict): Verdict =>
+  memory.severity === 'within' || (memory.severity === 'soft' && share.severity === 'hard') ? share : memory;
 
 /**
  * The worst card decides. Memory held past the interposer gets no tolerance: whoever goes around the limit has nothing to
  * round. A bypass within the grant is within (a static program may well be honest); it is reported elsewhere.
  */
-export function judge(uses: readonly CardUse[], tolerance: Tolerance): Verdict {
-  let verdict: Verdict = { severity: 'within' };
+export function judge(uses: readonly CardUse[], tolerance: Tolerance): MemoryVerdict {
+  let verdict: MemoryVerdict = { severity: 'within' };
   for (const use of uses) {
     const found = judgeCard(use, tolerance);
     if (found.severity === 'within') continue;
@@ -50,10 +59,10 @@ export function judge(uses: readonly CardUse[], tolerance: Tolerance): Verdict {
   return verdict;
 }
 
-function judgeCard(use: CardUse, tolerance: Tolerance): Verdict {
+function judgeCard(use: CardUse, tolerance: Tolerance): MemoryVerdict {
   const overBytes = use.usedBytes - use.limitBytes;
   if (overBytes <= 0) return { severity: 'within' };
-  const over = (severity: 'soft' | 'hard', reason: OverReason): Verdict => ({
+  const over = (severity: 'soft' | 'hard', reason: MemoryReason): MemoryVerdict => ({
     severity,
     reason,
     worst: use,

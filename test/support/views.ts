@@ -61,6 +61,7 @@ export const exampleContainer: ViewContainer = {
   smPercent: 25,
   lastActiveMs: AT_MS - 1500,
   over: false,
+  overShare: false,
   engines: {
     processes: [
       { engine: '1', count: 1 },

@@ -71,5 +71,25 @@ export function leasedGrants(policyOf: PolicyOf, grants: readonly Shared[]): Rea
   return new Set(grants.flatMap(({ id }) => (held.get(id)?.some((policy) => policy !== 'native') ? [id] : [])));
 }
 
+/**
+ * The part of a card that a container's share is a hard limit of: its fixed quota, its maximum, the cap of high priority.
+ * Undefined: the policy lends, or makes parts by who is there.
+ */
+export function hardLimitOf(
+  policy: ComputePolicy,
+  { compute }: Pick<Grant, 'compute'>,
+  { coresPercent, coresLimitPercent = 0 }: Pick<CardGrant, 'coresPercent' | 'coresLimitPercent'>,
+  highCapPercent: number,
+): number | undefined {
+  const percent = (): number => {
+    if (compute?.priority === 'high') return policy === 'native' ? 100 : highCapPercent;
+    if ((policy === 'fixed' || policy === 'soft') && coresLimitPercent > 0)
+      return Math.max(coresPercent, coresLimitPercent);
+    return policy === 'fixed' && coresPercent > 0 ? coresPercent : 100;
+  };
+  const limit = percent();
+  return limit < 100 ? limit / 100 : undefined;
+}
+
 export const weightOf = ({ compute }: Pick<Grant, 'compute'>, card: Pick<CardGrant, 'coresPercent'>): number =>
   compute?.weight ?? card.coresPercent;

@@ -3,7 +3,7 @@
 // nothing but the node's state.
 
 import { type Action, CALM, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
-import type { Verdict } from '../../quota/limits.ts';
+import type { OverReason, Verdict } from '../../quota/limits.ts';
 import type { ContainerBook } from '../attribution/pods.ts';
 import type { ContainerState, NodeState } from '../compare.ts';
 import type { Grant } from '../grants/grant.ts';
@@ -74,8 +74,9 @@ export function createEnforcer(
     verdict: Verdict,
     result: string,
     hit: readonly Signalled[] = [],
+    after?: OverReason,
   ) => {
-    const record = recordOf(container.grant, name, verdict, now(), result, hit);
+    const record = recordOf(container.grant, name, verdict, now(), result, hit, after);
     audit.add(record);
     count(record);
     return record;
@@ -131,7 +132,7 @@ export function createEnforcer(
     const turnOf = ({ grant: { id }, verdict }: ContainerState) => ({
       stops: recent.filter(({ grantId }) => grantId === id).length,
       waitingSinceMs: waitingSinceMs.get(id),
-      overBytes: verdict.severity === 'within' ? 0 : verdict.overBytes,
+      overBytes: verdict.severity === 'within' || verdict.reason === 'over-share' ? 0 : verdict.overBytes,
     });
     return containers
       .map((container) => ({ container, turn: turnOf(container) }))
@@ -194,13 +195,21 @@ export function createEnforcer(
             records.push(stop(container, live, action, SIGTERM));
             break;
           case 'close-gate':
-          case 'open-gate':
+          case 'open-gate': {
             live.gateClosed = action.kind === 'close-gate';
             registry.touch(live);
-            records.push(done(container, action.kind, container.verdict, 'done'));
+            const after = 'after' in action ? action.after : undefined;
+            records.push(done(container, action.kind, container.verdict, 'done', [], after));
             break;
+          }
+          case 'released':
+          case 'stuck': {
+            const result = action.kind === 'stuck' ? 'stuck' : 'done';
+            records.push(done(container, action.kind, container.verdict, result, [], action.after));
+            break;
+          }
           default:
-            records.push(done(container, action.kind, container.verdict, action.kind === 'stuck' ? 'stuck' : 'done'));
+            records.push(done(container, action.kind, container.verdict, 'done'));
         }
       }
       return records;

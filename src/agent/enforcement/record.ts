@@ -31,6 +31,11 @@ export type ActionRecord = {
   readonly usedBytes: number;
   readonly limitBytes: number;
   readonly bypassBytes: number;
+  /** Of the card's compute, where that is the reason; else 0. */
+  readonly usedRatio: number;
+  readonly limitRatio: number;
+  /** What this is about. */
+  readonly resource: 'memory' | 'compute';
   /** The sentence that people read. */
   readonly message: string;
   /** sent, released, stuck, or why it was not done. */
@@ -43,6 +48,7 @@ const REASONS: Record<OverReason, string> = {
   bypass: 'holds GPU memory that its limit does not see',
   'far-over-limit': 'is far over its GPU memory grant',
   'over-limit': 'is over its GPU memory grant',
+  'over-share': 'takes more GPU compute than its share',
 };
 const WHAT: Record<ActionName, string> = {
   warn: 'it will be stopped if it stays so',
@@ -60,6 +66,12 @@ const WHAT: Record<ActionName, string> = {
 export function describe(grant: Grant, action: ActionName, verdict: Verdict): string {
   const who = `${grant.namespace}/${grant.pod}/${grant.container}`;
   if (verdict.severity === 'within') return `${who}: ${WHAT[action]}`;
+  if (verdict.reason === 'over-share') {
+    const { usedRatio, limitRatio, seconds, gpuUuid } = verdict.worst;
+    const percent = (ratio: number) => `${Math.round(ratio * 100)} %`;
+    const proof = verdict.severity === 'hard' ? ', and launches past its closed gate' : '';
+    return `${who} ${REASONS[verdict.reason]}: ${percent(usedRatio)} of ${percent(limitRatio)} on ${gpuUuid} over ${Math.round(seconds)} s${proof}; ${WHAT[action]}`;
+  }
   const { worst, reason } = verdict;
   const mib = (bytes: number) => `${Math.ceil(bytes / MIB)} MiB`;
   const past = worst.bypassBytes > 0 ? `, ${mib(worst.bypassBytes)} of it past the interposer` : '';
@@ -73,8 +85,12 @@ export function recordOf(
   atMs: number,
   result: string,
   processes: readonly Signalled[] = [],
+  /** Of a verdict that says nothing any more: what it was before. */
+  after?: OverReason,
 ): ActionRecord {
-  const worst = verdict.severity === 'within' ? undefined : verdict.worst;
+  const reason = verdict.severity === 'within' ? 'none' : verdict.reason;
+  const memory = verdict.severity === 'within' || verdict.reason === 'over-share' ? undefined : verdict.worst;
+  const share = verdict.severity !== 'within' && verdict.reason === 'over-share' ? verdict.worst : undefined;
   return {
     atMs,
     action,
@@ -83,11 +99,14 @@ export function recordOf(
     pod: grant.pod,
     container: grant.container,
     podUid: podUidOf(grant),
-    gpuUuid: worst?.gpuUuid ?? grant.cards[0]?.gpuUuid ?? '',
-    reason: verdict.severity === 'within' ? 'none' : verdict.reason,
-    usedBytes: worst?.usedBytes ?? 0,
-    limitBytes: worst?.limitBytes ?? 0,
-    bypassBytes: worst?.bypassBytes ?? 0,
+    gpuUuid: (memory ?? share ?? grant.cards[0])?.gpuUuid ?? '',
+    reason,
+    usedBytes: memory?.usedBytes ?? 0,
+    limitBytes: memory?.limitBytes ?? 0,
+    bypassBytes: memory?.bypassBytes ?? 0,
+    usedRatio: share?.usedRatio ?? 0,
+    limitRatio: share?.limitRatio ?? 0,
+    resource: (reason === 'none' ? after : reason) === 'over-share' ? 'compute' : 'memory',
     message: describe(grant, action, verdict),
     result,
     processes: processes.map(({ pid, startTicks, command, result: outcome }) => ({

@@ -54,7 +54,12 @@ const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
 /** What the agent tells of a pod's use: what it did about too much, and when that was over. */
-const AGENT_EVENTS = ['GPUMemoryQuotaExceeded', 'GPUMemoryQuotaRestored'];
+const AGENT_EVENTS = [
+  'GPUMemoryQuotaExceeded',
+  'GPUMemoryQuotaRestored',
+  'GPUComputeQuotaExceeded',
+  'GPUComputeQuotaRestored',
+];
 const STOPPED = /; it is (stopped|asked to end)\.?$/;
 const AGENT = 'cotenant-agent';
 

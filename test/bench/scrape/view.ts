@@ -74,6 +74,7 @@ function container(number: number, turn: number): ViewContainer {
     smPercent: (number * 31 + turn * 7) % 100,
     lastActiveMs: 1_700_000_000_000 + turn * 1000,
     over: false,
+    overShare: false,
     engines: { processes: [{ engine: '1', count: 2 }], refused: 0, behind: false },
     observed: { debugger: 0, profiler: 0 },
     bytesTold: true,

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { type ActionName, type ActionRecord, recordOf } from '../../../src/agent/enforcement/record.ts';
 import { createKillBook, type KillBook } from '../../../src/agent/kills.ts';
-import type { OverReason, Verdict } from '../../../src/quota/limits.ts';
+import type { MemoryReason, Verdict } from '../../../src/quota/limits.ts';
 import { card, compared, grantOf, reading, sampleOf } from './node.ts';
 
 const START = 1_700_000_000_000;
@@ -15,13 +15,13 @@ const see = (book: KillBook, second: number, ids: readonly string[] = ['one']) =
       {},
     ),
   );
-const verdict = (reason: OverReason): Verdict => ({
+const verdict = (reason: MemoryReason): Verdict => ({
   severity: 'hard',
   reason,
   worst: { gpuUuid: 'GPU-1', limitBytes: 1, usedBytes: 2, bypassBytes: 0 },
   overBytes: 1,
 });
-const record = (action: ActionName, result: string, reason: OverReason = 'bypass', second = 1): ActionRecord =>
+const record = (action: ActionName, result: string, reason: MemoryReason = 'bypass', second = 1): ActionRecord =>
   recordOf(grant, action, verdict(reason), START + second * 1000, result);
 /** Counters above 0: "card action reason result count". */
 const counted = (book: KillBook) =>
@@ -37,6 +37,8 @@ const decided = (book: KillBook) =>
     .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
     .toSorted();
 
+const REASONS = ['bypass', 'far-over-limit', 'over-limit', 'over-share'];
+
 test('before anything happens every counter that may grow is there with 0', (t) => {
   const book = createKillBook();
   t.deepEqual(
@@ -45,7 +47,7 @@ test('before anything happens every counter that may grow is there with 0', (t) 
       .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
       .toSorted(),
     ['killed', 'refused', 'would_kill']
-      .flatMap((decision) => ['bypass', 'far-over-limit', 'over-limit'].map((reason) => `${decision} ${reason} 0`))
+      .flatMap((decision) => REASONS.map((reason) => `${decision} ${reason} 0`))
       .toSorted(),
   );
   t.deepEqual(book.totals(), []);
@@ -53,9 +55,7 @@ test('before anything happens every counter that may grow is there with 0', (t) 
   const released = book.totals().filter(({ action, result }) => action === 'kill' && result === 'released');
   t.deepEqual(
     released.map(({ gpuUuid, reason, count, lastMs }) => `${gpuUuid} ${reason} ${count} ${lastMs}`).toSorted(),
-    ['GPU-0', 'GPU-1']
-      .flatMap((gpu) => ['bypass', 'far-over-limit', 'over-limit'].map((reason) => `${gpu} ${reason} 0 0`))
-      .toSorted(),
+    ['GPU-0', 'GPU-1'].flatMap((gpu) => REASONS.map((reason) => `${gpu} ${reason} 0 0`)).toSorted(),
   );
   t.like(released[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
   const before = book.totals().length;

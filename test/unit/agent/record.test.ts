@@ -10,16 +10,21 @@ import {
   openAudit,
   recordOf,
 } from '../../../src/agent/enforcement/record.ts';
-import type { OverReason, Verdict } from '../../../src/quota/limits.ts';
+import type { MemoryReason, Verdict } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { grantOf } from './node.ts';
 
 const grant = grantOf('abc123', 1024, [0], { pod: 'cheat' });
-const verdict = (reason: OverReason, bypassMib = 0): Verdict => ({
+const verdict = (reason: MemoryReason, bypassMib = 0): Verdict => ({
   severity: 'hard',
   reason,
   worst: { gpuUuid: 'GPU-0', limitBytes: 1024 * MIB, usedBytes: 3000 * MIB - 1, bypassBytes: bypassMib * MIB },
   overBytes: 1976 * MIB,
+});
+const overShare = (severity: 'soft' | 'hard'): Verdict => ({
+  severity,
+  reason: 'over-share',
+  worst: { gpuUuid: 'GPU-0', limitRatio: 0.25, usedRatio: 0.979, chargedRatio: 0, seconds: 60.4 },
 });
 
 function folder(t: ExecutionContext): string {
@@ -45,10 +50,34 @@ test('the sentence names who, why, how much of how much, where, and what follows
       verdict('far-over-limit'),
       'local/cheat/main is far over its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; it would be stopped in enforce mode',
     ],
+    [
+      'close-gate',
+      overShare('soft'),
+      'local/cheat/main takes more GPU compute than its share: 98 % of 25 % on GPU-0 over 60 s; its kernels are held back',
+    ],
+    [
+      'kill',
+      overShare('hard'),
+      'local/cheat/main takes more GPU compute than its share: 98 % of 25 % on GPU-0 over 60 s, and launches past its closed gate; it is stopped',
+    ],
     ['released', { severity: 'within' }, 'local/cheat/main: its memory is free again'],
     ['open-gate', { severity: 'within' }, 'local/cheat/main: its kernels may run again'],
   ];
   for (const [action, given, expected] of cases) t.is(describe(grant, action, given), expected);
+});
+
+test('a record tells of compute, also when that is over', (t) => {
+  t.like(recordOf(grant, 'kill', overShare('hard'), 1, 'sent'), {
+    reason: 'over-share',
+    resource: 'compute',
+    gpuUuid: 'GPU-0',
+    usedRatio: 0.979,
+    limitRatio: 0.25,
+    usedBytes: 0,
+  });
+  const within: Verdict = { severity: 'within' };
+  t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-share'), { reason: 'none', resource: 'compute' });
+  t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-limit'), { reason: 'none', resource: 'memory' });
 });
 
 test('a record holds the figures of the worst card and each process that was signalled', (t) => {
@@ -66,6 +95,9 @@ test('a record holds the figures of the worst card and each process that was sig
     usedBytes: 3000 * MIB - 1,
     limitBytes: 1024 * MIB,
     bypassBytes: 2900 * MIB,
+    usedRatio: 0,
+    limitRatio: 0,
+    resource: 'memory',
     message: describe(grant, 'kill', verdict('bypass', 2900)),
     result: 'sent',
     processes: [{ pid: 7, startTicks: 70, command: 'client', result: 'sent' }],

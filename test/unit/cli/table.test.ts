@@ -33,6 +33,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   smPercent: 12,
   lastActiveMs: undefined,
   over: false,
+  overShare: false,
   engines: { processes: [], refused: 0, behind: false },
   observed: { debugger: 0, profiler: 0 },
   bytesTold: true,
@@ -189,6 +190,7 @@ test('a state says everything that is wrong', (t) => {
     [{ usedBytes: 1020 * MIB }, '20 MiB above, tolerated'],
     [{ usedBytes: 1200 * MIB, over: true }, 'OVER'],
     [{ bypassBytes: 100 * MIB }, 'BYPASS 100 MiB'],
+    [{ overShare: true }, 'OVER SHARE'],
     [{ tampered: true }, 'LEDGER DAMAGED'],
     [
       { usedBytes: 3000 * MIB, over: true, bypassBytes: 2900 * MIB, tampered: true },

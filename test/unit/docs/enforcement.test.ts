@@ -3,6 +3,7 @@ import test from 'ava';
 import { DEFAULTS } from '../../../src/agent/configuration.ts';
 import { CALM, DEFAULT_LADDER, type LadderState, type Mode, step } from '../../../src/quota/ladder.ts';
 import { DEFAULT_TOLERANCE, judge } from '../../../src/quota/limits.ts';
+import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/quota/share.ts';
 import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
 
 const page = readPage('docs/enforcement.md');
@@ -63,4 +64,24 @@ test('the severities of the page are those that are judged', (t) => {
   t.regex(rows[0]?.when ?? '', new RegExp(`${ratio} and ${bytes / MIB} MiB`));
   t.regex(rows[2]?.when ?? '', new RegExp(`${hardRatio} and ${bytes / MIB} MiB`));
   t.is(judged(LIMIT, LIMIT).severity, 'within');
+});
+
+test('what the page says of shares that are sampled is what they are judged by', (t) => {
+  const text = section(page, '## When a container takes more than its share').replaceAll('\n', ' ');
+  const seen = (percent: number, seconds: number) => shareSeenAs(percent / 100, seconds) * 100;
+  const [, share, minute, tenMinutes] =
+    /A share of (\d+) % may look like (\d+) % over a minute, and like (\d+) % over ten/.exec(text)?.map(Number) ?? [];
+  t.deepEqual(
+    [60, 600].map((seconds) => Math.round(seen(share ?? 0, seconds))),
+    [minute, tenMinutes],
+  );
+  const [, points, of, more, ofMore] =
+    /it is (\d+) points for a share of (\d+) %, (\d+) for one of (\d+) %/.exec(text)?.map(Number) ?? [];
+  t.deepEqual(
+    [Math.round(seen(of ?? 0, 60)) - (of ?? 0), Math.round(seen(ofMore ?? 0, 60)) - (ofMore ?? 0)],
+    [points, more],
+  );
+  const [, most = 0] = /more than (\d+) % of a card can take the rest unseen/.exec(text)?.map(Number) ?? [];
+  t.true(seen(most, DEFAULT_SHARE_SECONDS) < 100 && seen(most + 2, DEFAULT_SHARE_SECONDS) > 100);
+  t.true(text.includes(`\`shareSeconds\` (${DEFAULT_SHARE_SECONDS})`));
 });

@@ -2,7 +2,8 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { CALM, DEFAULT_LADDER, type LadderPolicy, type LadderState, step } from '../../../src/quota/ladder.ts';
-import { DEFAULT_TOLERANCE, judge, type Verdict } from '../../../src/quota/limits.ts';
+import { DEFAULT_TOLERANCE, harder, judge, type Verdict } from '../../../src/quota/limits.ts';
+import type { ShareVerdict } from '../../../src/quota/share.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 
 const LIMIT = 1000 * MIB;
@@ -159,6 +160,73 @@ test('reported: the warning, once what would have been, and nothing else', (t) =
 test('off: nothing, whatever is held', (t) => {
   const off: LadderPolicy = { ...DEFAULT_LADDER, mode: 'off' };
   for (const held of [WITHIN, SOFT, FAR, BYPASS]) t.deepEqual(climb(each(100, 200, held), off), []);
+});
+
+const overShare = (severity: 'soft' | 'hard'): ShareVerdict => ({
+  severity,
+  reason: 'over-share',
+  worst: { gpuUuid: 'GPU-a', limitRatio: 0.25, usedRatio: 1, chargedRatio: 0, seconds: 60 },
+});
+
+/** What happens, a sample a second; `until`: the verdict holds up to that second. */
+function climbShare(steps: readonly (readonly [until: number, verdict: Verdict])[], policy: LadderPolicy): string[] {
+  let state: LadderState = CALM;
+  let second = 100;
+  return steps.flatMap(([until, verdict]) => {
+    const told: string[] = [];
+    for (; second <= until; second++) {
+      const next = step(state, verdict, true, second * 1000, policy);
+      state = next.state;
+      const { action } = next;
+      if (action.kind !== 'none')
+        told.push([second, action.kind, ...('after' in action ? ['after', action.after] : [])].join(' '));
+    }
+    return told;
+  });
+}
+
+test('who is only suspected of too much compute is gated and never asked to end, and killed once it fails the test', (t) => {
+  const soft = overShare('soft');
+  t.deepEqual(climbShare([[200, soft]], DEFAULT_LADDER), ['100 warn', '105 close-gate']);
+  t.deepEqual(
+    climbShare(
+      [
+        [115, soft],
+        [130, { severity: 'within' }],
+      ],
+      DEFAULT_LADDER,
+    ),
+    ['100 warn', '105 close-gate', '116 open-gate after over-share'],
+  );
+  t.deepEqual(
+    climbShare(
+      [
+        [115, soft],
+        [117, overShare('hard')],
+      ],
+      DEFAULT_LADDER,
+    ),
+    ['100 warn', '105 close-gate', '117 kill'],
+  );
+  t.deepEqual(climbShare([[200, soft]], { ...DEFAULT_LADDER, mode: 'report' }), ['100 warn', '110 would-stop']);
+});
+
+test('of memory and compute the harder verdict counts, and that of memory before one that is as hard', (t) => {
+  const [within, softly, hard] = [verdictOf(WITHIN), verdictOf(SOFT), verdictOf(FAR)] as Parameters<typeof harder>[0][];
+  const said = (memory: typeof within, share: ShareVerdict) => {
+    const verdict = harder(memory as Parameters<typeof harder>[0], share);
+    return verdict.severity === 'within' ? 'within' : verdict.reason;
+  };
+  t.deepEqual(
+    [within, softly, hard].map((memory) =>
+      [{ severity: 'within' } as const, overShare('soft'), overShare('hard')].map((share) => said(memory, share)),
+    ),
+    [
+      ['within', 'over-share', 'over-share'],
+      ['over-limit', 'over-limit', 'over-share'],
+      ['far-over-limit', 'far-over-limit', 'far-over-limit'],
+    ],
+  );
 });
 
 test('an action carries the verdict that it follows from', (t) => {

@@ -53,6 +53,10 @@ export const container: Family = {
     const processes = gauge('processes', 'Its processes on the card.');
     const active = gauge('last_active_timestamp_seconds', "Last sample in which it used the card's compute.");
     const over = gauge('over_limit', '1 while it is above its grant and tolerance.');
+    const overShare = gauge(
+      'over_share',
+      '1 while it takes more compute than a share that is its limit. Only where the arbiter holds it to one.',
+    );
     const smSeconds = counter(
       'sm_seconds_total',
       "Compute time, integrated over the driver's samples; rate() is its mean share.",
@@ -151,6 +155,7 @@ export const container: Family = {
             faults(labels, entry.compute.faults);
             guaranteed(labels, entry.compute.guaranteeRatio);
             most(labels, entry.compute.limitRatio);
+            overShare(labels, entry.overShare ? 1 : 0);
           }
           policy({ ...labels, policy: entry.computePolicy, priority: entry.priority }, 1);
           // None in a list that was not answered is no count.

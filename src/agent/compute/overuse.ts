@@ -1,0 +1,70 @@
+// Whose compute is judged, and by which figures: containers whose share of a card is a hard limit, where the arbiter holds it and
+// the driver tells who is on the card. A plain value in, a plain value out; the judgement is src/quota/share.ts.
+import { harder, type MemoryVerdict } from '../../quota/limits.ts';
+import { judgeShare, type ShareLook, type ShareVerdict, type ShareWatch, watchShare } from '../../quota/share.ts';
+import type { ContainerState, NodeState } from '../compare.ts';
+import { type Totals, totalsKey } from '../integrals.ts';
+import { toldCard } from '../sample.ts';
+import { hardLimitOf } from './policy.ts';
+import type { ShareState } from './shares.ts';
+
+/** By the grant's id and the card's UUID. */
+export type Watched = ReadonlyMap<string, ShareWatch>;
+export const NOBODY_WATCHED: Watched = new Map();
+
+export type Watching = {
+  readonly totals: Totals;
+  readonly stateOf: (grantId: string, card: number) => ShareState;
+  readonly highCapPercent: number;
+  readonly isGateClosed: (grantId: string) => boolean;
+  readonly windowSeconds: number;
+};
+
+/** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
+export function judgeCompute(
+  before: Watched,
+  state: NodeState,
+  watching: Watching,
+): { readonly watched: Watched; readonly state: NodeState } {
+  const watched = new Map<string, ShareWatch>();
+  const containers = state.containers.map((container): ContainerState => {
+    const verdicts = container.cards.flatMap(({ gpuUuid }, position): ShareVerdict[] => {
+      const look = lookAt(container, position, state, watching);
+      if (!look) return [];
+      const key = totalsKey(container.grant.id, gpuUuid);
+      const watch = watchShare(before.get(key), look, watching.windowSeconds);
+      watched.set(key, watch);
+      return [judgeShare(gpuUuid, watch, watching.windowSeconds)];
+    });
+    const share =
+      verdicts.find(({ severity }) => severity === 'hard') ?? verdicts.find(({ severity }) => severity === 'soft');
+    return share ? { ...container, verdict: harder(container.verdict as MemoryVerdict, share) } : container;
+  });
+  return { watched, state: { ...state, containers } };
+}
+
+function lookAt(
+  { grant }: ContainerState,
+  position: number,
+  { sample, devices }: NodeState,
+  { totals, stateOf, highCapPercent, isGateClosed }: Watching,
+): ShareLook | undefined {
+  const granted = grant.cards[position];
+  const card = granted && toldCard(sample, granted.gpuUuid);
+  const { policy, use } = stateOf(grant.id, position);
+  if (!card || !use) return undefined;
+  // Concurrent kernels of several of its clients are told of one of them.
+  if (devices.some((device) => device.card.uuid === card.uuid && device.processes.mps > 0)) return undefined;
+  const limitRatio = hardLimitOf(policy, grant, granted, highCapPercent);
+  const used = totals.containers.get(totalsKey(grant.id, card.uuid));
+  // What the arbiter holds it to is behind what was said for a moment.
+  if (limitRatio === undefined || !used || Math.abs(use.limitRatio - limitRatio) > 1e-3) return undefined;
+  return {
+    atMs: sample.atMs,
+    usedSeconds: used.smSeconds,
+    chargedSeconds: use.chargedSeconds,
+    limitRatio,
+    gateClosed: isGateClosed(grant.id),
+    gaps: card.utilizationGaps,
+  };
+}

@@ -1,0 +1,88 @@
+// Whose compute is judged: by policy, by what the arbiter says, and by what the driver tells of the card.
+import test from 'ava';
+import { judgeCompute, NOBODY_WATCHED, type Watched } from '../../../src/agent/compute/overuse.ts';
+import { hardLimitOf } from '../../../src/agent/compute/policy.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { advance, NO_TOTALS } from '../../../src/agent/integrals.ts';
+import type { SampledCard } from '../../../src/agent/sample.ts';
+import type { ComputePolicy } from '../../../src/request/request.ts';
+import { card, compared, grantOf, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
+
+type Asked = { readonly cores?: number; readonly limit?: number; readonly high?: boolean };
+const HARD: readonly [ComputePolicy, Asked, highCap: number, expected: number | undefined][] = [
+  ['fixed', { cores: 25 }, 100, 0.25],
+  ['fixed', { cores: 25, limit: 50 }, 100, 0.5],
+  ['fixed', { cores: 25, limit: 10 }, 100, 0.25],
+  ['fixed', { limit: 50 }, 100, 0.5],
+  ['fixed', {}, 100, undefined],
+  ['fixed', { cores: 100 }, 100, undefined],
+  ['soft', { cores: 25 }, 100, undefined],
+  ['soft', { cores: 25, limit: 50 }, 100, 0.5],
+  ['native', { cores: 25, limit: 50 }, 100, undefined],
+  ['average', { cores: 25 }, 100, undefined],
+  ['preemptive', { cores: 25 }, 100, undefined],
+  ['weighted', { cores: 25, limit: 50 }, 100, undefined],
+  ['fixed', { cores: 25, high: true }, 100, undefined],
+  ['soft', { cores: 25, high: true }, 70, 0.7],
+  ['native', { high: true }, 70, undefined],
+];
+for (const [policy, { cores = 0, limit, high = false }, highCap, expected] of HARD) {
+  const asked = `${cores} % of at most ${limit ?? '-'} %${high ? `, with high priority up to ${highCap} %` : ''}`;
+  test(`${policy}, ${asked}: ${expected === undefined ? 'no hard limit' : expected}`, (t) => {
+    const share = { coresPercent: cores, ...(limit !== undefined && { coresLimitPercent: limit }) };
+    t.is(hardLimitOf(policy, high ? { compute: { priority: 'high' } } : {}, share, highCap), expected);
+  });
+}
+
+type Case = {
+  readonly card?: Partial<SampledCard>;
+  readonly grant?: Partial<Grant>;
+  readonly policy?: ComputePolicy;
+  /** undefined: the arbiter does not hold it. */
+  readonly heldTo?: number | undefined;
+  readonly types?: number;
+};
+
+/** Verdict on a container of 25 % that has all of the card for so many seconds. */
+function after(seconds: number, { card: about = {}, grant = {}, policy = 'fixed', types = 1, ...more }: Case): string {
+  const heldTo = 'heldTo' in more ? more.heldTo : 0.25;
+  const own = grantOf('a', 1000, [0], grant);
+  const granted = { ...own, cards: own.cards.map((one) => ({ ...one, coresPercent: 25 })) };
+  let [watched, totals, verdict]: [Watched, typeof NO_TOTALS, string] = [NOBODY_WATCHED, NO_TOTALS, ''];
+  for (let second = 0; second <= seconds; second++) {
+    const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
+    const sample = sampleOf([card(0, about)], [sampledProcess(7, uses)], 1e12 + second * 1000);
+    const byPid = { 7: { kind: 'grant', id: 'a' } as const };
+    const state = compared(sample, [reading(granted)], byPid);
+    totals = advance(totals, state, owners(byPid));
+    const counts = { chargedSeconds: 0, contendedSeconds: 0, throttledSeconds: 0, overruns: 0, faults: 0 };
+    const held = heldTo === undefined ? undefined : { ...counts, guaranteeRatio: heldTo, limitRatio: heldTo };
+    const judged = judgeCompute(watched, state, {
+      totals,
+      stateOf: () => ({ policy, use: held }),
+      highCapPercent: 100,
+      isGateClosed: () => false,
+      windowSeconds: 60,
+    });
+    watched = judged.watched;
+    verdict = judged.state.containers.map((one) => one.verdict.severity).join();
+  }
+  return verdict;
+}
+
+test('a share that is a hard limit is judged, also without isolation of memory; no other, and not where the ground is not firm', (t) => {
+  t.is(after(61, {}), 'soft');
+  t.is(after(61, { grant: { isolateMemory: false } }), 'soft');
+  t.is(after(50, {}), 'within');
+  const not: Readonly<Record<string, Case>> = {
+    'a policy that lends': { policy: 'soft', heldTo: 1 },
+    'parts by who is there': { policy: 'preemptive' },
+    'nothing holds it': { policy: 'native' },
+    'the arbiter does not hold it': { heldTo: undefined },
+    'the arbiter holds it to another share for now': { heldTo: 0.5 },
+    'the card is lost': { card: { healthy: false } },
+    'the driver does not say who is on it': { card: { lists: ['graphics'] } },
+    'a client of MPS': { types: 4 },
+  };
+  for (const [what, given] of Object.entries(not)) t.is(after(100, given), 'within', what);
+});
