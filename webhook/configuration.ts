@@ -19,8 +19,6 @@ export type WebhookConfiguration = {
   readonly allowedRuntimeClasses: readonly string[];
   /** How a container gets the nodes of its cards: by the agent's NRI plugin, or by a variable that NVIDIA's toolkit honours. */
   readonly deviceRoute: DeviceRoute;
-  /** Driver capabilities that a tenant may choose from. Graphics memory is not held by the interposer. */
-  readonly driverCapabilities: readonly string[];
   /** User names that may change annotations in our domain on a pod that exists. */
   readonly annotationWriters: readonly string[];
 };
@@ -32,7 +30,6 @@ export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   allowedSchedulers: [],
   allowedRuntimeClasses: [],
   deviceRoute: 'nri',
-  driverCapabilities: ['compute', 'utility'],
   annotationWriters: [],
 };
 
@@ -89,7 +86,6 @@ export function parseConfiguration(value: unknown): Result<WebhookConfiguration>
     ...(runtimeClassName !== '' && { runtimeClassName }),
     allowedRuntimeClasses: texts('allowedRuntimeClasses', []),
     deviceRoute: route(),
-    driverCapabilities: texts('driverCapabilities', DEFAULT_CONFIGURATION.driverCapabilities),
     annotationWriters: texts('annotationWriters', []),
   };
   return problems.length > 0 ? { ok: false, problems } : { ok: true, value: configuration };

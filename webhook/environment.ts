@@ -2,7 +2,8 @@
 // Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
 import { type JsonObject, textAt } from '../src/request/json.ts';
 import { uuidsAnnotation } from '../src/request/names.ts';
-import type { WebhookConfiguration } from './configuration.ts';
+import type { DriverCapability } from '../src/request/rules.ts';
+import type { DeviceRoute } from './configuration.ts';
 import { same } from './same.ts';
 
 export const VISIBLE_DEVICES = 'NVIDIA_VISIBLE_DEVICES';
@@ -31,7 +32,8 @@ export type Environment = { readonly entries: readonly unknown[]; readonly warni
 export function withShare(
   entries: readonly unknown[],
   container: string,
-  { deviceRoute, driverCapabilities }: Pick<WebhookConfiguration, 'deviceRoute' | 'driverCapabilities'>,
+  deviceRoute: DeviceRoute,
+  allowed: readonly DriverCapability[],
 ): Environment {
   const warnings: string[] = [];
   const kept = entries.filter((entry) => {
@@ -42,15 +44,22 @@ export function withShare(
     return rule === undefined;
   });
   const visible = deviceRoute === 'nri' ? NO_DEVICES : grantedDevices(container);
-  const fallback = ['compute', 'utility'].filter((capability) => driverCapabilities.includes(capability)).join(',');
   const wanted = textAt(last(kept, DRIVER_CAPABILITIES), 'value');
-  const chosen = wanted?.split(',').every((capability) => driverCapabilities.includes(capability)) ? wanted : undefined;
-  const capabilities = { name: DRIVER_CAPABILITIES, value: chosen ?? (fallback || driverCapabilities.join(',')) };
+  const capabilities = { name: DRIVER_CAPABILITIES, value: capabilitiesOf(wanted, allowed) };
   for (const own of [visible, capabilities]) {
     const present = last(kept, own.name);
-    if (present !== undefined && !same(own, present)) warnings.push(`${container}: ${own.name} is replaced`);
+    const because = own === capabilities ? `; allowed are ${allowed.join(', ')}` : '';
+    if (present !== undefined && !same(own, present)) warnings.push(`${container}: ${own.name} is replaced${because}`);
   }
   return { entries: withEntry(withEntry(kept, visible), capabilities), warnings };
+}
+
+/** What was asked for where all of it is allowed; all that is allowed for `all`; else the usual two. */
+function capabilitiesOf(wanted: string | undefined, allowed: readonly DriverCapability[]): string {
+  const isAllowed = (name: string) => allowed.some((one) => one === name);
+  if (wanted?.split(',').every(isAllowed)) return wanted;
+  const usual = ['compute', 'utility'].filter(isAllowed);
+  return (wanted === 'all' || usual.length === 0 ? allowed : usual).join(',');
 }
 
 /** Its cards as the scheduler's Binding names them, resolved by the kubelet when it creates the container. */

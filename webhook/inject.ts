@@ -10,7 +10,8 @@ import { sameQuantity } from '../src/request/quantity.ts';
 import { readPodRequest } from '../src/request/read.ts';
 import { formatRecord } from '../src/request/record.ts';
 import type { ContainerRequest } from '../src/request/request.ts';
-import { rulesOf, type WebhookConfiguration } from './configuration.ts';
+import type { Rules } from '../src/request/rules.ts';
+import { type DeviceRoute, rulesOf, type WebhookConfiguration } from './configuration.ts';
 import { last, VISIBLE_DEVICES, withoutDevices, withShare } from './environment.ts';
 import { checkContainer, checkGrantKeys, checkNames, checkPod, ownSchedulers } from './guard.ts';
 import { requirePlugin } from './plugins.ts';
@@ -70,7 +71,7 @@ export function injectPod(
   for (const place of places.value) {
     const share = shareOf(place);
     const patched = share
-      ? withShareOf(place.container, share, foreign, configuration, warnings)
+      ? withShareOf(place.container, share, foreign, configuration.deviceRoute, rules, warnings)
       : closed(place, foreign);
     containers.set(place.container, patched);
   }
@@ -111,10 +112,11 @@ function withShareOf(
   container: JsonObject,
   share: ContainerRequest,
   foreign: readonly string[],
-  configuration: WebhookConfiguration,
+  deviceRoute: DeviceRoute,
+  rules: Rules,
   warnings: string[],
 ): JsonObject {
-  const environment = withShare(listAt(container, 'env'), share.name, configuration);
+  const environment = withShare(listAt(container, 'env'), share.name, deviceRoute, rules.driverCapabilities);
   warnings.push(...environment.warnings);
   const resources = objectAt(container, 'resources');
   const amounts = ownAmounts(share.cards);

@@ -22,7 +22,7 @@
 #define SIM_UUID_TEXT 41 /* "GPU-", 36 characters, the end */
 
 enum sim_op {
-    SIM_HELLO = 1,   /* arg[0] role, arg[1] SIM_TYPE_* bits; reply fds: facts page, doorbell */
+    SIM_HELLO = 1,   /* arg[0] role, arg[1] SIM_TYPE_* bits and SIM_VIDEO; reply fds: facts page, doorbell */
     SIM_CONTEXT_NEW, /* card; reply arg[0] context id; fd: the channel, if it is this process's first on the card */
     SIM_CONTEXT_END, /* arg[0] context id */
     SIM_TAKE,        /* card, arg[0] bytes, arg[1] SIM_KIND_*; fd for SIM_KIND_VMM; reply arg[0] block id, [1] bytes */
@@ -51,6 +51,10 @@ enum sim_op {
 
 enum { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2, SIM_ROLE_CONTROL = 3 };
 enum { SIM_TYPE_COMPUTE = 1, SIM_TYPE_GRAPHICS = 2, SIM_TYPE_MPS = 4 };
+/* What a process uses of the video engines as long as it has a context, in percent, beside its SIM_TYPE_* bits. */
+#define SIM_VIDEO(encoder, decoder) ((uint64_t)(encoder) << 8 | (uint64_t)(decoder) << 16)
+#define SIM_VIDEO_ENCODER(bits) ((uint32_t)((bits) >> 8) & 0xff)
+#define SIM_VIDEO_DECODER(bits) ((uint32_t)((bits) >> 16) & 0xff)
 enum {
     SIM_KIND_CONTEXT,
     SIM_KIND_LINEAR,
@@ -99,7 +103,7 @@ struct sim_process_utilisation {
     uint32_t pid; /* the caller's view, or the raw host pid where the caller cannot see it (as the real driver does) */
     uint32_t sm_percent;
     uint32_t memory_percent;
-    uint32_t pad;
+    uint16_t encoder_percent, decoder_percent;
     uint64_t timestamp_us;
 };
 

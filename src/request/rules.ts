@@ -8,6 +8,9 @@ import { type ComputePolicy, MOST_WEIGHT, type Placement, type Priority } from '
 /** Dialects that are off until switched on: their names mean different things in different clusters. */
 export type ForeignDialectName = 'ack' | 'metagpu';
 
+/** As NVIDIA_DRIVER_CAPABILITIES names them. */
+export type DriverCapability = 'compute' | 'utility' | 'graphics' | 'video' | 'display' | 'ngx' | 'compat32';
+
 /** A named size: our own three amounts as text. */
 export type Template = { readonly gpu?: string; readonly gpuMemory?: string; readonly gpuCores?: string };
 
@@ -21,6 +24,8 @@ export type Rules = {
   readonly priorities: readonly Priority[];
   /** The largest weight that a pod may choose; 0: none, its weight is what it asks for of compute. */
   readonly mostComputeWeight: number;
+  /** Parts of the driver that a container may have. What graphics takes of memory no interposer sees: the agent holds it. */
+  readonly driverCapabilities: readonly DriverCapability[];
   /** Choices by which a tenant could take from its neighbours, or pin a card. */
   readonly allowMemoryIsolationOff: boolean;
   readonly allowMemoryOvercommit: boolean;
@@ -57,6 +62,7 @@ export const DEFAULT_RULES: Rules = {
   computePolicies: ['average', 'preemptive', 'weighted', 'fixed', 'soft'],
   priorities: ['normal'],
   mostComputeWeight: 0,
+  driverCapabilities: ['compute', 'utility'],
   allowMemoryIsolationOff: false,
   allowMemoryOvercommit: false,
   allowUncountedMemory: true,
@@ -64,6 +70,15 @@ export const DEFAULT_RULES: Rules = {
   allowGpuUuid: false,
 };
 
+const DRIVER_CAPABILITIES: readonly DriverCapability[] = [
+  'compute',
+  'utility',
+  'graphics',
+  'video',
+  'display',
+  'ngx',
+  'compat32',
+];
 const ACK_UNITS: ReadonlyMap<string, number> = new Map([
   ['GiB', GIB],
   ['MiB', MIB],
@@ -106,6 +121,7 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     placements: choose('placements', PLACEMENTS, base.placements),
     computePolicies: choose('computePolicies', COMPUTE_POLICIES, base.computePolicies),
     priorities: choose('priorities', PRIORITIES, base.priorities),
+    driverCapabilities: choose('driverCapabilities', DRIVER_CAPABILITIES, base.driverCapabilities),
     mostComputeWeight: whole('mostComputeWeight', MOST_WEIGHT, base.mostComputeWeight),
     allowMemoryIsolationOff: flag('allowMemoryIsolationOff', base.allowMemoryIsolationOff),
     allowMemoryOvercommit: flag('allowMemoryOvercommit', base.allowMemoryOvercommit),
@@ -113,6 +129,9 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     allowGpuModel: flag('allowGpuModel', base.allowGpuModel),
     allowGpuUuid: flag('allowGpuUuid', base.allowGpuUuid),
   };
+  // NVIDIA's toolkit takes an empty list for its own default, which is no fewer.
+  if (rules.driverCapabilities.length === 0)
+    problems.push(invalid(`${path}.driverCapabilities`, [], 'names none', 'write at least utility'));
   return problems.length > 0 ? { ok: false, problems } : { ok: true, value: rules };
 }
 

@@ -43,6 +43,28 @@ static struct client *find_pid(struct node *node, pid_t pid) {
     return NULL;
 }
 
+static struct sim_process_utilisation *row_of(struct sim_process_utilisation *rows, size_t *count, uint32_t pid) {
+    size_t k = 0;
+    while (k < *count && rows[k].pid != pid) k++;
+    if (k == *count) rows[(*count)++] = (struct sim_process_utilisation){.pid = pid};
+    return &rows[k];
+}
+
+/* The video engines are no kernels' and know no turns: who uses them does so all the time. */
+static void add_video(struct node *node, struct client *caller, uint32_t card, uint64_t at_us,
+                      struct sim_process_utilisation *rows, size_t *count) {
+    for (struct client *client = node->clients; client; client = client->next) {
+        if (client->fd < 0 || !client->contexts[card] || !(client->encoder_percent | client->decoder_percent)) continue;
+        uint32_t pid = pid_seen_by(caller, client);
+        if (pid == 0) pid = (uint32_t)client->pid;
+        if (*count == SIM_SAMPLES_MAX) return;
+        struct sim_process_utilisation *row = row_of(rows, count, pid);
+        row->encoder_percent = (uint16_t)client->encoder_percent;
+        row->decoder_percent = (uint16_t)client->decoder_percent;
+        row->timestamp_us = at_us;
+    }
+}
+
 /* One row per process that a sample after `last seen` names; its figure is the mean over all samples since then, up to
  * the newest that names anybody. */
 static void list_utilisation(struct node *node, struct client *caller, const struct sim_request *request,
@@ -67,16 +89,16 @@ static void list_utilisation(struct node *node, struct client *caller, const str
         struct client *client = find_pid(node, fresh[i].pid);
         uint32_t pid = client ? pid_seen_by(caller, client) : 0;
         if (pid == 0) pid = (uint32_t)fresh[i].pid;
-        size_t k = 0;
-        while (k < row_count && rows[k].pid != pid) k++;
-        if (k == row_count) rows[row_count++] = (struct sim_process_utilisation){.pid = pid};
-        rows[k].sm_percent += fresh[i].percent; /* a sum until the loop below */
-        rows[k].timestamp_us = newest;
+        struct sim_process_utilisation *row = row_of(rows, &row_count, pid);
+        row->sm_percent += fresh[i].percent; /* a sum until the loop below */
+        row->timestamp_us = newest;
     }
     for (size_t k = 0; k < row_count; k++) {
         rows[k].sm_percent = (uint32_t)((rows[k].sm_percent + counted / 2) / counted);
         rows[k].memory_percent = rows[k].sm_percent / 2;
     }
+    if (newest == 0 && fresh_count) newest = fresh[fresh_count - 1].at_us;
+    if (newest) add_video(node, caller, request->card, newest, rows, &row_count);
     reply->arg[0] = newest;
     reply->payload_bytes = (uint32_t)(row_count * sizeof *rows);
 }

@@ -315,6 +315,8 @@ void client_readable(struct node *node, struct client *client) {
         } else if (request.op == SIM_HELLO) {
             client->role = (uint32_t)request.arg[0];
             client->types = (uint32_t)request.arg[1] & (SIM_TYPE_COMPUTE | SIM_TYPE_GRAPHICS | SIM_TYPE_MPS);
+            client->encoder_percent = SIM_VIDEO_ENCODER(request.arg[1]);
+            client->decoder_percent = SIM_VIDEO_DECODER(request.arg[1]);
             if (client->role == SIM_ROLE_CUDA) client->group = group_of(node, client->pid);
             reply.arg[0] = SIM_PROTOCOL;
             fds[fd_count++] = node->facts_fd;

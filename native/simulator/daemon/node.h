@@ -55,6 +55,7 @@ struct client {
     int fd;    /* -1 once the process is gone and only its memory lingers */
     int pidfd; /* -1 where the kernel has none */
     uint32_t role, types;
+    uint32_t encoder_percent, decoder_percent;
     int process_state; /* ABI_PROCESS_* */
     pid_t pid;         /* in the daemon's PID namespace */
     uint64_t started_us;

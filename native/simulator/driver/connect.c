@@ -94,6 +94,11 @@ static int join_node(void) {
     if (kind && !strcmp(kind, "graphics")) types = SIM_TYPE_GRAPHICS;
     if (kind && !strcmp(kind, "compute+graphics")) types = SIM_TYPE_COMPUTE | SIM_TYPE_GRAPHICS;
     if (kind && !strcmp(kind, "mps")) types = SIM_TYPE_MPS;
+    /* And what it uses of the video engines: "ENCODER,DECODER", in percent. */
+    unsigned encoder, decoder;
+    const char *video = getenv("COTENANT_SIM_VIDEO");
+    if (video && sscanf(video, "%3u,%3u", &encoder, &decoder) == 2 && encoder <= 100 && decoder <= 100)
+        types |= SIM_VIDEO(encoder, decoder);
     int facts_fd;
     sim.fd = sim_link_open(&sim, SIM_ROLE_CUDA, types, &facts_fd, &sim.doorbell);
     if (sim.fd < 0) return ABI_ERROR_NO_DEVICE;

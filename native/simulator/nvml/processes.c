@@ -92,7 +92,9 @@ NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_
         out[i] = (struct nvml_abi_process_utilization){.pid = rows[i].pid,
                                                        .timestamp_us = rows[i].timestamp_us,
                                                        .sm = rows[i].sm_percent,
-                                                       .memory = rows[i].memory_percent};
+                                                       .memory = rows[i].memory_percent,
+                                                       .encoder = rows[i].encoder_percent,
+                                                       .decoder = rows[i].decoder_percent};
     }
     return NVML_ABI_SUCCESS;
 }
@@ -114,7 +116,9 @@ NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct
         out->entries[i] = (struct nvml_abi_processes_utilization_entry){.timestamp_us = rows[i].timestamp_us,
                                                                         .pid = rows[i].pid,
                                                                         .sm = rows[i].sm_percent,
-                                                                        .memory = rows[i].memory_percent};
+                                                                        .memory = rows[i].memory_percent,
+                                                                        .encoder = rows[i].encoder_percent,
+                                                                        .decoder = rows[i].decoder_percent};
     }
     return NVML_ABI_SUCCESS;
 }

@@ -25,18 +25,18 @@ test('every setting that cannot be is told at once, with its place', (t) => {
     allowedSchedulers: 'volcano',
     runtimeClass: 'nvidia',
     deviceRoute: 'cdi',
-    driverCapabilities: [''],
     rules: { dialects: ['hami'] },
-    namespaces: { a: { ack: { unit: 'GB' } } },
+    namespaces: { a: { ack: { unit: 'GB' }, driverCapabilities: ['all'] }, b: { driverCapabilities: [] } },
   });
   t.deepEqual(read.ok ? [] : read.problems.map(formatProblem), [
-    'configuration["runtimeClass"]: "nvidia" is no setting; known are rules, namespaces, schedulerName, allowedSchedulers, allowedRuntimeClasses, deviceRoute, driverCapabilities, annotationWriters, runtimeClassName',
+    'configuration["runtimeClass"]: "nvidia" is no setting; known are rules, namespaces, schedulerName, allowedSchedulers, allowedRuntimeClasses, deviceRoute, annotationWriters, runtimeClassName',
     'rules.dialects: a list of 1 is not a list of known names; write some of ack, metagpu',
     'namespaces["a"].ack.unit: "GB" is no unit that ACK knows; write one of GiB, MiB, 128MiB, 256MiB, 512MiB',
+    'namespaces["a"].driverCapabilities: a list of 1 is not a list of known names; write some of compute, utility, graphics, video, display, ngx, compat32',
+    'namespaces["b"].driverCapabilities: a list of 0 names none; write at least utility',
     'schedulerName: "Not A Name" is not a name; write a-z, 0-9, "-" and "."',
     'allowedSchedulers: "volcano" is not a list of names; write a list of texts',
     'deviceRoute: "cdi" is no route; write nri or environment',
-    'driverCapabilities: a list of 1 is not a list of names; write a list of texts',
   ]);
   t.false(parseConfiguration([]).ok);
   t.false(parseConfiguration({ namespaces: [] }).ok);

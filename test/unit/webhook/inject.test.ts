@@ -95,7 +95,7 @@ test('the devices of a share come from its own grant, whatever the tenant wrote,
     t.deepEqual(mainOf(answer.pod).env, [visible, { name: 'A', value: '1' }, capabilities]);
     t.deepEqual(answer.warnings, [
       'main: NVIDIA_VISIBLE_DEVICES is replaced',
-      'main: NVIDIA_DRIVER_CAPABILITIES is replaced',
+      'main: NVIDIA_DRIVER_CAPABILITIES is replaced; allowed are compute, utility',
     ]);
   }
 });
@@ -147,7 +147,17 @@ test('driver capabilities stay where they are a part of those that are allowed',
   t.is(chosen('utility,compute'), 'utility,compute');
   t.is(chosen('compute,graphics'), 'compute,utility');
   t.is(chosen(''), 'compute,utility');
-  t.is(chosen('compute,video', { driverCapabilities: ['compute', 'utility', 'video'] }), 'compute,video');
+  t.is(chosen('all'), 'compute,utility');
+  const drawing = { namespaces: { 'team-a': { driverCapabilities: ['compute', 'utility', 'graphics', 'video'] } } };
+  t.is(chosen('compute,graphics', drawing), 'compute,graphics');
+  t.is(chosen('all', drawing), 'compute,utility,graphics,video');
+  t.is(chosen('compute,display', drawing), 'compute,utility');
+  t.is(
+    chosen('graphics', { namespaces: { other: drawing.namespaces['team-a'] } }),
+    'compute,utility',
+    'not its namespace',
+  );
+  t.is(chosen('compute', { rules: { driverCapabilities: ['utility'] } }), 'utility');
 });
 
 test('variables that would lead around a fence are taken out of a share, and only there', (t) => {
