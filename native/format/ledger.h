@@ -54,9 +54,12 @@ struct cot_ledger_total {
 };
 
 /* All in bytes unless named otherwise. held = everything charged; context, managed and pool say of what it consists. */
+#define COT_PENDING_GRAIN 4096ull /* announced is always a multiple of it */
+#define COT_IN_FLIGHT 1ull        /* one request that is charged already, while its call lasts */
+
 struct cot_slot_card {
     uint64_t held;
-    uint64_t pending; /* announced, not yet decided */
+    uint64_t pending; /* announced, not yet decided; below COT_PENDING_GRAIN: requests charged before their call */
     uint64_t freed;   /* un-charged so far, ever */
     uint64_t context; /* part of held */
     uint64_t managed; /* part of held; no process list of the driver shows it */

@@ -33,6 +33,9 @@ export type Living = {
 
 const NO_SIGNATURE = 0n;
 
+/** What is announced is a multiple of it; the rest counts requests that are charged already, while their calls last. */
+const PENDING_GRAIN = 4096;
+
 /** Unlocked slots of one ledger that are looked for in /proc at a time: all 1024 may be a tenant's invention. */
 const MOST_LOOKED_FOR = 64;
 /** Rows taught at a time; who is left out is taught at the next sample. */
@@ -103,6 +106,8 @@ function slotFeedback(
     const stable = earlier?.cards[card]?.signature === row.signature;
     // Nobody may conclude from a process that was not recognised that it holds nothing.
     if (!stable || sampled === undefined || !process) return [];
+    // The driver may not have given yet what such a call is charged for.
+    if (row.pendingBytes % PENDING_GRAIN > 0) return [];
     const use = process.cards.find((entry) => entry.card === sampled);
     if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
     const truth = use?.bytes ?? 0;

@@ -20,10 +20,18 @@ const FORMS: [string, string, number, (answer: number[]) => string[]][] = [
   ['create 0', 'cuCtxCreate_v2', 46, ([, context]) => [`destroy ${context}`, 'context 0']],
 ];
 
-for (const [form, symbol, error, undo] of FORMS) {
-  test(`${form}: a driver that fails with ${error} leaves the account as it was, and the next request is charged`, async (t) => {
+// With much room, and with little, where some are charged before their call.
+const CASES = FORMS.flatMap(([form, ...rest]) => {
+  const contexts = form === 'create 0' ? 2 : 1;
+  const little = contexts * CONTEXT + (/^(pitch|pool)/.test(form) ? 48 : 24) * MIB;
+  return ([512 * MIB, little] as const).map((limit) => [limit, form, ...rest] as const);
+});
+
+for (const [limit, form, symbol, error, undo] of CASES) {
+  const title = `${form} in ${limit / MIB} MiB: a driver that fails with ${error} leaves the account as it was`;
+  test(`${title}, and the next request is charged`, async (t) => {
     const node = await startNode(t, '--card', 't4');
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
     const client = await readyClient(t, node, {
       preload: grant.cuda,
       env: { COTENANT_SIM_FAULTS: `${symbol}=${error}@1x${ROUNDS}` },

@@ -358,7 +358,8 @@ void cot_read_card(uint32_t card, uint64_t generation) {
         }
     }
     atomic_store_explicit(&cot->seen[card].memory_bytes, entry.memory_bytes, memory_order_relaxed);
-    atomic_store_explicit(&cot->seen[card].context_bytes, entry.context_bytes, memory_order_relaxed);
+    uint64_t context_bytes = (entry.context_bytes + COT_PENDING_GRAIN - 1) & ~(COT_PENDING_GRAIN - 1);
+    atomic_store_explicit(&cot->seen[card].context_bytes, context_bytes, memory_order_relaxed);
     /* The granule stays what it was when the first page was counted with it. */
     uint64_t unset = 0, granule = entry.granule_bytes ? entry.granule_bytes : 2u << 20;
     atomic_compare_exchange_strong(&cot->seen[card].granule_bytes, &unset, granule);

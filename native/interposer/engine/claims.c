@@ -12,14 +12,15 @@ abi_result cot_claim(uint64_t bytes, struct cot_claim *claim) {
     uint64_t granule = limits.granule_bytes;
     claim->root = 0;
     claim->bytes = bytes > UINT64_MAX - granule ? UINT64_MAX : cot_granules(bytes + granule - 1, granule) * granule;
-    if (claim->bytes == 0 || cot_reserve(claim->card, claim->bytes)) return ABI_SUCCESS;
+    claim->charged = false;
+    if (claim->bytes == 0 || cot_reserve_certain(claim->card, claim->bytes, &claim->charged)) return ABI_SUCCESS;
     cot_deny(claim->card);
     return ABI_ERROR_OUT_OF_MEMORY;
 }
 
 void cot_claim_end(const struct cot_claim *claim, abi_result result, const void *key, uint32_t kind) {
     if (result != ABI_SUCCESS) {
-        if (claim->bytes) cot_rollback(claim->card, claim->bytes);
+        if (claim->bytes) cot_rollback_certain(claim->card, claim->bytes, claim->charged);
         if (claim->root) cot_memory_drop(claim->root);
         return;
     }
@@ -31,7 +32,7 @@ void cot_claim_end(const struct cot_claim *claim, abi_result result, const void 
                               .root = claim->root,
                               .references = 1};
     cot_blocks_add(&block);
-    if (claim->bytes) cot_commit(claim->card, claim->bytes, claim->bytes);
+    if (claim->bytes) cot_commit_certain(claim->card, claim->bytes, claim->charged);
     cot_context_recheck(claim->context);
 }
 

@@ -172,27 +172,28 @@ void cot_context_pop(void) {
         if (CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped) == ABI_SUCCESS) return;
 }
 
-/* Room for contexts on the card of a device: bytes reserved for each, or a refusal. */
-abi_result cot_context_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved) {
+abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    *card = cot_card_of(device);
-    *reserved = 0;
-    if (*card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
+    *room = (struct cot_context_room){.card = cot_card_of(device)};
+    if (room->card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
     struct cot_limits limits;
-    cot_limits(*card, &limits);
-    if (!cot_reserve(*card, count * limits.context_bytes)) {
-        cot_deny(*card);
+    cot_limits(room->card, &limits);
+    bool fits = count == 1 ? cot_reserve_certain(room->card, limits.context_bytes, &room->charged)
+                           : cot_reserve(room->card, count * limits.context_bytes);
+    if (!fits) {
+        cot_deny(room->card);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
-    *reserved = limits.context_bytes;
+    room->bytes = limits.context_bytes;
     return ABI_SUCCESS;
 }
 
-void cot_context_settle(abi_result result, void *handle, abi_device device, uint32_t card, uint64_t reserved,
+void cot_context_settle(abi_result result, void *handle, abi_device device, const struct cot_context_room *room,
                         bool primary) {
+    uint32_t card = room->card;
     if (result != ABI_SUCCESS) {
-        cot_rollback(card, reserved);
+        cot_rollback_certain(card, room->bytes, room->charged);
         return;
     }
     pthread_mutex_lock(&cot->contexts.lock);
@@ -200,10 +201,10 @@ void cot_context_settle(abi_result result, void *handle, abi_device device, uint
     if (known) { /* another thread retained the same one meanwhile */
         if (known->handle != handle) cot_context_succeed(known, handle);
         known->turns++;
-        cot_rollback(card, reserved);
+        cot_rollback_certain(card, room->bytes, room->charged);
     } else {
-        cot_commit(card, reserved, reserved);
-        cot_context_remember(handle, device, card, reserved, primary);
+        cot_commit_certain(card, room->bytes, room->charged);
+        cot_context_remember(handle, device, card, room->bytes, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
 }
@@ -269,16 +270,15 @@ bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, u
 /* ---- explicit contexts ---- */
 
 /* `device` is the last argument of every version; the rest goes to the driver as it came. */
-#define CREATE(symbol, parameters, types, ...)                                                          \
-    abi_result cot_##symbol parameters {                                                                \
-        uint32_t card;                                                                                  \
-        uint64_t reserved;                                                                              \
-        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                                         \
-        abi_result result = cot_context_room(device, 1, &card, &reserved);                              \
-        if (result != ABI_SUCCESS) return result;                                                       \
-        result = CALL_REAL(symbol, types, __VA_ARGS__);                                                 \
-        cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false); \
-        return result;                                                                                  \
+#define CREATE(symbol, parameters, types, ...)                                                 \
+    abi_result cot_##symbol parameters {                                                       \
+        struct cot_context_room room;                                                          \
+        if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                                \
+        abi_result result = cot_context_room(device, 1, &room);                                \
+        if (result != ABI_SUCCESS) return result;                                              \
+        result = CALL_REAL(symbol, types, __VA_ARGS__);                                        \
+        cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, &room, false); \
+        return result;                                                                         \
     }
 CREATE(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out,
        flags, device)

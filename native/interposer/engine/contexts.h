@@ -15,9 +15,16 @@ void cot_context_succeed(struct cot_known_context *entry, void *handle);
 /* After a context of the card has ended. */
 void cot_context_after_end(uint32_t card);
 
-abi_result cot_context_room(abi_device device, unsigned count, uint32_t *card, uint64_t *reserved);
+/* Of a context that is to be created. */
+struct cot_context_room {
+    uint32_t card;
+    uint64_t bytes;
+    bool charged; /* before the call */
+};
+/* Room for as many contexts on the card of a device, or a refusal. What was found is for each. */
+abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room);
 /* What became of one for which there was room. */
-void cot_context_settle(abi_result result, void *handle, abi_device device, uint32_t card, uint64_t reserved,
+void cot_context_settle(abi_result result, void *handle, abi_device device, const struct cot_context_room *room,
                         bool primary);
 
 #pragma GCC visibility pop

@@ -150,6 +150,10 @@ bool cot_reserve(uint32_t card, uint64_t bytes);
 bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced);
 void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged);
 void cot_rollback(uint32_t card, uint64_t reserved);
+/* The same for what will be held just as it is announced, if the driver gives it. True: it may be `charged` already. */
+bool cot_reserve_certain(uint32_t card, uint64_t bytes, bool *charged);
+void cot_commit_certain(uint32_t card, uint64_t bytes, bool charged);
+void cot_rollback_certain(uint32_t card, uint64_t bytes, bool charged);
 void cot_charge(uint32_t card, uint64_t bytes);   /* without a check: it is held already */
 void cot_release(uint32_t card, uint64_t bytes);  /* the driver has taken it back */
 void cot_announce(uint32_t card, uint64_t bytes); /* without a check: it is held, and to be released */
@@ -216,6 +220,7 @@ struct cot_claim {
     void *context;
     uint64_t bytes; /* whole granules; 0 costs nothing and is only remembered */
     uint64_t root;  /* of the block to be */
+    bool charged;   /* before the call */
 };
 /* Room for `bytes` in the calling thread's context, or the error to answer. */
 abi_result cot_claim(uint64_t bytes, struct cot_claim *claim);

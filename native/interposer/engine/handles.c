@@ -202,18 +202,19 @@ abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_p
     cot_limits(card, &limits);
     if (bytes > UINT64_MAX - limits.granule_bytes) return CREATE();
     uint64_t charge = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
-    if (!cot_reserve(card, charge)) {
+    bool charged;
+    if (!cot_reserve_certain(card, charge, &charged)) {
         cot_deny(card);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = CREATE();
 #undef CREATE
     if (result != ABI_SUCCESS) {
-        cot_rollback(card, charge);
+        cot_rollback_certain(card, charge, charged);
         return result;
     }
     handle_add(*handle, memory_new(card, charge, NULL));
-    cot_commit(card, charge, charge);
+    cot_commit_certain(card, charge, charged);
     return ABI_SUCCESS;
 }
 

@@ -19,12 +19,14 @@ struct ticket {
     void *context;
     struct cot_limits limits;
     uint64_t reserved;
-    bool gap; /* nothing is reserved: the request may only go where memory is held already */
+    bool gap;     /* nothing is reserved: the request may only go where memory is held already */
+    bool charged; /* before the call */
 };
 
 /* The driver gave nothing. */
 static void give_up(const struct ticket *ticket) {
-    cot_rollback(ticket->card, ticket->gap ? cot_gap_end() : ticket->reserved);
+    if (ticket->gap) cot_rollback(ticket->card, cot_gap_end());
+    else cot_rollback_certain(ticket->card, ticket->reserved, ticket->charged);
 }
 
 /* Room for `bytes` in the calling thread's context, or the error to answer. */
@@ -34,11 +36,14 @@ static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, ui
     if (result != ABI_SUCCESS) return result;
     if (ticket->card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
     cot_limits(ticket->card, &ticket->limits);
-    ticket->gap = false;
+    ticket->gap = ticket->charged = false;
     ticket->reserved = round_up(bytes, granule ? granule : ticket->limits.granule_bytes);
-    if (cot_reserve(ticket->card, ticket->reserved)) return ABI_SUCCESS;
+    bool packed = granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes);
+    if (packed ? cot_reserve(ticket->card, ticket->reserved)
+               : cot_reserve_certain(ticket->card, ticket->reserved, &ticket->charged))
+        return ABI_SUCCESS;
     /* The grant is full, yet a small request may fit where small ones lie already. */
-    if (granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes) && cot_gap_begin(ticket->card)) {
+    if (packed && cot_gap_begin(ticket->card)) {
         ticket->reserved = 0;
         ticket->gap = true;
         if (cot_pages_have_gap(ticket->card, ticket->context, bytes, ticket->limits.granule_bytes)) return ABI_SUCCESS;
@@ -55,7 +60,8 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
     uint64_t charge = cot_pages_add(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
     if (charge > ticket->reserved) {
         uint64_t more = charge - ticket->reserved;
-        bool paid = ticket->gap ? cot_gap_pot() >= charge : cot_reserve_more(ticket->card, more, ticket->reserved);
+        uint64_t announced = ticket->charged ? 0 : ticket->reserved;
+        bool paid = ticket->gap ? cot_gap_pot() >= charge : cot_reserve_more(ticket->card, more, announced);
         if (!paid) {
             uint64_t gone = cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
             /* Other threads' requests may lie there by now, and have found it paid; or lay there and have left the last
@@ -67,6 +73,7 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
             cot_deny(ticket->card);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
+        if (ticket->charged) cot_commit(ticket->card, more, more);
         ticket->reserved = charge;
     }
     struct cot_block block = {.key = pointer,
@@ -77,9 +84,14 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
                               .references = 1};
     cot_blocks_add(&block);
     if (ticket->gap) ticket->reserved = cot_gap_end();
-    if (charge) cot_commit(ticket->card, charge, charge);
     uint64_t spare = ticket->reserved - charge;
-    if (spare && !cot_gap_give_announced(ticket->card, spare)) cot_rollback(ticket->card, spare);
+    if (__builtin_expect(ticket->charged, 0)) {
+        if (spare && cot_gap_give_held(ticket->card, spare)) spare = 0;
+        cot_rollback_certain(ticket->card, spare, true);
+    } else {
+        if (charge) cot_commit(ticket->card, charge, charge);
+        if (spare && !cot_gap_give_announced(ticket->card, spare)) cot_rollback(ticket->card, spare);
+    }
     cot_context_recheck(ticket->context);
     return ABI_SUCCESS;
 }
@@ -207,7 +219,7 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
                               .references = 1};
     cot_blocks_add(&block);
     __atomic_fetch_add(&cot_own(ticket.card)->managed, ticket.reserved, __ATOMIC_RELAXED);
-    cot_commit(ticket.card, ticket.reserved, ticket.reserved);
+    cot_commit_certain(ticket.card, ticket.reserved, ticket.charged);
     cot_context_recheck(ticket.context);
     return ABI_SUCCESS;
 }

@@ -58,18 +58,17 @@ static void leave_primary(abi_device device, void *now, bool ended) {
 
 abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
     if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-    uint32_t card;
-    uint64_t reserved;
+    struct cot_context_room room;
     abi_result result;
     if (use_primary(device)) {
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
         leave_primary(device, result == ABI_SUCCESS ? *out : NULL, false);
         return result;
     }
-    result = cot_context_room(device, 1, &card, &reserved);
+    result = cot_context_room(device, 1, &room);
     if (result != ABI_SUCCESS) return result;
     result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
-    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, true);
+    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, &room, true);
     return result;
 }
 
@@ -90,13 +89,12 @@ AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 /* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
 
 abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
-    uint32_t card;
-    uint64_t reserved;
+    struct cot_context_room room;
     if (!out)
         return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                          device, flags);
     bool known = cot_attached() && use_primary(device);
-    abi_result result = cot_context_room(device, known ? 1 : 2, &card, &reserved);
+    abi_result result = cot_context_room(device, known ? 1 : 2, &room);
     if (result != ABI_SUCCESS) {
         if (known) leave_primary(device, NULL, false);
         return result;
@@ -104,16 +102,16 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
     abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
     if (!known) {
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
-        cot_context_settle(result, primary, device, card, reserved, true);
+        cot_context_settle(result, primary, device, &room, true);
         if (result != ABI_SUCCESS) {
-            cot_rollback(card, reserved);
+            cot_rollback(room.card, room.bytes);
             return result;
         }
         known = use_primary(device);
     }
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                        device, flags);
-    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, card, reserved, false);
+    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, &room, false);
     bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
     if (known) leave_primary(device, NULL, released);
     return result;

@@ -1,6 +1,9 @@
 /* Announce, check, call, commit or roll back. A request is announced in the process's own slot before anybody's counts
  * are read, so of two that race at least one sees the other; no lock, no shared total, nothing to repair.
  *
+ * Where little is left, what is certain to be held if the driver gives it is charged before the driver is asked: others
+ * wait for what is only announced, but are refused at once over what is charged.
+ *
  * What a slot counts for is its own word, corrected by what the agent learned from the driver: more, if the driver
  * holds more for it than it charged (code, local memory); less, if it holds less and the process has done nothing
  * since; and freed memory as long as the card may still hold it. */
@@ -13,6 +16,7 @@
 #define SPIN_TRIES 16
 #define LONGEST_PAUSE_NS 500000u
 #define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
+#define LITTLE 8u             /* little is left: less than this part of the limit */
 
 struct sums {
     uint64_t held, pending;
@@ -30,7 +34,7 @@ static __attribute__((noinline)) struct sums sum_corrected(uint32_t card, bool l
         if (measured) held = cot_counted(feedback, cot_slot_at(slot), row, pending, held, late);
         else if (late) held += cot_sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
         sums.held += held;
-        sums.pending += pending;
+        sums.pending += pending & ~(COT_PENDING_GRAIN - 1);
     }
     return sums;
 }
@@ -94,10 +98,16 @@ static __attribute__((noinline)) bool fits_exactly(uint32_t card, bool late, uin
     return all.held + all.pending <= limit;
 }
 
-static inline bool fits(uint32_t card, const struct cot_limits *limits) {
+static inline bool leaves_little(uint64_t total, uint64_t limit) {
+    return total > limit - limit / LITTLE;
+}
+
+static inline bool fits(uint32_t card, const struct cot_limits *limits, bool *little) {
+    *little = true;
     if (__builtin_expect(!limits->releases_late, 1)) {
         bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
         uint64_t most = measured ? total_measured(card) : total_plain(card);
+        *little = leaves_little(most, limits->memory_bytes);
         if (__builtin_expect(most <= limits->memory_bytes, 1)) return true;
     }
     return fits_exactly(card, limits->releases_late, limits->memory_bytes);
@@ -162,29 +172,32 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t card, uint64_t bytes
         if (now > deadline) return false;
         back_off(tries);
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        if (fits(card, &limits)) return true;
+        bool little;
+        if (fits(card, &limits, &little)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
 }
 
-static bool reserve(uint32_t card, uint64_t bytes, uint64_t announced) {
+static bool reserve(uint32_t card, uint64_t bytes, uint64_t announced, bool *little) {
+    *little = true;
     struct cot_slot_card *own = cot_own(card);
     struct cot_limits limits;
     cot_limits(card, &limits);
     if (!limits.isolate) {
+        *little = false;
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
         return true;
     }
     if (bytes <= limits.memory_bytes) {
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        if (__builtin_expect(fits(card, &limits), 1)) return true;
+        if (__builtin_expect(fits(card, &limits, little), 1)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
     return reserve_slow(card, bytes, announced, own);
 }
 
-static __attribute__((noinline)) bool reserve_otherwise(uint32_t card, uint64_t bytes) {
-    return reserve(card, bytes, 0);
+static __attribute__((noinline)) bool reserve_otherwise(uint32_t card, uint64_t bytes, bool *little) {
+    return reserve(card, bytes, 0, little);
 }
 
 /* The request is announced, and there may be too little. */
@@ -195,8 +208,15 @@ static __attribute__((noinline)) bool reserve_announced(uint32_t card, uint64_t 
     return reserve_slow(card, bytes, 0, own);
 }
 
+/* `bytes` are announced. Others see them twice in between, never not at all. */
+static __attribute__((noinline)) void charge_early(uint32_t card, uint64_t bytes) {
+    struct cot_slot_card *own = cot_own(card);
+    __atomic_fetch_add(&own->held, bytes, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&own->pending, bytes - COT_IN_FLIGHT, __ATOMIC_SEQ_CST);
+}
+
 /* Calls nothing while there is room and the agent has measured nothing. */
-bool cot_reserve(uint32_t card, uint64_t bytes) {
+static inline __attribute__((always_inline)) bool reserve_quickly(uint32_t card, uint64_t bytes, bool *little) {
     const struct cot_page_header *header = &cot->at.page->header;
     const struct cot_seen_card *seen = &cot->seen[card];
     uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
@@ -205,17 +225,55 @@ bool cot_reserve(uint32_t card, uint64_t bytes) {
     uint32_t page_flags = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & KINDS_OF_PAGE;
     uint32_t card_flags = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
     bool isolate = page_flags & COT_PAGE_ISOLATE_MEMORY;
-    if (__builtin_expect(!read, 0)) return reserve_otherwise(card, bytes);
+    if (__builtin_expect(!read, 0)) return reserve_otherwise(card, bytes, little);
     if (__builtin_expect(isolate && (page_flags & COT_PAGE_HAS_FEEDBACK || card_flags || bytes > limit), 0))
-        return reserve_otherwise(card, bytes);
+        return reserve_otherwise(card, bytes, little);
     __atomic_fetch_add(&cot_own(card)->pending, bytes, __ATOMIC_SEQ_CST);
+    *little = false;
     if (!isolate) return true;
-    if (__builtin_expect(total_plain(card) <= limit, 1)) return true;
+    uint64_t total = total_plain(card);
+    *little = leaves_little(total, limit);
+    if (__builtin_expect(total <= limit, 1)) return true;
     return reserve_announced(card, bytes, limit);
 }
 
+bool cot_reserve(uint32_t card, uint64_t bytes) {
+    bool little;
+    return reserve_quickly(card, bytes, &little);
+}
+
+bool cot_reserve_certain(uint32_t card, uint64_t bytes, bool *charged) {
+    bool little;
+    *charged = false;
+    if (!reserve_quickly(card, bytes, &little)) return false;
+    if (__builtin_expect(little && bytes > 0, 0)) {
+        charge_early(card, bytes);
+        *charged = true;
+    }
+    return true;
+}
+
+/* What the agent measured while the call was under way holds no longer. */
+static __attribute__((noinline)) void end_flight(uint32_t card) {
+    cot_touch(card);
+    __atomic_fetch_sub(&cot_own(card)->pending, COT_IN_FLIGHT, __ATOMIC_SEQ_CST);
+}
+
+void cot_commit_certain(uint32_t card, uint64_t bytes, bool charged) {
+    if (__builtin_expect(charged, 0)) end_flight(card);
+    else cot_commit(card, bytes, bytes);
+}
+
+/* The driver never gave it, so it does not count as freed. */
+void cot_rollback_certain(uint32_t card, uint64_t bytes, bool charged) {
+    if (charged) __atomic_fetch_sub(&cot_own(card)->held, bytes, __ATOMIC_SEQ_CST);
+    if (charged) end_flight(card);
+    else cot_rollback(card, bytes);
+}
+
 bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced) {
-    return reserve(card, bytes, announced);
+    bool little;
+    return reserve(card, bytes, announced, &little);
 }
 
 void cot_announce(uint32_t card, uint64_t bytes) {

@@ -26,6 +26,11 @@ test('a row that did not move is taught the difference to the truth, and that wh
   ]);
 });
 
+test('what is only announced keeps nobody from learning', (t) => {
+  const announced = { ...held, pendingBytes: 2 * MIB };
+  t.is(feedbackOf(input({ after: round([slot(11, [announced])]) }))[0]?.residualBytes, 50 * MIB);
+});
+
 test('the residual may be negative, and is nothing but minus the charge where the driver lists nothing', (t) => {
   const cases: [what: string, processes: FeedbackInput['processes'], residualMiB: number][] = [
     ['less on the card than charged', [sampledProcess(11, [use(0, { bytes: 380 * MIB })])], -20],
@@ -47,6 +52,7 @@ test('nothing is taught where nothing is certain', (t) => {
     ['the slot was given to another process', { after: round([slot(11, [held], { stamp: 12n })]) }],
     ['the slot was not there before', { before: round([]) }],
     ['the card is not in the sample', { cardIndex: [undefined] }],
+    ['a call that is charged already has no answer yet', { after: round([slot(11, [{ ...held, pendingBytes: 1 }])]) }],
     ['the driver does not tell the bytes', { processes: [sampledProcess(11, [use(0)])] }],
   ];
   for (const [what, more] of cases) t.deepEqual(feedbackOf(input(more)), [], what);
