@@ -12,6 +12,7 @@ import { openBearerFile } from './access/bearer-file.ts';
 import { createReviews } from './access/reviews.ts';
 import { createAdmin } from './admin.ts';
 import { followAssignments } from './attribution/assignments.ts';
+import type { RefusedChange } from './compute/node.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
@@ -37,6 +38,7 @@ export type AgentHooks = {
   /** Has that pod ended, by the cluster's word? */
   readonly isOver?: (namespace: string, pod: string) => boolean;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
+  readonly onRefused?: (change: RefusedChange) => void;
   /** Needed where the API server says who may read the page. */
   readonly review?: ReviewCall;
   /** Needed where pods are served. */
@@ -121,6 +123,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     },
     onProblem: problem,
     onChange: hooks.log,
+    onRefused: hooks.onRefused,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplers: () => sampler.leftBehind(),
     nameOf: hooks.nameOf ?? NAMELESS,

@@ -8,7 +8,7 @@ import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { compare, type NodeState } from './compare.ts';
-import { createNodeCompute, type NodeCompute } from './compute/node.ts';
+import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
 import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
 import { chosenBy } from './compute/pods.ts';
 import { openShares } from './compute/shares.ts';
@@ -77,6 +77,8 @@ export type NodeHooks = {
   readonly onProblem: (text: string) => void;
   /** A grant was brought to another engine of the interposer. */
   readonly onChange?: (text: string) => void;
+  /** What a pod's annotation says of its compute is not done; told once of each text. */
+  readonly onRefused?: ((change: RefusedChange) => void) | undefined;
   readonly onInterval: (intervalMs: number) => void;
   readonly samplers: () => LeftBehind;
   readonly nameOf: NameOf;
@@ -122,6 +124,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     registry,
     cards: () => (state?.devices ?? []).map(({ card }) => card),
     onProblem: hooks.onProblem,
+    onRefused: (change) => {
+      hooks.onProblem(`${change.namespace}/${change.pod}: ${change.message}`);
+      hooks.onRefused?.(change);
+    },
   });
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
@@ -283,6 +289,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         return owner.kind === 'grant' ? owner.id : undefined;
       });
       keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
+      compute.again();
       void measure(sample);
     },
 

@@ -125,6 +125,10 @@ async function kubeHooks(
         }
       },
       review: reviewer(config),
+      onRefused: (change) => {
+        const by = { component: 'agent', instance: nodeName } as const;
+        void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by });
+      },
       cluster: {
         pods,
         onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),

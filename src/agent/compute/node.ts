@@ -1,6 +1,8 @@
 // What is said of the compute of this node and of its pods while they run: by `cotenant set`, the Node's labels, a pod's
 // annotations. Owns the answers; what is kept is the shares' and the registry's.
+import { field } from '../../request/json.ts';
 import { COMPUTE_ANNOTATION } from '../../request/names.ts';
+import { podUidOf } from '../grants/grant.ts';
 import type { Refusal } from '../grants/plain.ts';
 import type { Registry } from '../grants/registry.ts';
 import type { SampledCard } from '../sample.ts';
@@ -25,6 +27,16 @@ export type NodeCompute = {
   onLabels(labels: Readonly<Record<string, string>>): void;
   /** A pod of this node has these annotations now. */
   onPod(podUid: string, annotations: unknown): void;
+  /** What was refused may have room now. */
+  again(): void;
+};
+
+/** What an annotation of a pod says of its compute, and that is not done. */
+export type RefusedChange = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly podUid: string;
+  readonly message: string;
 };
 
 export function createNodeCompute(options: {
@@ -32,12 +44,39 @@ export function createNodeCompute(options: {
   readonly registry: Registry;
   readonly cards: () => readonly SampledCard[];
   readonly onProblem: (text: string) => void;
+  readonly onRefused: (change: RefusedChange) => void;
 }): NodeCompute {
-  const { shares, registry, cards, onProblem } = options;
+  const { shares, registry, cards, onProblem, onRefused } = options;
   const state = (): NodeComputeState => ({
     highCapPercent: shares.highCapPercent(),
     cards: cards().map(({ uuid, index, name }) => ({ gpuUuid: uuid, index, model: name, ...shares.ofCard(uuid) })),
   });
+  /** By the pod's UID. Pods are told of a text once, however often they change in other ways and whatever is wrong with it then. */
+  const refused = new Map<string, { readonly annotations: unknown; readonly told: string }>();
+
+  const onPod: NodeCompute['onPod'] = (podUid, annotations) => {
+    const grants = registry.list().map(({ grant }) => grant);
+    const own = grants.find((grant) => podUidOf(grant) === podUid);
+    const changes = overridden(podUid, annotations, grants);
+    if (!own || !('wrong' in changes)) refused.delete(podUid);
+    if (own && 'wrong' in changes) {
+      const text = String(field(annotations, COMPUTE_ANNOTATION) ?? '');
+      const told = refused.get(podUid)?.told;
+      refused.set(podUid, { annotations, told: text });
+      const { namespace, pod } = own;
+      const message = `annotation ${COMPUTE_ANNOTATION} changes nothing: ${changes.wrong}`;
+      if (told !== text) onRefused({ namespace, pod, podUid, message });
+      return;
+    }
+    for (const { id, ...parts } of 'wrong' in changes ? [] : changes) {
+      try {
+        registry.change(id, parts);
+      } catch (error) {
+        onProblem(`the compute of grant ${id} is not changed: ${(error as Error).message}`);
+      }
+    }
+  };
+
   return {
     state,
     set(change) {
@@ -49,20 +88,9 @@ export function createNodeCompute(options: {
       return state();
     },
     onLabels: (labels) => shares.label(labels, registry),
-    onPod(podUid, annotations) {
-      const grants = registry.list().map(({ grant }) => grant);
-      for (const change of overridden(podUid, annotations, grants)) {
-        if ('wrong' in change) {
-          onProblem(`annotation ${COMPUTE_ANNOTATION} of pod ${podUid} is passed over: ${change.wrong}`);
-          continue;
-        }
-        const { id, ...parts } = change;
-        try {
-          registry.change(id, parts);
-        } catch (error) {
-          onProblem(`the compute of grant ${id} is not changed: ${(error as Error).message}`);
-        }
-      }
+    onPod,
+    again() {
+      for (const [podUid, { annotations }] of refused) onPod(podUid, annotations);
     },
   };
 }

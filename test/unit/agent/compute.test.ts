@@ -205,9 +205,28 @@ test("an operator's word counts over the pod's own, and what it takes back is th
     { id: 'abc123', cards: [{ ...podCard, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
   ]);
   t.deepEqual(overridden('another', annotated(text), [podGrant()]), []);
-  t.deepEqual(overridden(podUid, annotated('{"main":{"weight":0}}'), [podGrant()]), [
-    { wrong: 'main: weight: 0; want 1 to 1000, or null' },
-  ]);
+});
+
+test('of an annotation that cannot be done as a whole nothing is', (t) => {
+  const side = podGrant({ id: 'side12', container: 'side', cards: [{ ...podCard, coresPercent: 30 }] });
+  const other = podGrant({
+    id: 'other1',
+    cards: [{ ...podCard, coresPercent: 40 }],
+    owner: { pid: 1, startTicks: 1, cgroup: '' },
+  });
+  const after = (text: string, grants = [podGrant(), side, other]) => {
+    const found = overridden(podUid, annotated(text), grants);
+    return 'wrong' in found ? found.wrong : found.map(({ cards }) => cards[0]?.coresPercent);
+  };
+  t.is(after('{"main":{"weight":0}}'), 'main: weight: 0; want 1 to 1000, or null');
+  t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a share has this name; there are main, side');
+  t.is(after('{"main":{"coresPercent":60}}'), 'main: coresLimitPercent: 50; want 60 to 100, or null');
+  const full = `${GPU} has 60 % of its compute left for the pod`;
+  t.is(after('{"main":{"coresPercent":31}}'), `${full}, 61 % are asked for`);
+  t.is(after('{"main":{"coresPercent":40},"side":{"coresPercent":25}}'), `${full}, 65 % are asked for`);
+  t.deepEqual(after('{"main":{"coresPercent":40},"side":{"coresPercent":20}}'), [40, 20]);
+  const tooMuch = { ...other, cards: [{ ...podCard, coresPercent: 90 }] };
+  t.deepEqual(after('{"main":{"coresPercent":15}}', [podGrant(), side, tooMuch]), [15, 30], 'less is never refused');
 });
 
 test('a share that the others do not leave is refused, one that it has already is not', (t) => {
