@@ -2,7 +2,13 @@
 // Owns the numbers and why they are what they are; what is built from them is in node-card.ts and alerts.ts.
 
 /** Numbers and times may be other ones; tests shorten them. */
-type Loose<T> = T extends string ? string : T extends number ? number : { readonly [K in keyof T]: Loose<T[K]> };
+type Loose<T> = T extends string
+  ? string
+  : T extends number
+    ? number
+    : T extends readonly string[]
+      ? readonly string[]
+      : { readonly [K in keyof T]: Loose<T[K]> };
 export type Configuration = Loose<typeof CONFIGURATION>;
 
 export const CONFIGURATION = {
@@ -32,6 +38,10 @@ export const CONFIGURATION = {
   /** Longer than it takes to reload a driver. */
   deviceMissing: { within: '6h', step: '5m', lasts: '10m' },
   deviceUnhealthy: { lasts: '1m' },
+  /** For how long an Xid is told of. */
+  xid: { withinSeconds: 600 },
+  /** Not those of an idle card, of set clocks, or of a power limit that a busy card runs into day in, day out. */
+  clocksHeld: { reasons: ['hw_slowdown', 'hw_thermal', 'power_brake', 'sw_thermal'], lasts: '5m' },
   overcommitted: { lasts: '5m' },
   /** A few contexts of the host's own tools are below it. */
   unattributed: { ratio: 0.05, lasts: '15m' },

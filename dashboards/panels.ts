@@ -42,6 +42,10 @@ export function panels(configuration: Configuration): readonly Panel[] {
     power(),
     temperature(),
     clocks(),
+    xids(),
+    memoryErrors(),
+    held(),
+    links(),
     containers(),
     timeline(configuration),
     stops(),
@@ -148,6 +152,58 @@ function clocks(): Panel {
     .withTarget(target('A', ofCards('cotenant_device_clock_hertz'), `${CARD_LEGEND} {{domain}}`))
     .withTarget(target('B', ofCards('cotenant_device_max_clock_hertz'), `${CARD_LEGEND} {{domain}} maximum`))
     .overrideByQuery('B', line('text'));
+}
+
+/** Its first event would be missed by an increase, so the counters stand there from the start. */
+function xids(): Panel {
+  return series('Xids', 'What the driver raised, by its number. The runbook says which of them reset the card.', 12)
+    .unit('short')
+    .decimals(0)
+    .min(0)
+    .drawStyle(GraphDrawStyle.Bars)
+    .fillOpacity(80)
+    .withTarget(
+      target(
+        'A',
+        `increase(${ofCards('cotenant_device_xid_errors_total')}[$__rate_interval])`,
+        `${CARD_LEGEND} Xid {{xid}}`,
+      ),
+    );
+}
+
+function memoryErrors(): Panel {
+  const description =
+    'Errors that ECC found, and the rows or pages of memory that have been put aside because of such.';
+  const errors = `max by (instance, gpu, severity) (increase(${ofCards('cotenant_device_ecc_errors_total')}[$__rate_interval]))`;
+  return series('Errors of memory', description, 12)
+    .unit('short')
+    .decimals(0)
+    .min(0)
+    .withTarget(target('A', errors, `${CARD_LEGEND} {{severity}}`))
+    .withTarget(target('B', ofCards('cotenant_device_remapped_rows'), `${CARD_LEGEND} rows: {{cause}}`))
+    .withTarget(target('C', ofCards('cotenant_device_retired_pages'), `${CARD_LEGEND} pages: {{cause}}`));
+}
+
+function held(): Panel {
+  return new TimelineBuilder()
+    .title('Why clocks are low')
+    .description('Reasons that the driver gives for clocks below what they could be, while they hold.')
+    .datasource(DATASOURCE)
+    .span(12)
+    .height(8)
+    .showValue(VisibilityMode.Never)
+    .mappings([mapping({ 0: { text: 'no', color: 'transparent' }, 1: { text: 'held', color: 'orange' } })])
+    .withTarget(target('A', ofCards('cotenant_device_throttle_reason'), `${CARD_LEGEND} {{reason}}`));
+}
+
+function links(): Panel {
+  return series('Links', 'Bytes per second over PCIe and NVLink, where the card counts them.', 12)
+    .unit('Bps')
+    .min(0)
+    .withTarget(target('A', rate('cotenant_device_pcie_receive_bytes_total'), `${CARD_LEGEND} PCIe received`))
+    .withTarget(target('B', rate('cotenant_device_pcie_transmit_bytes_total'), `${CARD_LEGEND} PCIe sent`))
+    .withTarget(target('C', rate('cotenant_device_nvlink_receive_bytes_total'), `${CARD_LEGEND} NVLink received`))
+    .withTarget(target('D', rate('cotenant_device_nvlink_transmit_bytes_total'), `${CARD_LEGEND} NVLink sent`));
 }
 
 /** One row per container and card: instant values whose label columns are the same, merged by Grafana on those. */

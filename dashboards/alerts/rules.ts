@@ -4,9 +4,15 @@ import { CONFIGURATION, type Configuration } from '../configuration.ts';
 import { agentAlerts } from './agent.ts';
 import { cardAlerts } from './card.ts';
 import { containerAlerts } from './container.ts';
+import { healthAlerts } from './health.ts';
 import type { RuleFile } from './rule.ts';
 
 export function alertRules(configuration: Configuration = CONFIGURATION): RuleFile {
-  const rules = [...agentAlerts(configuration), ...cardAlerts(configuration), ...containerAlerts(configuration)];
+  const rules = [
+    ...agentAlerts(configuration),
+    ...cardAlerts(configuration),
+    ...healthAlerts(configuration),
+    ...containerAlerts(configuration),
+  ];
   return { groups: [{ name: 'cotenant', rules }] };
 }

@@ -109,12 +109,51 @@ enum {
     NVML_ABI_SAMPLES_JPEG = 8,
     NVML_ABI_SAMPLES_OFA = 9,
 };
-#define NVML_ABI_VALUE_UNSIGNED 1
+enum {
+    NVML_ABI_VALUE_DOUBLE = 0,
+    NVML_ABI_VALUE_UNSIGNED = 1,
+    NVML_ABI_VALUE_LONG = 2,
+    NVML_ABI_VALUE_LONG_LONG = 3,
+};
 struct nvml_abi_pci_v3 {
     char legacy_id[16];
     uint32_t domain, bus, device, device_id, subsystem_id;
     char id[32];
 };
+/* Kinds of ECC errors and of counters, in the order of their numbers. */
+enum { NVML_ABI_ECC_CORRECTED = 0, NVML_ABI_ECC_UNCORRECTED = 1 };
+enum { NVML_ABI_ECC_SINCE_RELOAD = 0, NVML_ABI_ECC_SINCE_PRODUCTION = 1 };
+/* Why a page was retired: several corrected errors, or one that could not be corrected. */
+enum { NVML_ABI_PAGES_CORRECTED = 0, NVML_ABI_PAGES_UNCORRECTED = 1 };
+/* Why clocks are lower than they could be; bits of one word. */
+enum {
+    NVML_ABI_CLOCKS_IDLE = 0x1,
+    NVML_ABI_CLOCKS_APPLICATION = 0x2,
+    NVML_ABI_CLOCKS_POWER_CAP = 0x4,
+    NVML_ABI_CLOCKS_HW_SLOWDOWN = 0x8,
+    NVML_ABI_CLOCKS_SYNC_BOOST = 0x10,
+    NVML_ABI_CLOCKS_SW_THERMAL = 0x20,
+    NVML_ABI_CLOCKS_HW_THERMAL = 0x40,
+    NVML_ABI_CLOCKS_POWER_BRAKE = 0x80,
+    NVML_ABI_CLOCKS_DISPLAY = 0x100,
+};
+/* Values that are asked for by number, several in one call; scope names a link, all of them together as below. */
+enum {
+    NVML_ABI_FIELD_NVLINK_SENT_KIB = 138,
+    NVML_ABI_FIELD_NVLINK_RECEIVED_KIB = 139,
+    NVML_ABI_FIELD_PCIE_SENT_BYTES = 197,
+    NVML_ABI_FIELD_PCIE_RECEIVED_BYTES = 198,
+};
+#define NVML_ABI_FIELD_ALL_LINKS 0xffffffffu
+struct nvml_abi_field {
+    uint32_t id, scope; /* asked for */
+    int64_t timestamp_us, latency_us;
+    uint32_t value_type; /* NVML_ABI_VALUE_* */
+    int32_t result;      /* of this one alone */
+    uint64_t value;      /* of that type, in its first bytes */
+};
+/* Types of events; a set is asked for the sum of those wanted. */
+enum { NVML_ABI_EVENT_XID = 0x8, NVML_ABI_EVENT_MIG = 0x100 };
 struct nvml_abi_event_data {
     nvml_abi_device device;
     uint64_t type, data;
@@ -133,4 +172,5 @@ static_assert(sizeof(struct nvml_abi_accounting_v1) == 56, "accounting v1");
 static_assert(sizeof(struct nvml_abi_accounting_v2) == 64, "accounting v2");
 static_assert(sizeof(struct nvml_abi_sample) == 16, "sample");
 static_assert(sizeof(struct nvml_abi_pci_v3) == 68, "pci v3");
+static_assert(sizeof(struct nvml_abi_field) == 40, "field");
 static_assert(sizeof(struct nvml_abi_event_data) == 32, "event data");

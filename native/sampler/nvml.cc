@@ -119,6 +119,64 @@ bool Library::pci(Device device, std::string &out) {
     return true;
 }
 
+bool Library::wide(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out) {
+    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t, uint64_t *)>(find(call));
+    return get && answered(call, get(device, which, form, &out));
+}
+
+bool Library::remapped_rows(Device device, uint32_t (&out)[4]) {
+    const char *call = "nvmlDeviceGetRemappedRows";
+    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *, uint32_t *, uint32_t *)>(find(call));
+    return get && answered(call, get(device, &out[0], &out[1], &out[2], &out[3]));
+}
+
+// Too small an array is told how many there are.
+bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
+    const char *call = "nvmlDeviceGetRetiredPages";
+    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(find(call));
+    count = 0;
+    if (!get) return false;
+    const int code = get(device, cause, &count, nullptr);
+    return answered(call, code == NVML_ABI_INSUFFICIENT_SIZE ? static_cast<int>(NVML_ABI_SUCCESS) : code);
+}
+
+bool Library::fields(Device device, nvml_abi_field *fields, int count) {
+    const char *call = "nvmlDeviceGetFieldValues";
+    auto get = reinterpret_cast<int (*)(Device, int, nvml_abi_field *)>(find(call));
+    return get && answered(call, get(device, count, fields));
+}
+
+bool whole_number(const nvml_abi_field &field, uint64_t &out) {
+    uint32_t narrow = 0;
+    if (field.result != NVML_ABI_SUCCESS) return false;
+    switch (field.value_type) {
+    case NVML_ABI_VALUE_UNSIGNED:
+        std::memcpy(&narrow, &field.value, sizeof narrow);
+        out = narrow;
+        return true;
+    case NVML_ABI_VALUE_LONG:
+    case NVML_ABI_VALUE_LONG_LONG: out = field.value; return true;
+    default: return false;
+    }
+}
+
+void *Library::address(const char *name, const char *or_else) {
+    void *found = find(name);
+    return found ? found : find(or_else);
+}
+
+bool Library::event_set(void *&set) {
+    const char *call = "nvmlEventSetCreate";
+    auto create = reinterpret_cast<int (*)(void **)>(find(call));
+    return create && answered(call, create(&set));
+}
+
+bool Library::register_events(Device device, uint64_t types, void *set) {
+    const char *call = "nvmlDeviceRegisterEvents";
+    auto add = reinterpret_cast<int (*)(Device, unsigned long long, void *)>(find(call));
+    return add && answered(call, add(device, types, set));
+}
+
 bool Library::memory(Device device, Memory &out) {
     nvml_abi_memory_v2 second{};
     second.version = NVML_ABI_STRUCT_VERSION(nvml_abi_memory_v2, 2);

@@ -49,6 +49,7 @@ class Library {
     bool number(Device device, const char *call, uint32_t &out);
     bool number(Device device, const char *call, uint32_t which, uint32_t &out); // a call with a selector
     bool wide(Device device, const char *call, uint64_t &out);
+    bool wide(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out);
     bool pair(Device device, const char *call, uint32_t &first, uint32_t &second);
     bool pci(Device device, std::string &out);
     bool memory(Device device, Memory &out);
@@ -57,6 +58,15 @@ class Library {
     bool processes(Device device, List list, std::vector<Entry> &out);
     // Since `last_seen_us`; *found is false when the driver says that nobody ran.
     bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out);
+    // Rows remapped because of corrected and of uncorrected errors, remapping pending, remapping failed.
+    bool remapped_rows(Device device, uint32_t (&out)[4]);
+    bool retired_pages(Device device, uint32_t cause, uint32_t &count);
+    bool fields(Device device, nvml_abi_field *fields, int count);
+    // For a thread of its own, which cannot use the rest of this class: the first of these that is there.
+    void *address(const char *name, const char *or_else);
+    bool event_set(void *&set);
+    bool register_events(Device device, uint64_t types, void *set);
+    void count(const char *call, int code, uint64_t times) { errors_[{call, code}] += times; }
 
     int last_code() const { return last_code_; }
     // How often each call answered each code other than success, "not found" of an idle card excepted.
@@ -74,5 +84,8 @@ class Library {
     std::map<std::string, void *> functions_;
     std::map<std::pair<std::string, int>, uint64_t> errors_;
 };
+
+// A value by number, where it is there and no fraction.
+bool whole_number(const nvml_abi_field &field, uint64_t &out);
 
 } // namespace nvml

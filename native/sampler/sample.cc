@@ -12,6 +12,7 @@ constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation s
 constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
 constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup
 constexpr uint64_t INVENTORY_ROUNDS = 60;
+constexpr uint64_t HEALTH_ROUNDS = 5;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 constexpr size_t MOST_ANCESTORS = 24;
 
@@ -88,8 +89,14 @@ void Sampler::read_inventory() {
         card.has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", card.minor);
         auto known =
             std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.uuid == card.uuid; });
-        if (known == cards_.end()) cards_.push_back(card);
-        else known->device = device;
+        if (known != cards_.end() && known->device == device) continue;
+        card.tells_events = events_.watch(library_, device);
+        if (known == cards_.end()) {
+            cards_.push_back(card);
+        } else {
+            known->device = device;
+            known->tells_events = card.tells_events;
+        }
     }
 }
 
@@ -217,6 +224,12 @@ void Sampler::write_card(size_t index, std::string &out) {
     if (library_.number(card.device, "nvmlDeviceGetClockInfo", 2u, first)) add_field(out, "memoryMhz", first);
     if (library_.number(card.device, "nvmlDeviceGetMaxClockInfo", 1u, first)) add_field(out, "maxSmMhz", first);
     if (library_.number(card.device, "nvmlDeviceGetMaxClockInfo", 2u, first)) add_field(out, "maxMemoryMhz", first);
+    if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS) {
+        card.health = read_health(library_, card.device);
+        card.health_round = round_;
+    }
+    for (const auto &[name, value] : card.health) add_field(out, name, value);
+    out += card.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
     read_lists(index, out);
     integrate(index, now_ns(CLOCK_REALTIME) / 1000);
     add_field(out, "utilizationGaps", card.gaps);
@@ -260,6 +273,29 @@ void Sampler::write_process(pid_t pid, const Known &known, std::string &out) {
         out += '}';
     }
     out += "]}";
+}
+
+// Events of a card that is not in the inventory (any more) are nobody's.
+void Sampler::write_events(std::string &out) {
+    std::map<int, uint64_t> errors;
+    bool first = true;
+    out += ",\"xids\":[";
+    for (const nvml::Event &event : events_.take(errors)) {
+        const auto card =
+            std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.device == event.device; });
+        if (card == cards_.end() || event.type != NVML_ABI_EVENT_XID) continue;
+        char text[64];
+        std::snprintf(text, sizeof text, "%s{\"card\":%zu", first ? "" : ",",
+                      static_cast<size_t>(card - cards_.begin()));
+        out += text;
+        first = false;
+        add_field(out, "xid", event.data);
+        add_field(out, "count", event.count);
+        add_field(out, "atMs", event.at_ms);
+        out += '}';
+    }
+    out += ']';
+    for (const auto &[code, times] : errors) library_.count("nvmlEventSetWait_v2", code, times);
 }
 
 // A process is told once after its end, so that its last use is not lost, then forgotten.
@@ -307,7 +343,9 @@ std::string Sampler::take() {
         first = false;
         write_process(pid, known, out);
     }
-    out += "],\"errors\":[";
+    out += ']';
+    write_events(out);
+    out += ",\"errors\":[";
     first = true;
     for (const auto &[key, count] : library_.errors()) {
         out += first ? "{\"call\":" : ",{\"call\":";

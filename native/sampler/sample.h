@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "events.h"
+#include "health.h"
 #include "nvml.h"
 #include "proc.h"
 
@@ -30,6 +32,9 @@ class Sampler {
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0;
         uint64_t gaps = 0; // times that the driver's ring overran before it was read
+        Health health;
+        uint64_t health_round = 0;
+        bool tells_events = false;
     };
     struct Usage { // of one process on one card, since the sampler first saw it
         uint64_t sm_us = 0, memory_us = 0, encoder_us = 0, decoder_us = 0;
@@ -53,12 +58,14 @@ class Sampler {
     void read_lists(size_t index, std::string &out);
     void integrate(size_t index, uint64_t now_us);
     void write_card(size_t index, std::string &out);
+    void write_events(std::string &out);
     static void write_process(pid_t pid, const Known &known, std::string &out);
     Known &know(pid_t pid);
     void forget_unseen();
 
     std::string library_path_, problem_;
     nvml::Library library_;
+    nvml::Events events_;
     std::vector<Card> cards_;
     std::map<pid_t, Known> known_;
     unsigned silent_rounds_ = 0;

@@ -40,6 +40,8 @@ enum sim_op {
     SIM_CARD_STATE,     /* card; payload sim_card_state */
     SIM_ACCOUNTING,     /* card, arg[0] pid; payload sim_accounting */
     SIM_RING,           /* card, arg[0] last seen us; payload sim_ring_sample[], oldest first */
+    SIM_HEALTH,         /* card; payload sim_health */
+    SIM_EVENT,          /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
     /* control role */
     SIM_BOOKS = 64,   /* payload: JSON text of all books */
     SIM_WATCH,        /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
@@ -47,6 +49,7 @@ enum sim_op {
     SIM_LIST_COST_US, /* arg[0]: how long a process list takes; stands in for a slow or hung driver */
     SIM_HOLDINGS,     /* arg[0] root of a group; payload sim_holding[] of all who hold anything; reply arg[0..3] the
                          most that the group ever held of cards 0 to 3 without what it inherited */
+    SIM_RAISE_XID,    /* card, arg[0] the code */
 };
 
 enum { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2, SIM_ROLE_CONTROL = 3 };
@@ -69,7 +72,23 @@ enum {
     SIM_KIND_COUNT
 };
 enum { SIM_PROCESS_LOOK, SIM_PROCESS_LOCK, SIM_PROCESS_CHECKPOINT, SIM_PROCESS_RESTORE, SIM_PROCESS_UNLOCK };
-enum { SIM_STATE_TEMPERATURE, SIM_STATE_POWER_MW, SIM_STATE_LOST };
+/* Set, or added to where the name ends in _MORE. */
+enum {
+    SIM_STATE_TEMPERATURE,
+    SIM_STATE_POWER_MW,
+    SIM_STATE_LOST,
+    SIM_STATE_THROTTLE,
+    SIM_STATE_ECC_CORRECTED_MORE,
+    SIM_STATE_ECC_UNCORRECTED_MORE,
+    SIM_STATE_ROWS_CORRECTED_MORE,
+    SIM_STATE_ROWS_UNCORRECTED_MORE,
+    SIM_STATE_ROWS_PENDING,
+    SIM_STATE_ROWS_FAILED,
+    SIM_STATE_PCIE_RECEIVED_MORE,
+    SIM_STATE_PCIE_SENT_MORE,
+    SIM_STATE_NVLINK_RECEIVED_MORE,
+    SIM_STATE_NVLINK_SENT_MORE,
+};
 
 struct sim_request {
     uint32_t op;
@@ -124,6 +143,21 @@ struct sim_card_state {
     uint32_t pad;
 };
 
+/* What wears out or breaks. Cards before Ampere retire pages where later ones remap rows; both are `rows` here. */
+struct sim_health {
+    uint64_t throttle;                       /* NVML's bits */
+    uint64_t ecc[2][2];                      /* corrected, uncorrected; each since reload, since production */
+    uint64_t pcie_bytes[2], nvlink_bytes[2]; /* received, sent */
+    uint32_t rows[2];                        /* because of corrected, of uncorrected errors */
+    uint32_t rows_pending, rows_failed;
+};
+
+struct sim_raised {
+    uint32_t number; /* counted from 1 over all cards */
+    uint32_t card;
+    uint64_t type, data; /* NVML's type; the Xid */
+};
+
 struct sim_accounting {
     uint64_t max_bytes, lifetime_ms, start_us;
     uint32_t sm_percent, running;
@@ -144,8 +178,8 @@ struct sim_card_facts {
 
 struct sim_facts {
     uint32_t protocol, card_count;
-    uint32_t cuda_version; /* 1000 x major + 10 x minor */
-    uint32_t pad;
+    uint32_t cuda_version;         /* 1000 x major + 10 x minor */
+    _Atomic uint32_t newest_event; /* its number; a futex that clients may wait on */
     char driver_version[32];
     uint64_t kernel_ns;       /* duration of a kernel that says nothing else */
     uint64_t code_free_bytes; /* code up to this size lies inside the context's own bytes */

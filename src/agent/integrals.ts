@@ -4,6 +4,7 @@ import { processKey } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import type { ContainerCardState, NodeState } from './compare.ts';
 import type { SampledProcess, SampledUse } from './sample.ts';
+import { countXids, type XidTotal } from './xids.ts';
 
 export type ContainerTotals = {
   readonly namespace: string;
@@ -64,6 +65,7 @@ export type Totals = {
   readonly containers: ReadonlyMap<string, ContainerTotals>;
   readonly assigned: ReadonlyMap<string, AssignedTotals>;
   readonly foreign: ReadonlyMap<string, ForeignTotals>;
+  readonly xids: readonly XidTotal[];
   /** Where the minute began that is not over, per container and card. */
   readonly minutes: ReadonlyMap<string, Minute>;
   /** Engine microseconds per process and card, as last sampled. */
@@ -78,6 +80,7 @@ export const NO_TOTALS: Totals = {
   containers: new Map(),
   assigned: new Map(),
   foreign: new Map(),
+  xids: [],
   minutes: new Map(),
   processes: new Map(),
 };
@@ -216,7 +219,8 @@ export function advance(
       seenMs: sample.atMs,
     });
   }
-  return { atMs: sample.atMs, containers, assigned, foreign, minutes, processes };
+  const xids = countXids(before.xids, sample);
+  return { atMs: sample.atMs, containers, assigned, foreign, xids, minutes, processes };
 }
 
 /**

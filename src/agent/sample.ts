@@ -26,6 +26,29 @@ export type SampledCard = {
   readonly memoryMhz?: number;
   readonly maxSmMhz?: number;
   readonly maxMemoryMhz?: number;
+  /** Why its clocks are lower than they could be: NVML's bits. */
+  readonly throttleReasons?: number;
+  /** Errors of its memory; volatile: since the driver was loaded. */
+  readonly eccCorrectedVolatile?: number;
+  readonly eccCorrectedAggregate?: number;
+  readonly eccUncorrectedVolatile?: number;
+  readonly eccUncorrectedAggregate?: number;
+  /** Rows remapped because of corrected and of uncorrected errors (from Ampere on); 1: some wait for a reset; one failed. */
+  readonly rowsCorrected?: number;
+  readonly rowsUncorrected?: number;
+  readonly rowsPending?: number;
+  readonly rowsFailed?: number;
+  /** Pages retired, by the same causes (before Ampere); 1: some wait for a reset. */
+  readonly pagesCorrected?: number;
+  readonly pagesUncorrected?: number;
+  readonly pagesPending?: number;
+  /** Over its links, since some time of the driver's own choice. */
+  readonly pcieReceivedBytes?: number;
+  readonly pcieSentBytes?: number;
+  readonly nvlinkReceivedBytes?: number;
+  readonly nvlinkSentBytes?: number;
+  /** The driver tells of its Xids as they come. */
+  readonly tellsEvents?: boolean;
   /** Process lists that the driver answered: compute, graphics, mps. */
   readonly lists: readonly string[];
   /** Times that the driver's utilisation ring overran before it was read. */
@@ -67,6 +90,14 @@ export type SampledProcess = {
   readonly cards: readonly SampledUse[];
 };
 
+/** An Xid that the driver raised on a card since the last sample, so many times, the last of them then. */
+export type SampledXid = {
+  readonly card: number;
+  readonly xid: number;
+  readonly count: number;
+  readonly atMs: number;
+};
+
 export type Sample = {
   readonly round: number;
   /** Wall clock, milliseconds. */
@@ -79,6 +110,8 @@ export type Sample = {
   readonly cudaVersion: number;
   readonly cards: readonly SampledCard[];
   readonly processes: readonly SampledProcess[];
+  /** Absent: none. */
+  readonly xids?: readonly SampledXid[];
   /** Failures of the driver's calls since the sampler's start. */
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
   readonly tookUs: number;
@@ -129,6 +162,23 @@ const CARD: Shape = [
     memoryMhz: 'number',
     maxSmMhz: 'number',
     maxMemoryMhz: 'number',
+    throttleReasons: 'number',
+    eccCorrectedVolatile: 'number',
+    eccCorrectedAggregate: 'number',
+    eccUncorrectedVolatile: 'number',
+    eccUncorrectedAggregate: 'number',
+    rowsCorrected: 'number',
+    rowsUncorrected: 'number',
+    rowsPending: 'number',
+    rowsFailed: 'number',
+    pagesCorrected: 'number',
+    pagesUncorrected: 'number',
+    pagesPending: 'number',
+    pcieReceivedBytes: 'number',
+    pcieSentBytes: 'number',
+    nvlinkReceivedBytes: 'number',
+    nvlinkSentBytes: 'number',
+    tellsEvents: 'flag',
   },
 ];
 const PROCESS: Shape = [
@@ -156,6 +206,7 @@ const USE: Shape = [
   },
   { bytes: 'number', activeUs: 'number' },
 ];
+const XID: Shape = [{ card: 'number', xid: 'number', count: 'number', atMs: 'number' }, {}];
 const ERROR: Shape = [{ call: 'text', code: 'number', count: 'number' }, {}];
 
 const isNumber = (value: unknown): boolean => Number.isInteger(value) && Number(value) >= 0;
@@ -203,6 +254,7 @@ export function parseSample(line: string): Sample | { readonly wrong: string } {
   const wrongEntry =
     wrongInList(sample.cards, CARD, 'cards') ??
     wrongInList(sample.errors, ERROR, 'errors') ??
+    wrongInList(sample.xids ?? [], XID, 'xids') ??
     wrongInList(sample.processes, PROCESS, 'processes');
   if (wrongEntry !== undefined) return { wrong: wrongEntry };
   for (const [index, process] of sample.processes.entries()) {

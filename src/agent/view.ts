@@ -12,6 +12,7 @@ import { podUidOf } from './grants/grant.ts';
 import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { LeftBehind } from './sampler.ts';
 import type { AssignedState, ForeignState } from './ungranted.ts';
+import type { XidTotal } from './xids.ts';
 
 export type ViewDevice = DeviceState & {
   /** The policy of its compute, and who said so. */
@@ -135,6 +136,7 @@ export type View = {
     readonly pod: string;
     readonly container: string;
   })[];
+  readonly xids: readonly XidTotal[];
   readonly kills: readonly KillTotal[];
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
   readonly recent: readonly Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'>[];
@@ -182,6 +184,7 @@ export function viewOf(
       ...nameOf(entry.containerId, entry.podUid),
       ...entry,
     })),
+    xids: totals.xids,
     kills,
     errors: state.sample.errors,
     recent: recent.slice(-20).map(({ atMs, action, message, result }) => ({ atMs, action, message, result })),

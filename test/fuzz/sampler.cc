@@ -72,6 +72,29 @@ int wide(nvml_abi_device, uint64_t *out) {
     *out = input_long(&in);
     return code();
 }
+int selected_wide(nvml_abi_device, uint32_t, uint32_t, uint64_t *out) {
+    *out = input_long(&in);
+    return code();
+}
+int four(nvml_abi_device, uint32_t *first, uint32_t *second, uint32_t *third, uint32_t *fourth) {
+    *first = input_word(&in);
+    *second = input_word(&in);
+    *third = input_word(&in);
+    *fourth = input_word(&in);
+    return code();
+}
+int retired(nvml_abi_device, uint32_t, uint32_t *entries, uint64_t *) {
+    *entries = input_word(&in);
+    return code();
+}
+int fields(nvml_abi_device, int entries, nvml_abi_field *out) {
+    for (int i = 0; i < entries; i++) {
+        out[i].value_type = input_byte(&in) % 5;
+        out[i].result = code();
+        out[i].value = input_long(&in);
+    }
+    return code();
+}
 int pair(nvml_abi_device, uint32_t *first, uint32_t *second) {
     *first = input_word(&in);
     *second = input_word(&in);
@@ -153,6 +176,12 @@ void *function_of(const char *name) {
         {"nvmlDeviceGetPowerUsage", address(number)},
         {"nvmlDeviceGetEnforcedPowerLimit", address(number)},
         {"nvmlDeviceGetTotalEnergyConsumption", address(wide)},
+        {"nvmlDeviceGetCurrentClocks", address(wide)},
+        {"nvmlDeviceGetTotalEccErrors", address(selected_wide)},
+        {"nvmlDeviceGetRemappedRows", address(four)},
+        {"nvmlDeviceGetRetiredPagesPendingStatus", address(number)},
+        {"nvmlDeviceGetRetiredPages", address(retired)},
+        {"nvmlDeviceGetFieldValues", address(fields)},
         {"nvmlDeviceGetComputeRunning", address(processes)},
         {"nvmlDeviceGetGraphicsRunning", address(processes)},
         {"nvmlDeviceGetMPSCompute", address(processes)},

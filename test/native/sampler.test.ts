@@ -2,41 +2,49 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 import { readyClient } from '../support/client.ts';
 import { MIB } from '../support/grant.ts';
-import { BUILD, environment, startNode } from '../support/node.ts';
+import { BUILD, environment, type SimulatedNode, startNode } from '../support/node.ts';
 
 type Sample = {
   round: number;
-  cards: { healthy: boolean }[];
+  cards: { healthy: boolean; tellsEvents: boolean; [field: string]: unknown }[];
+  xids: { card: number; xid: number; count: number; atMs: number }[];
+  errors: { call: string; code: number; count: number }[];
   processes: { pid: number; gone?: boolean; cards: { listed: boolean; bytes?: number }[] }[];
 };
 
-test('a sampler follows processes that come and go and a card that is lost and found, whatever it is told besides', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+/** A sampler of this node, and the way to wait for what it says. */
+function follow(t: ExecutionContext, node: SimulatedNode, cards: number, env: Record<string, string> = {}) {
   const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
   const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
     stdio: ['pipe', 'pipe', 'inherit'],
-    env: environment({}),
+    env: environment(env),
   });
   t.teardown(() => child.kill('SIGKILL'));
-  const ended = once(child, 'exit');
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-  let rounds = 0;
+  const seen = { rounds: 0 };
   /** The first sample from now on that looks so; every sample on the way is one whole line of JSON. */
   const until = async (looks: (sample: Sample) => boolean, what: string): Promise<Sample> => {
     for (const deadline = Date.now() + 30_000; Date.now() < deadline; ) {
       const { value, done } = await lines.next();
       if (done) throw new Error(`the sampler ended before ${what}`);
       const sample = JSON.parse(String(value)) as Sample;
-      t.is(sample.cards.length, 2);
-      t.true(sample.round > rounds, 'rounds are counted');
-      rounds = sample.round;
+      t.is(sample.cards.length, cards);
+      t.true(sample.round > seen.rounds, 'rounds are counted');
+      seen.rounds = sample.round;
       if (looks(sample)) return sample;
     }
     throw new Error(`not within 30 s: ${what}`);
   };
+  return { child, until, seen };
+}
+
+test('a sampler follows processes that come and go and a card that is lost and found, whatever it is told besides', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const { child, until, seen } = follow(t, node, 2);
+  const ended = once(child, 'exit');
   const listed = (sample: Sample, pid: number) =>
     sample.processes.find((process) => process.pid === pid)?.cards.find((card) => card.listed);
   const context = node.books().cards[0]?.contextBytes ?? 0;
@@ -57,8 +65,129 @@ test('a sampler follows processes that come and go and a card that is lost and f
   child.stdin.write(
     `interval\ninterval 0\ninterval 99999999999999999999\n\0\0\n${'x'.repeat(100_000)}\n\ninterval 60\n`,
   );
-  const before = rounds;
+  const before = seen.rounds;
   await until((sample) => sample.round > before + 3, 'it goes on');
   child.stdin.write('stop\n');
   t.deepEqual(await ended, [0, null]);
+});
+
+/** What this sample says of Xids: card, number, how often. */
+const xidsOf = (sample: Sample) => sample.xids.map(({ card, xid, count }) => [card, xid, count]);
+
+test('Xids are told once, of the card that had them and as often as they came, of a lost card, too, and no sample waits for them', async (t) => {
+  const node = await startNode(t, '--card', 'h100', '--card', 't4');
+  const { until } = follow(t, node, 2);
+  const first = await until(({ cards }) => cards.every(({ tellsEvents }) => tellsEvents), 'it waits for events');
+  t.deepEqual(first.xids, []);
+  const before = Date.now();
+  const met: number[][] = [];
+  const all = (sample: Sample, more: number) => {
+    met.push(...xidsOf(sample));
+    for (const { atMs } of sample.xids) t.true(atMs >= before && atMs <= Date.now(), String(atMs));
+    return met.reduce((sum, [, , count = 0]) => sum + count, 0) >= more;
+  };
+  for (const words of [
+    ['xid', '0', '48'],
+    ['xid', '1', '13'],
+    ['xid', '1', '13'],
+    ['lose', '1'],
+  ])
+    node.control(...words);
+  await until((sample) => all(sample, 4), 'four events');
+  const sums = new Map<string, number>();
+  for (const [card, xid, count = 0] of met) sums.set(`${card} ${xid}`, (sums.get(`${card} ${xid}`) ?? 0) + count);
+  t.deepEqual(Object.fromEntries(sums), { '0 48': 1, '1 13': 2, '1 79': 1 });
+  met.length = 0;
+  node.control('xid', '1', '45');
+  await until((sample) => all(sample, 1), 'one more, of a card that is lost');
+  t.deepEqual(met, [[1, 45, 1]], 'and none of the old ones again');
+});
+
+test('errors, repairs, reasons of low clocks and bytes over links are told where the card has them, and absent where not', async (t) => {
+  const node = await startNode(t, '--card', 'h100', '--card', 't4');
+  for (const words of [
+    ['ecc', '0', 'corrected', '5'],
+    ['ecc', '0', 'uncorrected', '2'],
+    ['rows', '0', 'corrected', '1'],
+    ['rows', '0', 'uncorrected', '3'],
+    ['rows', '0', 'failed', '1'],
+    ['throttle', '0', 'power-brake'],
+    ['pcie', '0', 'received', '1000'],
+    ['pcie', '0', 'sent', '2000'],
+    ['nvlink', '0', 'received', '4096'],
+    ['rows', '1', 'uncorrected', '2'],
+    ['rows', '1', 'pending', '1'],
+  ])
+    node.control(...words);
+  const { until } = follow(t, node, 2);
+  const { cards } = await until(() => true, 'the first sample');
+  const of = (card: number, pattern: RegExp) =>
+    Object.fromEntries(Object.entries(cards[card] ?? {}).filter(([name]) => pattern.test(name)));
+  const health = /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/;
+  t.deepEqual(of(0, health), {
+    throttleReasons: 0x80 | 0x8 | 0x1,
+    eccCorrectedVolatile: 5,
+    eccCorrectedAggregate: 5,
+    eccUncorrectedVolatile: 2,
+    eccUncorrectedAggregate: 2,
+    rowsCorrected: 1,
+    rowsUncorrected: 3,
+    rowsPending: 0,
+    rowsFailed: 1,
+    pcieReceivedBytes: 1000,
+    pcieSentBytes: 2000,
+    nvlinkReceivedBytes: 4096,
+    nvlinkSentBytes: 0,
+  });
+  t.deepEqual(of(1, health), {
+    throttleReasons: 1,
+    eccCorrectedVolatile: 0,
+    eccCorrectedAggregate: 0,
+    eccUncorrectedVolatile: 0,
+    eccUncorrectedAggregate: 0,
+    pagesCorrected: 0,
+    pagesUncorrected: 2,
+    pagesPending: 1,
+    pcieReceivedBytes: 0,
+    pcieSentBytes: 0,
+  });
+});
+
+test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {
+  const node = await startNode(t, '--card', 'h100');
+  const refused = [
+    'nvmlDeviceGetTotalEccErrors',
+    'nvmlDeviceGetRemappedRows',
+    'nvmlDeviceGetCurrentClocksEventReasons',
+    'nvmlDeviceGetCurrentClocksThrottleReasons',
+    'nvmlDeviceGetFieldValues',
+    'nvmlDeviceRegisterEvents',
+  ];
+  const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: refused.map((name) => `${name}=3`).join(',') });
+  await until(({ round }) => round > 2, 'some samples');
+  node.control('xid', '0', '48');
+  const sample = await until(({ round }) => round > 6, 'some more');
+  const [card = {}] = sample.cards;
+  t.deepEqual(
+    Object.keys(card).filter((name) => /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/.test(name)),
+    [],
+  );
+  t.is(sample.cards[0]?.tellsEvents, false);
+  t.deepEqual(sample.xids, []);
+  for (const name of refused)
+    t.true(
+      sample.errors.some(({ call, code }) => call === name && code === 3),
+      name,
+    );
+});
+
+test('a wait for events that fails is tried again, and counted', async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: 'nvmlEventSetWait_v2=999@1x1' });
+  await until(
+    ({ errors }) => errors.some(({ call, code }) => call === 'nvmlEventSetWait_v2' && code === 999),
+    'it fails',
+  );
+  node.control('xid', '0', '31');
+  await until((sample) => xidsOf(sample).some(([, xid]) => xid === 31), 'what came meanwhile is told');
 });

@@ -99,9 +99,29 @@ export const exampleView: View = {
       memoryMhz: 6251,
       maxSmMhz: 2040,
       maxMemoryMhz: 6251,
+      throttleReasons: 0x4c,
+      eccCorrectedVolatile: 2,
+      eccCorrectedAggregate: 17,
+      eccUncorrectedVolatile: 0,
+      eccUncorrectedAggregate: 1,
+      rowsCorrected: 0,
+      rowsUncorrected: 1,
+      rowsPending: 1,
+      rowsFailed: 0,
+      pcieReceivedBytes: 4 * GIB,
+      pcieSentBytes: GIB,
+      nvlinkReceivedBytes: 16 * GIB,
+      nvlinkSentBytes: 8 * GIB,
+      tellsEvents: true,
     }),
     // An old driver, or a guest: what it does not tell must be absent.
-    device(1, { name: 'an "odd" \\ card', lists: ['compute'] }),
+    device(1, {
+      name: 'an "odd" \\ card',
+      lists: ['compute'],
+      pagesCorrected: 0,
+      pagesUncorrected: 3,
+      pagesPending: 0,
+    }),
   ],
   containers: [exampleContainer],
   assigned: [
@@ -200,6 +220,10 @@ export const exampleView: View = {
       pod: '',
       container: '',
     },
+  ],
+  xids: [
+    { gpuUuid: 'GPU-0', gpuIndex: 0, xid: '48', count: 0, lastMs: undefined },
+    { gpuUuid: 'GPU-0', gpuIndex: 0, xid: '94', count: 2, lastMs: AT_MS - 60_000 },
   ],
   kills: [
     {

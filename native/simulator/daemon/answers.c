@@ -13,6 +13,8 @@
 #include "../../abi/nvml.h"
 #include "node.h"
 
+#define XID_OFF_THE_BUS 79
+
 static bool in_list(const struct client *client, uint32_t card, uint64_t type) {
     return client->role == SIM_ROLE_CUDA && (client->types & type) &&
            client->process_state != ABI_PROCESS_CHECKPOINTED &&
@@ -165,6 +167,10 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
         reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
     }
+    if (request->op == SIM_EVENT) { /* also of a card that is lost */
+        health_answer(node, request, reply, payload);
+        return;
+    }
     struct card *card = &node->cards[request->card];
     timeline_advance(node, card, node_now_ns());
     if (card->lost) {
@@ -177,6 +183,7 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_CARD_STATE: card_state(node, request->card, reply, payload); return;
     case SIM_ACCOUNTING: accounting(node, caller, request, reply, payload); return;
     case SIM_RING: list_samples(card, request, reply, payload); return;
+    case SIM_HEALTH: health_answer(node, request, reply, payload); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }
@@ -296,16 +303,24 @@ void answer_control(struct node *node, const struct sim_request *request, struct
         *last = group;
         return;
     }
+    case SIM_RAISE_XID:
     case SIM_SET_STATE:
         if (request->card >= node->facts->card_count) {
             reply->result = NVML_ABI_INVALID_ARGUMENT;
             return;
         }
+        if (request->op == SIM_RAISE_XID) {
+            health_raise(node, request->card, request->arg[0]);
+            return;
+        }
         if (request->arg[0] == SIM_STATE_TEMPERATURE)
             node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_POWER_MW) node->cards[request->card].power_mw = (uint32_t)request->arg[1];
-        else if (request->arg[0] == SIM_STATE_LOST) node->cards[request->card].lost = request->arg[1] != 0;
-        else reply->result = NVML_ABI_INVALID_ARGUMENT;
+        else if (request->arg[0] == SIM_STATE_LOST) {
+            if (request->arg[1] && !node->cards[request->card].lost) health_raise(node, request->card, XID_OFF_THE_BUS);
+            node->cards[request->card].lost = request->arg[1] != 0;
+        } else if (!health_set(&node->cards[request->card], request->arg[0], request->arg[1]))
+            reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
     case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;
     case SIM_LIST_COST_US: node->list_cost_us = request->arg[0]; return;

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../../abi/nvml.h"
 #include "../protocol.h"
 
 static int complain(const char *what) {
@@ -50,34 +51,78 @@ static int perform(const char *dir, const struct sim_request *request) {
     return 0;
 }
 
+/* Commands: a word, one more where `what` names it, and so many numbers, the first of which is a card where there is a
+ * state. `fixed` stands for a number that nobody gives. */
+static const struct command {
+    const char *name, *what;
+    int numbers;
+    uint32_t op, state;
+    uint64_t fixed;
+} COMMANDS[] = {
+    {"books", NULL, 0, SIM_BOOKS, 0, 0},
+    {"watch", NULL, 1, SIM_WATCH, 0, 0},
+    {"list-cost", NULL, 1, SIM_LIST_COST_US, 0, 0},
+    {"temperature", NULL, 2, SIM_SET_STATE, SIM_STATE_TEMPERATURE, 0},
+    {"lose", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 1},
+    {"find", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 0},
+    {"xid", NULL, 2, SIM_RAISE_XID, 0, 0},
+    {"ecc", "corrected", 2, SIM_SET_STATE, SIM_STATE_ECC_CORRECTED_MORE, 0},
+    {"ecc", "uncorrected", 2, SIM_SET_STATE, SIM_STATE_ECC_UNCORRECTED_MORE, 0},
+    {"rows", "corrected", 2, SIM_SET_STATE, SIM_STATE_ROWS_CORRECTED_MORE, 0},
+    {"rows", "uncorrected", 2, SIM_SET_STATE, SIM_STATE_ROWS_UNCORRECTED_MORE, 0},
+    {"rows", "pending", 2, SIM_SET_STATE, SIM_STATE_ROWS_PENDING, 0},
+    {"rows", "failed", 2, SIM_SET_STATE, SIM_STATE_ROWS_FAILED, 0},
+    {"throttle", "none", 1, SIM_SET_STATE, SIM_STATE_THROTTLE, 0},
+    {"throttle", "power-cap", 1, SIM_SET_STATE, SIM_STATE_THROTTLE, NVML_ABI_CLOCKS_POWER_CAP},
+    {"throttle", "hw-slowdown", 1, SIM_SET_STATE, SIM_STATE_THROTTLE, NVML_ABI_CLOCKS_HW_SLOWDOWN},
+    {"throttle", "sw-thermal", 1, SIM_SET_STATE, SIM_STATE_THROTTLE, NVML_ABI_CLOCKS_SW_THERMAL},
+    {"throttle", "hw-thermal", 1, SIM_SET_STATE, SIM_STATE_THROTTLE,
+     NVML_ABI_CLOCKS_HW_THERMAL | NVML_ABI_CLOCKS_HW_SLOWDOWN},
+    {"throttle", "power-brake", 1, SIM_SET_STATE, SIM_STATE_THROTTLE,
+     NVML_ABI_CLOCKS_POWER_BRAKE | NVML_ABI_CLOCKS_HW_SLOWDOWN},
+    {"pcie", "received", 2, SIM_SET_STATE, SIM_STATE_PCIE_RECEIVED_MORE, 0},
+    {"pcie", "sent", 2, SIM_SET_STATE, SIM_STATE_PCIE_SENT_MORE, 0},
+    {"nvlink", "received", 2, SIM_SET_STATE, SIM_STATE_NVLINK_RECEIVED_MORE, 0},
+    {"nvlink", "sent", 2, SIM_SET_STATE, SIM_STATE_NVLINK_SENT_MORE, 0},
+};
+
+static const struct command *command_of(const char *name, const char *what, int numbers) {
+    for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++) {
+        const struct command *command = &COMMANDS[i];
+        if (strcmp(command->name, name) != 0 || command->numbers != numbers) continue;
+        if (command->what ? what && !strcmp(command->what, what) : !what) return command;
+    }
+    return NULL;
+}
+
 int control_main(int argc, char **argv) {
-    struct sim_request request = {0};
-    const char *dir = NULL, *words[3] = {NULL, NULL, NULL};
+    const char *dir = NULL, *what = NULL;
+    uint64_t numbers[2] = {0};
     int count = 0;
     for (int i = 2; i < argc; i++) {
-        if (!strcmp(argv[i], "--dir") && i + 1 < argc) dir = argv[++i];
-        else if (count < 3) words[count++] = argv[i];
-        else return -1;
-    }
-    unsigned long long numbers[3] = {0};
-    for (int i = 0; i < count; i++) {
         char *end;
-        numbers[i] = strtoull(words[i], &end, 10);
-        if (*end || end == words[i]) return -1;
+        if (!strcmp(argv[i], "--dir") && i + 1 < argc) {
+            dir = argv[++i];
+            continue;
+        }
+        uint64_t number = strtoull(argv[i], &end, 10);
+        if (*end || end == argv[i]) {
+            if (what) return -1;
+            what = argv[i];
+        } else if (count < 2) {
+            numbers[count++] = number;
+        } else {
+            return -1;
+        }
     }
-    if (!dir) return -1;
-    const char *name = argv[1];
-    if (!strcmp(name, "books") && count == 0) request.op = SIM_BOOKS;
-    else if (!strcmp(name, "watch") && count == 1) request = (struct sim_request){.op = SIM_WATCH, .arg = {numbers[0]}};
-    else if (!strcmp(name, "temperature") && count == 2)
-        request = (struct sim_request){
-            .op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_TEMPERATURE, numbers[1]}};
-    else if (!strcmp(name, "lose") && count == 1)
-        request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_LOST, 1}};
-    else if (!strcmp(name, "find") && count == 1)
-        request = (struct sim_request){.op = SIM_SET_STATE, .card = (uint32_t)numbers[0], .arg = {SIM_STATE_LOST, 0}};
-    else if (!strcmp(name, "list-cost") && count == 1)
-        request = (struct sim_request){.op = SIM_LIST_COST_US, .arg = {numbers[0]}};
-    else return -1;
+    const struct command *command = command_of(argv[1], what, count);
+    if (!dir || !command) return -1;
+    struct sim_request request = {.op = command->op, .arg = {numbers[0]}};
+    if (command->op == SIM_SET_STATE || command->op == SIM_RAISE_XID) {
+        uint64_t value = count == 2 ? numbers[1] : command->fixed;
+        request.card = (uint32_t)numbers[0];
+        request.arg[0] = command->op == SIM_RAISE_XID ? value : command->state;
+        request.arg[1] = value;
+    }
     return perform(dir, &request);
 }

@@ -41,7 +41,7 @@ uint64_t node_random(struct node *node) {
 
 static int usage(FILE *to, int code) {
     fputs("usage: cotenant-simulator serve --dir DIR [--card MODEL[,memory=24Gi]...]... [options]\n"
-          "       cotenant-simulator books|watch|temperature|lose|find|list-cost --dir DIR [...]\n\n"
+          "       cotenant-simulator COMMAND --dir DIR [...]\n\n"
           "serve: one simulated GPU node; programs find it through DIR/lib (LD_LIBRARY_PATH=DIR/lib)\n"
           "  --card MODEL[,memory=SIZE][,reserved=SIZE][,context=SIZE][,granule=SIZE]\n"
           "                      MODEL: h200 h100 a100 l40s l4 a10 t4 v100; default: two l4\n"
@@ -53,6 +53,15 @@ static int usage(FILE *to, int code) {
           "books                 print who holds what, as JSON\n"
           "watch PID             watch PID and its descendants as a group with a peak of its own\n"
           "temperature CARD C    set a card's temperature; lose CARD / find CARD: it falls off the bus, or returns\n"
+          "xid CARD N            an Xid is raised\n"
+          "ecc CARD corrected|uncorrected N\n"
+          "                      so many more errors of memory\n"
+          "rows CARD corrected|uncorrected|pending|failed N\n"
+          "                      so many more rows remapped, or pages retired; pending, failed: 0 or 1\n"
+          "throttle CARD none|power-cap|hw-slowdown|sw-thermal|hw-thermal|power-brake\n"
+          "                      why its clocks are low\n"
+          "pcie|nvlink CARD received|sent BYTES\n"
+          "                      so many more bytes over its links\n"
           "list-cost US          make every NVML process list take that long\n",
           to);
     return code;

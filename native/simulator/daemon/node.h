@@ -15,6 +15,7 @@
 #define SIM_SAMPLES 72 /* the driver's utilisation ring: 72 samples over 10 s */
 #define SIM_SAMPLE_NS (10000000000ull / SIM_SAMPLES)
 #define SIM_RETIRED_PIDS 128
+#define SIM_EVENTS 64 /* as many are kept for those who have not asked yet */
 
 struct client;
 struct group;
@@ -40,6 +41,7 @@ struct card {
     uint64_t context_bytes;
     uint32_t temperature_c, power_mw;
     bool lost;
+    struct sim_health health;
     /* time line */
     uint64_t now_ns;        /* simulated up to here */
     struct client *running; /* whose turn it is */
@@ -110,9 +112,10 @@ struct node {
     size_t block_count, block_capacity, block_free;
     uint64_t slice_ns;
     uint64_t list_cost_us;
-    uint64_t perturb; /* 0 = off, else the seed */
-    uint64_t late_ns; /* the longest that released memory stays in the books */
-    bool fat_arrays;  /* an array takes one granule more than its layout */
+    uint64_t perturb;                     /* 0 = off, else the seed */
+    struct sim_raised events[SIM_EVENTS]; /* number N at N % SIM_EVENTS */
+    uint64_t late_ns;                     /* the longest that released memory stays in the books */
+    bool fat_arrays;                      /* an array takes one granule more than its layout */
     uint64_t random;
     bool stopping;
 };
@@ -155,6 +158,11 @@ void client_free(struct node *node, struct client *client);
 void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
                  char *payload);
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
+
+/* health.c */
+void health_raise(struct node *node, uint32_t card, uint64_t xid);
+bool health_set(struct card *card, uint64_t state, uint64_t value); /* false: no such state */
+void health_answer(const struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
 
 uint64_t node_now_ns(void);
 uint64_t node_random(struct node *node);

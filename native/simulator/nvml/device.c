@@ -228,24 +228,9 @@ NVML_EXPORT nvmlDeviceGetCudaComputeCapability(nvml_abi_device device, int *majo
     *minor = (int)nvml_facts->cards[card].cc_minor;
     return NVML_ABI_SUCCESS;
 }
-/* Error types 0 corrected, 1 uncorrected; counters 0 since reload, 1 since production. */
-NVML_EXPORT nvmlDeviceGetTotalEccErrors(nvml_abi_device device, unsigned type, unsigned counter, uint64_t *count) {
-    NVML_ENTER_CARD("nvmlDeviceGetTotalEccErrors", device, card);
-    if (!count || type > 1 || counter > 1) return NVML_ABI_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_ABI_SUCCESS;
-}
 NVML_EXPORT nvmlDeviceGetPcieThroughput(nvml_abi_device device, unsigned counter, unsigned *kb_per_second) {
     NVML_ENTER_CARD("nvmlDeviceGetPcieThroughput", device, card);
     if (!kb_per_second || counter > 1) return NVML_ABI_INVALID_ARGUMENT;
     *kb_per_second = 0;
-    return NVML_ABI_SUCCESS;
-}
-
-/* Events: a set can be made and waited on; a simulated card has none to tell yet. */
-NVML_EXPORT nvmlDeviceGetSupportedEventTypes(nvml_abi_device device, uint64_t *types) {
-    NVML_ENTER_CARD("nvmlDeviceGetSupportedEventTypes", device, card);
-    if (!types) return NVML_ABI_INVALID_ARGUMENT;
-    *types = 0;
     return NVML_ABI_SUCCESS;
 }

@@ -7,10 +7,11 @@ import { device } from './families/device.ts';
 import { enforcement } from './families/enforcement.ts';
 import { exporter } from './families/exporter.ts';
 import { foreign } from './families/foreign.ts';
+import { health } from './families/health.ts';
 import { process } from './families/process.ts';
 import { type Family, type Guard, metricSet } from './family.ts';
 
-export const FAMILIES: readonly Family[] = [exporter, device, container, enforcement, foreign];
+export const FAMILIES: readonly Family[] = [exporter, device, health, container, enforcement, foreign];
 export const PROCESS_FAMILY: Family = process;
 
 /** The page, and which parts of it could not be made, and why. */

@@ -94,6 +94,7 @@ export function viewOfSize(containers: number, turn: number): View {
     atMs: Date.now(),
     driverVersion: '580.95.05',
     cudaVersion: 13_000,
+    xids: [],
     devices: Array.from({ length: CARDS }, (_, index) => device(index, Math.ceil(containers / CARDS))),
     containers: list,
     assigned: [],

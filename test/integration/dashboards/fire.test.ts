@@ -25,6 +25,7 @@ const SHORT: Configuration = {
   bypass: { ...CONFIGURATION.bypass, for: '2s' },
   notEnforcing: { lasts: '2s' },
   deviceUnhealthy: { lasts: '2s' },
+  clocksHeld: { ...CONFIGURATION.clocksHeld, lasts: '2s' },
   unattributed: { ...CONFIGURATION.unattributed, lasts: '2s' },
   fenceWeakened: { within: '5m', lasts: '2s' },
   denialStorm: { ...CONFIGURATION.denialStorm, window: '10s', lasts: '2s' },
@@ -35,26 +36,29 @@ const SHORT: Configuration = {
 
 const FIRED = [
   'CotenantBypass',
+  'CotenantClocksHeld',
   'CotenantComputeThrottled',
   'CotenantContainerNearLimit',
   'CotenantContainerOverLimit',
   'CotenantContainerStopped',
   'CotenantDenialStorm',
   'CotenantDeviceUnhealthy',
+  'CotenantEccUncorrected',
   'CotenantExporterDown',
   'CotenantFenceWeakened',
   'CotenantGrantIdle',
   'CotenantNotEnforcing',
   'CotenantStopLoop',
   'CotenantUnattributedMemory',
+  'CotenantXidCritical',
 ];
 
 /** Queries about what this node has not, or not always: they must be understood, and may have no answer. */
 const MAY_BE_EMPTY =
-  /foreign|cotenant_container_engine_refused|attribution_failures|series_dropped|== 1\) \* 0|> \d+\) \* 0/;
+  /foreign|retired_pages|nvlink|cotenant_container_engine_refused|attribution_failures|series_dropped|== 1\) \* 0|> \d+\) \* 0/;
 
 testWithPrometheus(
-  'thirteen alerts fire from what causes them, and every query of the boards is answered',
+  'sixteen alerts fire from what causes them, and every query of the boards is answered',
   async (t) => {
     t.timeout(240_000);
     const [node, lax] = [await startNode(t, '--card', 'l4', '--card', 'a10'), await startNode(t, '--card', 'l4')];
@@ -149,6 +153,8 @@ testWithPrometheus(
       while (!fired.has('CotenantDenialStorm')) await say(near, `alloc ${900 * MIB}`);
     };
     node.control('lose', '1');
+    node.control('ecc', '0', 'uncorrected', '1');
+    node.control('throttle', '0', 'hw-thermal');
     await Promise.all([refused(), fires(FIRED.filter((name) => name !== 'CotenantExporterDown'))]);
 
     const chosen: Readonly<Record<string, string>> = {

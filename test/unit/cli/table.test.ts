@@ -54,6 +54,7 @@ const view = (more: Partial<View>): View => ({
   atMs: 0,
   driverVersion: '',
   cudaVersion: 0,
+  xids: [],
   devices: [],
   containers: [],
   assigned: [],

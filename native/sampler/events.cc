@@ -1,0 +1,91 @@
+#include "events.h"
+
+#include <chrono>
+#include <ctime>
+#include <system_error>
+#include <thread>
+
+namespace nvml {
+
+namespace {
+constexpr unsigned WAIT_MS = 1000;
+constexpr uint64_t WANTED = NVML_ABI_EVENT_XID;
+constexpr size_t MOST_KINDS = 256; // of card, type and data between two samples
+
+uint64_t wall_ms() {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000u + static_cast<uint64_t>(now.tv_nsec) / 1000000u;
+}
+} // namespace
+
+struct Events::Shared {
+    using Wait = int (*)(void *, nvml_abi_event_data *, unsigned);
+
+    void *set = nullptr;
+    Wait wait = nullptr;
+    std::mutex mutex; // guards what is below
+    std::vector<Event> met;
+    std::map<int, uint64_t> errors;
+
+    void add(const nvml_abi_event_data &data) {
+        const std::lock_guard<std::mutex> guard(mutex);
+        for (Event &event : met) {
+            if (event.device != data.device || event.type != data.type || event.data != data.data) continue;
+            event.count++;
+            event.at_ms = wall_ms();
+            return;
+        }
+        if (met.size() < MOST_KINDS) met.push_back({data.device, data.type, data.data, wall_ms(), 1});
+    }
+
+    void fail(int code) {
+        const std::lock_guard<std::mutex> guard(mutex);
+        errors[code]++;
+    }
+};
+
+bool Events::start(Library &library) {
+    if (shared_) return true;
+    if (refused_) return false;
+    refused_ = true;
+    auto shared = std::make_shared<Shared>();
+    // The first form writes less into the same structure.
+    shared->wait = reinterpret_cast<Shared::Wait>(library.address("nvmlEventSetWait_v2", "nvmlEventSetWait"));
+    if (!shared->wait || !library.event_set(shared->set)) return false;
+    try {
+        std::thread([shared] {
+            for (;;) {
+                nvml_abi_event_data data{};
+                const int code = shared->wait(shared->set, &data, WAIT_MS);
+                if (code == NVML_ABI_SUCCESS) shared->add(data);
+                if (code == NVML_ABI_SUCCESS || code == NVML_ABI_TIMEOUT) continue;
+                shared->fail(code);
+                if (code == NVML_ABI_UNINITIALIZED) return;
+                std::this_thread::sleep_for(std::chrono::milliseconds(WAIT_MS));
+            }
+        }).detach();
+    } catch (const std::system_error &) {
+        return false; // no thread can be had
+    }
+    shared_ = std::move(shared);
+    refused_ = false;
+    return true;
+}
+
+bool Events::watch(Library &library, Device device) {
+    uint64_t supported = 0;
+    if (!library.wide(device, "nvmlDeviceGetSupportedEventTypes", supported) || !(supported & WANTED)) return false;
+    return start(library) && library.register_events(device, supported & WANTED, shared_->set);
+}
+
+std::vector<Event> Events::take(std::map<int, uint64_t> &errors) {
+    std::vector<Event> met;
+    if (!shared_) return met;
+    const std::lock_guard<std::mutex> guard(shared_->mutex);
+    met.swap(shared_->met);
+    errors.swap(shared_->errors);
+    return met;
+}
+
+} // namespace nvml

@@ -1,0 +1,73 @@
+#include "health.h"
+
+namespace {
+
+void read_ecc(nvml::Library &library, nvml::Device device, Health &out) {
+    static const char *const NAMES[2][2] = {{"eccCorrectedVolatile", "eccCorrectedAggregate"},
+                                            {"eccUncorrectedVolatile", "eccUncorrectedAggregate"}};
+    uint64_t count = 0;
+    for (uint32_t type = 0; type < 2; type++) {
+        for (uint32_t lifetime = 0; lifetime < 2; lifetime++) {
+            if (library.wide(device, "nvmlDeviceGetTotalEccErrors", type, lifetime, count))
+                out.emplace_back(NAMES[type][lifetime], count);
+        }
+    }
+}
+
+// Cards from Ampere on remap rows, those before retire pages; none does both.
+void read_repairs(nvml::Library &library, nvml::Device device, Health &out) {
+    static const char *const ROWS[4] = {"rowsCorrected", "rowsUncorrected", "rowsPending", "rowsFailed"};
+    uint32_t rows[4] = {};
+    if (library.remapped_rows(device, rows)) {
+        for (int i = 0; i < 4; i++) out.emplace_back(ROWS[i], i < 2 ? rows[i] : rows[i] != 0);
+        return;
+    }
+    static const char *const PAGES[2] = {"pagesCorrected", "pagesUncorrected"};
+    uint32_t count = 0, pending = 0;
+    for (uint32_t cause = 0; cause < 2; cause++) {
+        if (library.retired_pages(device, cause, count)) out.emplace_back(PAGES[cause], count);
+    }
+    if (library.number(device, "nvmlDeviceGetRetiredPagesPendingStatus", pending))
+        out.emplace_back("pagesPending", pending != 0);
+}
+
+void read_links(nvml::Library &library, nvml::Device device, Health &out) {
+    static const struct {
+        uint32_t id;
+        const char *name;
+        uint64_t unit;
+    } LINKS[] = {
+        {NVML_ABI_FIELD_PCIE_RECEIVED_BYTES, "pcieReceivedBytes", 1},
+        {NVML_ABI_FIELD_PCIE_SENT_BYTES, "pcieSentBytes", 1},
+        {NVML_ABI_FIELD_NVLINK_RECEIVED_KIB, "nvlinkReceivedBytes", 1024},
+        {NVML_ABI_FIELD_NVLINK_SENT_KIB, "nvlinkSentBytes", 1024},
+    };
+    constexpr size_t COUNT = sizeof LINKS / sizeof *LINKS;
+    nvml_abi_field fields[COUNT] = {};
+    for (size_t i = 0; i < COUNT; i++) {
+        fields[i].id = LINKS[i].id;
+        fields[i].scope = i < 2 ? 0 : NVML_ABI_FIELD_ALL_LINKS;
+        fields[i].result = NVML_ABI_NOT_SUPPORTED;
+    }
+    if (!library.fields(device, fields, COUNT)) return;
+    for (size_t i = 0; i < COUNT; i++) {
+        uint64_t value = 0;
+        if (nvml::whole_number(fields[i], value) && value <= UINT64_MAX / 1024)
+            out.emplace_back(LINKS[i].name, value * LINKS[i].unit);
+    }
+}
+
+} // namespace
+
+Health read_health(nvml::Library &library, nvml::Device device) {
+    Health out;
+    uint64_t reasons = 0;
+    // The second is the first's old name.
+    if (library.wide(device, "nvmlDeviceGetCurrentClocksEventReasons", reasons) ||
+        library.wide(device, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons))
+        out.emplace_back("throttleReasons", reasons);
+    read_ecc(library, device, out);
+    read_repairs(library, device, out);
+    read_links(library, device, out);
+    return out;
+}

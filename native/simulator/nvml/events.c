@@ -1,0 +1,100 @@
+/* Event sets: what was raised on a card after somebody registered for it, in order, each told once per set. */
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "nvml.h"
+
+#define SUPPORTED ((uint64_t)NVML_ABI_EVENT_XID)
+#define LONGEST_WAIT_NS 100000000ull /* a node that is gone wakes nobody */
+
+struct set {
+    _Atomic uint64_t types[SIM_MAX_CARDS]; /* registered */
+    uint32_t seen;                         /* number of the last event that was looked at; of whoever waits */
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+NVML_EXPORT nvmlDeviceGetSupportedEventTypes(nvml_abi_device device, uint64_t *types) {
+    NVML_ENTER_CARD("nvmlDeviceGetSupportedEventTypes", device, card);
+    if (!types) return NVML_ABI_INVALID_ARGUMENT;
+    *types = SUPPORTED;
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlEventSetCreate(struct set **out) {
+    NVML_ENTER("nvmlEventSetCreate");
+    if (!out) return NVML_ABI_INVALID_ARGUMENT;
+    struct set *set = calloc(1, sizeof *set);
+    if (!set) return NVML_ABI_MEMORY;
+    set->seen = atomic_load(&nvml_facts->newest_event);
+    *out = set;
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlEventSetFree(struct set *set) {
+    NVML_ENTER("nvmlEventSetFree");
+    free(set);
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlDeviceRegisterEvents(nvml_abi_device device, unsigned long long types, struct set *set) {
+    NVML_ENTER_CARD("nvmlDeviceRegisterEvents", device, card);
+    if (!set) return NVML_ABI_INVALID_ARGUMENT;
+    if (types & ~SUPPORTED) return NVML_ABI_NOT_SUPPORTED;
+    atomic_fetch_or(&set->types[card], types);
+    return NVML_ABI_SUCCESS;
+}
+
+/* The next event that the set is registered for; NOT_FOUND: none by now. */
+static nvml_abi_return next(struct set *set, struct nvml_abi_event_data *out) {
+    while (set->seen != atomic_load(&nvml_facts->newest_event)) {
+        struct sim_raised event;
+        struct sim_reply reply;
+        nvml_abi_return result = nvml_ask(SIM_EVENT, nvml_cards[0], set->seen, &reply, &event, sizeof event);
+        if (result != NVML_ABI_SUCCESS) return result;
+        if (reply.payload_bytes != sizeof event) return NVML_ABI_NOT_FOUND;
+        set->seen = event.number;
+        if (event.card >= SIM_MAX_CARDS || !(atomic_load(&set->types[event.card]) & event.type)) continue;
+        *out = (struct nvml_abi_event_data){.device = nvml_handle(event.card),
+                                            .type = event.type,
+                                            .data = event.data,
+                                            .gpu_instance = NVML_ABI_NO_INSTANCE,
+                                            .compute_instance = NVML_ABI_NO_INSTANCE};
+        return NVML_ABI_SUCCESS;
+    }
+    return NVML_ABI_NOT_FOUND;
+}
+
+static nvml_abi_return wait_for(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
+    if (!set || !out) return NVML_ABI_INVALID_ARGUMENT;
+    for (uint64_t until = now_ns() + timeout_ms * 1000000ull;;) {
+        uint32_t newest = atomic_load(&nvml_facts->newest_event);
+        nvml_abi_return result = next(set, out);
+        if (result != NVML_ABI_NOT_FOUND) return result;
+        uint64_t now = now_ns();
+        if (now >= until) return NVML_ABI_TIMEOUT;
+        uint64_t left = until - now < LONGEST_WAIT_NS ? until - now : LONGEST_WAIT_NS;
+        struct timespec limit = {.tv_sec = 0, .tv_nsec = (long)left};
+        syscall(SYS_futex, &nvml_facts->newest_event, FUTEX_WAIT, newest, &limit, NULL, 0);
+    }
+}
+NVML_EXPORT nvmlEventSetWait_v2(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
+    NVML_ENTER("nvmlEventSetWait_v2");
+    return wait_for(set, out, timeout_ms);
+}
+/* The first form does not tell instances: its answer ends before them. */
+NVML_EXPORT nvmlEventSetWait(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
+    NVML_ENTER("nvmlEventSetWait");
+    struct nvml_abi_event_data data;
+    nvml_abi_return result = wait_for(set, out ? &data : NULL, timeout_ms);
+    if (result == NVML_ABI_SUCCESS) {
+        out->device = data.device;
+        out->type = data.type;
+        out->data = data.data;
+    }
+    return result;
+}

@@ -1,0 +1,97 @@
+/* Errors, repairs, why clocks are low, and what went over links. */
+#include "nvml.h"
+
+#define AMPERE 8 /* major compute capability from which rows are remapped where pages were retired before */
+
+static nvml_abi_return health_of(uint32_t card, struct sim_health *health) {
+    struct sim_reply reply;
+    return nvml_ask(SIM_HEALTH, card, 0, &reply, health, sizeof *health);
+}
+
+NVML_EXPORT nvmlDeviceGetTotalEccErrors(nvml_abi_device device, unsigned type, unsigned counter, uint64_t *count) {
+    NVML_ENTER_CARD("nvmlDeviceGetTotalEccErrors", device, card);
+    struct sim_health health;
+    if (!count || type > NVML_ABI_ECC_UNCORRECTED || counter > NVML_ABI_ECC_SINCE_PRODUCTION)
+        return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = health_of(card, &health);
+    if (result == NVML_ABI_SUCCESS) *count = health.ecc[type][counter];
+    return result;
+}
+
+NVML_EXPORT nvmlDeviceGetRemappedRows(nvml_abi_device device, unsigned *corrected, unsigned *uncorrected,
+                                      unsigned *pending, unsigned *failed) {
+    NVML_ENTER_CARD("nvmlDeviceGetRemappedRows", device, card);
+    struct sim_health health;
+    if (nvml_facts->cards[card].cc_major < AMPERE) return NVML_ABI_NOT_SUPPORTED;
+    if (!corrected || !uncorrected || !pending || !failed) return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = health_of(card, &health);
+    if (result != NVML_ABI_SUCCESS) return result;
+    *corrected = health.rows[0];
+    *uncorrected = health.rows[1];
+    *pending = health.rows_pending;
+    *failed = health.rows_failed;
+    return NVML_ABI_SUCCESS;
+}
+
+/* Their addresses are made up. */
+NVML_EXPORT nvmlDeviceGetRetiredPages(nvml_abi_device device, unsigned cause, unsigned *count, uint64_t *addresses) {
+    NVML_ENTER_CARD("nvmlDeviceGetRetiredPages", device, card);
+    struct sim_health health;
+    if (nvml_facts->cards[card].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
+    if (!count || cause > NVML_ABI_PAGES_UNCORRECTED) return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = health_of(card, &health);
+    if (result != NVML_ABI_SUCCESS) return result;
+    unsigned room = *count;
+    *count = health.rows[cause];
+    if (room < *count) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (!addresses && *count) return NVML_ABI_INVALID_ARGUMENT;
+    for (unsigned i = 0; i < *count; i++) addresses[i] = (uint64_t)(cause + 1) << 32 | i << 12;
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlDeviceGetRetiredPagesPendingStatus(nvml_abi_device device, unsigned *pending) {
+    NVML_ENTER_CARD("nvmlDeviceGetRetiredPagesPendingStatus", device, card);
+    struct sim_health health;
+    if (nvml_facts->cards[card].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
+    if (!pending) return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = health_of(card, &health);
+    if (result == NVML_ABI_SUCCESS) *pending = health.rows_pending;
+    return result;
+}
+
+static nvml_abi_return clock_reasons(uint32_t card, uint64_t *reasons) {
+    struct sim_health health;
+    if (!reasons) return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = health_of(card, &health);
+    if (result == NVML_ABI_SUCCESS) *reasons = health.throttle;
+    return result;
+}
+NVML_EXPORT nvmlDeviceGetCurrentClocksEventReasons(nvml_abi_device device, uint64_t *reasons) {
+    NVML_ENTER_CARD("nvmlDeviceGetCurrentClocksEventReasons", device, card);
+    return clock_reasons(card, reasons);
+}
+NVML_EXPORT nvmlDeviceGetCurrentClocksThrottleReasons(nvml_abi_device device, uint64_t *reasons) {
+    NVML_ENTER_CARD("nvmlDeviceGetCurrentClocksThrottleReasons", device, card);
+    return clock_reasons(card, reasons);
+}
+
+/* Only the values that somebody here asks for. Links are those of cards with memory of the HBM kind. */
+static void fill_field(const struct sim_card_facts *facts, const struct sim_health *health,
+                       struct nvml_abi_field *field) {
+    bool linked = facts->bus_bits >= 4096;
+    field->value_type = NVML_ABI_VALUE_LONG_LONG;
+    field->result = NVML_ABI_SUCCESS;
+    if (field->id == NVML_ABI_FIELD_PCIE_RECEIVED_BYTES) field->value = health->pcie_bytes[0];
+    else if (field->id == NVML_ABI_FIELD_PCIE_SENT_BYTES) field->value = health->pcie_bytes[1];
+    else if (field->id == NVML_ABI_FIELD_NVLINK_RECEIVED_KIB && linked) field->value = health->nvlink_bytes[0] >> 10;
+    else if (field->id == NVML_ABI_FIELD_NVLINK_SENT_KIB && linked) field->value = health->nvlink_bytes[1] >> 10;
+    else field->result = NVML_ABI_NOT_SUPPORTED;
+}
+NVML_EXPORT nvmlDeviceGetFieldValues(nvml_abi_device device, int count, struct nvml_abi_field *fields) {
+    NVML_ENTER_CARD("nvmlDeviceGetFieldValues", device, card);
+    struct sim_health health;
+    if (count <= 0 || !fields) return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = health_of(card, &health);
+    if (result != NVML_ABI_SUCCESS) return result;
+    for (int i = 0; i < count; i++) fill_field(&nvml_facts->cards[card], &health, &fields[i]);
+    return NVML_ABI_SUCCESS;
+}
