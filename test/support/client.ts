@@ -5,8 +5,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ExecutionContext } from 'ava';
-import { BUILD, environment, type SimulatedNode } from './node.ts';
+import { BUILD, environment, type SimulatedNode, type Teardown } from './node.ts';
 
 export const OUT_OF_MEMORY = 2;
 
@@ -29,7 +28,7 @@ export type ClientOptions = {
   readonly within?: readonly string[];
 };
 
-export function startClient(t: ExecutionContext, node: SimulatedNode, options: ClientOptions = {}): Client {
+export function startClient(t: Teardown, node: SimulatedNode, options: ClientOptions = {}): Client {
   const variables = { PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib, ...options.env };
   const env = environment(variables, options.preload);
   const library = options.library ? [options.library] : [];
@@ -79,7 +78,7 @@ export function startClient(t: ExecutionContext, node: SimulatedNode, options: C
 
 /** A client with CUDA started and the primary context of a device made current. */
 export async function readyClient(
-  t: ExecutionContext,
+  t: Teardown,
   node: SimulatedNode,
   options: ClientOptions = {},
   device = 0,

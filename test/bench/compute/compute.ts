@@ -1,14 +1,15 @@
 // Compute shares in the laboratory: the arbiter's and the gate's own code on a card in virtual time, peers' laws beside it
-// in the same run.
+// in the same run; and with real processes on the simulated driver.
 import type { Bench } from '../bench.ts';
 import { live } from './live.ts';
 import { mixes } from './mixes.ts';
+import { real } from './real.ts';
 import { shares } from './shares.ts';
 
 export const compute: Bench = {
   name: 'compute',
-  what: 'shares of compute, on a card in virtual time',
+  what: 'shares of compute, on a card in virtual time and of real processes',
   async run(_scope, options) {
-    return [...(await shares(options)), ...(await mixes(options)), ...(await live(options))];
+    return [...(await shares(options)), ...(await mixes(options)), ...(await live(options)), ...(await real(options))];
   },
 };

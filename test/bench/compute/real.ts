@@ -1,0 +1,260 @@
+// The laboratory's questions asked of real processes: programs behind the interposer's gate, the arbiter's process, and the
+// simulated driver in real time. Beside each figure is the laboratory's of the same case, from the same run. What a share
+// may be off for reasons of the machine is measured with it: for how long it kept those that take part from running.
+import { spawn } from 'node:child_process';
+import { availableParallelism } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
+import { startArbiter, type Tenant } from '../../support/arbiter.ts';
+import { type Client, readyClient } from '../../support/client.ts';
+import { delayedMs, serving } from '../../support/delays.ts';
+import { MIB, makeGrant } from '../../support/grant.ts';
+import { eventually, type SimulatedNode, startNode, type Teardown } from '../../support/node.ts';
+import { ranMs } from '../../support/shares.ts';
+import { type BenchOptions, withTeardown } from '../bench.ts';
+import type { Row } from '../row.ts';
+import { maximum, median, quantile } from '../statistics.ts';
+import { type Form, lengthName, runLab } from './lab.ts';
+import { after, jain, percentOf } from './measure.ts';
+
+const WARM_SECONDS = 2;
+const SETTLE_MS = 500;
+const FOREVER_MS = 3_600_000;
+
+type Member = { readonly form: Form; readonly kernelUs: number; readonly percent: number };
+/** Percent of the card that each got, and percent of the time for which the machine held up any of those that take part. */
+type Seen = { readonly shares: readonly number[]; readonly held: number };
+
+async function watch(node: SimulatedNode, pids: readonly number[], ms: number): Promise<Seen> {
+  const everybody = [...pids, ...serving()];
+  const held = () => everybody.map(delayedMs);
+  const ran = () => pids.map((pid) => ranMs(node, pid));
+  const from = performance.now();
+  const [heldBefore, ranBefore] = [held(), ran()];
+  await delay(ms);
+  const [ranAfter, heldAfter] = [ran(), held()];
+  const percent = (gone: number) => (100 * gone) / (performance.now() - from);
+  const grown = (now: readonly number[], before: readonly number[]) =>
+    now.map((sum, index) => percent(sum - (before[index] ?? 0)));
+  return { shares: grown(ranAfter, ranBefore), held: Math.min(100, maximum(grown(heldAfter, heldBefore))) };
+}
+
+type Ward = {
+  readonly node: SimulatedNode;
+  readonly clients: readonly Client[];
+  /** From now on they have these shares. */
+  divide(policy: 'native' | 'fixed', percents: readonly number[]): Promise<void>;
+  watch(ms: number): Promise<Seen>;
+};
+
+/** Programs of one card that always have work, each in a container of its own. */
+async function ward(scope: Teardown, members: readonly Pick<Member, 'form' | 'kernelUs'>[]): Promise<Ward> {
+  const node = await startNode(scope, '--card', 't4');
+  const arbiter = startArbiter(scope);
+  const grants = members.map(() => makeGrant(scope, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent: 1 }]));
+  const tenants = (percents: readonly number[]): Tenant[] =>
+    grants.map((grant, index) => ({
+      id: `tenant-${index}`,
+      grant,
+      cards: [{ card: 0, percent: percents[index] ?? 0 }],
+    }));
+  const divide = async (policy: 'native' | 'fixed', percents: readonly number[]) => {
+    await arbiter.plan(policy, tenants(percents));
+    await delay(SETTLE_MS); // a live change has so long
+  };
+  await divide(
+    'native',
+    members.map(() => 1),
+  );
+  const clients = await Promise.all(grants.map(({ cuda }) => readyClient(scope, node, { preload: cuda })));
+  for (const [index, { form, kernelUs }] of members.entries())
+    clients[index]?.ask(`load ${form} ${FOREVER_MS} ${kernelUs}`).catch(() => {});
+  const pids = clients.map(({ pid }) => pid);
+  await eventually(() => (pids.every((pid) => ranMs(node, pid) > 20) ? true : undefined), 'all are at work');
+  return { node, clients, divide, watch: (ms) => watch(node, pids, ms) };
+}
+
+/** The laboratory's error of the same case: points of what the program reaches without a cap. */
+async function laboratory(member: Member, seconds: number): Promise<number> {
+  const [native, capped] = await Promise.all(
+    (['native', 'cotenant'] as const).map((law) => runLab({ law, seconds: seconds + WARM_SECONDS, tenants: [member] })),
+  );
+  const got = (served: typeof native) => percentOf(after(served?.[0]?.work_us ?? [], WARM_SECONDS));
+  return Math.abs((100 * got(capped)) / got(native) - member.percent);
+}
+
+async function alone({ quick, note }: BenchOptions): Promise<Row[]> {
+  const forms: readonly Form[] = quick ? ['async', 'sync'] : ['async', 'sync', 'graph', 'cooperative'];
+  const lengths = quick ? [1000] : [200, 1000, 5000];
+  const percents = quick ? [25] : [10, 25, 50, 75];
+  const seconds = quick ? 3 : 10;
+  note(`compute: ${forms.length * lengths.length * percents.length} real programs alone`);
+  const rows: Row[] = [];
+  const beyond: number[] = [];
+  for (const form of forms) {
+    for (const kernelUs of lengths) {
+      await withTeardown(async (scope) => {
+        const { divide, watch } = await ward(scope, [{ form, kernelUs }]);
+        const native = (await watch(2000)).shares[0] ?? 0;
+        for (const percent of percents) {
+          await divide('fixed', [percent]);
+          const {
+            shares: [got = 0],
+            held,
+          } = await watch(seconds * 1000);
+          const error = Math.abs((100 * got) / native - percent);
+          const lab = await laboratory({ form, kernelUs, percent }, seconds);
+          beyond.push(Math.max(0, error - lab - held));
+          rows.push({
+            name: `compute.real.share_error_points.${form}.${lengthName(kernelUs)}.${percent}`,
+            value: error,
+            unit: 'points',
+            reference: {
+              value: lab,
+              what: `the laboratory's; the machine held up those that take part for ${held.toFixed(1)} % of the time`,
+            },
+          });
+        }
+      });
+    }
+  }
+  rows.push({
+    name: 'compute.real.share_error_points.beyond_noise',
+    value: maximum(beyond),
+    unit: 'points',
+    reference: { value: 1, what: "the bound; what is above the laboratory's and what the machine held up, at worst" },
+    goal: { most: 1 },
+  });
+  return rows;
+}
+
+const MIXES: Readonly<Record<string, readonly Member[]>> = {
+  '30_70': [
+    { form: 'async', kernelUs: 200, percent: 30 },
+    { form: 'async', kernelUs: 200, percent: 70 },
+  ],
+  '10_90': [
+    { form: 'async', kernelUs: 50, percent: 10 },
+    { form: 'graph', kernelUs: 1000, percent: 90 },
+  ],
+  '4x25': Array<Member>(4).fill({ form: 'async', kernelUs: 500, percent: 25 }),
+};
+
+async function together({ quick, note }: BenchOptions): Promise<Row[]> {
+  const seconds = quick ? 4 : 20;
+  const rows: Row[] = [];
+  for (const [name, members] of Object.entries(MIXES).slice(0, quick ? 1 : undefined)) {
+    note(`compute: real programs that share, ${name}`);
+    const percents = members.map(({ percent }) => percent);
+    const perShare = (shares: readonly number[]) => jain(shares.map((share, index) => share / (percents[index] ?? 1)));
+    const { native, fixed } = await withTeardown(async (scope) => {
+      const { divide, watch } = await ward(scope, members);
+      const before = await watch(2000);
+      await divide('fixed', percents);
+      return { native: before, fixed: await watch(seconds * 1000) };
+    });
+    const lab = (await runLab({ seconds: seconds + WARM_SECONDS, tenants: members })).map(({ work_us }) =>
+      percentOf(after(work_us, WARM_SECONDS)),
+    );
+    const sum = (shares: readonly number[]) => shares.reduce((total, share) => total + share, 0);
+    const held = `the machine held up those that take part for ${fixed.held.toFixed(1)} % of the time`;
+    rows.push(
+      {
+        name: `compute.real.jain.${name}`,
+        value: perShare(fixed.shares),
+        unit: 'index',
+        reference: { value: perShare(lab), what: `the laboratory's; ${held}` },
+      },
+      {
+        name: `compute.real.throughput_ratio.${name}`,
+        value: sum(fixed.shares) / sum(native.shares),
+        unit: 'ratio',
+        reference: {
+          value: sum(lab) / 100,
+          what: `the laboratory's, of the whole card; the value is of native; ${held}`,
+        },
+      },
+    );
+  }
+  return rows;
+}
+
+/** What a program that is held to nothing, or to all of the card, loses to us: turn by turn with the same program alone. */
+async function overhead({ quick, note }: BenchOptions): Promise<Row[]> {
+  note('compute: what real programs lose');
+  const turns = quick ? 2 : 10;
+  return await withTeardown(async (scope) => {
+    const { divide, watch } = await ward(scope, [{ form: 'async', kernelUs: 200 }]);
+    const times = { native: [] as number[], share_100: [] as number[], share_99: [] as number[] };
+    for (let turn = 0; turn < turns; turn += 1) {
+      for (const [kind, policy, percent] of [
+        ['native', 'native', 1],
+        ['share_100', 'fixed', 100],
+        ['share_99', 'fixed', 99],
+      ] as const) {
+        await divide(policy, [percent]);
+        times[kind].push((await watch(1000)).shares[0] ?? 0);
+      }
+    }
+    /** Of neighbouring turns, for the machine is not as quick at all times. */
+    const row = (name: 'share_100' | 'share_99', most: number): Row => ({
+      name: `compute.overhead.${name}.throughput_ratio`,
+      value: median(times[name].map((share, turn) => share / ((times.native[turn] ?? 0) * most))),
+      unit: 'ratio',
+      reference: {
+        value: median(times.native) / 100,
+        what: 'of the time of the card, under the native policy; the value is of that, and of the share',
+      },
+      goal: { least: 0.995 },
+    });
+    return [row('share_100', 1), row('share_99', 0.99)];
+  });
+}
+
+/** The arbiter's own timer while every core has twice as much to do as it can. */
+async function wake({ quick, note }: BenchOptions): Promise<Row[]> {
+  note('compute: how late the arbiter wakes');
+  const ms = quick ? 3000 : 30_000;
+  return await withTeardown(async (scope) => {
+    const node = await startNode(scope, '--card', 't4');
+    const arbiter = startArbiter(scope);
+    const grant = makeGrant(scope, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent: 30 }]);
+    await arbiter.plan('fixed', [{ id: 'tenant', grant, cards: [{ card: 0, percent: 30 }] }]);
+    const client = await readyClient(scope, node, { preload: grant.cuda });
+    client.ask(`load async ${FOREVER_MS} 200`).catch(() => {});
+    /** The worst of each piece of time that the arbiter tells of. */
+    const latest = async () => {
+      const late = new Map<object, number>();
+      for (const until = performance.now() + ms; performance.now() < until; await delay(10)) {
+        const told = arbiter.told();
+        if (told) late.set(told, told.lateNs / 1000);
+      }
+      return [...late.values()];
+    };
+    const idle = await latest();
+    for (let burner = 0; burner < 2 * availableParallelism(); burner += 1) {
+      const child = spawn('sh', ['-c', 'while :; do :; done'], { stdio: 'ignore' });
+      scope.teardown(() => void child.kill('SIGKILL'));
+    }
+    const busy = await latest();
+    return [
+      {
+        name: 'compute.arbiter.wake_p99_us',
+        value: quantile(busy, 0.99),
+        unit: 'us',
+        reference: {
+          value: quantile(idle, 0.99),
+          what: `the same without; ${2 * availableParallelism()} endless loops on ${availableParallelism()} cores, of the latest in each second`,
+        },
+      },
+    ];
+  });
+}
+
+export async function real(options: BenchOptions): Promise<Row[]> {
+  return [
+    ...(await alone(options)),
+    ...(await together(options)),
+    ...(await overhead(options)),
+    ...(await wake(options)),
+  ];
+}
