@@ -19,6 +19,7 @@ export const TARGET_LABELS: readonly string[] = ['job', 'instance'];
 export const METRICS = {
   up: gauge(),
   cotenant_up: gauge(),
+  cotenant_driver_held: gauge(),
 
   cotenant_device_info: gauge(...DEVICE, 'model', 'pci_bus_id', 'minor', 'driver_version', 'cuda_version'),
   cotenant_device_memory_total_bytes: gauge(...DEVICE),

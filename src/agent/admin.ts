@@ -7,6 +7,7 @@ import { isObject, isWithin, type JsonObject } from '../request/json.ts';
 import type { CardShare, ComputeChoice } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
 import type { NodeComputeChange } from './compute/shares.ts';
+import type { Driver } from './driver.ts';
 import { PRELOADED } from './engines.ts';
 import type { Refusal } from './grants/plain.ts';
 import type { LiveGrant } from './grants/registry.ts';
@@ -95,7 +96,7 @@ function nodeChange(body: unknown): NodeComputeChange | string {
 
 const idOf = (request: Request): string => String(request.params.id ?? '');
 
-export function createAdmin(node: Node): Express {
+export function createAdmin(node: Node, driver: Driver): Express {
   const app = express();
   app.disable('x-powered-by');
   app.use(express.json({ limit: '64kb', strict: true }));
@@ -133,6 +134,15 @@ export function createAdmin(node: Node): Express {
       return;
     }
     answer(response, node.change(idOf(request), change, bytes as number | undefined), 200);
+  });
+  app.get('/v1/driver', (_request, response) => {
+    response.json(driver.state());
+  });
+  app.post('/v1/driver/release', async (_request, response) => {
+    response.json(await driver.release());
+  });
+  app.post('/v1/driver/take', (_request, response) => {
+    response.json(driver.take());
   });
   app.get('/v1/compute', (_request, response) => {
     response.json(node.compute.state());

@@ -14,6 +14,7 @@ import { createAdmin } from './admin.ts';
 import { followAssignments } from './attribution/assignments.ts';
 import type { RefusedChange } from './compute/node.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
+import { createDriver } from './driver.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { createRecorder } from './history.ts';
@@ -111,6 +112,12 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onProblem: problem,
   });
   const recorder = createRecorder();
+  let services: PodServices | undefined;
+  const driver = createDriver(() => {
+    hooks.log('the driver is given up on command; nobody is watched or stopped until it is taken again');
+    node.lookAtAge();
+    services?.changed();
+  });
   const node = openNode(configuration, native, {
     onView: (view) => {
       if (view.self.problem !== undefined) problem(view.self.problem);
@@ -126,6 +133,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onRefused: hooks.onRefused,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplers: () => sampler.leftBehind(),
+    driver,
     nameOf: hooks.nameOf ?? NAMELESS,
     assignments,
     volumes: servesPods ? volumesOf(native) : undefined,
@@ -153,13 +161,12 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     },
     certFile === '' ? undefined : { source: fromFiles({ certFile, keyFile }), log: hooks.log },
   );
-  const admin = await serve(createAdmin(node), { socket }).catch(async (error: unknown) => {
+  const admin = await serve(createAdmin(node, driver), { socket }).catch(async (error: unknown) => {
     await exporter.close();
     throw error;
   });
   chmodSync(socket, 0o660);
   // Before the driver is read: pods that end need us whether there is a driver or not.
-  let services: PodServices | undefined;
   if (servesPods && cluster) {
     services = await startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
       await Promise.all([exporter.close(), admin.close()]);
@@ -180,6 +187,15 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
         problem(`a sample could not be worked on: ${(error as Error).stack ?? String(error)}`);
       }
     },
+  });
+
+  driver.join({
+    letGo: sampler.release,
+    take() {
+      hooks.log('the driver is taken again');
+      sampler.take();
+    },
+    held: () => sampler.leftBehind().hung,
   });
 
   const ageing = setInterval(() => {

@@ -13,6 +13,7 @@ import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
 import { chosenBy } from './compute/pods.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
+import type { Driver } from './driver.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
@@ -28,7 +29,7 @@ import type { Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
 import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
-import { type NameOf, type SelfView, staleView, type View, viewOf } from './view.ts';
+import { type NameOf, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** A pod whose volume the kubelet wants, with what the API server has of it. */
 export type PodAsk = {
@@ -81,6 +82,7 @@ export type NodeHooks = {
   readonly onRefused?: ((change: RefusedChange) => void) | undefined;
   readonly onInterval: (intervalMs: number) => void;
   readonly samplers: () => LeftBehind;
+  readonly driver: Driver;
   readonly nameOf: NameOf;
   /** What others gave out on this node; none: nobody is asked. */
   readonly assignments?: Assignments | undefined;
@@ -104,6 +106,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     hooks.onProblem,
   );
+  hooks.driver.join(profiles.user);
   const shares = openShares(configuration, hooks.onProblem);
   let opened: Registry | undefined;
   const registry = openRegistry({
@@ -173,7 +176,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     try {
       const healthy = sample.cards.filter((card) => card.healthy).map((card) => card.uuid);
       if (await profiles.measure(healthy, sample.driverVersion)) registry.refreshProfiles();
-      measuredOnce = true;
+      if (hooks.driver.releasedMs() === undefined) measuredOnce = true;
     } catch (error) {
       hooks.onProblem(`the cards could not be measured: ${(error as Error).message}`);
     } finally {
@@ -205,6 +208,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     version: hooks.version,
     revision: hooks.revision,
     nodeVersion: process.version,
+    driverHeld: hooks.driver.releasedMs() === undefined,
     samplersAbandoned: hooks.samplers().abandoned,
     decisions: kills.decisions(),
     failures: Object.fromEntries(failures),
@@ -295,6 +299,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     lookAtAge() {
       const samplers = hooks.samplers();
+      const releasedMs = hooks.driver.releasedMs();
+      if (view && releasedMs !== undefined) {
+        sampledAt = Number.NEGATIVE_INFINITY;
+        if (!view.self.driverHeld && view.self.samplersAbandoned === samplers.abandoned) return;
+        view = releasedView(view, releasedMs, samplers);
+        hooks.onView(view);
+        return;
+      }
       if (!view || !isStale()) return;
       if (!view.self.up && view.self.samplersAbandoned === samplers.abandoned) return;
       view = staleView(view, hooks.clock() - sampledAt, samplers);
@@ -304,7 +316,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     view: () => view,
 
     grant(ask) {
-      const refusal = unreadable(state, isStale());
+      const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       return refusal ?? grantPlain(ask, state as NodeState, registry, native, configuration, stillMeasuring);
     },
 
@@ -318,7 +330,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     compute,
 
     publish({ podUid, namespace, pod, target, mounted, annotations, wrongMounts }) {
-      const refusal = unreadable(state, isStale());
+      const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       if (refusal) return refusal;
       // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
       const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));

@@ -22,6 +22,10 @@ export type LeftBehind = { readonly abandoned: number; readonly hung: number };
 
 export type SamplerHandle = {
   setInterval(intervalMs: number): void;
+  /** Ends it, so that the driver can be taken away; what hangs in the driver is left behind. */
+  release(): Promise<void>;
+  /** Starts it again. */
+  take(): void;
   readonly leftBehind: () => LeftBehind;
   close(): Promise<void>;
 };
@@ -39,6 +43,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   let watchdog: NodeJS.Timeout | undefined;
   let restart: NodeJS.Timeout | undefined;
   let closing = false;
+  let released = false;
   let abandoned = 0;
   let intervalMs = options.intervalMs;
   const hung = new Set<ChildProcess>();
@@ -46,7 +51,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   /** The next one: at once where the last one has ended, and the later, the more the driver holds. */
   const startAfterHang = () => {
     clearTimeout(restart);
-    if (closing || child || hung.size >= MOST_HUNG) return;
+    if (closing || released || child || hung.size >= MOST_HUNG) return;
     restart = setTimeout(begin, hung.size === 0 ? 0 : options.silenceMs * 2 ** (hung.size - 1));
   };
 
@@ -112,6 +117,23 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     watch(current);
   };
 
+  const end = async () => {
+    clearTimeout(watchdog);
+    clearTimeout(restart);
+    const current = child;
+    child = undefined;
+    if (!current || current.exitCode !== null || current.signalCode !== null) return;
+    const { promise: over, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(() => {
+      leaveBehind(current);
+      resolve();
+    }, LAST_MS);
+    current.once('exit', () => resolve());
+    current.kill('SIGTERM');
+    await over;
+    clearTimeout(timer);
+  };
+
   begin();
   return {
     setInterval(next) {
@@ -119,22 +141,19 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
       intervalMs = next;
       child?.stdin?.write(`interval ${next}\n`);
     },
+    async release() {
+      released = true;
+      await end();
+    },
+    take() {
+      if (!released || closing) return;
+      released = false;
+      startAfterHang();
+    },
     leftBehind: () => ({ abandoned, hung: hung.size }),
     async close() {
       closing = true;
-      clearTimeout(watchdog);
-      clearTimeout(restart);
-      const current = child;
-      if (!current || current.exitCode !== null || current.signalCode !== null) return;
-      const { promise: over, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(() => {
-        leaveBehind(current);
-        resolve();
-      }, LAST_MS);
-      current.once('exit', () => resolve());
-      current.kill('SIGTERM');
-      await over;
-      clearTimeout(timer);
+      await end();
     },
   };
 }

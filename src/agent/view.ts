@@ -96,6 +96,8 @@ export type KillTotal = {
 export type SelfView = {
   readonly up: boolean;
   readonly problem: string | undefined;
+  /** The driver was not given up on command. */
+  readonly driverHeld: boolean;
   readonly mode: Mode;
   readonly version: string;
   /** Of the source; empty where nobody said. */
@@ -205,6 +207,15 @@ export function staleView(view: View, ageMs: number, { abandoned, hung }: LeftBe
 
 const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
   verdict.severity !== 'within' && verdict.reason === 'over-share' && verdict.worst.gpuUuid === gpuUuid;
+
+/** The same when the driver was given up on command. */
+export function releasedView(view: View, releasedMs: number, samplers: LeftBehind): View {
+  const problem = releasedWords(releasedMs);
+  const { self, ...rest } = staleView(view, 0, samplers);
+  return { ...rest, self: { ...self, problem, driverHeld: false } };
+}
+export const releasedWords = (releasedMs: number): string =>
+  `the driver was given up on command at ${new Date(releasedMs).toISOString()}; "cotenant driver take" has it read again`;
 
 function viewContainer(
   container: ContainerState,

@@ -15,6 +15,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   set: async () => (await import('./set.ts')).set,
   recommend: async () => (await import('./recommend.ts')).recommend,
   showback: async () => (await import('./showback.ts')).showback,
+  driver: async () => (await import('./driver.ts')).driver,
   agent: async () => (await import('./agent.ts')).agent,
   webhook: async () => (await import('./webhook.ts')).webhook,
   scheduler: async () => (await import('./scheduler.ts')).scheduler,

@@ -260,6 +260,7 @@ export const exampleView: View = {
     version: '0.1.0',
     revision: 'abc',
     nodeVersion: 'v26.0.0',
+    driverHeld: true,
     samplersAbandoned: 1,
     decisions: [{ decision: 'killed', reason: 'bypass', count: 1 }],
     failures: { gone: 0, host: 2 },

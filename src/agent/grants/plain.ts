@@ -8,6 +8,7 @@ import type { NodeState } from '../compare.ts';
 import type { AgentConfiguration } from '../configuration.ts';
 import type { Native } from '../native.ts';
 import type { SampledCard } from '../sample.ts';
+import { releasedWords } from '../view.ts';
 import { freeName, type Grant, plainName } from './grant.ts';
 import { grantedOn } from './granted.ts';
 import type { LiveGrant, Registry } from './registry.ts';
@@ -30,7 +31,12 @@ export const usableBytes = (card: SampledCard): number =>
   Math.max(0, (card.totalBytes ?? 0) - (card.reservedBytes ?? 0));
 
 /** Why nobody can be told anything about cards now; undefined: they can. */
-export function unreadable(state: NodeState | undefined, isStale: boolean): Refusal | undefined {
+export function unreadable(
+  state: NodeState | undefined,
+  isStale: boolean,
+  releasedMs: number | undefined,
+): Refusal | undefined {
+  if (releasedMs !== undefined) return { refused: releasedWords(releasedMs), later: true };
   if (!state) return { refused: 'the driver has not been read yet', later: true };
   if (isStale) return { refused: 'the driver does not answer: there is no fresh sample', later: true };
   if (state.sample.problem !== undefined) return { refused: `there is no card: ${state.sample.problem}` };

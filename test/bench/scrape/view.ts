@@ -130,6 +130,7 @@ export function viewOfSize(containers: number, turn: number): View {
       version: '0.0.0',
       revision: '',
       nodeVersion: process.version,
+      driverHeld: true,
       samplersAbandoned: 0,
       decisions: [],
       failures: { gone: 0, no_cgroup: 0, container_not_known: 0, host: 0, memory_not_available: 0 },

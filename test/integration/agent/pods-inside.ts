@@ -15,6 +15,7 @@ import {
 import { join } from 'node:path';
 import { DEFAULTS } from '../../../src/agent/configuration.ts';
 import { ledgerPath, markPublished, mountVolume, pagePath, withWritable } from '../../../src/agent/csi/volume.ts';
+import { createDriver } from '../../../src/agent/driver.ts';
 import { SLOTS } from '../../../src/agent/grants/files.ts';
 import { podGrantId } from '../../../src/agent/grants/grant.ts';
 import { libraries } from '../../../src/agent/grants/registry.ts';
@@ -48,6 +49,7 @@ function start(): Started {
     onProblem: (text) => problems.push(text.replaceAll(folder, '')),
     onInterval: () => {},
     samplers: () => ({ abandoned: 0, hung: 0 }),
+    driver: createDriver(() => {}),
     nameOf: () => ({ namespace: '', pod: '', podUid: '', container: '' }),
     volumes: volumesOf(native),
     version: '0',

@@ -72,6 +72,20 @@ test('the agent can end while the driver holds its sampler', async (t) => {
   t.is(starts(), 1);
 });
 
+test('a sampler that hangs in a driver that is given up is told of, and none is started until it is taken again', async (t) => {
+  const { sampler, starts, release, samples } = start(t);
+  await eventually(() => starts() === 1 || undefined, 'it asks the driver');
+  await sampler.release();
+  t.is(sampler.leftBehind().hung, 1);
+  release();
+  await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'the driver lets go of it');
+  const until = Date.now() + 3 * SILENCE_MS;
+  await eventually(() => Date.now() > until || undefined, 'the time of several more');
+  t.is(starts(), 1);
+  sampler.take();
+  await eventually(() => samples.at(-1), 'samples come');
+});
+
 test('a driver that is taken away is opened anew when another one has come, and a lost card is no driver that is gone', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--card', 't4');

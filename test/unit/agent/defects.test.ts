@@ -35,6 +35,7 @@ const SELF: SelfView = {
   version: '',
   revision: '',
   nodeVersion: '',
+  driverHeld: true,
   samplersAbandoned: 0,
   decisions: [],
   failures: {},

@@ -32,6 +32,7 @@ const SELF: SelfView = {
   version: '1',
   revision: 'abc',
   nodeVersion: 'v26',
+  driverHeld: true,
   samplersAbandoned: 0,
   decisions: [],
   failures: { host: 3 },

@@ -73,6 +73,7 @@ const view = (more: Partial<View>): View => ({
     version: '',
     revision: '',
     nodeVersion: '',
+    driverHeld: true,
     samplersAbandoned: 0,
     decisions: [],
     failures: {},

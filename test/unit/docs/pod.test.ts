@@ -64,7 +64,7 @@ test('what the agent says of a volume that it does not give is on the page', (t)
   const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
   t.true(rows.length > 15);
   const told = rows.flatMap(({ sentence }) => quoted(sentence));
-  const said = [...refusals(), unreadable(undefined, false)?.refused ?? ''];
+  const said = [...refusals(), unreadable(undefined, false, undefined)?.refused ?? ''];
   for (const sentence of said)
     t.true(
       told.some((part) => sentence.includes(part)),

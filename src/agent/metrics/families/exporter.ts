@@ -6,6 +6,7 @@ export const exporter: Family = {
   create(registry, guard) {
     const set = metricSet(registry, guard);
     const up = set.gauge('cotenant_up', '1 while the driver answers and the last sample is fresh.');
+    const held = set.gauge('cotenant_driver_held', '0 while the driver is given up on command: nobody is watched.');
     const build = set.gauge('cotenant_exporter_build_info', 'What runs here; always 1.', [
       'version',
       'revision',
@@ -37,6 +38,7 @@ export const exporter: Family = {
       clear: set.clear,
       fill(view) {
         up({}, view.self.up ? 1 : 0);
+        held({}, view.self.driverHeld ? 1 : 0);
         build({ version: view.self.version, revision: view.self.revision, node_version: view.self.nodeVersion }, 1);
         for (const { call, code, count } of view.errors) errors({ call, code: String(code) }, count);
         for (const [reason, count] of Object.entries(view.self.failures)) failures({ reason }, count);
