@@ -49,6 +49,7 @@ export function openShares(settings: Settings, onProblem: (text: string) => void
   const store = openComputeStore(settings.stateFolder, onProblem);
   const arbiter = createArbiter({ onProblem });
   let labelled: ComputePolicy | undefined;
+  let toldLabel: string | undefined;
   const choices = (): PolicyChoices => ({
     configured: computePolicy,
     label: labelled,
@@ -96,7 +97,10 @@ export function openShares(settings: Settings, onProblem: (text: string) => void
     label(labels, registry) {
       const text = labels[COMPUTE_POLICY_ANNOTATION];
       const policy = text === undefined ? undefined : policyNamed(text);
-      if (text !== undefined && policy === undefined)
+      // A Node changes all the time, mostly in other ways.
+      const isNews = text !== toldLabel;
+      toldLabel = text;
+      if (text !== undefined && policy === undefined && isNews)
         onProblem(
           `label ${COMPUTE_POLICY_ANNOTATION} of this node says "${text}", which is no policy, and is passed over`,
         );

@@ -47,7 +47,9 @@ function matchesRules(rules: readonly Json[], review: JsonObject): boolean {
 function holds(condition: Condition, review: JsonObject): boolean {
   const request = field(review, 'request');
   const { object = null, oldObject = null } = JSON.parse(JSON.stringify(request ?? {}));
-  const known = { operation: textAt(request, 'operation') ?? '', subResource: textAt(request, 'subResource') ?? '' };
+  // As a real API server has it: the field is not there where there is no subresource.
+  const subResource = textAt(request, 'subResource') ?? '';
+  const known = { operation: textAt(request, 'operation') ?? '', ...(subResource !== '' && { subResource }) };
   return decided(condition({ object, oldObject, request: known }));
 }
 

@@ -35,9 +35,10 @@ webhook would patch or refuse, and for as few others as possible: while it is do
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.env) && c.env.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES'))
 {{- end -}}
 
-{{/* A change of what the webhook guards. The kubelets' reports of status, the most frequent of all, change neither. */}}
+{{/* A change of what the webhook guards. The kubelets' reports of status, the most frequent of all, change neither. Of a pod itself
+the request has no subresource, and asking for one that it has not is an error, which refuses. */}}
 {{- define "cotenant.cel.changed" -}}
-request.operation == 'CREATE' || request.subResource == 'ephemeralcontainers'
+request.operation == 'CREATE' || (has(request.subResource) && request.subResource == 'ephemeralcontainers')
 || (has(object.metadata.annotations) ? object.metadata.annotations : {}) != (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {})
 || object.spec.containers != oldObject.spec.containers
 || (has(object.spec.initContainers) ? object.spec.initContainers : []) != (has(oldObject.spec.initContainers) ? oldObject.spec.initContainers : [])
