@@ -42,6 +42,7 @@ export const CONFIGURATION = {
   xid: { withinSeconds: 600 },
   /** Not those of an idle card, of set clocks, or of a power limit that a busy card runs into day in, day out. */
   clocksHeld: { reasons: ['hw_slowdown', 'hw_thermal', 'power_brake', 'sw_thermal'], lasts: '5m' },
+  fenceFails: { lasts: '1m' },
   overcommitted: { lasts: '5m' },
   /** A few contexts of the host's own tools are below it. */
   unattributed: { ratio: 0.05, lasts: '15m' },

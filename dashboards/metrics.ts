@@ -52,6 +52,7 @@ export const METRICS = {
   cotenant_device_pcie_transmit_bytes_total: counter(...DEVICE),
   cotenant_device_nvlink_receive_bytes_total: counter(...DEVICE),
   cotenant_device_nvlink_transmit_bytes_total: counter(...DEVICE),
+  cotenant_device_fence_holds: gauge(...DEVICE, 'fence'),
   cotenant_device_containers: gauge(...DEVICE),
   cotenant_device_processes: gauge(...DEVICE, 'type'),
   cotenant_device_allocation_mode: gauge(...DEVICE, 'mode'),

@@ -9,6 +9,7 @@ export function cardAlerts(configuration: Configuration): readonly AlertRule[] {
   return [
     missing(configuration),
     unhealthy(configuration),
+    fenceFails(configuration),
     overcommitted(configuration),
     unattributed(configuration),
     foreign(configuration),
@@ -32,6 +33,16 @@ function unhealthy(configuration: Configuration): AlertRule {
     lasts: configuration.deviceUnhealthy.lasts,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is lost.',
     description: `The driver says that ${CARD} fell off the bus or wants a reset. What runs on it fails; no new pods are placed there.`,
+  });
+}
+
+/** By the canary: not who uses the card, but whoever would. */
+function fenceFails(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantFenceFails', 'critical', {
+    expr: `${select('cotenant_device_fence_holds')} == 0 and ${SEEING}`,
+    lasts: configuration.fenceFails.lasts,
+    summary: 'Limits do not hold on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
+    description: `A request beyond a grant was not refused by the {{ $labels.fence }} on ${CARD}. Nothing is granted there until it is; what runs there is held by what it was started with, and by the agent.`,
   });
 }
 

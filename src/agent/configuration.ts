@@ -20,6 +20,8 @@ export type AgentConfiguration = {
   readonly nvmlLibrary: string;
   /** Measures on each card what a context costs, with a process of its own. */
   readonly calibrate: boolean;
+  /** Tries with a process of its own on each card whether the interposer holds a container to its grant. */
+  readonly canary: boolean;
   readonly cudaLibrary: string;
   readonly intervalMs: number;
   /** While a container is over its grant. */
@@ -80,6 +82,7 @@ export const DEFAULTS: AgentConfiguration = {
   port: 9837,
   nvmlLibrary: 'libnvidia-ml.so.1',
   calibrate: true,
+  canary: true,
   cudaLibrary: 'libcuda.so.1',
   intervalMs: 1000,
   urgentIntervalMs: 250,
@@ -153,6 +156,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   nvmlLibrary: [text, 'a library name or path'],
   cudaLibrary: [text, 'a library name or path'],
   calibrate: [flag, 'true or false'],
+  canary: [flag, 'true or false'],
   intervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
   urgentIntervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
   silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],

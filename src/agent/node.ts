@@ -7,6 +7,7 @@ import type { ComputeChange } from '../request/compute-change.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
+import { createCanary } from './canary.ts';
 import { compare, type NodeState } from './compare.ts';
 import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
 import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
@@ -18,7 +19,7 @@ import { createEnforcer } from './enforcement/enforcer.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
-import { heldBy } from './grants/granted.ts';
+import { grantedOn, heldBy } from './grants/granted.ts';
 import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
@@ -27,8 +28,9 @@ import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
-import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, tellsAll } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
+import { createTools } from './tools.ts';
 import { type NameOf, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** A pod whose volume the kubelet wants, with what the API server has of it. */
@@ -96,17 +98,24 @@ export type NodeHooks = {
   readonly clock: () => number;
 };
 
+const healthyUuids = ({ devices }: NodeState): readonly string[] =>
+  devices.flatMap(({ card }) => (card.healthy ? [card.uuid] : []));
+
+const cardFence = (unfenced: string | undefined) => (unfenced === undefined ? {} : { unfenced });
+
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
 export function openNode(configuration: AgentConfiguration, native: Native, hooks: NodeHooks): Node {
   const { enforcement } = configuration;
+  const tools = createTools();
   const profiles = openProfiles(
     configuration.stateFolder,
     { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
+    tools,
     hooks.onProblem,
   );
-  hooks.driver.join(profiles.user);
+  hooks.driver.join(tools.user);
   const shares = openShares(configuration, hooks.onProblem);
   let opened: Registry | undefined;
   const registry = openRegistry({
@@ -159,7 +168,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   let sampledAt = 0;
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
-  let measuring = false;
+  let probing = false;
   let measuredOnce = false;
   const failures = new Map<string, number>();
 
@@ -170,18 +179,59 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
-  const measure = async (sample: Sample): Promise<void> => {
-    if (!configuration.calibrate || measuring || sample.problem !== undefined) return;
-    measuring = true;
+  const canary = createCanary({
+    native,
+    tools,
+    stateFolder: configuration.stateFolder,
+    cudaLibrary: configuration.cudaLibrary,
+    profileOf: profiles.of,
+    heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
+    onProblem: hooks.onProblem,
+    onChange: hooks.onChange ?? (() => {}),
+    clock: hooks.clock,
+  });
+
+  /** What nobody has, and nobody may take by the grant that he has. */
+  const roomOn = (card: SampledCard): number => {
+    const grants = registry.list().map(({ grant }) => grant);
+    const ungranted = usableBytes(card) - grantedOn(grants, card.uuid).memoryBytes;
+    return Math.min(ungranted, card.freeBytes ?? ungranted);
+  };
+
+  /** With processes of our own on the cards, one at a time: what they cost, then whether the fence holds. */
+  const probe = async (sample: Sample): Promise<void> => {
+    if (probing || sample.problem !== undefined) return;
+    probing = true;
+    const healthy = sample.cards.filter((card) => card.healthy);
     try {
-      const healthy = sample.cards.filter((card) => card.healthy).map((card) => card.uuid);
-      if (await profiles.measure(healthy, sample.driverVersion)) registry.refreshProfiles();
-      if (hooks.driver.releasedMs() === undefined) measuredOnce = true;
+      if (configuration.calibrate) {
+        const uuids = healthy.map((card) => card.uuid);
+        if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();
+        if (hooks.driver.releasedMs() === undefined) measuredOnce = true;
+      }
+      if (configuration.canary)
+        await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: roomOn(card) })));
     } catch (error) {
       hooks.onProblem(`the cards could not be measured: ${(error as Error).message}`);
     } finally {
-      measuring = false;
+      probing = false;
     }
+  };
+
+  const unfencedOf = (gpuUuid: string): string | undefined => {
+    const verdict = canary.of(gpuUuid);
+    return verdict?.result === 'fails' ? verdict.why : undefined;
+  };
+  /** Nothing is granted behind a fence that does not hold, or of which nobody knows yet. */
+  const unfenced = (gpuUuids: readonly string[]): Refusal | undefined => {
+    if (!configuration.canary) return undefined;
+    for (const gpuUuid of gpuUuids) {
+      const why = unfencedOf(gpuUuid);
+      if (why !== undefined) return { refused: `limits do not hold on ${gpuUuid}: ${why}` };
+    }
+    if (gpuUuids.some((gpuUuid) => canary.of(gpuUuid) === undefined))
+      return { refused: 'whether the interposer holds on the cards is still being tried', later: true };
+    return undefined;
   };
 
   // What a context costs must be in the page before the first one is made.
@@ -190,6 +240,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
     return { refused: 'the cards are still being measured', later: true };
   };
+  const notYet = (gpuUuids: readonly string[]): Refusal | undefined => stillMeasuring(gpuUuids) ?? unfenced(gpuUuids);
 
   /** What cannot be done to anybody now must not keep what was seen from being told. */
   const act = (now: NodeState): readonly ActionRecord[] => {
@@ -216,6 +267,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   return {
     onSample(sample) {
+      if (configuration.canary) canary.notice(sample.driverVersion);
       const live = registry.list();
       const roots = live.flatMap(({ grant: { id, owner } }) =>
         isOfPod(owner)
@@ -279,6 +331,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         hooks.nameOf,
         (podUid, container) => containers.newest(podUid, container)?.id,
         { stateOf, ofCard: shares.ofCard },
+        canary.of,
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
@@ -294,7 +347,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       });
       keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
       compute.again();
-      void measure(sample);
+      void probe(sample);
     },
 
     lookAtAge() {
@@ -317,7 +370,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     grant(ask) {
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
-      return refusal ?? grantPlain(ask, state as NodeState, registry, native, configuration, stillMeasuring);
+      return refusal ?? grantPlain(ask, state as NodeState, registry, native, configuration, notYet, unfencedOf);
     },
 
     change(id, change, memoryBytesPerCard) {
@@ -344,8 +397,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       if (!mounted) {
         const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
         if (wrong !== undefined) return { refused: wrong };
-        const wait = stillMeasuring(grant.containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
-        if (wait) return wait;
+        const wait = notYet(grant.containers.flatMap(({ cards: own }) => own.map(({ gpuUuid }) => gpuUuid)));
+        // The fence may be mended: the pod then starts.
+        if (wait) return { ...wait, later: true };
       }
       registry.createPod(
         grant.containers.map(({ name, kind, memoryIsolation, cards }) => ({
@@ -390,12 +444,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       state && {
         mostTenantsPerCard: configuration.mostTenantsPerCard,
         cards: state.devices.map(({ card }) => ({
+          ...cardFence(unfencedOf(card.uuid)),
           gpuUuid: card.uuid,
           index: card.index,
           model: card.name,
           usableBytes: usableBytes(card),
           healthy: card.healthy && !isStale(),
         })),
+        ...(configuration.canary && { fences: canary.state(healthyUuids(state)) }),
         complete: state.sample.problem === undefined && state.devices.length > 0,
         held: heldBy(registry.list().map(({ grant }) => grant)),
       },

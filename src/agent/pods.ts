@@ -61,7 +61,7 @@ export async function startPodServices(
   const { kubeletRoot, nodeName, nriSocket, cdiKind } = kubernetes;
   const slots = () => {
     const cards = node.cards()?.cards ?? [];
-    const healthy = cards.filter((card) => card.healthy).length;
+    const healthy = cards.filter((card) => card.healthy && card.unfenced === undefined).length;
     return { healthy: healthy * mostTenantsPerCard, unhealthy: (cards.length - healthy) * mostTenantsPerCard };
   };
   // The runtime first: containers that start once their volume is there must get their cards.

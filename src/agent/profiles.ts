@@ -1,28 +1,18 @@
 // What this node's cards really cost, measured by a process of its own, kept by card and driver so that a restart does not
 // measure again. Without it the interposer charges a context only when the agent has seen it.
-import { type ChildProcess, execFile } from 'node:child_process';
-import { once } from 'node:events';
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
-import { promisify } from 'node:util';
-import type { DriverUser } from './driver.ts';
 import { type CardProfile, UNMEASURED } from './grants/registry.ts';
-import { BUILD_FOLDER } from './native.ts';
+import type { Tools } from './tools.ts';
 
 export type Profiles = {
   of(gpuUuid: string): CardProfile;
   /** Measures the cards that were not measured with this driver; true when anything is new. */
   measure(cards: readonly string[], driverVersion: string): Promise<boolean>;
-  /** The process that measures: nothing is measured between letting go and taking. */
-  readonly user: DriverUser;
 };
 
 type Stored = CardProfile & { readonly driverVersion: string };
 const TIMEOUT_MS = 60_000;
-/** To end when the driver is given up; who hangs in it does not. */
-const LAST_MS = 2000;
-const run = promisify(execFile);
 
 /** Throws where the text is none; a card of which it does not say all is measured anew. */
 function parseProfiles(text: string): Record<string, Stored> {
@@ -39,6 +29,7 @@ function parseProfiles(text: string): Record<string, Stored> {
 export function openProfiles(
   stateFolder: string,
   libraries: { readonly cuda: string; readonly nvml: string },
+  tools: Tools,
   onProblem: (text: string) => void,
 ): Profiles {
   const path = join(stateFolder, 'profiles.json');
@@ -50,31 +41,24 @@ export function openProfiles(
     onProblem(`${path} cannot be read and is measured anew: ${(error as Error).message}`);
   }
 
-  let stop = new AbortController();
-  const running = new Set<ChildProcess>();
-
   const measureOne = async (gpuUuid: string, driverVersion: string): Promise<boolean> => {
     const { LD_PRELOAD: _, ...env } = process.env;
+    const answer = await tools.run({
+      program: 'cotenant-calibrate',
+      args: ['--cuda', libraries.cuda, '--nvml', libraries.nvml],
+      env: { ...env, CUDA_VISIBLE_DEVICES: gpuUuid },
+      timeoutMs: TIMEOUT_MS,
+    });
+    if (!answer) return false;
     try {
-      const args = ['--cuda', libraries.cuda, '--nvml', libraries.nvml];
-      const measuring = run(join(BUILD_FOLDER, 'cotenant-calibrate'), args, {
-        env: { ...env, CUDA_VISIBLE_DEVICES: gpuUuid },
-        timeout: TIMEOUT_MS,
-        killSignal: 'SIGKILL',
-        signal: stop.signal,
-      });
-      const { child } = measuring;
-      if (child.pid !== undefined) running.add(child);
-      child.once('exit', () => running.delete(child));
-      const { stdout } = await measuring;
-      const found = JSON.parse(stdout) as CardProfile & { uuid: string };
+      if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
+      const found = JSON.parse(answer.stdout) as CardProfile & { uuid: string };
       if (found.uuid !== gpuUuid) throw new Error(`it measured ${found.uuid}`);
       const { contextBytes, granuleBytes, releasesLate } = found;
       stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
       return true;
     } catch (error) {
-      if (stop.signal.aborted) return false;
-      const text = (error as { stderr?: string }).stderr?.trim() || (error as Error).message;
+      const text = (error as Error).message;
       onProblem(`${gpuUuid} could not be measured, so contexts on it are charged only once they are seen: ${text}`);
       return false;
     }
@@ -97,27 +81,11 @@ export function openProfiles(
     async measure(cards, driverVersion) {
       let fresh = false;
       for (const gpuUuid of cards) {
-        if (stop.signal.aborted || stored[gpuUuid]?.driverVersion === driverVersion) continue;
+        if (tools.isGivenUp() || stored[gpuUuid]?.driverVersion === driverVersion) continue;
         fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
       }
       if (fresh || !isKept) keep();
       return fresh;
-    },
-    user: {
-      async letGo() {
-        stop.abort();
-        const ended = [...running].map((child) => once(child, 'exit'));
-        const late = new AbortController();
-        await Promise.race([
-          Promise.all(ended),
-          delay(LAST_MS, undefined, { signal: late.signal, ref: false }).catch(() => {}),
-        ]);
-        late.abort();
-      },
-      take() {
-        stop = new AbortController();
-      },
-      held: () => running.size,
     },
   };
 }

@@ -1,5 +1,6 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
+import type { CanaryVerdict } from '../quota/canary.ts';
 import type { Mode } from '../quota/ladder.ts';
 import type { Verdict } from '../quota/limits.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
@@ -17,6 +18,8 @@ import type { XidTotal } from './xids.ts';
 export type ViewDevice = DeviceState & {
   /** The policy of its compute, and who said so. */
   readonly compute: CardPolicy;
+  /** Whether a limit on it would hold, as a canary found; absent: not known. */
+  readonly canary?: CanaryVerdict | undefined;
 };
 
 /** How compute is divided: of a grant's card by its place in the grant, and of a card. */
@@ -165,12 +168,17 @@ export function viewOf(
   nameOf: NameOf,
   containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
   compute: ComputeView = UNDIVIDED,
+  canaryOf: (gpuUuid: string) => CanaryVerdict | undefined = () => undefined,
 ): View {
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
     cudaVersion: state.sample.cudaVersion,
-    devices: state.devices.map((device) => ({ ...device, compute: compute.ofCard(device.card.uuid) })),
+    devices: state.devices.map((device) => ({
+      ...device,
+      compute: compute.ofCard(device.card.uuid),
+      canary: canaryOf(device.card.uuid),
+    })),
     containers: state.containers.flatMap((container) =>
       container.cards.map((card) => viewContainer(container, card, containerIdOf, compute)),
     ),

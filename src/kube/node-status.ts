@@ -1,5 +1,5 @@
-// What a node offers in our names, kept right on its own Node: the annotation with its cards, and the amounts of memory and
-// compute in its status. One write carries both. The kubelet sets amounts that are not its own to zero whenever it registers,
+// What a node offers in our names, kept right on its own Node: the annotation with its cards, the amounts of memory and
+// compute in its status, and the condition that says whether limits hold. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
 // so what counts is what the Node shows, not what was written.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import {
@@ -9,6 +9,7 @@ import {
   type NodeCards,
   parseNodeCards,
 } from '../placement/node-cards.ts';
+import type { FenceState } from '../quota/canary.ts';
 import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { parseQuantity, wholeUnits } from '../request/quantity.ts';
 import { clientOf } from './client.ts';
@@ -37,10 +38,21 @@ export type Advertising = {
   close(): Promise<void>;
 };
 
+/** One of a Node's conditions as it is written; the server merges it into the list by its type. */
+export type FenceCondition = FenceState & {
+  readonly type: string;
+  readonly lastTransitionTime: string;
+  readonly lastHeartbeatTime: string;
+};
+
 export type NodePatch = {
   readonly metadata: { readonly annotations: Readonly<Record<string, string>> };
-  readonly status: Readonly<Record<'capacity' | 'allocatable', Readonly<Record<string, string>>>>;
+  readonly status: Readonly<Record<'capacity' | 'allocatable', Readonly<Record<string, string>>>> & {
+    readonly conditions?: readonly FenceCondition[];
+  };
 };
+
+export const FENCES_HOLD = 'CotenantFencesHold';
 
 const LEAST_BETWEEN_WRITES_MS = 1000;
 const SHORTEST_RETRY_MS = 1000;
@@ -50,7 +62,7 @@ const LONGEST_RETRY_MS = 60_000;
  * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. Cards that are not
  * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each card.
  */
-export function patchOf(offered: NodeCards, withSlots: boolean): NodePatch {
+export function patchOf(offered: NodeCards, withSlots: boolean, condition?: FenceCondition): NodePatch {
   const { cards } = offered;
   const amounts = {
     [GPU_MEMORY]: String(cards.reduce((sum, card) => sum + card.usableBytes, 0)),
@@ -59,8 +71,17 @@ export function patchOf(offered: NodeCards, withSlots: boolean): NodePatch {
   };
   return {
     metadata: { annotations: { [CARDS_ANNOTATION]: formatNodeCards(offered) } },
-    status: { capacity: amounts, allocatable: amounts },
+    status: { capacity: amounts, allocatable: amounts, ...(condition && { conditions: [condition] }) },
   };
+}
+
+/** What the Node is to say of the fences; its time is that of the last change, as far as the Node tells it. */
+export function conditionOf(fences: FenceState | undefined, node: V1Node, now: Date): FenceCondition | undefined {
+  if (!fences) return undefined;
+  const before = node.status?.conditions?.find(({ type }) => type === FENCES_HOLD);
+  const since = before?.status === fences.status ? before.lastTransitionTime : undefined;
+  const lastTransitionTime = new Date(since ?? now).toISOString();
+  return { type: FENCES_HOLD, ...fences, lastTransitionTime, lastHeartbeatTime: now.toISOString() };
 }
 
 /** Whether a Node shows already what the patch would make of it; the server writes amounts in other words. */
@@ -70,7 +91,12 @@ export function shows(node: V1Node, { metadata, status }: NodePatch): boolean {
   return (
     Object.entries(metadata.annotations).every(([key, text]) => node.metadata?.annotations?.[key] === text) &&
     sameAmounts(node.status?.capacity, status.capacity) &&
-    sameAmounts(node.status?.allocatable, status.allocatable)
+    sameAmounts(node.status?.allocatable, status.allocatable) &&
+    (status.conditions ?? []).every(({ type, status: is, reason, message }) =>
+      node.status?.conditions?.some(
+        (shown) => shown.type === type && shown.status === is && shown.reason === reason && shown.message === message,
+      ),
+    )
   );
 }
 
@@ -94,12 +120,14 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     if (writing || closing || next) return;
     const reading = cards();
     if (!seen || !reading) return;
-    const patch = patchOf(cardsToTell(reading, shownCards(seen), grantTextOf), withSlots);
+    const condition = conditionOf(reading.fences, seen, new Date());
+    const patch = patchOf(cardsToTell(reading, shownCards(seen), grantTextOf), withSlots, condition);
     if (shows(seen, patch)) return;
     writing = true;
     let waitMs = leastBetweenWritesMs;
     try {
-      const asMerge = setHeaderOptions('Content-Type', PatchStrategy.MergePatch);
+      // By keys: the list of conditions is the kubelet's, too.
+      const asMerge = setHeaderOptions('Content-Type', PatchStrategy.StrategicMergePatch);
       see(await api.patchNodeStatus({ name: nodeName, body: patch }, asMerge));
       retryMs = SHORTEST_RETRY_MS;
     } catch (error) {

@@ -1,5 +1,7 @@
 // The annotation `cotenant.io/cards` of a Node: its cards as its agent sees them, for the extender to choose from and for
 // people to look at. Owns the text form.
+
+import type { FenceState } from '../quota/canary.ts';
 import { decodeAll, field, isWithin, parseVersioned } from '../request/json.ts';
 import { MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
 import { type CardNeed, needOf } from './need.ts';
@@ -14,6 +16,8 @@ export type NodeCard = {
   /** What the driver leaves to programs: the sum of all grants on the card is at most this. */
   readonly usableBytes: number;
   readonly healthy: boolean;
+  /** A limit on it would not hold, and why: it takes nobody new. Absent: as far as is known it holds. */
+  readonly unfenced?: string;
   /** Given away by the agent beyond what pods' annotations say (others.ts); absent: nothing. */
   readonly others?: CardNeed;
 };
@@ -30,22 +34,26 @@ export type CardsReading = NodeCards & {
   readonly complete: boolean;
   /** All grants on the node. */
   readonly held: readonly Held[];
+  /** For the Node's condition; absent: not known, or not asked for. */
+  readonly fences?: FenceState | undefined;
 };
 
 const VERSION = 1;
 const LONGEST_MODEL = 128;
+const LONGEST_WHY = 256;
 const MOST_SUM = Number.MAX_SAFE_INTEGER;
 
 export function formatNodeCards({ mostTenantsPerCard, cards }: NodeCards): string {
   return JSON.stringify({
     version: VERSION,
     mostTenantsPerCard,
-    cards: cards.map(({ gpuUuid, index, model, usableBytes, healthy, others }) => ({
+    cards: cards.map(({ gpuUuid, index, model, usableBytes, healthy, unfenced, others }) => ({
       gpuUuid,
       index,
       model: model.slice(0, LONGEST_MODEL),
       usableBytes,
       healthy,
+      ...(unfenced !== undefined && { unfenced: unfenced.slice(0, LONGEST_WHY) }),
       ...(others && { others }),
     })),
   });
@@ -105,7 +113,16 @@ function decodeCard(value: unknown): NodeCard | undefined {
   if (typeof gpuUuid !== 'string' || !GPU_UUID.test(gpuUuid)) return undefined;
   if (!isWithin(index, 0, 1000) || typeof model !== 'string' || typeof healthy !== 'boolean') return undefined;
   if (!isWithin(usableBytes, 0, MOST_MEMORY_BYTES)) return undefined;
-  const card = { gpuUuid, index, model: model.slice(0, LONGEST_MODEL), usableBytes, healthy };
+  const unfenced = field(value, 'unfenced');
+  if (unfenced !== undefined && typeof unfenced !== 'string') return undefined;
+  const card = {
+    gpuUuid,
+    index,
+    model: model.slice(0, LONGEST_MODEL),
+    usableBytes,
+    healthy,
+    ...(unfenced !== undefined && { unfenced: unfenced.slice(0, LONGEST_WHY) }),
+  };
   if (field(value, 'others') === undefined) return card;
   const others = decodeNeed(field(value, 'others'));
   return others && { ...card, others };

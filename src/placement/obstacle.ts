@@ -17,11 +17,13 @@ export type Obstacle = {
 
 /** What stands in the way; undefined: nothing. Words are made when they are read: of most obstacles nobody is told. */
 export function obstacleOf(card: PlaceableCard, need: CardNeed, mostTenantsPerCard: number): Obstacle | undefined {
-  const { gpuUuid, usableBytes, tenants, closed } = card;
+  const { gpuUuid, usableBytes, tenants, closed, unfenced } = card;
   const { memoryBytes, coresPercent } = need;
   const leftBytes = Math.max(0, usableBytes - card.grantedBytes);
   const leftCores = Math.max(0, 100 - card.grantedCoresPercent);
   if (!card.healthy) return obstacle('no card is healthy', 5, false, () => `${gpuUuid} is not healthy`);
+  if (unfenced !== undefined)
+    return obstacle('limits hold on no card', 5, false, () => `limits do not hold on ${gpuUuid}: ${unfenced}`);
   if (closed !== undefined) return obstacle('no card is open', 4, true, () => `${gpuUuid} is closed: ${closed}`);
   if (memoryBytes > usableBytes) {
     const text = () => `${gpuUuid} has ${mib(usableBytes)} MiB in all, ${mib(memoryBytes)} MiB are asked for`;

@@ -9,6 +9,8 @@ export type PlaceableCard = {
   /** What the driver leaves to programs. */
   readonly usableBytes: number;
   readonly healthy: boolean;
+  /** Why a limit on it would not hold: it takes nobody until that is mended. Absent: it holds. */
+  readonly unfenced?: string;
   /** Takes nobody until this has gone, a clause; absent: it is open. */
   readonly closed?: string;
   /** Sum of what is granted on it already. */

@@ -8,7 +8,14 @@ import { createArchive } from './initramfs.ts';
 import { HOME, UNSHARE } from './inside/report.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-const NATIVE = ['cotenant.node', 'cotenant-arbitrate', 'cotenant-calibrate', 'cotenant-sampler', 'cotenant-simulator'];
+const NATIVE = [
+  'cotenant.node',
+  'cotenant-arbitrate',
+  'cotenant-calibrate',
+  'cotenant-canary',
+  'cotenant-sampler',
+  'cotenant-simulator',
+];
 const LIBRARIES = [...interposerFiles(), 'simulated', 'tests/client'];
 /** Large, and of no use without a cluster. */
 const UNUSED = /^node_modules\/@kubernetes\//;

@@ -62,6 +62,8 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     port: 0,
     nvmlLibrary: options.library ?? join(node.lib, 'libnvidia-ml.so.1'),
     cudaLibrary: join(node.lib, 'libcuda.so.1'),
+    // Both put a process of the agent's own on the cards now and then.
+    canary: options.settings?.calibrate ?? true,
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);

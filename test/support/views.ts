@@ -26,6 +26,7 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
   unattributedBytes: 128 * MIB,
   mode: index === 0 ? 'shared' : 'exclusive',
   compute: { policy: index === 0 ? 'soft' : 'native', source: 'label' },
+  canary: index === 0 ? { result: 'holds', why: '' } : { result: 'fails', why: 'the interposer is not in the process' },
 });
 
 export const exampleContainer: ViewContainer = {

@@ -50,6 +50,7 @@ export function grantPlain(
   native: Native,
   configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerCard'>,
   notYet: (gpuUuids: readonly string[]) => Refusal | undefined,
+  unfencedOf: (gpuUuid: string) => string | undefined,
 ): LiveGrant | Refusal {
   const owner = native.readProcess(ask.owner.pid);
   if (owner?.startTicks !== ask.owner.startTicks) {
@@ -60,7 +61,9 @@ export function grantPlain(
     ask.shares,
     state.devices.map(({ card }) => {
       const granted = grantedOn(live, card.uuid);
+      const unfenced = unfencedOf(card.uuid);
       return {
+        ...(unfenced !== undefined && { unfenced }),
         gpuUuid: card.uuid,
         model: card.name,
         usableBytes: usableBytes(card),

@@ -73,6 +73,7 @@ export const ownLayer = (home: string): Layer =>
       'cotenant.node',
       'cotenant-arbitrate',
       'cotenant-calibrate',
+      'cotenant-canary',
       'cotenant-sampler',
       ...interposerFiles(),
     ];

@@ -118,7 +118,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
   advertising.changed();
   await patches(api, 1);
   t.is(api.patches[0]?.path, '/api/v1/nodes/node-a/status');
-  t.is(api.patches[0]?.type, 'application/merge-patch+json');
+  t.is(api.patches[0]?.type, 'application/strategic-merge-patch+json');
   t.deepEqual(api.patches[0]?.body, patchOf(cards, false));
   t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
 

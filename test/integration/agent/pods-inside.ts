@@ -43,7 +43,7 @@ type Started = { readonly node: Node; readonly problems: string[]; readonly acti
 function start(): Started {
   const problems: string[] = [];
   const actions: string[] = [];
-  const node = openNode({ ...DEFAULTS, stateFolder: state, calibrate: false }, native, {
+  const node = openNode({ ...DEFAULTS, stateFolder: state, calibrate: false, canary: false }, native, {
     onView: () => {},
     onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
     onProblem: (text) => problems.push(text.replaceAll(folder, '')),

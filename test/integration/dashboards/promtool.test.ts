@@ -104,6 +104,8 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantClocksHeld', /\{reason=~"[^"]*"\}/, ''],
   ['CotenantClocksHeld', '== 1', '>= 0'],
   ['CotenantClocksHeld', / and on \(job, instance\).*$/, ''],
+  ['CotenantFenceFails', '== 0', '== 2'],
+  ['CotenantFenceFails', / and on \(job, instance\).*$/, ''],
   ['CotenantMemoryOvercommitted', / - cotenant_device_memory_reserved_bytes or cotenant_device_memory_total_bytes/, ''],
   [
     'CotenantMemoryOvercommitted',

@@ -1,6 +1,6 @@
 import test from 'ava';
-import { type NodePatch, patchOf, shows } from '../../../src/kube/node-status.ts';
-import { type NodeCards, parseNodeCards } from '../../../src/placement/node-cards.ts';
+import { conditionOf, type NodePatch, patchOf, shows } from '../../../src/kube/node-status.ts';
+import { formatNodeCards, type NodeCards, parseNodeCards } from '../../../src/placement/node-cards.ts';
 
 const CARDS: NodeCards = {
   mostTenantsPerCard: 50,
@@ -62,4 +62,35 @@ test('a Node that lacks anything of it, or shows another value, does not', (t) =
       t.false(shows({ ...node, status: { ...node.status, [kind]: without } }, patch), `${kind} without ${name}`);
     }
   }
+});
+
+test('the condition about fences is written when it says something else, and keeps the time since when it is so', (t) => {
+  const [first, later] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-02T00:00:00Z')];
+  const state = { status: 'False', reason: 'FenceFails', message: 'GPU-0: why' } as const;
+  t.is(conditionOf(undefined, {}, first), undefined);
+  const condition = conditionOf(state, {}, first);
+  t.like(condition, { ...state, type: 'CotenantFencesHold', lastTransitionTime: first.toISOString() });
+  const withCondition = patchOf(CARDS, true, condition);
+  const plain = nodeOf(patch);
+  t.false(shows(plain, withCondition));
+  const conditions = [
+    { type: 'Ready', status: 'True' },
+    { ...state, type: 'CotenantFencesHold', lastTransitionTime: first, lastHeartbeatTime: first },
+  ];
+  const told = { ...plain, status: { ...plain.status, conditions } };
+  t.true(shows(told, withCondition));
+  t.true(shows(told, patch), 'what is not known changes nothing');
+  t.is(conditionOf({ ...state, message: 'other' }, told, later)?.lastTransitionTime, first.toISOString());
+  const mended = { status: 'True', reason: 'FencesHold', message: '' } as const;
+  t.is(conditionOf(mended, told, later)?.lastTransitionTime, later.toISOString());
+  for (const change of [mended, { ...state, message: 'other' }])
+    t.false(shows(told, patchOf(CARDS, true, conditionOf(change, told, later))));
+});
+
+test('a card on which limits do not hold is told with the reason, and its amounts stay', (t) => {
+  const cards = CARDS.cards.map((card, index) => (index === 0 ? { ...card, unfenced: 'why' } : card));
+  const unfenced = patchOf({ ...CARDS, cards }, true);
+  t.deepEqual(unfenced.status, patch.status);
+  t.deepEqual(parseNodeCards(unfenced.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
+  t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"why"', '1')));
 });

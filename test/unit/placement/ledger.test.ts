@@ -85,6 +85,19 @@ test('what changed since a version is told by node, as long as it is remembered'
   t.deepEqual(ledger.changedSince(ledger.version - 3000), new Set(['n']));
 });
 
+test('where limits do not hold is handed on as its node tells it', (t) => {
+  const ledger = createLedger();
+  const told = cards('a', 'b');
+  ledger.setNode('n', {
+    ...told,
+    cards: told.cards.map((card, at) => (at === 0 ? { ...card, unfenced: 'why' } : card)),
+  });
+  t.deepEqual(
+    ledger.books('n')?.cards.map(({ unfenced }) => unfenced),
+    ['why', undefined],
+  );
+});
+
 test('a grant that cannot be read closes the cards that it names, until its pod has gone', (t) => {
   const ledger = createLedger();
   ledger.setNode('n', cards('a', 'b'));

@@ -152,6 +152,13 @@ test('a refusal is one sentence with the nearest miss, its card and its numbers'
     ],
     ['health', pod(main(share(1))), books(card('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
     [
+      "a fence that fails, which nobody else's end mends",
+      pod(main(share(1))),
+      books(card('a', 512, { unfenced: 'why' })),
+      'limits do not hold on GPU-a: why',
+      false,
+    ],
+    [
       'a grant that nobody can read',
       pod(main(share(1))),
       books(card('a', 512, { closed: 'the grant of team/x on it cannot be read' })),

@@ -46,6 +46,9 @@ export const device: Family = {
     const clock = gauge('clock_hertz', 'Present clock.', ['domain']);
     const maxClock = gauge('max_clock_hertz', 'Highest clock.', ['domain']);
     const healthy = gauge('healthy', '0 when the driver says that the card is lost or wants a reset.');
+    const fenceHolds = gauge('fence_holds', '0 when what exceeds a grant on the card is not refused, as was tried.', [
+      'fence',
+    ]);
     const containers = gauge('containers', 'Containers that hold memory of the card.');
     const processes = gauge('processes', 'Processes that use the card.', ['type']);
     const mode = gauge('allocation_mode', 'How the card is given out.', ['mode']);
@@ -93,6 +96,8 @@ export const device: Family = {
           maxClock({ ...labels, domain: 'sm' }, scaled(card.maxSmMhz, MHZ));
           maxClock({ ...labels, domain: 'memory' }, scaled(card.maxMemoryMhz, MHZ));
           healthy(labels, card.healthy ? 1 : 0);
+          if (entry.canary && entry.canary.result !== 'untried')
+            fenceHolds({ ...labels, fence: 'interposer' }, entry.canary.result === 'holds' ? 1 : 0);
           containers(labels, entry.containers);
           for (const type of ['compute', 'graphics', 'mps'] as const) {
             if (card.lists.includes(type)) processes({ ...labels, type }, entry.processes[type]);

@@ -1,0 +1,125 @@
+// The canary as an operator meets it: an interposer that does not hold, for several reasons, and one that was mended. The agent
+// is installed with files of its own, so that they can be broken.
+import { execFileSync } from 'node:child_process';
+import { copyFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { engineName, enginesIn } from '../../../src/agent/engines.ts';
+import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
+import { MIB } from '../../support/grant.ts';
+import { BUILD, COMPILER, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+
+const LOAD = join(BUILD, 'tests/load');
+const HOLDS = 'cotenant_device_fence_holds';
+const ENGINE = engineName(enginesIn(BUILD).at(-1) ?? Number.NaN);
+
+/** Says that it is the interposer, and lets everything pass. */
+function impostor(t: ExecutionContext): string {
+  const folder = temporaryFolder(t);
+  const [source, object] = [join(folder, 'impostor.c'), join(folder, 'libcotenant.so')];
+  writeFileSync(source, 'int cotenant_interposer = 1;\n');
+  execFileSync(COMPILER, ['-shared', '-fPIC', '-o', object, source]);
+  return object;
+}
+
+/** Under its name at once, as an installation does it. */
+function install(root: string, name: string, from: string, change: (path: string) => void = () => {}): void {
+  const path = join(root, 'native/build', name);
+  copyFileSync(from, `${path}.new`);
+  change(`${path}.new`);
+  renameSync(`${path}.new`, path);
+}
+
+const settled = (agent: RunningAgent, value: number | undefined) =>
+  eventually(async () => ((await agent.metric(HOLDS)) === value ? true : undefined), `${HOLDS} is ${value}`);
+
+async function ask(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent) {
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'new'], ['true']);
+  const { code } = await tenant.ended;
+  return { code, said: tenant.output.join('\n') };
+}
+
+async function ground(t: ExecutionContext) {
+  const node = await startNode(t, '--card', 'l4');
+  const root = anotherBuild(t, [join(BUILD, ENGINE)]);
+  const state = join(temporaryFolder(t), 'state');
+  const start = () => startAgent(t, node, { root, state, settings: { intervalMs: 100 } });
+  return { node, root, start };
+}
+
+test('an interposer that does not hold keeps everybody new off, says why, and leaves those alone that run; mended, all returns', async (t) => {
+  t.timeout(120_000);
+  const { node, root, start } = await ground(t);
+  const agent = await start();
+  await settled(agent, 1);
+  const running = runTenant(t, node, agent, ['--gpu-memory', '4Gi', '--name', 'old'], [LOAD, '2', String(MIB)]);
+  t.is(await running.line(), 'ready');
+
+  install(root, 'libcotenant.so', impostor(t));
+  await settled(agent, 0);
+  t.deepEqual(
+    node.books().clients.filter(({ command, alive }) => alive && command === 'load').length,
+    1,
+    'who runs is left alone',
+  );
+  const { code, said } = await ask(t, node, agent);
+  t.is(code, 125);
+  t.regex(said, /no grant: .*limits do not hold on GPU-\S+: a request beyond the grant succeeded \(handle\)/);
+  const told = agent.log.filter((line) => /nothing is granted there/.test(line));
+  t.is(told.length, 1, agent.log.join('\n'));
+
+  install(root, 'libcotenant.so', join(BUILD, 'libcotenant.so'));
+  await settled(agent, 1);
+  t.is((await ask(t, node, agent)).code, 0);
+  t.regex(agent.log.join('\n'), /holds containers to their grants on GPU-\S+ again/);
+  running.write('');
+  const { calls, failed } = JSON.parse(await running.line()) as { calls: number; failed: number };
+  t.true(calls > 0);
+  t.is(failed, 0);
+});
+
+test('a file of the interposer that is cut short, or is not there, is found before anybody is granted anything', async (t) => {
+  t.timeout(120_000);
+  const { node, root, start } = await ground(t);
+  const whole = join(BUILD, 'libcotenant.so');
+  install(root, 'libcotenant.so', whole, (path) => truncateSync(path, 100));
+  const agent = await start();
+  const first = await ask(t, node, agent);
+  t.is(first.code, 125);
+  t.regex(first.said, /limits do not hold on GPU-\S+: the interposer is not in the process/);
+  // The loader takes this one, and dies of it.
+  install(root, 'libcotenant.so', whole, (path) => truncateSync(path, 8192));
+  await eventually(
+    () => (/nothing is granted there: .*without the interposer it works/.test(agent.log.join('\n')) ? true : undefined),
+    'it is tried again',
+  );
+  install(root, 'libcotenant.so', whole);
+  await settled(agent, 1);
+  rmSync(join(root, 'native/build', ENGINE));
+  await settled(agent, 0);
+  t.is((await ask(t, node, agent)).code, 125);
+  install(root, ENGINE, join(BUILD, ENGINE));
+  await settled(agent, 1);
+  t.is((await ask(t, node, agent)).code, 0);
+});
+
+test('it takes nothing of a card that is granted to the last byte, and is then not known to hold or to fail', async (t) => {
+  t.timeout(120_000);
+  const { node, start } = await ground(t);
+  const first = await start();
+  await settled(first, 1);
+  const usable = Math.floor(node.usable(0) / MIB) * MIB;
+  const all = runTenant(t, node, first, ['--gpu-memory', String(usable), '--name', 'all'], [LOAD, '1', String(MIB)]);
+  t.is(await all.line(), 'ready');
+  await first.stop();
+  const second = await start();
+  await eventually(
+    () => (second.log.some((line) => /could not be tried: there is no room to try/.test(line)) ? true : undefined),
+    'it says that it did not try',
+  );
+  t.is(await second.metric(HOLDS), undefined);
+  t.is(node.books().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
+  all.child.kill('SIGTERM');
+  await all.ended;
+  await settled(second, 1);
+});
