@@ -2,13 +2,15 @@
 // this machine's agent keeps.
 import type { View } from '../agent/view.ts';
 import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../quota/recommend.ts';
-import { readView, STATE_OPTION, stateFolder } from './agent-client.ts';
+import { readView, stateFolder } from './agent-client.ts';
+import type { Cluster } from './cluster/api.ts';
+import { readViews } from './cluster/gather.ts';
 import { jsonText } from './cluster/words.ts';
 import { type Command, type Parsed, text, UsageError } from './command.ts';
 import { durationOf, PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from './prometheus/api.ts';
 import { containersOf, queries, type Selection } from './prometheus/series.ts';
 import { recommendationJson, recommendationLines } from './recommend-text.ts';
-import { OUTPUT_OPTIONS, wantsJson } from './where.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 const DEFAULT_WINDOW = '5m';
 
@@ -27,19 +29,23 @@ export const recommend: Command = {
       help: `over which compute is a mean, 1m to 1h (default ${DEFAULT_WINDOW}; of an agent, 1m)`,
     },
     ...PROMETHEUS_OPTIONS,
-    ...STATE_OPTION,
+    ...WHERE_OPTIONS,
   },
-  notes: "Without a Prometheus it goes by the peaks that this machine's agent has kept since it began.",
+  notes:
+    "Without a Prometheus it goes by the peaks that this machine's agent, or those of a cluster, have kept since they began.",
   async run(parsed) {
     const selection = selectionOf(parsed);
     const headroom = headroomOf(parsed);
     const json = wantsJson(parsed);
     const prometheus = prometheusOf(parsed, Date.now());
-    if (prometheus && text(parsed, 'state') !== undefined)
-      throw new UsageError('--state names an agent of this machine, --prometheus a Prometheus: want one of them');
+    const other = Object.keys(WHERE_OPTIONS).find((name) => parsed.values[name] !== undefined);
+    if (prometheus && other !== undefined) {
+      const named = other === 'state' ? 'an agent of this machine' : 'a cluster';
+      throw new UsageError(`--${other} names ${named}, --prometheus a Prometheus: want one of them`);
+    }
     const { containers, source } = prometheus
       ? await fromPrometheus(prometheus, selection, windowOf(parsed))
-      : fromAgent(await readView(agentOf(parsed)), selection);
+      : await fromAgents(parsed, selection);
     const sizes = containers.map((container) => sizesOf(container, headroom));
     console.log(json ? jsonText(recommendationJson(sizes)) : recommendationLines(sizes, source).join('\n'));
     return sizes.length === 0 ? 1 : 0;
@@ -77,11 +83,28 @@ function windowOf(parsed: Parsed): number {
   return seconds;
 }
 
-function agentOf(parsed: Parsed): string {
-  const window = text(parsed, 'window');
-  if (window !== undefined) throw new UsageError('--window is about a Prometheus: name one with --prometheus URL');
-  return stateFolder(parsed);
+async function fromAgents(parsed: Parsed, wanted: Wanted): Promise<Seen> {
+  if (text(parsed, 'window') !== undefined)
+    throw new UsageError('--window is about a Prometheus: name one with --prometheus URL');
+  const cluster = await clusterOf(parsed, ['namespace']);
+  return cluster
+    ? fromCluster(cluster, systemOf(parsed), wanted)
+    : fromAgent(await readView(stateFolder(parsed)), wanted);
 }
+
+async function fromCluster(cluster: Cluster, system: string | undefined, wanted: Wanted): Promise<Seen> {
+  const { views, missing } = await readViews(cluster, system);
+  if (views.length === 0 && missing.length > 0) throw new UsageError(missing.join('; '));
+  return {
+    containers: views.flatMap((view) => fromAgent(view, wanted).containers).toSorted(byName),
+    source: [`agents of ${views.length} node${views.length === 1 ? '' : 's'}, each since it began`, ...missing].join(
+      '; ',
+    ),
+  };
+}
+
+const byName = (a: ContainerSeries, b: ContainerSeries): number =>
+  [a.namespace, a.pod, a.container].join('/') < [b.namespace, b.pod, b.container].join('/') ? -1 : 1;
 
 async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeconds: number): Promise<Seen> {
   const { job, rangeSeconds, atSeconds, url } = prometheus;

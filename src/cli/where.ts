@@ -44,9 +44,11 @@ export function chooseWhere(options: readonly string[], around: Surroundings): '
   return around.clusterConfigured ? 'cluster' : 'nowhere';
 }
 
-/** The cluster to ask; undefined: the agent of this machine. */
-export async function clusterOf(parsed: Parsed): Promise<Cluster | undefined> {
-  const options = CLUSTER_ONLY.filter((name) => parsed.values[name] !== undefined && parsed.values[name] !== false);
+/** The cluster to ask; undefined: the agent of this machine. `both`: options that mean something of either. */
+export async function clusterOf(parsed: Parsed, both: readonly string[] = []): Promise<Cluster | undefined> {
+  const options = CLUSTER_ONLY.filter((name) => !both.includes(name)).filter(
+    (name) => parsed.values[name] !== undefined && parsed.values[name] !== false,
+  );
   const socket = join(stateFolder(parsed), SOCKET_NAME);
   if (options.length > 0 && text(parsed, 'state') !== undefined) {
     throw new UsageError(`--state names an agent of this machine, --${options[0]} a cluster: want one of them`);

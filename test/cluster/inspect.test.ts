@@ -12,7 +12,7 @@ import { eventually } from '../support/node.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import type { Ran } from './bed/namespaces.ts';
 import { NODE_NAME } from './bed/node.ts';
-import { AGENT, agentPod, CARDS, must, readerKubeconfig, STOP, setUp } from './inspect/ground.ts';
+import { AGENT, agentPod, CARDS, must, readerKubeconfig, STOP, setUp, VIEW } from './inspect/ground.ts';
 
 const ground = bedGround(console.log, false);
 const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
@@ -105,6 +105,17 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   t.is(why('team/mounts').state, 'absent');
 }
 
+function recommends(t: ExecutionContext, cotenant: Cotenant): void {
+  const sizes = (...args: readonly string[]) =>
+    JSON.parse(cotenant('recommend', '-o', 'json', ...args).out) as unknown[];
+  t.like(sizes('--cluster'), [
+    { namespace: 'team', pod: 'train', container: 'main', cards: [{ grantedBytes: VIEW.containers[0]?.limitBytes }] },
+  ]);
+  t.deepEqual(sizes('-n', 'team'), sizes());
+  t.deepEqual(sizes('-n', 'other'), []);
+  t.regex(cotenant('recommend', '--cluster').out, /agents of 1 node, each since it began/);
+}
+
 function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   const env = { KUBECONFIG: readerKubeconfig(bed) };
   const cotenant: Cotenant = (...args) => bed.namespaces.run([process.execPath, MAIN, ...args], { env });
@@ -130,6 +141,13 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   const other = cotenant('inspect', '-n', 'default');
   t.is(other.code, 1);
   t.regex(other.err, /^cotenant: pods cannot be listed: pods is forbidden: .* in the namespace "default"\n$/);
+
+  const sizes = cotenant('recommend', '--system-namespace', 'cotenant-system');
+  t.is(sizes.code, 2);
+  t.regex(
+    sizes.err,
+    /^cotenant: the agents cannot be found: pods is forbidden: .* in the namespace "cotenant-system"\n$/,
+  );
 
   const why = cotenant('why', 'train');
   t.is(why.code, 0, why.err);
@@ -172,6 +190,7 @@ async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): 
   );
   const silent = inventoryFrom(cotenant('inspect', '-o', 'json'));
   t.is(silent.nodes[0]?.use, 'no answer');
+  t.regex(cotenant('recommend').err, /^cotenant: its agent cotenant-system\/cotenant-agent-x7k2p cannot be asked: /);
   t.regex(
     silent.notes.join('\n'),
     /^Use on node node-1 is not known: its agent cotenant-system\/cotenant-agent-x7k2p cannot be asked: error trying to reach service: .*refused\.$/,
@@ -193,6 +212,7 @@ testUnless(ground.ok ? undefined : ground.reason)('inspect and why tell of a rea
     bed.namespaces.run([process.execPath, MAIN, ...args], { env: { KUBECONFIG: admin } });
   inspectsAll(t, cotenant);
   await explains(t, bed, cotenant);
+  recommends(t, cotenant);
   readsOwnNamespace(t, bed);
   servesAsPlugin(t, bed, ground.bin);
   await withoutAgent(t, bed, cotenant);

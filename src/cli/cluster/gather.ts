@@ -1,12 +1,13 @@
 // Reads what `inspect` and `why` tell of: nodes, pods, events, and the agents' pages through the API server. Owns which calls
 // are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
+import type { View } from '../../agent/view.ts';
 import { CSI_DRIVER } from '../../request/mounts.ts';
 import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../request/names.ts';
 import { UsageError } from '../command.ts';
 import type { Cluster, Got, Refusal } from './api.ts';
 import type { PodFacts } from './explain.ts';
 import type { ClusterObjects } from './inventory.ts';
-import { type Use, useOf } from './metrics.ts';
+import { type UnknownUse, type Use, useOf } from './metrics.ts';
 import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
 
 const METRICS_PORT = 9837;
@@ -96,21 +97,23 @@ async function readUse(
   }
   const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
   const use = new Map<string, Use>();
-  const readSome = async () => {
-    for (let pod = waiting.pop(); pod; pod = waiting.pop()) {
-      const name = pod.spec.nodeName ?? '';
-      const found = await readPage(cluster, pod);
-      // While an agent is replaced, the node has two.
-      if (!use.get(name)?.known) use.set(name, found);
-    }
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, readSome));
+  await forEach(waiting, async (pod) => {
+    const name = pod.spec.nodeName ?? '';
+    const found = await readPage(cluster, pod);
+    // While an agent is replaced, the node has two.
+    if (!use.get(name)?.known) use.set(name, found);
+  });
   const refused = [...use.values()].find((one) => !one.known && one.word === 'forbidden');
   if (refused && !refused.known) notes.push(`Use is not shown everywhere: ${refused.why}.`);
   return use;
 }
 
-async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
+/** One of the paths that an agent serves. */
+async function askAgent(
+  cluster: Cluster,
+  pod: Pod,
+  path: string,
+): Promise<{ readonly known: true; readonly text: string } | UnknownUse> {
   const { namespace = '', name } = pod.metadata;
   const ports = pod.spec.containers.flatMap(({ ports = [], readinessProbe }) =>
     ports.map((one) => ({ ...one, isSecure: readinessProbe?.httpGet?.scheme === 'HTTPS' })),
@@ -120,10 +123,54 @@ async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
   if (hasEnded(pod) || pod.status?.phase === 'Pending') {
     return { known: false, word: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
   }
-  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/metrics`);
-  if (got.ok) return useOf(got.value);
+  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/${path}`);
+  if (got.ok) return { known: true, text: got.value };
   const word = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
   return { known: false, word, why: `its agent ${namespace}/${name} cannot be asked: ${got.message}` };
+}
+
+async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
+  const got = await askAgent(cluster, pod, 'metrics');
+  return got.known ? useOf(got.text) : got;
+}
+
+export type Views = {
+  readonly views: readonly View[];
+  /** Why agents are missing, a sentence each. */
+  readonly missing: readonly string[];
+};
+
+/** What each agent of the cluster tells of its node. */
+export async function readViews(cluster: Cluster, system: string | undefined): Promise<Views> {
+  const agents = await listParts(cluster, system, 'agent');
+  if (!agents.ok) throw new UsageError(`the agents cannot be found: ${said(agents)}`);
+  const views: View[] = [];
+  const missing: string[] = [];
+  await forEach(agents.value, async (pod) => {
+    const got = await askAgent(cluster, pod, 'status.json');
+    const view = got.known ? viewOf(got.text) : undefined;
+    if (view) views.push(view);
+    else missing.push(got.known ? `its agent ${pod.metadata.name} has no sample yet` : got.why);
+  });
+  return { views, missing };
+}
+
+function viewOf(text: string): View | undefined {
+  try {
+    const view = JSON.parse(text) as View | null;
+    return Array.isArray(view?.containerTotals) ? view : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Some at a time. */
+async function forEach<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
+  const waiting = [...items];
+  const some = async () => {
+    for (let item = waiting.pop(); item !== undefined; item = waiting.pop()) await work(item);
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, some));
 }
 
 /** What explains one pod. Every part but the pod itself may be missing, and is then told in `notes`. */

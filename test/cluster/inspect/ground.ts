@@ -3,6 +3,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
+import type { View } from '../../../src/agent/view.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { eventOf } from '../../../src/kube/events.ts';
 import { formatNodeCards } from '../../../src/placement/node-cards.ts';
@@ -98,18 +99,18 @@ function bind(bed: Bed, name: string, { mib, cards }: Wanted): void {
 }
 
 /** What the agent of two cards says while one container uses the first of them. */
-async function agentPage(): Promise<string> {
-  const { text } = await createPage(FAMILIES)({
-    ...exampleView,
-    devices: exampleView.devices.map((device, index) => ({
-      ...device,
-      card: { ...device.card, uuid: CARDS[index] ?? '', usedBytes: index === 0 ? 5312 * MIB : 0 },
-    })),
-    containers: [{ ...exampleContainer, namespace: 'team', pod: 'train', gpuUuid: CARDS[0], usedBytes: 3320 * MIB }],
-    foreign: [],
-  });
-  return text;
-}
+export const VIEW: View = {
+  ...exampleView,
+  devices: exampleView.devices.map((device, index) => ({
+    ...device,
+    card: { ...device.card, uuid: CARDS[index] ?? '', usedBytes: index === 0 ? 5312 * MIB : 0 },
+  })),
+  containers: [{ ...exampleContainer, namespace: 'team', pod: 'train', gpuUuid: CARDS[0], usedBytes: 3320 * MIB }],
+  containerTotals: exampleView.containerTotals
+    .slice(0, 1)
+    .map((totals) => ({ ...totals, grantId: exampleContainer.grantId, gpuUuid: CARDS[0] })),
+  foreign: [],
+};
 
 /** Stands where an agent's pod does, and serves a page as one does; the agent itself is another test's. */
 export const agentPod = (
@@ -250,7 +251,7 @@ export async function setUp(bed: Bed): Promise<void> {
       apiVersion: 'v1',
       kind: 'ConfigMap',
       metadata: { name: 'page', namespace: 'cotenant-system' },
-      data: { metrics: await agentPage() },
+      data: { metrics: (await createPage(FAMILIES)(VIEW)).text, 'status.json': JSON.stringify(VIEW) },
     },
     CSI_DRIVER,
     agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),
