@@ -55,6 +55,8 @@ export const CONFIGURATION = {
   denialStorm: { perSecond: 0.1, window: '10m', lasts: '10m' },
   /** Means over the window are off by some points, see docs/metrics.md. */
   coresIgnored: { ratio: 1.2, window: '10m', lasts: '15m' },
+  /** Five points: over ten minutes the standard error of the driver's samples is 0.8 of them at most (docs/metrics.md). */
+  computeDrift: { ratio: 0.05, window: '10m', lasts: '10m' },
   throttled: { ratio: 0.5, window: '10m', lasts: '30m' },
   idle: { window: '2h', lasts: '10m' },
   unknownEntryPoints: { lasts: '5m' },

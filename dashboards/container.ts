@@ -97,6 +97,16 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       .withTarget(target('B', max(of('cotenant_container_sm_limit_ratio')), `${LEGEND} granted`))
       .overrideByQuery('B', line('red')),
     series(
+      'Driver and arbiter',
+      "Share of a card by the driver's samples, and what the arbiter charged for it, gaps between launches included. Samples that are above the charge for long are work that goes past the arbiter.",
+      12,
+    )
+      .unit('percentunit')
+      .min(0)
+      .withTarget(target('A', max(rate('cotenant_container_sm_seconds_total')), `${LEGEND} sampled`))
+      .withTarget(target('B', max(rate('cotenant_container_sm_charged_seconds_total')), `${LEGEND} charged`))
+      .withTarget(target('C', max(rate('cotenant_container_sm_contended_seconds_total')), `${LEGEND} contended`)),
+    series(
       'Waiting for a turn',
       'Time that launches waited, per second, summed over threads; of the time with a turn, what was shared with others.',
       12,

@@ -1,7 +1,9 @@
-// The recording rules: GPUs that each namespace is granted, uses and leaves idle, so that a month of it is one short sum. Owns
-// the names and the pace; the expressions are those of `cotenant showback`, which so has one answer with the rules and without.
+// The recording rules: GPUs that each namespace is granted, uses and leaves idle, so that a month of it is one short sum, and how
+// far the driver and the arbiter are apart about each container. Owns the names and the pace; the expressions are those of
+// `cotenant showback`, which so has one answer with the rules and without, and of the alert.
 import { cards, RECORDED, RECORDED_CARDS, usage } from '../src/cli/prometheus/usage.ts';
 import { AMOUNTS, KINDS } from '../src/quota/showback.ts';
+import { drift } from './alerts/rule.ts';
 import { CONFIGURATION, type Configuration } from './configuration.ts';
 import { type MetricName, select } from './metrics.ts';
 
@@ -14,7 +16,10 @@ export type RecordingFile = {
   }[];
 };
 
-export function recordingRules({ job }: Configuration = CONFIGURATION): RecordingFile {
+/** Named after the window of the alert. */
+const RECORDED_DRIFT = 'container:cotenant_sm_drift:rate10m';
+
+export function recordingRules({ job, computeDrift }: Configuration = CONFIGURATION): RecordingFile {
   const matcher = `job="${job}"`;
   const selectors = {
     of: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),
@@ -25,5 +30,11 @@ export function recordingRules({ job }: Configuration = CONFIGURATION): Recordin
     AMOUNTS.map((amount) => ({ record: RECORDED[kind][amount], expr: now[kind][amount] })),
   );
   rules.push({ record: RECORDED_CARDS, expr: cards(selectors) });
-  return { groups: [{ name: 'cotenant-showback', interval: '1m', rules }] };
+  const apart = { record: RECORDED_DRIFT, expr: drift(computeDrift.window, matcher) };
+  return {
+    groups: [
+      { name: 'cotenant-showback', interval: '1m', rules },
+      { name: 'cotenant-compute', interval: '1m', rules: [apart] },
+    ],
+  };
 }

@@ -1,7 +1,7 @@
 // Alerts about containers: their limits, what they are refused, how they are held, and whether they use what they have.
 import type { Configuration } from '../configuration.ts';
 import { select } from '../metrics.ts';
-import { type AlertRule, CARD, CONTAINER, grown, rule, SEEING } from './rule.ts';
+import { type AlertRule, CARD, CONTAINER, drift, grown, rule, SEEING } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');
 // 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
@@ -19,6 +19,7 @@ export function containerAlerts(configuration: Configuration): readonly AlertRul
     ledgerMismatch(configuration),
     denialStorm(configuration),
     coresIgnored(configuration),
+    computeDrift(configuration),
     throttled(configuration),
     idle(configuration),
     unknownEntryPoints(configuration),
@@ -176,6 +177,17 @@ function coresIgnored(configuration: Configuration): AlertRule {
     lasts,
     summary: `${CONTAINER}: gets more compute than it was granted.`,
     description: `{{ $value | humanizePercentage }} of ${CARD}, where it is held to less. A policy that lends what is idle allows it; others do not.`,
+  });
+}
+
+/** The other way round is no fault: the arbiter charges for gaps between launches, too. */
+function computeDrift(configuration: Configuration): AlertRule {
+  const { ratio, window, lasts } = configuration.computeDrift;
+  return rule(configuration, 'CotenantComputeDrift', 'warning', {
+    expr: `(${drift(window)} > ${ratio}) and ${SEEING}`,
+    lasts,
+    summary: `${CONTAINER}: uses more compute than it is charged for.`,
+    description: `By {{ $value | humanizePercentage }} of ${CARD}, by the driver's samples: it has work there that does not go by the arbiter's turns.`,
   });
 }
 

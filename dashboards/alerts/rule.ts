@@ -1,6 +1,6 @@
 // What an alert rule is, and the words and selectors that several have. Pure.
 import type { Configuration } from '../configuration.ts';
-import { select } from '../metrics.ts';
+import { type MetricName, select } from '../metrics.ts';
 
 /** critical wakes somebody, warning is for working hours, info is for whoever looks. */
 export type Severity = 'critical' | 'warning' | 'info';
@@ -42,3 +42,9 @@ export const CARD = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $label
  */
 export const grown = (counter: string, within: string): string =>
   `((max_over_time(${counter}[${within}]) unless ${counter} offset ${within}) or increase(${counter}[${within}]))`;
+
+/** Part of a card that a container uses by the driver's samples and is not charged for by the arbiter. */
+export const drift = (window: string, ...matchers: readonly string[]): string => {
+  const rate = (counter: MetricName) => `rate(${select(counter, ...matchers)}[${window}])`;
+  return `${rate('cotenant_container_sm_seconds_total')} - ${rate('cotenant_container_sm_charged_seconds_total')}`;
+};

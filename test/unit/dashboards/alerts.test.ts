@@ -57,6 +57,7 @@ const LASTING = [
   'CotenantNvmlErrors',
   'CotenantUtilizationGaps',
   'CotenantDenialStorm',
+  'CotenantComputeDrift',
   'CotenantComputeOverShare',
   'CotenantComputeThrottled',
   'CotenantGrantIdle',
