@@ -151,13 +151,20 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     grantOf: (podUid, container) => registry.get(podGrantId(podUid, container))?.grant.id,
     hasGrants: (podUid) => registry.list().some(({ grant }) => podUidOf(grant) === podUid),
   };
-  const enforcer = createEnforcer(registry, native, audit, enforcement, Date.now, {
-    containers,
-    beforeStop: (grant, message) => {
-      if (!isOfPod(grant.owner)) return;
-      hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
+  const enforcer = createEnforcer(
+    registry,
+    native,
+    audit,
+    enforcement,
+    { now: Date.now, steady: hooks.clock },
+    {
+      containers,
+      beforeStop: (grant, message) => {
+        if (!isOfPod(grant.owner)) return;
+        hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
+      },
     },
-  });
+  );
   const kills = createKillBook();
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   let known = NOBODY_KNOWN;

@@ -35,6 +35,14 @@ export type Enforcer = {
   readonly policy: EnforcerPolicy;
 };
 
+/** In milliseconds. People set the time of day, and nobody may be stopped or spared for that. */
+export type Clocks = {
+  /** The time of day, for what people read and for the age of samples. */
+  readonly now: () => number;
+  /** Since whenever; never jumps. For all that lasts. */
+  readonly steady: () => number;
+};
+
 const SIGTERM = 15;
 const SIGKILL = 9;
 const MIB = 1024 * 1024;
@@ -45,7 +53,7 @@ export function createEnforcer(
   native: Native,
   audit: Audit,
   policy: EnforcerPolicy,
-  now: () => number,
+  clocks: Clocks,
   pods?: {
     readonly containers: Pick<ContainerBook, 'nameOf'>;
     /** What its people read afterwards must be written while the container still is there. */
@@ -58,14 +66,16 @@ export function createEnforcer(
   const waitingSinceMs = new Map<string, number>();
   let stops: readonly Stop[] = [];
   const mount = unifiedMount();
+  const { now, steady } = clocks;
   /** An attempt that reached nobody is none. */
-  const count = ({ action, result, atMs, grantId, namespace }: ActionRecord) => {
-    if (action === 'kill' && result === 'sent') stops = [...recentStops(stops, now()), { atMs, grantId, namespace }];
+  const count = ({ action, result, grantId, namespace }: ActionRecord, atMs: number) => {
+    if (action === 'kill' && result === 'sent') stops = [...recentStops(stops, steady()), { atMs, grantId, namespace }];
   };
   // A stop of before a restart counts for the cool-down and the rate.
   for (const record of audit.recent()) {
-    if (record.action === 'kill') ladders.set(record.grantId, { ...CALM, stoppedAtMs: record.atMs });
-    count(record);
+    const atMs = steady() - Math.max(0, now() - record.atMs);
+    if (record.action === 'kill') ladders.set(record.grantId, { ...CALM, stoppedAtMs: atMs });
+    count(record, atMs);
   }
 
   const done = (
@@ -78,7 +88,7 @@ export function createEnforcer(
   ) => {
     const record = recordOf(container.grant, name, verdict, now(), result, hit, after);
     audit.add(record);
-    count(record);
+    count(record, steady());
     return record;
   };
 
@@ -121,14 +131,14 @@ export function createEnforcer(
   };
 
   const tooMany = ({ grant }: ContainerState): string | undefined => {
-    const why = whyNotNow(recentStops(stops, now()), grant, policy.mostStopsPerMinute);
-    if (why !== undefined && !waitingSinceMs.has(grant.id)) waitingSinceMs.set(grant.id, now());
+    const why = whyNotNow(recentStops(stops, steady()), grant, policy.mostStopsPerMinute);
+    if (why !== undefined && !waitingSinceMs.has(grant.id)) waitingSinceMs.set(grant.id, steady());
     return why;
   };
 
   /** Containers in the order in which they may be stopped. */
   const inTurn = (containers: readonly ContainerState[]): ContainerState[] => {
-    const recent = recentStops(stops, now());
+    const recent = recentStops(stops, steady());
     const turnOf = ({ grant: { id }, verdict }: ContainerState) => ({
       stops: recent.filter(({ grantId }) => grantId === id).length,
       waitingSinceMs: waitingSinceMs.get(id),
@@ -168,7 +178,7 @@ export function createEnforcer(
         if (!container.told && container.verdict.severity === 'within') continue;
         const before = ladders.get(container.grant.id) ?? CALM;
         const holds = container.cards.some((card) => card.usedBytes > 0);
-        const { state: after, action } = step(before, container.verdict, holds, now(), policy);
+        const { state: after, action } = step(before, container.verdict, holds, steady(), policy);
         const isStop = action.kind === 'kill' || action.kind === 'terminate';
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
         const old = stale(state);
@@ -178,8 +188,8 @@ export function createEnforcer(
         if (why !== undefined) {
           // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
           const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;
-          if (now() - last >= REFUSALS_EVERY_MS) {
-            refusedAtMs.set(container.grant.id, now());
+          if (steady() - last >= REFUSALS_EVERY_MS) {
+            refusedAtMs.set(container.grant.id, steady());
             records.push(done(container, 'refuse', container.verdict, why));
           }
           continue;

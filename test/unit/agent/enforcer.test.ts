@@ -85,23 +85,26 @@ type Options = {
   readonly grants?: readonly Grant[];
   /** Instead of a node without anybody. */
   readonly people?: Native;
+  /** When it starts. */
+  readonly second?: number;
 };
 const NOBODY_THERE = ['one', 'two', 'three'].map((id) => grantOf(id, 100));
 const there = (id: string, more: Partial<Grant> = {}): Grant => grantOf(id, 100, [0], { owner: OWNER, ...more });
 
 /** An enforcer over grants of 100 MiB each. */
-function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE, people }: Options = {}) {
+function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE, people, second = 0 }: Options = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-enforcer-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));
   const { native, touched } = emptyNode();
-  let nowMs = START;
+  let nowMs = START + second * 1000;
+  let jumpedMs = 0;
   const kept = audit ?? openAudit(folder, (text) => t.fail(text));
   const enforcer = createEnforcer(
     registryOf(grants),
     people ?? native,
     kept,
     { ...DEFAULT_LADDER, ...ENFORCER_LIMITS, ...policy },
-    () => nowMs,
+    { now: () => nowMs + jumpedMs, steady: () => nowMs - START },
   );
   /** One sample, taken `ageMs` before it is acted upon; what was done: "action grant". */
   const act = (
@@ -117,7 +120,11 @@ function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE,
     const owners = Object.fromEntries(
       holdings.map(({ id }, index): [number, Owner] => [10 + index, { kind: 'grant', id }]),
     );
-    const sample = sampleOf([card(0, { usedBytes: (usedMib ?? sum) * MIB, ...more })], processes, nowMs - ageMs);
+    const sample = sampleOf(
+      [card(0, { usedBytes: (usedMib ?? sum) * MIB, ...more })],
+      processes,
+      nowMs + jumpedMs - ageMs,
+    );
     const state = compared(
       sample,
       grants.map((grant) => {
@@ -130,7 +137,10 @@ function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE,
     );
     return enforcer.act(state).map(({ action, grantId }) => `${action} ${grantId}`);
   };
-  return { act, audit: kept, touched, folder };
+  const jump = (seconds: number) => {
+    jumpedMs += seconds * 1000;
+  };
+  return { act, audit: kept, touched, folder, jump };
 }
 const cheat = [{ id: 'one', mib: 500 }];
 
@@ -341,7 +351,7 @@ test('a stop of before a restart counts for the cool-down and the rate', (t) => 
   first.act(0, cheat);
   t.deepEqual(first.act(1, cheat), ['kill one']);
   const audit = openAudit(first.folder, (text) => t.fail(text));
-  const second = setUp(t, { policy: { mostStopsPerMinute: 1 }, audit, ...people });
+  const second = setUp(t, { policy: { mostStopsPerMinute: 1 }, audit, second: 2, ...people });
   const soft = [{ id: 'one', mib: 180, known: true }];
   const done = Array.from({ length: 29 }, (_, index) => second.act(2 + index, soft)).flat();
   t.deepEqual(done, ['warn one'], 'left alone in its cool-down');
@@ -361,3 +371,25 @@ test('in modes off and report nobody is looked up, let alone stopped', (t) => {
     t.deepEqual(touched, []);
   }
 });
+
+for (const [what, seconds] of [
+  ['later', 3600],
+  ['earlier', -3600],
+] as const)
+  test(`a clock that is set an hour ${what} neither hastens a stop nor holds one up`, (t) => {
+    const slowly = [{ id: 'one', mib: 180, known: true }];
+    const { act, jump } = setUp(t, { policy: { mostStopsPerMinute: 6 } });
+    t.deepEqual(act(0, slowly), ['warn one']);
+    jump(seconds);
+    for (const second of [1, 2, 3, 4]) t.deepEqual(act(second, slowly), [], String(second));
+    t.deepEqual(act(5, slowly), ['close-gate one']);
+    jump(seconds);
+    for (const second of [6, 7, 8, 9]) t.deepEqual(act(second, slowly), [], String(second));
+    t.deepEqual(act(10, slowly), ['terminate one']);
+    t.deepEqual(act(20, slowly), ['kill one']);
+    jump(seconds);
+    // What was stopped before counts for a minute of the steady clock.
+    t.deepEqual(act(21, []), ['released one']);
+    t.deepEqual(act(22, [{ id: 'two', mib: 500 }]), ['warn two']);
+    t.deepEqual(act(23, [{ id: 'two', mib: 500 }]), ['kill two']);
+  });
