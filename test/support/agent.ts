@@ -5,7 +5,6 @@ import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync,
 import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
 import { engineNumber } from '../../src/agent/engines.ts';
 import type { View } from '../../src/agent/view.ts';
@@ -137,7 +136,7 @@ export type RunningTenant = {
 
 /** `cotenant run FLAGS -- COMMAND`, started by the words of `prefix`. Its standard streams are the command's. */
 export function runTenant(
-  t: ExecutionContext,
+  t: Teardown,
   node: SimulatedNode,
   agent: RunningAgent,
   flags: readonly string[],

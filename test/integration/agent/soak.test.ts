@@ -1,0 +1,85 @@
+// Many processes that come and go, pids that are used again at once, a driver that stalls, hangs and lies, a clock that jumps:
+// nobody is stopped who kept to the grant, nobody gets away who did not, and the agent itself does not grow. A minute of it;
+// COTENANT_SOAK_SECONDS makes it longer.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { namespacesReason, testUnless } from '../../support/gate.ts';
+import { BUILD, temporaryFolder } from '../../support/node.ts';
+
+const SECONDS = Number(process.env.COTENANT_SOAK_SECONDS ?? 60);
+/** Above what it has with nobody on the card; what it should have in all, 120 MiB, is the benchmark's to tell. */
+const MOST_GROWTH_MIB = 64;
+const ENTER = ['--mount', '--propagation', 'private', '--pid', '--fork', '--mount-proc'];
+/** The list of preloaded libraries is /etc's, so that everybody's clock jumps, whatever becomes of the environment. */
+const SCRIPT = `mkdir "$1/etc" && echo "$0" >"$1/etc/ld.so.preload" &&
+  mount -t overlay none -o "lowerdir=$1/etc:/etc" /etc && shift && exec "$@"`;
+
+type Churned = { readonly started: number; readonly failed: number; readonly signalled: number };
+type Facts = {
+  readonly honest: readonly Churned[];
+  readonly strangers: Churned;
+  readonly offenders: readonly {
+    readonly name: string;
+    readonly code: number | null;
+    readonly seconds: number | null;
+  }[];
+  readonly stopped: readonly string[];
+  readonly disturbed: readonly string[];
+  readonly abandoned: number;
+  readonly pids: number;
+  readonly descriptors: { readonly before: number; readonly after: number };
+  readonly rssMib: { readonly idle: number; readonly early: number; readonly late: number; readonly most: number };
+  readonly scrapes: { readonly count: number; readonly series: number; readonly p50: number; readonly p99: number };
+  readonly log: readonly string[];
+};
+
+testUnless(namespacesReason())(
+  'on a node where everything goes wrong at times, nobody is stopped wrongly, nobody gets away, and the agent does not grow',
+  async (t) => {
+    t.timeout((SECONDS + 180) * 1000);
+    const folder = temporaryFolder(t);
+    const program = [process.execPath, join(import.meta.dirname, 'soak-inside.ts'), folder, String(SECONDS)];
+    const words = [...ENTER, '/bin/sh', '-c', SCRIPT, join(BUILD, 'tests/clock.so'), folder, ...program];
+    const child = spawn('unshare', words, { stdio: ['ignore', 'pipe', 'inherit'] });
+    t.teardown(() => child.kill('SIGKILL'));
+    const exited = once(child, 'exit');
+    const said = await text(child.stdout);
+    t.deepEqual(await exited, [0, null]);
+    const facts = JSON.parse(said.trim().split('\n').at(-1) ?? '') as Facts;
+    const { honest, strangers, offenders, stopped, disturbed, abandoned, pids, descriptors, rssMib, scrapes } = facts;
+
+    const all = [...honest, strangers];
+    const started = all.reduce((sum, one) => sum + one.started, 0);
+    const failed = all.reduce((sum, one) => sum + one.failed, 0);
+    t.log(
+      `${started} processes on ${pids} pids, ${failed} without a card; ${disturbed.length} bad times: ${disturbed.join(', ')}`,
+    );
+    t.log(`agent: ${JSON.stringify(rssMib)} MiB, ${descriptors.after} descriptors`);
+    t.log(
+      `${scrapes.count} scrapes of ${scrapes.series} series: median ${scrapes.p50.toFixed(2)} ms, 99th ${scrapes.p99.toFixed(2)} ms`,
+    );
+    const times = offenders.map(({ seconds }) => seconds?.toFixed(1) ?? 'never');
+    t.log(`offenders stopped after ${times.join(', ')} s`);
+
+    t.true(started > pids, 'pids are used again');
+    t.true(failed < started / 20, `${failed} of ${started} got no card: nothing is looked at so`);
+    t.deepEqual(
+      all.map(({ signalled }) => signalled),
+      all.map(() => 0),
+      'a wrong kill',
+    );
+    const names = offenders.map(({ name }) => name).toSorted();
+    t.true(names.length > 0);
+    t.deepEqual([...new Set(stopped)].toSorted(), names, 'whom the agent says that it stopped');
+    t.deepEqual(
+      offenders.filter(({ code }) => code !== 137),
+      [],
+      'a missed offender',
+    );
+    t.true(abandoned > 0, 'a sampler hung');
+    t.true(descriptors.after <= descriptors.before, JSON.stringify(descriptors));
+    t.true(rssMib.most <= rssMib.idle + MOST_GROWTH_MIB, JSON.stringify(rssMib));
+  },
+);

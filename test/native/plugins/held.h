@@ -1,0 +1,53 @@
+/* A process that cannot be ended, not even by SIGKILL, until the file beside the library named like it with ".release"
+ * is there: what a driver does to a process whose call hangs.
+ *
+ * Nobody without a driver can keep a process from its end; a tracer that does not take note of it comes close: to the
+ * process's parent it has not ended. */
+#pragma once
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#define HELD_POLL_US 10000
+#define HELD_LONGEST_US 120000000
+
+static const char *beside(const char *ending) {
+    static char path[4096];
+    Dl_info own;
+    dladdr((void *)beside, &own);
+    snprintf(path, sizeof path, "%s.%s", own.dli_fname, ending);
+    return path;
+}
+
+static bool is_released(void) {
+    return access(beside("release"), F_OK) == 0;
+}
+
+static void keep(pid_t process, int ready) {
+    const bool kept = ptrace(PTRACE_SEIZE, process, 0, PTRACE_O_TRACEEXIT) == 0;
+    if (!kept || write(ready, "k", 1) != 1) _exit(1);
+    for (int fd = 0; fd < 64; fd++) close(fd); /* its pipes are the agent's */
+    for (long waited = 0; waited < HELD_LONGEST_US && !is_released(); waited += HELD_POLL_US) usleep(HELD_POLL_US);
+    _exit(0);
+}
+
+/* Does not return, but where nobody can hold it. */
+static void hold(void) {
+    int go[2], ready[2];
+    char byte;
+    if (pipe(go) != 0 || pipe(ready) != 0) return;
+    const pid_t own = getpid(), keeper = fork();
+    if (keeper == 0) {
+        if (read(go[0], &byte, 1) == 1) keep(own, ready[1]);
+        _exit(1);
+    }
+    prctl(PR_SET_PTRACER, keeper, 0, 0, 0);
+    close(ready[1]);
+    if (keeper < 0 || write(go[1], "g", 1) != 1 || read(ready[0], &byte, 1) != 1) return;
+    for (;;) pause();
+}

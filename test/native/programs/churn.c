@@ -1,0 +1,98 @@
+/* So many processes that use the card at any time, each for a while: churn DRIVER WORKERS MIB LIFE_MS FIRST_PID
+ * LAST_PID. Their pids are chosen from that range, which others use, too, so that pids are used again at once, by
+ * others. Whoever has no right to choose pids is told so by exit code 4. At the end of its standard input it ends them
+ * and prints what became of them: "started failed signalled", where `signalled` are those that somebody else's signal
+ * ended. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../../native/abi/cuda.h"
+
+#define MOST 256
+enum { FAILED = 9 };
+
+static const char *driver;
+static uint64_t mib, life_ms;
+
+/* Any numbers will do, other ones in each process. */
+static uint64_t state;
+static uint32_t next(void) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+static void work(unsigned seed) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    state = seed;
+    void *library = dlopen(driver, RTLD_NOW);
+    abi_result (*init)(unsigned), (*create)(abi_context *, unsigned, abi_device), (*alloc)(abi_devptr *, size_t);
+    if (!library) _exit(FAILED);
+    init = (abi_result (*)(unsigned))dlsym(library, "cuInit");
+    create = (abi_result (*)(abi_context *, unsigned, abi_device))dlsym(library, "cuCtxCreate_v2");
+    alloc = (abi_result (*)(abi_devptr *, size_t))dlsym(library, "cuMemAlloc_v2");
+    abi_context context;
+    abi_devptr at;
+    if (!init || !create || !alloc || init(0) || create(&context, 0, 0) || alloc(&at, mib << 20)) _exit(FAILED);
+    const uint64_t ms = life_ms / 2 + next() % life_ms;
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
+    _exit(0);
+}
+
+static pid_t start(pid_t first, pid_t last) {
+    for (int turn = 0; turn < 1000; turn++) {
+        pid_t pid = first + (pid_t)(next() % (uint32_t)(last - first + 1));
+        struct clone_args args = {.exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&pid, .set_tid_size = 1};
+        const unsigned seed = next();
+        const long made = syscall(SYS_clone3, &args, sizeof args);
+        if (made == 0) work(seed);
+        if (made > 0) return (pid_t)made;
+        if (errno == EPERM) exit(4);
+        if (errno != EEXIST) return -1;
+    }
+    return -1;
+}
+
+int main(int count, char **words) {
+    if (count != 7) return 2;
+    driver = words[1];
+    mib = strtoull(words[3], NULL, 10);
+    life_ms = strtoull(words[4], NULL, 10);
+    const int workers = atoi(words[2]);
+    const pid_t first = atoi(words[5]), last = atoi(words[6]);
+    static pid_t alive[MOST];
+    uint64_t started = 0, failed = 0, signalled = 0;
+    state = (uint64_t)getpid();
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    for (bool ending = false; !ending;) {
+        char byte;
+        ending = poll(&input, 1, 20) > 0 && read(STDIN_FILENO, &byte, 1) <= 0;
+        for (int i = 0; i < workers && i < MOST; i++) {
+            int status;
+            if (alive[i] > 0 && ending) kill(alive[i], SIGUSR2);
+            if (alive[i] > 0 && waitpid(alive[i], &status, ending ? 0 : WNOHANG) == alive[i]) {
+                alive[i] = 0;
+                failed += WIFEXITED(status) && WEXITSTATUS(status) == FAILED;
+                signalled += WIFSIGNALED(status) && !(ending && WTERMSIG(status) == SIGUSR2);
+            }
+            if (alive[i] <= 0 && !ending) {
+                alive[i] = start(first, last);
+                started += alive[i] > 0;
+            }
+        }
+    }
+    printf("%llu %llu %llu\n", (unsigned long long)started, (unsigned long long)failed, (unsigned long long)signalled);
+    return 0;
+}
