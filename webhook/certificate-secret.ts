@@ -16,7 +16,7 @@ import {
 } from '@kubernetes/client-node';
 import { clientOf } from '../src/kube/client.ts';
 import { problemOf } from '../src/kube/problem.ts';
-import { type Certificate, type CertificateSource, CLOCKS_DIFFER_MS } from './certificate.ts';
+import { type Certificate, type CertificateSource, CLOCKS_DIFFER_MS } from '../src/tls/certificate.ts';
 import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from './renewal.ts';
 
 export type SecretPlace = {

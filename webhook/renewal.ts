@@ -1,7 +1,7 @@
 // What the webhook's replicas keep together, and when which part of it is due: an authority, the server's certificate that it
 // signed, and which authorities API servers must trust meanwhile. Pure but for the making of keys; the clock is an argument.
 import { createPrivateKey, X509Certificate } from 'node:crypto';
-import { makeAuthority, signedBy } from './certificate.ts';
+import { makeAuthority, signedBy } from '../src/tls/certificate.ts';
 
 /** PEM texts, as they lie in the Secret. */
 export type Kept = {

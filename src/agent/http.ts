@@ -5,7 +5,7 @@ import { createServer, type Server } from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import express, { type Express, type RequestHandler } from 'express';
-import type { CertificateSource } from '../../webhook/certificate.ts';
+import type { CertificateSource } from '../tls/certificate.ts';
 import type { History } from './history.ts';
 import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './metrics/open-metrics.ts';
 import type { Page } from './page.ts';

@@ -1,11 +1,11 @@
 // `cotenant webhook`: admission in the foreground.
 import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
-import type { CertificateSource } from '../../webhook/certificate.ts';
-import { fromFiles } from '../../webhook/certificate-files.ts';
 import { parseConfiguration } from '../../webhook/configuration.ts';
 import { startWebhook } from '../../webhook/server.ts';
 import { formatProblem } from '../request/problem.ts';
+import type { CertificateSource } from '../tls/certificate.ts';
+import { fromFiles } from '../tls/certificate-files.ts';
 import { type Command, type Parsed, text, UsageError } from './command.ts';
 import { runUntilSignal } from './wait.ts';
 

@@ -1,7 +1,7 @@
 // The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { selfSigned } from '../../webhook/certificate.ts';
+import { selfSigned } from '../../src/tls/certificate.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';

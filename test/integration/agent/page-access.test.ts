@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers';
 import type { TLSSocket } from 'node:tls';
 import test from 'ava';
 import { configurationOf } from '../../../src/cli/agent.ts';
-import { type Certificate, makeAuthority, selfSigned, signedBy } from '../../../webhook/certificate.ts';
+import { type Certificate, makeAuthority, selfSigned, signedBy } from '../../../src/tls/certificate.ts';
 import { seriesOf, startAgent } from '../../support/agent.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually, startNode, type Teardown, temporaryFolder } from '../../support/node.ts';

@@ -12,7 +12,7 @@ import test from 'ava';
 import { startRelay } from '../../../charts/cotenant/exporter/exporter.ts';
 import { agent, configurationOf } from '../../../src/cli/agent.ts';
 import { parse } from '../../../src/cli/command.ts';
-import { makeAuthority, selfSigned, signedBy } from '../../../webhook/certificate.ts';
+import { makeAuthority, selfSigned, signedBy } from '../../../src/tls/certificate.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
 import { ALL, CHART, find, helm, type Json, list, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
 

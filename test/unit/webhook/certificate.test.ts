@@ -3,8 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
-import { selfSigned } from '../../../webhook/certificate.ts';
-import { readCertificate } from '../../../webhook/certificate-files.ts';
+import { selfSigned } from '../../../src/tls/certificate.ts';
+import { readCertificate } from '../../../src/tls/certificate-files.ts';
 
 const NAMES = ['cotenant-webhook.cotenant.svc', 'localhost', '127.0.0.1', '::1', 'fe80::1:2'];
 const now = new Date('2026-11-21T12:00:00Z');

@@ -2,7 +2,7 @@
 // so that years pass in milliseconds.
 import { X509Certificate } from 'node:crypto';
 import test from 'ava';
-import { makeAuthority, signedBy } from '../../../webhook/certificate.ts';
+import { makeAuthority, signedBy } from '../../../src/tls/certificate.ts';
 import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from '../../../webhook/renewal.ts';
 
 const NAMES = ['cotenant-webhook.cotenant-system.svc', 'cotenant-webhook.cotenant-system'];
