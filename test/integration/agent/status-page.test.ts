@@ -1,10 +1,17 @@
 // The status page in a real browser, on a node with a tenant that behaves, one that was stopped, and names that are no HTML.
-import { spawnSync } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
+import type { ExecutionContext } from 'ava';
+import { createExporter, serve } from '../../../src/agent/http.ts';
+import type { View } from '../../../src/agent/view.ts';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
+import { exampleView } from '../../support/views.ts';
+
+const execute = promisify(execFile);
 
 const CLIENT = join(BUILD, 'tests/client');
 const MIB = 2 ** 20;
@@ -12,6 +19,31 @@ const browser = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome
   .flatMap((name) => (process.env.PATH ?? '').split(':').map((folder) => join(folder, name)))
   .find((path) => existsSync(path));
 const testInBrowser = testUnless(browser === undefined ? 'there is no Chromium or Chrome on the PATH' : undefined);
+
+const show = async (t: ExecutionContext, url: string): Promise<string> => {
+  const flags = [
+    '--headless',
+    '--no-sandbox',
+    '--disable-gpu',
+    '--disable-dev-shm-usage',
+    '--virtual-time-budget=3000',
+  ];
+  const data = `--user-data-dir=${temporaryFolder(t)}`;
+  const { stdout, stderr } = await execute(browser ?? '', [...flags, data, '--dump-dom', url], {
+    encoding: 'utf8',
+    timeout: 60_000,
+    maxBuffer: 1 << 24,
+  });
+  t.truthy(stdout, stderr);
+  return stdout;
+};
+/** Text of the cells of each row. */
+const rowsOf = (page: string, id: string): string[][] => {
+  const table = new RegExp(`<table id="${id}">.*?<tbody>(.*?)</tbody>`, 's').exec(page)?.[1] ?? '';
+  return [...table.matchAll(/<tr>(.*?)<\/tr>/gs)].map(([, row = '']) =>
+    [...row.matchAll(/<td[^>]*>(.*?)<\/td>/gs)].map(([, cell = '']) => cell.replace(/<[^>]*>/g, '')),
+  );
+};
 
 testInBrowser('the status page shows cards, tenants, limits, use and what was done to whom', async (t) => {
   t.timeout(120_000);
@@ -28,30 +60,7 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
     return view?.containers.length === 1 && (view.containers[0]?.usedBytes ?? 0) > 1000 * MIB ? true : undefined;
   }, 'one tenant is left');
 
-  const show = (url: string): string => {
-    const flags = [
-      '--headless',
-      '--no-sandbox',
-      '--disable-gpu',
-      '--disable-dev-shm-usage',
-      '--virtual-time-budget=3000',
-    ];
-    const data = `--user-data-dir=${temporaryFolder(t)}`;
-    const { stdout, stderr } = spawnSync(browser ?? '', [...flags, data, '--dump-dom', url], {
-      encoding: 'utf8',
-      timeout: 60_000,
-    });
-    t.truthy(stdout, stderr);
-    return stdout;
-  };
-  /** Text of the cells of each row. */
-  const rowsOf = (page: string, id: string): string[][] => {
-    const table = new RegExp(`<table id="${id}">.*?<tbody>(.*?)</tbody>`, 's').exec(page)?.[1] ?? '';
-    return [...table.matchAll(/<tr>(.*?)<\/tr>/gs)].map(([, row = '']) =>
-      [...row.matchAll(/<td[^>]*>(.*?)<\/td>/gs)].map(([, cell = '']) => cell.replace(/<[^>]*>/g, '')),
-    );
-  };
-  const page = show(agent.url);
+  const page = await show(t, agent.url);
   t.regex(page, /driver [\d.]+, mode enforce/);
   const cards = rowsOf(page, 'cards');
   t.deepEqual(
@@ -83,5 +92,34 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
     async () => ((await agent.view())?.devices[1]?.card.healthy === false ? true : undefined),
     'the loss',
   );
-  t.is(rowsOf(show(agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (lost)');
+  t.is(rowsOf(await show(t, agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (lost)');
 });
+
+testInBrowser(
+  'cards that others gave out, and use without a grant, have tables of their own where there is any',
+  async (t) => {
+    t.timeout(120_000);
+    const shown = async (view: View): Promise<string> => {
+      const nothing = { page: () => undefined, openMetrics: () => undefined, self: async () => '' };
+      const history = () => ({ stepMs: 5000, atMs: [], cards: {}, containers: {} });
+      const { close, port } = await serve(createExporter({ ...nothing, view: () => view, history }), {
+        host: '127.0.0.1',
+        port: 0,
+      });
+      const page = await show(t, `http://127.0.0.1:${port}/`);
+      await close();
+      return page;
+    };
+    const page = await shown({
+      ...exampleView,
+      assigned: exampleView.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
+    });
+    t.regex(page, /<section id="given">/);
+    t.regex(page, /<section id="outside">/);
+    t.deepEqual(rowsOf(page, 'assigned'), [['team/&lt;img src=x&gt;', '1', 'exclusive', '1,024 MiB', '1']]);
+    t.deepEqual(rowsOf(page, 'foreign'), [['0123456789ab', '1', '5,120 MiB', '1']]);
+    const quiet = await shown({ ...exampleView, assigned: [], foreign: [] });
+    t.regex(quiet, /<section id="given" hidden(="")?>/);
+    t.regex(quiet, /<section id="outside" hidden(="")?>/);
+  },
+);
