@@ -6,6 +6,12 @@ import type { ActionRecord } from './enforcement/record.ts';
 import type { KillTotal, SelfView } from './view.ts';
 
 const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'over-limit', 'over-share'];
+/** As the audit log has them, as the metrics do; all others are refusals. */
+const RESULTS: Readonly<Record<string, string>> = {
+  sent: 'released',
+  'nobody left': 'nobody_left',
+  interrupted: 'interrupted',
+};
 const KEEP_MS = 5 * 60 * 1000;
 
 export type KillBook = {
@@ -71,12 +77,11 @@ export function createKillBook(): KillBook {
           stopped.set(record.grantId, record);
         }
         // Memory is back as a rule. A counter is not taken back where it is not: then "stuck" is counted beside it.
-        const result =
-          record.result === 'sent' ? 'released' : record.result === 'nobody left' ? 'nobody_left' : 'refused';
+        const result = RESULTS[record.result] ?? 'refused';
         const key = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
         const found = totals.get(key);
         // When it was last stopped, not when that was last tried.
-        const lastMs = result === 'released' ? atMs : found?.lastMs;
+        const lastMs = result === 'released' || result === 'interrupted' ? atMs : found?.lastMs;
         if (found && lastMs !== undefined) totals.set(key, { ...found, count: found.count + 1, lastMs });
       }
       for (const record of records.filter((one) => one.action === 'stuck')) {

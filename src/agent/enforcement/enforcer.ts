@@ -69,8 +69,14 @@ export function createEnforcer(
   const { now, steady } = clocks;
   /** An attempt that reached nobody is none. */
   const count = ({ action, result, grantId, namespace }: ActionRecord, atMs: number) => {
-    if (action === 'kill' && result === 'sent') stops = [...recentStops(stops, steady()), { atMs, grantId, namespace }];
+    const isStop = result === 'sent' || result === 'interrupted';
+    if (action === 'kill' && isStop) stops = [...recentStops(stops, steady()), { atMs, grantId, namespace }];
   };
+  let untold: readonly ActionRecord[] = [];
+  if (audit.interrupted) {
+    untold = [audit.interrupted];
+    audit.add(audit.interrupted);
+  }
   // A stop of before a restart counts for the cool-down and the rate.
   for (const record of audit.recent()) {
     const atMs = steady() - Math.max(0, now() - record.atMs);
@@ -85,8 +91,9 @@ export function createEnforcer(
     result: string,
     hit: readonly Signalled[] = [],
     after?: OverReason,
+    atMs = now(),
   ) => {
-    const record = recordOf(container.grant, name, verdict, now(), result, hit, after);
+    const record = recordOf(container.grant, name, verdict, atMs, result, hit, after);
     audit.add(record);
     count(record, steady());
     return record;
@@ -101,6 +108,7 @@ export function createEnforcer(
     const name = signal === SIGKILL ? 'kill' : 'terminate';
     const seen: Target[] = container.cards.flatMap((card) => card.processes);
     const hit: Signalled[] = [];
+    const atMs = now();
     pods?.beforeStop(container.grant, describe(container.grant, name, action.verdict));
     const reached = new Set<string>();
     // A fork may slip past one round; a group is killed whole.
@@ -109,6 +117,10 @@ export function createEnforcer(
         (target) => !reached.has(keyOf(target)),
       );
       if (targets.length === 0) break;
+      if (round === 0) {
+        const begun = targets.map((target) => ({ ...target, result: 'not known' }));
+        audit.begin(recordOf(container.grant, name, action.verdict, atMs, 'begun', begun));
+      }
       if (signal !== SIGKILL) {
         hit.push(...signalTargets(targets, native, signal));
         break;
@@ -122,7 +134,8 @@ export function createEnforcer(
     live.gateClosed = false; // whoever comes next in this grant starts afresh
     registry.touch(live);
     const sent = hit.some((target) => target.result === 'sent');
-    return done(container, name, action.verdict, sent ? 'sent' : hit.length === 0 ? 'nobody left' : 'refused', hit);
+    const result = sent ? 'sent' : hit.length === 0 ? 'nobody left' : 'refused';
+    return done(container, name, action.verdict, result, hit, undefined, atMs);
   };
 
   const stale = (state: NodeState): string | undefined => {
@@ -166,7 +179,8 @@ export function createEnforcer(
   return {
     policy,
     act(state) {
-      const records: ActionRecord[] = [];
+      const records: ActionRecord[] = [...untold];
+      untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
       for (const map of [ladders, refusedAtMs, waitingSinceMs]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);

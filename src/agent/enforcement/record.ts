@@ -1,6 +1,15 @@
 // What was done to whom, and why: one record per action, in an audit file that is only ever added to, and counted for the
 // metrics. Owns the words of the reason, which are the same in every place where a person meets them.
-import { appendFileSync, existsSync, mkdirSync, readFileSync, renameSync, statSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { OverReason, Verdict } from '../../quota/limits.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
@@ -38,7 +47,7 @@ export type ActionRecord = {
   readonly resource: 'memory' | 'compute';
   /** The sentence that people read. */
   readonly message: string;
-  /** sent, released, stuck, or why it was not done. */
+  /** sent, released, stuck, interrupted, or why it was not done. */
   readonly result: string;
   readonly processes: readonly Pick<Signalled, 'pid' | 'startTicks' | 'command' | 'result'>[];
 };
@@ -118,7 +127,14 @@ export function recordOf(
   };
 }
 
-export type Audit = { add(record: ActionRecord): void; readonly recent: () => readonly ActionRecord[] };
+export type Audit = {
+  add(record: ActionRecord): void;
+  /** Before the first signal of a stop: written down apart, until `add` tells what became of it. */
+  begin(record: ActionRecord): void;
+  readonly recent: () => readonly ActionRecord[];
+  /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
+  readonly interrupted: ActionRecord | undefined;
+};
 
 const RECENT = 200;
 const MOST_BYTES = 16 * MIB;
@@ -127,6 +143,7 @@ const MOST_BYTES = 16 * MIB;
 export function openAudit(stateFolder: string, onProblem: (text: string) => void): Audit {
   const path = join(stateFolder, 'audit.log');
   mkdirSync(dirname(path), { recursive: true });
+  const stopping = join(stateFolder, 'stopping.json');
   const recent: ActionRecord[] = [];
   /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
   let gap = '';
@@ -144,7 +161,33 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       }
     }
   }
+  const begun = readBegun(stopping, onProblem);
+  // It may have come as far as its line.
+  const isTold = recent.some(({ atMs, action, grantId }) => {
+    return atMs === begun?.atMs && action === begun.action && grantId === begun.grantId;
+  });
+  let isBegun = begun !== undefined;
+  const finish = () => {
+    try {
+      if (isBegun) unlinkSync(stopping);
+      isBegun = false;
+    } catch (error) {
+      onProblem(`stopping.json: ${(error as Error).message}`);
+    }
+  };
+  if (isTold) finish();
   return {
+    interrupted: begun === undefined || isTold ? undefined : { ...begun, result: 'interrupted' },
+    begin(record) {
+      try {
+        writeFileSync(`${stopping}.new`, JSON.stringify(record), { mode: 0o640 });
+        renameSync(`${stopping}.new`, stopping);
+        isBegun = true;
+      } catch (error) {
+        // Whoever is over is stopped all the same.
+        onProblem(`stopping.json: ${(error as Error).message}`);
+      }
+    },
     add(record) {
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
@@ -155,7 +198,20 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       } catch (error) {
         onProblem(`audit.log: ${(error as Error).message}; the record: ${JSON.stringify(record)}`);
       }
+      finish();
     },
     recent: () => recent,
   };
+}
+
+function readBegun(path: string, onProblem: (text: string) => void): ActionRecord | undefined {
+  if (!existsSync(path)) return undefined;
+  try {
+    const record = JSON.parse(readFileSync(path, 'utf8')) as Partial<ActionRecord> | null;
+    if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
+    throw new Error('not a record');
+  } catch (error) {
+    onProblem(`stopping.json cannot be read: ${(error as Error).message}`);
+    return undefined;
+  }
 }

@@ -67,6 +67,7 @@ test('each stop is counted under its action, reason and outcome', (t) => {
   const cases: [records: ActionRecord[], totals: string[], decisions: string[]][] = [
     [[record('kill', 'sent')], ['GPU-1 kill bypass released 1'], ['killed bypass 1']],
     [[record('kill', 'nobody left')], ['GPU-1 kill bypass nobody_left 1'], ['killed bypass 1']],
+    [[record('kill', 'interrupted')], ['GPU-1 kill bypass interrupted 1'], ['killed bypass 1']],
     [[record('kill', 'refused')], ['GPU-1 kill bypass refused 1'], ['killed bypass 1']],
     [[record('terminate', 'sent', 'over-limit')], ['GPU-1 terminate over-limit released 1'], []],
     [[record('would-stop', 'done')], [], ['would_kill bypass 1']],
