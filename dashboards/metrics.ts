@@ -58,6 +58,8 @@ export const METRICS = {
   cotenant_device_allocation_mode: gauge(...DEVICE, 'mode'),
   cotenant_device_energy_joules_total: counter(...DEVICE),
 
+  cotenant_mig_info: gauge(...DEVICE, 'parent_gpu', 'parent_uuid', 'gpu_instance_id', 'compute_instance_id', 'profile'),
+
   cotenant_container_info: gauge(...CONTAINER, 'pod_uid', 'container_id', 'runtime', 'fence'),
   cotenant_container_memory_used_bytes: gauge(...CONTAINER),
   cotenant_container_memory_limit_bytes: gauge(...CONTAINER),

@@ -7,6 +7,7 @@ namespace nvml {
 
 namespace {
 constexpr unsigned char FILLING = 0xaa;
+constexpr unsigned MOST_INSTANCES = 64;
 constexpr unsigned MOST_PROCESSES = 1024; // the kernel answers at most 950
 } // namespace
 
@@ -79,6 +80,22 @@ bool Library::devices(std::vector<Device> &out) {
     for (unsigned i = 0; i < count; i++) {
         Device device = nullptr;
         if (answered("nvmlDeviceGetHandleByIndex_v2", get_handle(i, &device))) out.push_back(device);
+    }
+    return true;
+}
+
+bool Library::instances(Device device, std::vector<Device> &out) {
+    const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex";
+    uint32_t current = 0, pending = 0, most = 0;
+    out.clear();
+    auto get = reinterpret_cast<int (*)(Device, unsigned, Device *)>(find(by_index));
+    if (!get || !pair(device, "nvmlDeviceGetMigMode", current, pending) || !current ||
+        !number(device, "nvmlDeviceGetMaxMigDeviceCount", most))
+        return false;
+    for (uint32_t i = 0; i < most && i < MOST_INSTANCES; i++) {
+        Device instance = nullptr;
+        const int code = get(device, i, &instance);
+        if (code != NVML_ABI_NOT_FOUND && answered(by_index, code)) out.push_back(instance);
     }
     return true;
 }

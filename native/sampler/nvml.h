@@ -45,6 +45,8 @@ class Library {
     std::string text(const char *call); // system facts: nvmlSystemGetDriverVersion, ...
     int cuda_version();
     bool devices(std::vector<Device> &out);
+    // False: it is not divided, or that cannot be told. Numbers without an instance are left out.
+    bool instances(Device device, std::vector<Device> &out);
     bool device_text(Device device, const char *call, std::string &out);
     bool number(Device device, const char *call, uint32_t &out);
     bool number(Device device, const char *call, uint32_t which, uint32_t &out); // a call with a selector

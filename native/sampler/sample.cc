@@ -74,29 +74,63 @@ bool Sampler::open_driver() {
     return true;
 }
 
-// Cards by UUID, so that integrals survive a new enumeration.
+// Cards by UUID, so that integrals survive a new enumeration. The place of each, where it was known before.
+size_t Sampler::add_card(nvml::Device device, const std::string &uuid) {
+    size_t index = 0;
+    while (index < cards_.size() && cards_[index].uuid != uuid) index++;
+    if (index == cards_.size()) {
+        cards_.emplace_back();
+        cards_[index].uuid = uuid;
+        library_.device_text(device, "nvmlDeviceGetName", cards_[index].name);
+    }
+    cards_[index].gone = false;
+    return index;
+}
+
+// Handles of instances end when a card is divided anew, so all that is known of them is read again.
+void Sampler::add_instances(size_t parent) {
+    std::vector<nvml::Device> devices;
+    if (!cards_[parent].device) return;
+    cards_[parent].divided = library_.instances(cards_[parent].device, devices);
+    for (Card &card : cards_) {
+        if (card.instance && card.parent == parent) card.gone = true;
+    }
+    std::vector<uint32_t> memories;
+    for (nvml::Device device : devices) {
+        std::string uuid;
+        if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
+        const size_t index = add_card(device, uuid);
+        Card &card = cards_[index];
+        card.device = device;
+        card.instance = true;
+        card.parent = parent;
+        card.pci = cards_[parent].pci;
+        library_.number(device, "nvmlDeviceGetGpuInstanceId", card.gpu_instance);
+        library_.number(device, "nvmlDeviceGetComputeInstanceId", card.compute_instance);
+        card.same_memory = std::find(memories.begin(), memories.end(), card.gpu_instance) != memories.end();
+        memories.push_back(card.gpu_instance);
+    }
+}
+
 void Sampler::read_inventory() {
     if (inventory_round_ != 0 && round_ - inventory_round_ < INVENTORY_ROUNDS) return;
     std::vector<nvml::Device> devices;
     if (!library_.devices(devices)) return;
     inventory_round_ = round_;
     for (nvml::Device device : devices) {
-        Card card;
-        card.device = device;
-        if (!library_.device_text(device, "nvmlDeviceGetUUID", card.uuid)) continue;
-        library_.device_text(device, "nvmlDeviceGetName", card.name);
-        library_.pci(device, card.pci);
-        card.has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", card.minor);
-        auto known =
-            std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.uuid == card.uuid; });
-        if (known != cards_.end() && known->device == device) continue;
-        card.tells_events = events_.watch(library_, device);
-        if (known == cards_.end()) {
-            cards_.push_back(card);
-        } else {
-            known->device = device;
-            known->tells_events = card.tells_events;
+        std::string uuid;
+        if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
+        const size_t index = add_card(device, uuid);
+        if (cards_[index].device != device) {
+            cards_[index].device = device;
+            library_.pci(device, cards_[index].pci);
+            cards_[index].has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", cards_[index].minor);
+            cards_[index].tells_events = events_.watch(library_, device);
         }
+    }
+    // Behind them, so that cards are numbered as NVML numbers them.
+    for (size_t i = 0, count = cards_.size(); i < count; i++) {
+        if (!cards_[i].instance) add_instances(i);
     }
 }
 
@@ -189,15 +223,7 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
     card.last_seen_us = newest;
 }
 
-void Sampler::write_card(size_t index, std::string &out) {
-    Card &card = cards_[index];
-    char text[64];
-    std::snprintf(text, sizeof text, "{\"index\":%zu", index);
-    out += text;
-    add_field(out, "uuid", card.uuid);
-    add_field(out, "name", card.name);
-    add_field(out, "pciBusId", card.pci);
-    if (card.has_minor) add_field(out, "minor", card.minor);
+void Sampler::write_memory(Card &card, std::string &out) {
     nvml::Memory memory;
     card.answered = library_.memory(card.device, memory);
     if (card.answered) {
@@ -206,6 +232,9 @@ void Sampler::write_card(size_t index, std::string &out) {
         add_field(out, "freeBytes", memory.free);
         if (memory.second_form) add_field(out, "reservedBytes", memory.reserved);
     }
+}
+
+void Sampler::write_readings(Card &card, std::string &out) {
     uint32_t first, second;
     uint64_t wide;
     if (library_.utilization(card.device, first, second)) {
@@ -230,8 +259,37 @@ void Sampler::write_card(size_t index, std::string &out) {
     }
     for (const auto &[name, value] : card.health) add_field(out, name, value);
     out += card.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
-    read_lists(index, out);
-    integrate(index, now_ns(CLOCK_REALTIME) / 1000);
+}
+
+// What is shared by the instances of a divided card is told of the card, what each has for itself of the instance: no
+// sum over all of them counts anything twice.
+void Sampler::write_card(size_t index, std::string &out) {
+    Card &card = cards_[index];
+    char text[64];
+    std::snprintf(text, sizeof text, "{\"index\":%zu", index);
+    out += text;
+    add_field(out, "uuid", card.uuid);
+    add_field(out, "name", card.name);
+    add_field(out, "pciBusId", card.pci);
+    if (card.has_minor) add_field(out, "minor", card.minor);
+    if (card.instance) {
+        add_field(out, "parent", card.parent);
+        add_field(out, "gpuInstance", card.gpu_instance);
+        add_field(out, "computeInstance", card.compute_instance);
+    }
+    card.answered = false;
+    if (!card.divided && !card.same_memory) write_memory(card, out);
+    if (!card.instance) write_readings(card, out);
+    if (card.divided) {
+        nvml::Memory memory;
+        card.answered = library_.memory(card.device, memory);
+        card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
+        out += ",\"divided\":true,\"lists\":[]";
+    } else {
+        read_lists(index, out);
+    }
+    if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000);
+    if (card.instance && cards_[card.parent].lost) card.lost = true;
     add_field(out, "utilizationGaps", card.gaps);
     out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
@@ -327,14 +385,17 @@ std::string Sampler::take() {
         }
     }
     out += ",\"cards\":[";
+    bool some = false;
     for (size_t i = 0; ready && i < cards_.size(); i++) {
-        if (i) out += ',';
+        if (cards_[i].gone) continue;
+        if (some) out += ',';
+        some = true;
         write_card(i, out);
     }
-    const bool silent =
-        ready && !cards_.empty() && std::none_of(cards_.begin(), cards_.end(), [](const Card &card) {
-            return card.answered || card.lost; // a card that fell off the bus is told of by a driver that is there
-        });
+    const bool silent = ready && !cards_.empty() && std::none_of(cards_.begin(), cards_.end(), [](const Card &card) {
+                            return (card.answered && !card.gone) ||
+                                   card.lost; // a card that fell off the bus is told of by a driver that is there
+                        });
     silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
     out += "],\"processes\":[";
     bool first = true;

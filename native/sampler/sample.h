@@ -28,6 +28,12 @@ class Sampler {
         std::string uuid, name, pci;
         uint32_t minor = 0;
         bool has_minor = false, lost = false;
+        bool divided = false; // MIG: its memory and processes are its instances'
+        bool gone = false;    // an instance that is not there (any more); its place stays
+        // Of an instance: its card, its numbers, and whether another one with the same memory stands before it.
+        bool instance = false, same_memory = false;
+        size_t parent = 0;
+        uint32_t gpu_instance = 0, compute_instance = 0;
         bool answered = false;     // its memory or its processes were told in this round; facts may outlive a driver
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0;
@@ -55,9 +61,13 @@ class Sampler {
 
     bool open_driver();
     void read_inventory();
+    size_t add_card(nvml::Device device, const std::string &uuid);
+    void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
     void integrate(size_t index, uint64_t now_us);
     void write_card(size_t index, std::string &out);
+    void write_memory(Card &card, std::string &out);
+    void write_readings(Card &card, std::string &out);
     void write_events(std::string &out);
     static void write_process(pid_t pid, const Known &known, std::string &out);
     Known &know(pid_t pid);

@@ -19,7 +19,7 @@
 #define SIM_CARDS_NAME "cards"
 /* DIR for libraries that lie in a folder of the loader's own, as mounts into a container put them. */
 #define SIM_DEFAULT_DIR "/usr/local/simulated"
-#define SIM_UUID_TEXT 41 /* "GPU-", 36 characters, the end */
+#define SIM_UUID_TEXT 41 /* "GPU-" or "MIG-", 36 characters, the end */
 
 enum sim_op {
     SIM_HELLO = 1,   /* arg[0] role, arg[1] SIM_TYPE_* bits and SIM_VIDEO; reply fds: facts page, doorbell */
@@ -173,6 +173,10 @@ struct sim_card_facts {
     uint32_t sm_count, cc_major, cc_minor;
     uint32_t sm_mhz, memory_mhz, bus_bits, l2_kib, power_limit_mw;
     uint32_t pci_domain, pci_bus, pci_device, pci_id;
+    /* A card that is divided (MIG) has nothing for clients; each of its instances is a card of the node by itself. */
+    uint32_t divided;
+    uint32_t parent; /* of an instance: its card's number + 1; 0 = none */
+    uint32_t gpu_instance, compute_instance, slices;
     _Atomic uint64_t used_bytes; /* clients' bytes, without reserved */
 };
 

@@ -256,7 +256,11 @@ function deviceState(
     grantedCoresPercent: granted.coresPercent,
     containers: using.length + others.filter((entry) => entry.usedBytes !== 0).length,
     processes: { compute: count(1), graphics: count(2), mps: count(4) },
-    mode: shared && onThis.every(({ mode }) => mode !== 'mig') ? 'shared' : (onThis[0]?.mode ?? 'none'),
+    mode: card.divided
+      ? 'mig'
+      : shared && onThis.every(({ mode }) => mode !== 'mig')
+        ? 'shared'
+        : (onThis[0]?.mode ?? 'none'),
     unattributedBytes: told ? Math.max(0, (card.usedBytes ?? 0) - attributed) : undefined,
   };
 }

@@ -28,7 +28,7 @@ import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { openProfiles } from './profiles.ts';
-import { type Sample, type SampledCard, type SampledProcess, tellsAll } from './sample.ts';
+import { isShareable, type Sample, type SampledCard, type SampledProcess, tellsAll } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
 import { createTools } from './tools.ts';
 import { type NameOf, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
@@ -134,7 +134,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const compute = createNodeCompute({
     shares,
     registry,
-    cards: () => (state?.devices ?? []).map(({ card }) => card),
+    cards: () => (state?.devices ?? []).map(({ card }) => card).filter(isShareable),
     onProblem: hooks.onProblem,
     onRefused: (change) => {
       hooks.onProblem(`${change.namespace}/${change.pod}: ${change.message}`);
@@ -209,7 +209,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const probe = async (sample: Sample): Promise<void> => {
     if (probing || sample.problem !== undefined) return;
     probing = true;
-    const healthy = sample.cards.filter((card) => card.healthy);
+    const healthy = sample.cards.filter((card) => card.healthy && isShareable(card));
     try {
       if (configuration.calibrate) {
         const uuids = healthy.map((card) => card.uuid);
@@ -450,14 +450,16 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     cards: () =>
       state && {
         mostTenantsPerCard: configuration.mostTenantsPerCard,
-        cards: state.devices.map(({ card }) => ({
-          ...cardFence(unfencedOf(card.uuid)),
-          gpuUuid: card.uuid,
-          index: card.index,
-          model: card.name,
-          usableBytes: usableBytes(card),
-          healthy: card.healthy && !isStale(),
-        })),
+        cards: state.devices
+          .filter(({ card }) => isShareable(card))
+          .map(({ card }) => ({
+            ...cardFence(unfencedOf(card.uuid)),
+            gpuUuid: card.uuid,
+            index: card.index,
+            model: card.name,
+            usableBytes: usableBytes(card),
+            healthy: card.healthy && !isStale(),
+          })),
         ...(configuration.canary && { fences: canary.state(healthyUuids(state)) }),
         complete: state.sample.problem === undefined && state.devices.length > 0,
         held: heldBy(registry.list().map(({ grant }) => grant)),

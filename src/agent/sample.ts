@@ -49,6 +49,12 @@ export type SampledCard = {
   readonly nvlinkSentBytes?: number;
   /** The driver tells of its Xids as they come. */
   readonly tellsEvents?: boolean;
+  /** By MIG: its memory and its processes are told of its instances, which are cards of their own here. */
+  readonly divided?: boolean;
+  /** Of an instance: the index of its card, and its numbers there. */
+  readonly parent?: number;
+  readonly gpuInstance?: number;
+  readonly computeInstance?: number;
   /** Process lists that the driver answered: compute, graphics, mps. */
   readonly lists: readonly string[];
   /** Times that the driver's utilisation ring overran before it was read. */
@@ -123,6 +129,11 @@ export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefin
   return sample.problem === undefined && card?.healthy && card.lists.includes('compute') ? card : undefined;
 }
 
+/** Grants are made of cards as a whole: neither of one that is divided, nor of an instance. */
+export const isShareable = (card: SampledCard): boolean => !card.divided && card.parent === undefined;
+/** Of an instance the driver tells who holds its memory, not who uses its compute. */
+export const tellsCompute = (gpuUuid: string): boolean => !gpuUuid.startsWith('MIG-');
+
 export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
   cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);
 
@@ -179,6 +190,10 @@ const CARD: Shape = [
     nvlinkReceivedBytes: 'number',
     nvlinkSentBytes: 'number',
     tellsEvents: 'flag',
+    divided: 'flag',
+    parent: 'number',
+    gpuInstance: 'number',
+    computeInstance: 'number',
   },
 ];
 const PROCESS: Shape = [

@@ -53,6 +53,11 @@ int by_index(unsigned index, nvml_abi_device *device) {
     *device = &devices[index % 8];
     return code();
 }
+int instance(nvml_abi_device, unsigned index, nvml_abi_device *device) {
+    static char devices[4];
+    *device = &devices[index % 4];
+    return code();
+}
 int device_text(nvml_abi_device, char *text, unsigned size) {
     return fill(text, size);
 }
@@ -161,6 +166,11 @@ void *function_of(const char *name) {
         {"nvmlSystemGet", address(system_text)},
         {"nvmlDeviceGetCount", address(count)},
         {"nvmlDeviceGetHandleByIndex", address(by_index)},
+        {"nvmlDeviceGetMigMode", address(pair)},
+        {"nvmlDeviceGetMaxMigDeviceCount", address(number)},
+        {"nvmlDeviceGetMigDeviceHandleByIndex", address(instance)},
+        {"nvmlDeviceGetGpuInstanceId", address(number)},
+        {"nvmlDeviceGetComputeInstanceId", address(number)},
         {"nvmlDeviceGetUUID", address(device_text)},
         {"nvmlDeviceGetName", address(device_text)},
         {"nvmlDeviceGetPciInfo", address(pci)},

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import { readyClient } from '../support/client.ts';
+import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
 import { MIB } from '../support/grant.ts';
 import { BUILD, environment, type SimulatedNode, startNode } from '../support/node.ts';
 
@@ -12,7 +12,7 @@ type Sample = {
   cards: { healthy: boolean; tellsEvents: boolean; [field: string]: unknown }[];
   xids: { card: number; xid: number; count: number; atMs: number }[];
   errors: { call: string; code: number; count: number }[];
-  processes: { pid: number; gone?: boolean; cards: { listed: boolean; bytes?: number }[] }[];
+  processes: { pid: number; gone?: boolean; cards: { card: number; listed: boolean; bytes?: number }[] }[];
 };
 
 /** A sampler of this node, and the way to wait for what it says. */
@@ -151,6 +151,73 @@ test('errors, repairs, reasons of low clocks and bytes over links are told where
     pcieReceivedBytes: 0,
     pcieSentBytes: 0,
   });
+});
+
+test('instances of a divided card are sampled each by itself: its memory, its processes, and the card for what they share', async (t) => {
+  const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb', '--card', 't4');
+  const { until } = follow(t, node, 4);
+  const { cards } = await until(() => true, 'the first sample');
+  // Cards as NVML numbers them, instances behind them.
+  t.deepEqual(
+    cards.map(({ index, parent, gpuInstance, divided }) => [index, parent, gpuInstance, divided]),
+    [
+      [0, undefined, undefined, true],
+      [1, undefined, undefined, undefined],
+      [2, 0, 1, undefined],
+      [3, 0, 2, undefined],
+    ],
+  );
+  t.regex(String(cards[2]?.uuid), /^MIG-/);
+  t.regex(String(cards[3]?.name), / MIG 3g\.40gb$/);
+  const has = (card: number, ...names: string[]) => names.map((name) => cards[card]?.[name] !== undefined);
+  t.deepEqual(has(0, 'totalBytes', 'usedBytes', 'temperatureC', 'eccCorrectedVolatile', 'utilizationPercent'), [
+    false,
+    false,
+    true,
+    true,
+    false,
+  ]);
+  t.deepEqual(has(2, 'totalBytes', 'usedBytes', 'temperatureC', 'eccCorrectedVolatile'), [true, true, false, false]);
+  t.is(cards[3]?.totalBytes, 40 * 1024 * MIB);
+
+  const on = (card: number) => readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: String(cards[card]?.uuid) } });
+  const [first, second] = [await on(2), await on(3)];
+  await first.must(`alloc ${100 * MIB}`);
+  await second.must(`alloc ${300 * MIB}`);
+  const context = node.books().cards[2]?.contextBytes ?? 0;
+  const bytesOf = (sample: Sample, pid: number) =>
+    sample.processes
+      .find((process) => process.pid === pid)
+      ?.cards.map(({ card, listed, bytes }) => [card, listed, bytes]);
+  const sample = await until((one) => bytesOf(one, second.pid)?.[0]?.[2] === context + 300 * MIB, 'they are listed');
+  t.deepEqual(bytesOf(sample, first.pid), [[2, true, context + 100 * MIB]], 'on its instance, and nowhere else');
+  t.deepEqual(bytesOf(sample, second.pid), [[3, true, context + 300 * MIB]]);
+  t.is(sample.cards[2]?.usedBytes, context + 100 * MIB);
+  t.is(sample.cards[3]?.usedBytes, context + 300 * MIB);
+  t.is((await first.ask(`alloc ${20 * 1024 * MIB}`))[0], OUT_OF_MEMORY, 'an instance has its own room');
+  // An event of an instance is its card's.
+  node.control('xid', '3', '31');
+  await until((one) => xidsOf(one).some(([card, xid]) => card === 0 && xid === 31), 'its Xid');
+});
+
+test('an instance that is gone is told of no more, and those behind it keep their places', async (t) => {
+  const node = await startNode(t, '--card', 'a100,mig=1g.10gb+2g.20gb', '--card', 't4');
+  // The first enumeration asks for seven numbers; in all later ones the first number has none.
+  const env = { COTENANT_SIM_FAULTS: 'nvmlDeviceGetMigDeviceHandleByIndex=6@8x1' };
+  const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
+  const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
+    stdio: ['pipe', 'pipe', 'inherit'],
+    env: environment(env),
+  });
+  t.teardown(() => child.kill('SIGKILL'));
+  const seen: string[] = [];
+  for await (const line of createInterface({ input: child.stdout })) {
+    const { cards } = JSON.parse(line) as Sample;
+    const places = cards.map(({ index }) => index).join(' ');
+    if (seen.at(-1) !== places) seen.push(places);
+    if (seen.length === 2) break;
+  }
+  t.deepEqual(seen, ['0 1 2 3', '0 1 3']);
 });
 
 test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {

@@ -18,8 +18,8 @@ int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, 
  * device nodes: a card is seen when a file with its UUID's name is there. */
 uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts, uint32_t cards[SIM_MAX_CARDS]);
 
-/* A card's UUID as the driver's tools write it. */
-void sim_uuid_text(const unsigned char uuid[16], char text[SIM_UUID_TEXT]);
+/* A card's or an instance's UUID as the driver's tools write it. */
+void sim_uuid_text(const struct sim_card_facts *card, char text[SIM_UUID_TEXT]);
 
 /* Faults per symbol, from COTENANT_SIM_FAULTS="cuMemAlloc_v2=2@3x1,nvmlInit_v2=9": the 3rd call of the first answers 2,
  * once; every call of the second answers 9. Armed until the environment has been read. */

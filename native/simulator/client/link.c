@@ -68,10 +68,11 @@ static bool find_folder(const void *own_symbol, char *folder, size_t size) {
     return snprintf(folder, size, "%s", SIM_DEFAULT_DIR) < (int)size;
 }
 
-void sim_uuid_text(const unsigned char uuid[16], char text[SIM_UUID_TEXT]) {
-    snprintf(text, SIM_UUID_TEXT, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", uuid[0],
-             uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7], uuid[8], uuid[9], uuid[10], uuid[11],
-             uuid[12], uuid[13], uuid[14], uuid[15]);
+void sim_uuid_text(const struct sim_card_facts *card, char text[SIM_UUID_TEXT]) {
+    const unsigned char *uuid = card->uuid;
+    snprintf(text, SIM_UUID_TEXT, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             card->parent ? "MIG" : "GPU", uuid[0], uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7],
+             uuid[8], uuid[9], uuid[10], uuid[11], uuid[12], uuid[13], uuid[14], uuid[15]);
 }
 
 uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts, uint32_t cards[SIM_MAX_CARDS]) {
@@ -80,7 +81,7 @@ uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts
     if (!find_folder(own_symbol, folder, sizeof folder) || !join(nodes, sizeof nodes, folder, SIM_CARDS_NAME)) return 0;
     bool all = access(nodes, F_OK) != 0 && errno == ENOENT;
     for (uint32_t card = 0; card < facts->card_count; card++) {
-        sim_uuid_text(facts->cards[card].uuid, uuid);
+        sim_uuid_text(&facts->cards[card], uuid);
         if (all || (join(path, sizeof path, nodes, uuid) && access(path, F_OK) == 0)) cards[count++] = card;
     }
     return count;

@@ -9,6 +9,8 @@
 #define MIB (1024ull * 1024)
 #define LEAST_GRANULE (64ull * 1024)
 #define DEFAULT_GRANULE (2 * MIB)
+#define MIG_SLICES 7
+#define MIG_RESERVED (64 * MIB)
 
 struct model {
     const char *key, *name;
@@ -39,10 +41,69 @@ static bool parse_mib(const char *text, uint64_t *bytes) {
 static void complain(const char *text, const char *what) {
     fprintf(stderr,
             "cotenant-simulator: --card %s: %s; want "
-            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi], MODEL one of",
+            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,mig=1g.10gb+...], MODEL one of",
             text, what);
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) fprintf(stderr, " %s", MODELS[i].key);
     fputc('\n', stderr);
+}
+
+/* One instance of a card: "3g.40gb" is three of its seven slices of compute and so much memory. */
+static const char *instance_add(struct node *node, uint32_t parent, uint32_t number, const char *profile) {
+    const struct sim_card_facts *card = &node->facts->cards[parent];
+    unsigned slices, gigabytes;
+    int length = 0;
+    if (sscanf(profile, "%1ug.%3ugb%n", &slices, &gigabytes, &length) != 2 || profile[length] || !slices || !gigabytes)
+        return "an instance is written as 3g.40gb";
+    uint32_t index = node->facts->card_count;
+    if (index == SIM_MAX_CARDS) return "a node has at most 16 cards, instances among them";
+    uint64_t total = gigabytes * 1024ull * MIB, taken = 0, taken_slices = 0;
+    for (uint32_t i = 0; i < index; i++) {
+        if (node->facts->cards[i].parent != parent + 1) continue;
+        taken += node->facts->cards[i].total_bytes;
+        taken_slices += node->facts->cards[i].slices;
+    }
+    if (taken_slices + slices > MIG_SLICES || taken + total > card->total_bytes) return "it has no room for so much";
+    if (node->cards[parent].context_bytes + MIG_RESERVED > total) return "no memory is left for clients";
+    struct sim_card_facts *facts = &node->facts->cards[index];
+    *facts = *card;
+    if (snprintf(facts->name, sizeof facts->name, "%s MIG %s", card->name, profile) >= (int)sizeof facts->name)
+        return "its name is too long";
+    facts->uuid[14] = (unsigned char)number;
+    facts->total_bytes = total;
+    facts->reserved_bytes = MIG_RESERVED;
+    facts->sm_count = card->sm_count * slices / 8;
+    facts->divided = 0;
+    facts->parent = parent + 1;
+    facts->gpu_instance = number;
+    facts->compute_instance = 0;
+    facts->slices = slices;
+    node->cards[index] = node->cards[parent];
+    node->cards[index].index = index;
+    node->cards[index].profiles[0] = 0;
+    node->facts->card_count++;
+    return NULL;
+}
+
+static const char *divide(struct node *node, uint32_t parent, char *profiles) {
+    uint32_t number = 0;
+    if (node->facts->cards[parent].cc_major < 8 || node->facts->cards[parent].bus_bits < 4096)
+        return "this model cannot be divided";
+    node->facts->cards[parent].divided = 1;
+    for (char *profile; (profile = strsep(&profiles, "+"));) {
+        const char *wrong = instance_add(node, parent, ++number, profile);
+        if (wrong) return wrong;
+    }
+    return NULL;
+}
+
+bool cards_divide(struct node *node) {
+    for (uint32_t card = 0, count = node->facts->card_count; card < count; card++) {
+        char profiles[sizeof node->cards[card].profiles];
+        memcpy(profiles, node->cards[card].profiles, sizeof profiles);
+        const char *wrong = profiles[0] ? divide(node, card, profiles) : NULL;
+        if (wrong) return complain(node->cards[card].profiles, wrong), false;
+    }
+    return true;
 }
 
 bool card_add(struct node *node, const char *text) {
@@ -58,10 +119,15 @@ bool card_add(struct node *node, const char *text) {
     if (!model) return complain(text, "no such model"), false;
     uint64_t total = model->total_mib * MIB, reserved = model->reserved_mib * MIB;
     uint64_t context = model->context_mib * MIB, granule = DEFAULT_GRANULE;
+    const char *profiles = "";
     while ((word = strsep(&rest, ","))) {
         char *value = strchr(word, '=');
         if (!value) return complain(text, "want NAME=SIZE"), false;
         *value++ = 0;
+        if (!strcmp(word, "mig")) {
+            profiles = value;
+            continue;
+        }
         uint64_t *field = !strcmp(word, "memory")     ? &total
                           : !strcmp(word, "reserved") ? &reserved
                           : !strcmp(word, "context")  ? &context
@@ -102,6 +168,7 @@ bool card_add(struct node *node, const char *text) {
     card->power_mw = model->power_w * 1000 / 8;
     card->now_ns = node_now_ns();
     card->next_sample_ns = card->now_ns + SIM_SAMPLE_NS;
+    snprintf(card->profiles, sizeof card->profiles, "%s", profiles);
     node->facts->card_count++;
     return true;
 }

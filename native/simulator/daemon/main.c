@@ -43,7 +43,7 @@ static int usage(FILE *to, int code) {
     fputs("usage: cotenant-simulator serve --dir DIR [--card MODEL[,memory=24Gi]...]... [options]\n"
           "       cotenant-simulator COMMAND --dir DIR [...]\n\n"
           "serve: one simulated GPU node; programs find it through DIR/lib (LD_LIBRARY_PATH=DIR/lib)\n"
-          "  --card MODEL[,memory=SIZE][,reserved=SIZE][,context=SIZE][,granule=SIZE]\n"
+          "  --card MODEL[,memory=SIZE][,reserved=SIZE][,context=SIZE][,granule=SIZE][,mig=1g.10gb+...]\n"
           "                      MODEL: h200 h100 a100 l40s l4 a10 t4 v100; default: two l4\n"
           "  --kernel-us N       how long a kernel runs that does not say so itself (default 100)\n"
           "  --slice-us N        time slice between processes (default 2000)\n"
@@ -251,6 +251,7 @@ static int serve_main(struct node *node, int argc, char **argv) {
     for (int i = 0; !named && i < 2; i++) {
         if (!card_add(node, "l4")) return 2;
     }
+    if (!cards_divide(node)) return 2;
     /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has card_add empty the node that it is handed */
     node->facts->protocol = SIM_PROTOCOL;
     node->facts->cuda_version = (uint32_t)cuda;

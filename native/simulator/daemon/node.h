@@ -42,6 +42,7 @@ struct card {
     uint32_t temperature_c, power_mw;
     bool lost;
     struct sim_health health;
+    char profiles[256]; /* of the instances that it is to be divided into: "1g.10gb+3g.40gb" */
     /* time line */
     uint64_t now_ns;        /* simulated up to here */
     struct client *running; /* whose turn it is */
@@ -122,6 +123,7 @@ struct node {
 
 /* cards.c */
 bool card_add(struct node *node, const char *text); /* false: says on stderr what is wrong with it */
+bool cards_divide(struct node *node);               /* instances come behind all cards; likewise */
 void cards_perturb(struct node *node);
 uint64_t card_usable(const struct node *node, uint32_t card);
 

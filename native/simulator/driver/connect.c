@@ -46,7 +46,7 @@ static int card_of_prefix(const char *text, size_t length, const uint32_t *cards
     int found = -1;
     for (uint32_t i = 0; i < count; i++) {
         char uuid[SIM_UUID_TEXT];
-        sim_uuid_text(sim.facts->cards[cards[i]].uuid, uuid);
+        sim_uuid_text(&sim.facts->cards[cards[i]], uuid);
         if (length > strlen(uuid) || strncmp(uuid, text, length) != 0) continue;
         if (found >= 0) return -1;
         found = (int)cards[i];
@@ -54,15 +54,31 @@ static int card_of_prefix(const char *text, size_t length, const uint32_t *cards
     return found;
 }
 
+/* Cards that programs can use: those that are not divided, and one instance of all there are. */
+static uint32_t usable_cards(const uint32_t *visible, uint32_t count, uint32_t cards[SIM_MAX_CARDS]) {
+    uint32_t usable = 0, instances = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct sim_card_facts *facts = &sim.facts->cards[visible[i]];
+        if (!facts->divided && (!facts->parent || instances++ == 0)) cards[usable++] = visible[i];
+    }
+    return usable;
+}
+
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first word that
- * names no card ends the list, and names of MIG devices (MIG-...) name none, for no simulated card has any. It chooses
- * among the cards that the process may see. */
+ * names no card ends the list. It chooses among the cards that the process may see. A MIG instance is named by its UUID
+ * and is then the only device. */
 static void choose_devices(void) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
-    uint32_t cards[SIM_MAX_CARDS], count = sim_visible_cards(&sim, sim.facts, cards);
+    uint32_t visible[SIM_MAX_CARDS], seen = sim_visible_cards(&sim, sim.facts, visible);
+    uint32_t cards[SIM_MAX_CARDS], count = usable_cards(visible, seen, cards);
     sim.device_count = 0;
     if (!text) {
         for (uint32_t i = 0; i < count; i++) sim.card_of[sim.device_count++] = cards[i];
+        return;
+    }
+    if (!strncmp(text, "MIG-", 4)) {
+        int found = card_of_prefix(text, strcspn(text, ","), visible, seen);
+        if (found >= 0) sim.card_of[sim.device_count++] = (uint32_t)found;
         return;
     }
     while (*text && sim.device_count < SIM_MAX_CARDS) {

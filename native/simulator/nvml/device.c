@@ -6,7 +6,13 @@
 
 static nvml_abi_return state_of(uint32_t card, struct sim_card_state *state) {
     struct sim_reply reply;
-    return nvml_ask(SIM_CARD_STATE, card, 0, &reply, state, sizeof *state);
+    nvml_abi_return result = nvml_ask(SIM_CARD_STATE, card, 0, &reply, state, sizeof *state);
+    if (result != NVML_ABI_SUCCESS) return result;
+    for (uint32_t i = 0; i < nvml_facts->card_count; i++) {
+        if (nvml_facts->cards[i].parent == card + 1)
+            state->used_bytes += atomic_load((_Atomic uint64_t *)&nvml_facts->cards[i].used_bytes);
+    }
+    return NVML_ABI_SUCCESS;
 }
 
 static nvml_abi_return give_text(char *to, unsigned length, const char *text) {
@@ -18,23 +24,24 @@ static nvml_abi_return give_text(char *to, unsigned length, const char *text) {
 }
 
 NVML_EXPORT nvmlDeviceGetName(nvml_abi_device device, char *name, unsigned length) {
-    NVML_ENTER_CARD("nvmlDeviceGetName", device, card);
+    NVML_ENTER_ANY("nvmlDeviceGetName", device, card);
     return give_text(name, length, nvml_facts->cards[card].name);
 }
 NVML_EXPORT nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned length) {
-    NVML_ENTER_CARD("nvmlDeviceGetUUID", device, card);
+    NVML_ENTER_ANY("nvmlDeviceGetUUID", device, card);
     char text[SIM_UUID_TEXT];
-    sim_uuid_text(nvml_facts->cards[card].uuid, text);
+    sim_uuid_text(&nvml_facts->cards[card], text);
     return give_text(uuid, length, text);
 }
 NVML_EXPORT nvmlDeviceGetHandleByUUID(const char *uuid, nvml_abi_device *device) {
     NVML_ENTER("nvmlDeviceGetHandleByUUID");
     if (!uuid || !device) return NVML_ABI_INVALID_ARGUMENT;
-    for (uint32_t index = 0; index < nvml_card_count; index++) {
+    for (uint32_t card = 0; card < nvml_facts->card_count; card++) {
         char text[SIM_UUID_TEXT];
-        sim_uuid_text(nvml_facts->cards[nvml_cards[index]].uuid, text);
-        if (strcmp(text, uuid) != 0) continue;
-        *device = nvml_handle(nvml_cards[index]);
+        sim_uuid_text(&nvml_facts->cards[card], text);
+        uint32_t seen;
+        if (strcmp(text, uuid) != 0 || nvml_card_or_instance(nvml_handle(card), &seen)) continue;
+        *device = nvml_handle(card);
         return NVML_ABI_SUCCESS;
     }
     return NVML_ABI_NOT_FOUND;
@@ -69,7 +76,7 @@ NVML_EXPORT nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvml_abi_device *de
 
 /* The first form counts the driver's own memory as used; the second names it. */
 NVML_EXPORT nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *out) {
-    NVML_ENTER_CARD("nvmlDeviceGetMemoryInfo", device, card);
+    NVML_ENTER_ANY("nvmlDeviceGetMemoryInfo", device, card);
     struct sim_card_state state;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     nvml_abi_return result = state_of(card, &state);
@@ -81,7 +88,7 @@ NVML_EXPORT nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memo
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
-    NVML_ENTER_CARD("nvmlDeviceGetMemoryInfo_v2", device, card);
+    NVML_ENTER_ANY("nvmlDeviceGetMemoryInfo_v2", device, card);
     struct sim_card_state state;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_memory_v2, 2))
@@ -106,6 +113,7 @@ NVML_EXPORT nvmlDeviceGetBAR1MemoryInfo(nvml_abi_device device, uint64_t *total_
 }
 NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_abi_utilization *out) {
     NVML_ENTER_CARD("nvmlDeviceGetUtilizationRates", device, card);
+    NVML_UNDIVIDED(card);
     struct sim_card_state state;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     nvml_abi_return result = state_of(card, &state);
@@ -155,8 +163,6 @@ FACT(nvmlDeviceGetPersistenceMode, 1)
 FACT(nvmlDeviceGetDisplayMode, 0)
 FACT(nvmlDeviceGetDisplayActive, 0)
 FACT(nvmlDeviceGetComputeMode, 0)
-FACT(nvmlDeviceGetMaxMigDeviceCount, 0)
-FACT(nvmlDeviceIsMigDeviceHandle, 0)
 FACT(nvmlDeviceGetBrand, 0)
 FACT(nvmlDeviceGetMemoryBusWidth, nvml_facts->cards[card].bus_bits)
 FACT(nvmlDeviceGetNumGpuCores, nvml_facts->cards[card].sm_count * 128)
@@ -166,12 +172,8 @@ FACT(nvmlDeviceGetCurrPcieLinkGeneration, 4)
 FACT(nvmlDeviceGetCurrPcieLinkWidth, 16)
 MISSING(nvmlDeviceGetFanSpeed)
 MISSING(nvmlDeviceGetSerial)
-MISSING(nvmlDeviceGetMigMode)
 MISSING(nvmlDeviceGetCurrentDriverModel)
 MISSING(nvmlDeviceGetDriverModel)
-MISSING(nvmlDeviceGetMigDeviceHandleByIndex)
-MISSING(nvmlDeviceGetGpuInstanceId)
-MISSING(nvmlDeviceGetComputeInstanceId)
 MISSING(nvmlDeviceGetNvLinkRemoteDeviceType)
 MISSING(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 
@@ -215,10 +217,12 @@ static nvml_abi_return codec(unsigned *percent, unsigned *period_us) {
 }
 NVML_EXPORT nvmlDeviceGetEncoderUtilization(nvml_abi_device device, unsigned *percent, unsigned *period_us) {
     NVML_ENTER_CARD("nvmlDeviceGetEncoderUtilization", device, card);
+    NVML_UNDIVIDED(card);
     return codec(percent, period_us);
 }
 NVML_EXPORT nvmlDeviceGetDecoderUtilization(nvml_abi_device device, unsigned *percent, unsigned *period_us) {
     NVML_ENTER_CARD("nvmlDeviceGetDecoderUtilization", device, card);
+    NVML_UNDIVIDED(card);
     return codec(percent, period_us);
 }
 NVML_EXPORT nvmlDeviceGetCudaComputeCapability(nvml_abi_device device, int *major, int *minor) {

@@ -58,12 +58,17 @@ static nvml_abi_return next(struct set *set, struct nvml_abi_event_data *out) {
         if (result != NVML_ABI_SUCCESS) return result;
         if (reply.payload_bytes != sizeof event) return NVML_ABI_NOT_FOUND;
         set->seen = event.number;
-        if (event.card >= SIM_MAX_CARDS || !(atomic_load(&set->types[event.card]) & event.type)) continue;
-        *out = (struct nvml_abi_event_data){.device = nvml_handle(event.card),
+        if (event.card >= nvml_facts->card_count) continue;
+        /* An instance's events are its card's, which say of which instance they are. */
+        const struct sim_card_facts *facts = &nvml_facts->cards[event.card];
+        uint32_t card = facts->parent ? facts->parent - 1 : event.card;
+        if (!(atomic_load(&set->types[card]) & event.type)) continue;
+        *out = (struct nvml_abi_event_data){.device = nvml_handle(card),
                                             .type = event.type,
                                             .data = event.data,
-                                            .gpu_instance = NVML_ABI_NO_INSTANCE,
-                                            .compute_instance = NVML_ABI_NO_INSTANCE};
+                                            .gpu_instance = facts->parent ? facts->gpu_instance : NVML_ABI_NO_INSTANCE,
+                                            .compute_instance =
+                                                facts->parent ? facts->compute_instance : NVML_ABI_NO_INSTANCE};
         return NVML_ABI_SUCCESS;
     }
     return NVML_ABI_NOT_FOUND;

@@ -13,39 +13,64 @@ static bool long_v3_entries(void) {
     return major == 530 || (major == 535 && minor >= 43 && minor <= 86);
 }
 
-/* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: too small an array is an error that says
- * how many there are. */
-static nvml_abi_return list(uint32_t card, uint64_t type, unsigned *count, void *entries, size_t stride) {
+/* Processes of one card or instance behind those that are in `entries` already, as far as they find room. */
+static nvml_abi_return add_list(uint32_t card, uint64_t type, unsigned room, unsigned *have, void *entries,
+                                size_t stride) {
     static _Thread_local struct sim_process found[SIM_MAX_PAYLOAD / sizeof(struct sim_process)];
+    const struct sim_card_facts *facts = &nvml_facts->cards[card];
     struct sim_reply reply;
     nvml_abi_return result = nvml_ask(SIM_PROCESSES, card, type, &reply, found, sizeof found);
     if (result != NVML_ABI_SUCCESS) return result;
-    unsigned have = reply.payload_bytes / (unsigned)sizeof *found, room = *count;
+    unsigned more = reply.payload_bytes / (unsigned)sizeof *found;
+    for (unsigned i = 0; entries && i < more && *have + i < room; i++) {
+        struct nvml_abi_process_535 entry = {.pid = found[i].pid,
+                                             .bytes = found[i].bytes,
+                                             .gpu_instance = facts->parent ? facts->gpu_instance : NVML_ABI_NO_INSTANCE,
+                                             .compute_instance =
+                                                 facts->parent ? facts->compute_instance : NVML_ABI_NO_INSTANCE};
+        memcpy((char *)entries + (*have + i) * stride, &entry, stride);
+    }
+    *have += more;
+    return NVML_ABI_SUCCESS;
+}
+
+/* How many there are on the card, a divided one's instances together. */
+static nvml_abi_return add_lists(uint32_t card, uint64_t type, unsigned room, unsigned *have, void *entries,
+                                 size_t stride) {
+    nvml_abi_return result = add_list(card, type, room, have, entries, stride);
+    for (uint32_t i = 0; result == NVML_ABI_SUCCESS && i < nvml_facts->card_count; i++) {
+        if (nvml_facts->cards[i].parent == card + 1) result = add_list(i, type, room, have, entries, stride);
+    }
+    return result;
+}
+
+/* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: too small an array is an error that says
+ * how many there are, and nothing is written. */
+static nvml_abi_return list(uint32_t card, uint64_t type, unsigned *count, void *entries, size_t stride) {
+    unsigned have = 0, room = *count;
+    nvml_abi_return result = add_lists(card, type, 0, &have, NULL, stride);
+    if (result != NVML_ABI_SUCCESS) return result;
     *count = have;
     if (have == 0) return NVML_ABI_SUCCESS;
     if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!entries) return NVML_ABI_INVALID_ARGUMENT;
-    for (unsigned i = 0; i < have; i++) {
-        struct nvml_abi_process_535 entry = {.pid = found[i].pid,
-                                             .bytes = found[i].bytes,
-                                             .gpu_instance = NVML_ABI_NO_INSTANCE,
-                                             .compute_instance = NVML_ABI_NO_INSTANCE};
-        memcpy((char *)entries + i * stride, &entry, stride);
-    }
-    return NVML_ABI_SUCCESS;
+    have = 0;
+    result = add_lists(card, type, room, &have, entries, stride);
+    *count = have < room ? have : room;
+    return result;
 }
 
 #define LISTS(kind, type)                                                                                          \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses(nvml_abi_device device, unsigned *count, void *entries) {    \
-        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses", device, card);                                   \
+        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses", device, card);                                    \
         return count ? list(card, type, count, entries, 16) : NVML_ABI_INVALID_ARGUMENT;                           \
     }                                                                                                              \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses_v2(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses_v2", device, card);                                \
+        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses_v2", device, card);                                 \
         return count ? list(card, type, count, entries, 24) : NVML_ABI_INVALID_ARGUMENT;                           \
     }                                                                                                              \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_CARD("nvmlDeviceGet" #kind "RunningProcesses_v3", device, card);                                \
+        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses_v3", device, card);                                 \
         return count ? list(card, type, count, entries, long_v3_entries() ? 32 : 24) : NVML_ABI_INVALID_ARGUMENT;  \
     }
 
@@ -75,6 +100,7 @@ static nvml_abi_return utilisation(uint32_t card, uint64_t last_seen, unsigned *
 NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out,
                                             unsigned *count, unsigned long long last_seen) {
     NVML_ENTER_CARD("nvmlDeviceGetProcessUtilization", device, card);
+    NVML_UNDIVIDED(card);
     struct sim_process_utilisation rows[SIM_SAMPLES_MAX];
     unsigned have, room;
     if (!count) return NVML_ABI_INVALID_ARGUMENT;
@@ -101,6 +127,7 @@ NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_
 
 NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct nvml_abi_processes_utilization *out) {
     NVML_ENTER_CARD("nvmlDeviceGetProcessesUtilizationInfo", device, card);
+    NVML_UNDIVIDED(card);
     struct sim_process_utilisation rows[SIM_SAMPLES_MAX];
     unsigned have, room;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;

@@ -22,7 +22,15 @@ static nvml_abi_return start(void) {
     close(facts_fd);
     close(doorbell);
     if (facts == MAP_FAILED) return NVML_ABI_MEMORY;
-    nvml_card_count = sim_visible_cards(&nvml_facts, facts, nvml_cards);
+    /* An instance that may be seen shows its card. */
+    uint32_t visible[SIM_MAX_CARDS], count = sim_visible_cards(&nvml_facts, facts, visible);
+    nvml_card_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct sim_facts *all = facts;
+        uint32_t card = all->cards[visible[i]].parent ? all->cards[visible[i]].parent - 1 : visible[i], known = 0;
+        while (known < nvml_card_count && nvml_cards[known] != card) known++;
+        if (known == nvml_card_count) nvml_cards[nvml_card_count++] = card;
+    }
     nvml_facts = facts;
     owner = getpid();
     return NVML_ABI_SUCCESS;
@@ -68,6 +76,16 @@ nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card) {
         return NVML_ABI_SUCCESS;
     }
     return NVML_ABI_INVALID_ARGUMENT;
+}
+
+nvml_abi_return nvml_card_or_instance(nvml_abi_device device, uint32_t *card) {
+    for (uint32_t index = 0; index < nvml_facts->card_count; index++) {
+        uint32_t parent = nvml_facts->cards[index].parent;
+        if (!parent || device != nvml_handle(index)) continue;
+        *card = index;
+        return nvml_card(nvml_handle(parent - 1), &parent);
+    }
+    return nvml_card(device, card);
 }
 
 nvml_abi_device nvml_handle(uint32_t card) {

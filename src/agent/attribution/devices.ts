@@ -7,12 +7,24 @@ export type ShareMode = 'exclusive' | 'shared' | 'mig';
 /** `gpuUuid` is undefined where the name does not say which card it is. */
 export type NamedDevice = { readonly mode: ShareMode; readonly gpuUuid: string | undefined };
 
-export type NodeCard = { readonly uuid: string; readonly minor?: number | undefined };
+/** As the driver tells it; an instance has its card's `index` as `parent`, and its numbers there. */
+export type NodeCard = {
+  readonly uuid: string;
+  readonly index: number;
+  readonly minor?: number | undefined;
+  readonly divided?: boolean | undefined;
+  readonly parent?: number | undefined;
+  readonly gpuInstance?: number | undefined;
+  readonly computeInstance?: number | undefined;
+};
 
 const GPU = '(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})';
 const MIG_UUID = 'MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}';
 
-/** In each, the first group is the card: a UUID, or the minor number of its device node. */
+/**
+ * In each, the first group is the card or instance: a UUID, or the minor number of its device node; the next two are an
+ * instance's numbers on it.
+ */
 const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
   [new RegExp(`^${GPU}$`), 'exclusive'],
   // NVIDIA's replicas (time-slicing, MPS), HAMi, MetaGPU
@@ -20,17 +32,15 @@ const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
   [new RegExp(`^${GPU}-\\d+$`), 'shared'],
   [new RegExp(`^cnvrg-meta-\\d+-\\d+-${GPU}$`), 'shared'],
   // MIG as old drivers name it tells the card; newer ones have a UUID of its own
-  [new RegExp(`^MIG-${GPU}/\\d+/\\d+(?:::\\d+)?$`), 'mig'],
+  [new RegExp(`^MIG-${GPU}/(\\d+)/(\\d+)(?:::\\d+)?$`), 'mig'],
+  [new RegExp(`^(${MIG_UUID})(?:::\\d+)?$`), 'mig'],
   // GKE
   [/^nvidia(\d+)$/, 'exclusive'],
   [/^nvidia(\d+)\/vgpu\d+$/, 'shared'],
-  [/^nvidia(\d+)\/gi\d+(?:\/vgpu\d+)?$/, 'mig'],
+  [/^nvidia(\d+)\/gi(\d+)(?:\/vgpu\d+)?$/, 'mig'],
 ];
 /** The name of a device of a GPU, though not of which. gpushare's ids are counted off; the card is chosen elsewhere. */
-const NAMELESS: readonly (readonly [RegExp, ShareMode])[] = [
-  [new RegExp(`^${MIG_UUID}(?:::\\d+)?$`), 'mig'],
-  [new RegExp(`^${GPU}-_-\\d+$`), 'shared'],
-];
+const NAMELESS: readonly (readonly [RegExp, ShareMode])[] = [[new RegExp(`^${GPU}-_-\\d+$`), 'shared']];
 /** Devices of NVIDIA's DRA driver are numbered as their device nodes are. */
 const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
   [/^gpu-(\d+)$/, 'exclusive'],
@@ -38,17 +48,26 @@ const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
 ];
 const DRA_DRIVER = 'gpu.nvidia.com';
 
-function cardOf(named: string, cards: readonly NodeCard[]): string | undefined {
-  const card = named.startsWith('GPU-')
+/** A card that is divided is none that a container could have: which instance it has is told by what it uses. */
+function cardOf([named = '', ...instance]: readonly string[], cards: readonly NodeCard[]): string | undefined {
+  const card = /^(GPU|MIG)-/.test(named)
     ? cards.find(({ uuid }) => uuid === named)
     : cards.find(({ minor }) => minor === Number(named));
-  return card?.uuid;
+  if (!card?.divided) return card?.uuid;
+  const [gpuInstance, computeInstance] = instance.map(Number);
+  const found = cards.find(
+    (one) =>
+      one.parent === card.index &&
+      one.gpuInstance === gpuInstance &&
+      (computeInstance === undefined || one.computeInstance === computeInstance),
+  );
+  return found?.uuid;
 }
 
 function read(id: string, shapes: typeof SHAPES, cards: readonly NodeCard[]): NamedDevice | undefined {
   for (const [shape, mode] of shapes) {
-    const named = shape.exec(id)?.[1];
-    if (named !== undefined) return { mode, gpuUuid: cardOf(named, cards) };
+    const named = shape.exec(id)?.slice(1);
+    if (named) return { mode, gpuUuid: cardOf(named, cards) };
   }
   return undefined;
 }

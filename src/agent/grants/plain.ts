@@ -7,7 +7,7 @@ import { unifiedPath } from '../attribution/cgroup.ts';
 import type { NodeState } from '../compare.ts';
 import type { AgentConfiguration } from '../configuration.ts';
 import type { Native } from '../native.ts';
-import type { SampledCard } from '../sample.ts';
+import { isShareable, type SampledCard } from '../sample.ts';
 import { releasedWords } from '../view.ts';
 import { freeName, type Grant, plainName } from './grant.ts';
 import { grantedOn } from './granted.ts';
@@ -59,20 +59,22 @@ export function grantPlain(
   const live = registry.list().map(({ grant }) => grant);
   const placed: Placed = place(
     ask.shares,
-    state.devices.map(({ card }) => {
-      const granted = grantedOn(live, card.uuid);
-      const unfenced = unfencedOf(card.uuid);
-      return {
-        ...(unfenced !== undefined && { unfenced }),
-        gpuUuid: card.uuid,
-        model: card.name,
-        usableBytes: usableBytes(card),
-        healthy: card.healthy,
-        grantedBytes: granted.memoryBytes,
-        grantedCoresPercent: granted.coresPercent,
-        tenants: granted.tenants,
-      };
-    }),
+    state.devices
+      .filter(({ card }) => isShareable(card))
+      .map(({ card }) => {
+        const granted = grantedOn(live, card.uuid);
+        const unfenced = unfencedOf(card.uuid);
+        return {
+          ...(unfenced !== undefined && { unfenced }),
+          gpuUuid: card.uuid,
+          model: card.name,
+          usableBytes: usableBytes(card),
+          healthy: card.healthy,
+          grantedBytes: granted.memoryBytes,
+          grantedCoresPercent: granted.coresPercent,
+          tenants: granted.tenants,
+        };
+      }),
     {
       placement: configuration.placement,
       mostTenantsPerCard: configuration.mostTenantsPerCard,

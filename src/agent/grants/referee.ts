@@ -8,6 +8,7 @@ import { MIB } from '../../request/quantity.ts';
 import { parseRecord } from '../../request/record.ts';
 import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../request/request.ts';
 import type { NodeState } from '../compare.ts';
+import { isShareable } from '../sample.ts';
 import type { Grant } from './grant.ts';
 import { grantedOn } from './granted.ts';
 import { usableBytes } from './plain.ts';
@@ -32,7 +33,7 @@ export const refereeCards = ({ devices }: NodeState, others: readonly Grant[]): 
   devices.map(({ card }) => ({
     gpuUuid: card.uuid,
     usableBytes: usableBytes(card),
-    healthy: card.healthy,
+    healthy: card.healthy && isShareable(card),
     granted: grantedOn(others, card.uuid),
   }));
 

@@ -12,8 +12,8 @@ import { card, grantOf, owners, reading, sampledProcess, sampleOf, use } from '.
 const ONE = 'GPU-00000000-1111-4222-8333-444444444444';
 const TWO = 'GPU-aaaaaaaa-1111-4222-8333-444444444444';
 const CARDS = [
-  { uuid: ONE, minor: 0 },
-  { uuid: TWO, minor: 12 },
+  { uuid: ONE, index: 0, minor: 0 },
+  { uuid: TWO, index: 1, minor: 12 },
 ];
 const MIG = 'MIG-bbbbbbbb-1111-4222-8333-444444444444';
 const SHAPES: readonly (readonly [what: string, id: string, expected: NamedDevice | undefined])[] = [
@@ -40,6 +40,31 @@ const SHAPES: readonly (readonly [what: string, id: string, expected: NamedDevic
 
 test('a device names its card and how much of it, in each shape that plugins in use write', (t) => {
   for (const [what, id, expected] of SHAPES) t.deepEqual(pluginDevice(id, CARDS), expected, what);
+});
+
+test("an instance of a divided card is told by its UUID or by its numbers on the card; the divided card is nobody's", (t) => {
+  const cards = [
+    { uuid: ONE, index: 0, minor: 0, divided: true },
+    { uuid: TWO, index: 1, minor: 12 },
+    { uuid: MIG, index: 2, parent: 0, gpuInstance: 1, computeInstance: 0 },
+    { uuid: `${MIG}0`, index: 3, parent: 0, gpuInstance: 13, computeInstance: 1 },
+  ];
+  const of = (id: string) => pluginDevice(id, cards)?.gpuUuid;
+  t.is(of(MIG), MIG);
+  t.is(of(`${MIG}::4`), MIG);
+  t.is(of(`MIG-${ONE}/1/0`), MIG);
+  t.is(of(`MIG-${ONE}/13/1::2`), `${MIG}0`);
+  t.is(of(`MIG-${ONE}/13/0`), undefined);
+  t.is(of('nvidia0/gi13'), `${MIG}0`);
+  t.is(of('nvidia0/gi1/vgpu2'), MIG);
+  t.is(of('nvidia0/gi2'), undefined);
+  t.is(of(ONE), undefined);
+  t.is(of(TWO), TWO);
+  // Of which instance a claim's device is, its name does not say.
+  t.deepEqual(claimedDevice({ driver: 'gpu.nvidia.com', device: 'gpu-0-mig-1g.10gb-9-0', share: '' }, cards), {
+    mode: 'mig',
+    gpuUuid: undefined,
+  });
 });
 
 test("devices of claims are those of NVIDIA's driver, by the number of their device node; a share is no whole card", (t) => {
@@ -139,6 +164,50 @@ test('a card that others gave away is no foreign use, and shown with 0 while it 
       ['exclusive', 100],
       ['exclusive', 0],
       ['mig', 0],
+    ],
+  );
+});
+
+test('containers on instances of one card are told apart, each with what it holds there, and no sum counts anything twice', (t) => {
+  const instance = (index: number, gpuInstance: number) =>
+    card(index, {
+      uuid: `MIG-${index}`,
+      parent: 0,
+      gpuInstance,
+      computeInstance: 0,
+      totalBytes: 1000 * MIB,
+      usedBytes: 300 * MIB,
+    });
+  const { totalBytes: _, usedBytes: __, ...whole } = card(0, { divided: true, lists: [] });
+  const sample = sampleOf(
+    [whole, instance(1, 1), instance(2, 2)],
+    [
+      sampledProcess(1, [use(1, { bytes: 300 * MIB })]),
+      sampledProcess(2, [use(2, { bytes: 100 * MIB })]),
+      sampledProcess(3, [use(2, { bytes: 50 * MIB })]),
+    ],
+  );
+  const list = [assign('a', 'mig', 'MIG-1'), assign('b', 'mig', 'MIG-2'), assign('elsewhere', 'mig', 'MIG-1')];
+  const byPid = { 1: inContainer('a'), 2: inContainer('b'), 3: inContainer('a') };
+  const state = compare(sample, [], owners(byPid), DEFAULT_TOLERANCE, {
+    assigned: { list, unknown: 0 },
+    nameOf: named,
+  });
+  t.deepEqual(state.assigned.map(brief).toSorted(), [
+    ['a', 'mig', 'MIG-1', 300],
+    ['b', 'mig', 'MIG-2', 100],
+    ['elsewhere', 'mig', 'MIG-1', 0],
+  ]);
+  t.deepEqual(
+    state.foreign.map(({ containerId, gpuUuid, usedBytes }) => [containerId, gpuUuid, (usedBytes ?? 0) / MIB]),
+    [['a', 'MIG-2', 50]],
+  );
+  t.deepEqual(
+    state.devices.map(({ mode, containers, unattributedBytes }) => [mode, containers, unattributedBytes]),
+    [
+      ['mig', 0, undefined],
+      ['mig', 1, 0],
+      ['mig', 2, 150 * MIB],
     ],
   );
 });

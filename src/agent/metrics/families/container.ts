@@ -1,5 +1,6 @@
 // Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
 import type { Fence } from '../../compare.ts';
+import { tellsCompute } from '../../sample.ts';
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
 /** Without the card. */
@@ -176,7 +177,7 @@ export const container: Family = {
             1,
           );
           used(labels, entry.usedBytes);
-          sm(labels, shareOf(entry.smPercent));
+          if (tellsCompute(entry.gpuUuid)) sm(labels, shareOf(entry.smPercent));
           if (entry.usedBytes !== undefined || entry.processes.length > 0) processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
         }
@@ -210,6 +211,7 @@ export const container: Family = {
         for (const totals of view.assignedTotals) {
           const labels = containerLabels(totals);
           if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(labels, totals.peakBytes);
+          if (!tellsCompute(totals.gpuUuid)) continue;
           smSeconds(labels, totals.smSeconds);
           memorySeconds(labels, totals.memoryBusySeconds);
           encoder(labels, totals.encoderSeconds);

@@ -52,6 +52,11 @@ export const device: Family = {
     const containers = gauge('containers', 'Containers that hold memory of the card.');
     const processes = gauge('processes', 'Processes that use the card.', ['type']);
     const mode = gauge('allocation_mode', 'How the card is given out.', ['mode']);
+    const instance = set.gauge(
+      'cotenant_mig_info',
+      'An instance of a divided card, a card of its own here; always 1.',
+      [...DEVICE_LABELS, 'parent_gpu', 'parent_uuid', 'gpu_instance_id', 'compute_instance_id', 'profile'],
+    );
     const energy = set.counter(
       'cotenant_device_energy_joules_total',
       'Energy used since the driver was loaded.',
@@ -76,6 +81,20 @@ export const device: Family = {
             },
             1,
           );
+          const parent = view.devices.find((other) => other.card.index === card.parent)?.card;
+          if (parent) {
+            instance(
+              {
+                ...labels,
+                parent_gpu: String(parent.index),
+                parent_uuid: parent.uuid,
+                gpu_instance_id: String(card.gpuInstance),
+                compute_instance_id: String(card.computeInstance),
+                profile: card.name.split(' MIG ')[1] ?? '',
+              },
+              1,
+            );
+          }
           total(labels, card.totalBytes);
           used(labels, card.usedBytes);
           free(labels, card.freeBytes);
