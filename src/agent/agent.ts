@@ -15,6 +15,7 @@ import { followAssignments } from './attribution/assignments.ts';
 import type { RefusedChange } from './compute/node.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import { createDriver } from './driver.ts';
+import type { EvictCall } from './enforcement/evictions.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { createRecorder } from './history.ts';
@@ -42,6 +43,8 @@ export type AgentHooks = {
   readonly onRefused?: (change: RefusedChange) => void;
   /** Needed where the API server says who may read the page. */
   readonly review?: ReviewCall;
+  /** Needed where pods that are stopped too often are evicted. */
+  readonly evict?: EvictCall;
   /** Needed where pods are served. */
   readonly cluster?: Cluster;
 };
@@ -131,6 +134,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onProblem: problem,
     onChange: hooks.log,
     onRefused: hooks.onRefused,
+    evict: hooks.evict,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplers: () => sampler.leftBehind(),
     driver,

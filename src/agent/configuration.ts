@@ -2,6 +2,7 @@
 // name their place; nothing is silently ignored.
 import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
+import { DEFAULT_EVICTION, type EvictionPolicy } from '../quota/eviction.ts';
 import { DEFAULT_LADDER, type LadderPolicy, type Mode } from '../quota/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
 import { DEFAULT_SHARE_SECONDS } from '../quota/share.ts';
@@ -52,7 +53,8 @@ export type AgentConfiguration = {
     readonly tokenReview: boolean;
   };
   readonly enforcement: LadderPolicy &
-    Tolerance & {
+    Tolerance &
+    EvictionPolicy & {
       /** For so long a container is watched before its share of compute is judged. */
       readonly shareSeconds: number;
       readonly staleMs: number;
@@ -101,6 +103,7 @@ export const DEFAULTS: AgentConfiguration = {
     ...DEFAULT_TOLERANCE,
     shareSeconds: DEFAULT_SHARE_SECONDS,
     ...ENFORCER_LIMITS,
+    ...DEFAULT_EVICTION,
   },
   kubernetes: {
     enabled: false,
@@ -185,6 +188,8 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'enforcement.shareSeconds': [numberFrom(10, 600), 'seconds, 10 to 600'],
   'enforcement.staleMs': [wholeFrom(100, 60_000), 'milliseconds, 100 to 60000'],
   'enforcement.mostStopsPerMinute': [wholeFrom(1, 1000), '1 to 1000'],
+  'enforcement.evictAfterStops': [wholeFrom(0, 100), '0 to 100'],
+  'enforcement.evictWindowSeconds': [wholeFrom(10, 86_400), 'seconds, 10 to 86400'],
   'kubernetes.enabled': [flag, 'true or false'],
   'kubernetes.nodeName': [anyText, "the node's name"],
   'kubernetes.kubeletRoot': [text, 'the folder of the kubelet'],
@@ -248,6 +253,8 @@ export function checkTogether(configuration: AgentConfiguration): AgentConfigura
     problems.push(
       `enforcement.hardRatio: ${enforcement.hardRatio}; want at least ratio, which is ${enforcement.ratio}`,
     );
+  if (enforcement.evictAfterStops > 0 && !configuration.kubernetes.enabled)
+    problems.push('enforcement.evictAfterStops: asks the API server; want kubernetes.enabled, too');
   const { certFile, keyFile, tokenReview } = configuration.page;
   if ((certFile === '') !== (keyFile === ''))
     problems.push(`page.${certFile === '' ? 'certFile' : 'keyFile'}: is missing; want both files, or none`);

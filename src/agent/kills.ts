@@ -5,6 +5,8 @@ import type { NodeState } from './compare.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import type { KillTotal, SelfView } from './view.ts';
 
+type Decision = SelfView['decisions'][number]['decision'];
+const DECISIONS: readonly Decision[] = ['would_kill', 'killed', 'refused', 'evicted'];
 const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'over-limit', 'over-share'];
 /** As the audit log has them, as the metrics do; all others are refusals. */
 const RESULTS: Readonly<Record<string, string>> = {
@@ -23,7 +25,7 @@ export type KillBook = {
 
 export function createKillBook(): KillBook {
   const totals = new Map<string, KillTotal & { seenMs: number }>();
-  const decisions = new Map<string, { decision: 'would_kill' | 'killed' | 'refused'; reason: string; count: number }>();
+  const decisions = new Map<string, { decision: Decision; reason: string; count: number }>();
 
   const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number) => {
     const key = JSON.stringify([
@@ -43,12 +45,12 @@ export function createKillBook(): KillBook {
   /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
   const stopped = new Map<string, ActionRecord>();
 
-  const decide = (decision: 'would_kill' | 'killed' | 'refused', reason: string) => {
+  const decide = (decision: Decision, reason: string) => {
     const key = `${decision} ${reason}`;
     const found = decisions.get(key) ?? { decision, reason, count: 0 };
     decisions.set(key, { ...found, count: found.count + 1 });
   };
-  for (const decision of ['would_kill', 'killed', 'refused'] as const) {
+  for (const decision of DECISIONS) {
     for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
   }
 
@@ -71,6 +73,7 @@ export function createKillBook(): KillBook {
         const { namespace, pod, container, gpuUuid, reason, atMs } = record;
         if (record.action === 'would-stop') decide('would_kill', reason);
         if (record.action === 'refuse') decide('refused', reason);
+        if (record.action === 'evict') decide(record.result === 'sent' ? 'evicted' : 'refused', reason);
         if (record.action !== 'kill' && record.action !== 'terminate') continue;
         if (record.action === 'kill') {
           decide('killed', reason);

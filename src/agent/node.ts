@@ -16,6 +16,7 @@ import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
+import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
@@ -82,6 +83,8 @@ export type NodeHooks = {
   readonly onChange?: (text: string) => void;
   /** What a pod's annotation says of its compute is not done; told once of each text. */
   readonly onRefused?: ((change: RefusedChange) => void) | undefined;
+  /** None: no pod is evicted, whatever the settings say. */
+  readonly evict?: EvictCall | undefined;
   readonly onInterval: (intervalMs: number) => void;
   readonly samplers: () => LeftBehind;
   readonly driver: Driver;
@@ -166,6 +169,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
   );
   const kills = createKillBook();
+  const evictions =
+    hooks.evict &&
+    createEvictions(enforcement, hooks.evict, { now: Date.now, steady: hooks.clock }, audit.recent(), (record) => {
+      audit.add(record);
+      kills.add([record]);
+      hooks.onActions([record]);
+    });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   let known = NOBODY_KNOWN;
   let totals = NO_TOTALS;
@@ -328,6 +338,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
       const records = act(state);
       kills.add(records);
+      evictions?.see(records);
       sampledAt = hooks.clock();
       view = viewOf(
         state,

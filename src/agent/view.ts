@@ -108,7 +108,7 @@ export type SelfView = {
   readonly nodeVersion: string;
   readonly samplersAbandoned: number;
   readonly decisions: readonly {
-    readonly decision: 'would_kill' | 'killed' | 'refused';
+    readonly decision: 'would_kill' | 'killed' | 'refused' | 'evicted';
     readonly reason: string;
     readonly count: number;
   }[];

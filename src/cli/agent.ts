@@ -94,6 +94,7 @@ async function kubeHooks(
   const { watchPods } = await import('../kube/pods.ts');
   const { startAdvertising } = await import('../kube/node-status.ts');
   const { problemOf } = await import('../kube/problem.ts');
+  const { evictor } = await import('../kube/eviction.ts');
   const { reviewer } = await import('../kube/token-review.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
@@ -125,6 +126,7 @@ async function kubeHooks(
         }
       },
       review: reviewer(config),
+      evict: evictor(config),
       onRefused: (change) => {
         const by = { component: 'agent', instance: nodeName } as const;
         void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by });

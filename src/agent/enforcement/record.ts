@@ -24,7 +24,8 @@ export type ActionName =
   | 'would-stop'
   | 'refuse'
   | 'released'
-  | 'stuck';
+  | 'stuck'
+  | 'evict';
 
 export type ActionRecord = {
   readonly atMs: number;
@@ -69,6 +70,7 @@ const WHAT: Record<ActionName, string> = {
   refuse: 'it is not stopped',
   released: 'its memory is free again',
   stuck: 'its memory is still held',
+  evict: 'its pod is evicted',
 };
 
 /** "GPU memory grant exceeded: local/cheat/main used 3000 MiB of 1024 MiB on GPU-..., 2900 MiB past its limit; it is stopped" */

@@ -99,6 +99,14 @@ testWithHelm('reviews bring their two rights, and a role for whoever may read', 
   });
 });
 
+testWithHelm('the agent may evict pods only where it is told to', (t) => {
+  const mayEvict = (enforcement: object) =>
+    list(find(objectsOf(t, { agent: { configuration: { enforcement } } }), 'ClusterRole', 'cotenant-agent').rules).some(
+      ({ resources, verbs }) => `${list(resources)}: ${list(verbs)}` === 'pods/eviction: create',
+    );
+  t.deepEqual([mayEvict({}), mayEvict({ evictAfterStops: 0 }), mayEvict({ evictAfterStops: 3 })], [false, false, true]);
+});
+
 testWithHelm('whoever installs it is told who may read, and when tokens can be overheard', (t) => {
   const notes = (...switches: readonly string[]) => {
     const words = switches.flatMap((each) => ['--set', `agent.exporter.${each}`]);

@@ -46,7 +46,7 @@ test('before anything happens every counter that may grow is there with 0', (t) 
       .decisions()
       .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
       .toSorted(),
-    ['killed', 'refused', 'would_kill']
+    ['evicted', 'killed', 'refused', 'would_kill']
       .flatMap((decision) => REASONS.map((reason) => `${decision} ${reason} 0`))
       .toSorted(),
   );
@@ -71,6 +71,8 @@ test('each stop is counted under its action, reason and outcome', (t) => {
     [[record('kill', 'refused')], ['GPU-1 kill bypass refused 1'], ['killed bypass 1']],
     [[record('terminate', 'sent', 'over-limit')], ['GPU-1 terminate over-limit released 1'], []],
     [[record('would-stop', 'done')], [], ['would_kill bypass 1']],
+    [[record('evict', 'sent')], [], ['evicted bypass 1']],
+    [[record('evict', 'refused: status 429')], [], ['refused bypass 1']],
     [[record('refuse', 'the data is 9000 ms old')], [], ['refused bypass 1']],
     [
       [record('warn', 'done'), record('close-gate', 'done'), record('open-gate', 'done'), record('released', 'done')],

@@ -1,0 +1,66 @@
+// The last step: a pod whose containers were stopped too often leaves the node, where the configuration asks for that. Counts
+// the stops of each pod and asks the API server, which may refuse; then the next stop asks again. When it is due is
+// quota/eviction.ts' business.
+import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../quota/eviction.ts';
+import type { Clocks } from './enforcer.ts';
+import type { ActionRecord } from './record.ts';
+
+/** Resolves when the API server has taken it, or the pod is gone; rejects with what it says instead. */
+export type EvictCall = (pod: {
+  readonly namespace: string;
+  readonly name: string;
+  readonly uid: string;
+}) => Promise<void>;
+
+export type Evictions = { see(records: readonly ActionRecord[]): void };
+
+export function createEvictions(
+  policy: EvictionPolicy,
+  evict: EvictCall,
+  clocks: Clocks,
+  /** Of before a restart. */
+  earlier: readonly ActionRecord[],
+  tell: (record: ActionRecord) => void,
+): Evictions {
+  const stops = new Map<string, readonly number[]>();
+  /** Asked for and not answered, or taken by the API server. */
+  const asked = new Set<string>();
+  const isStop = ({ action, result, podUid }: ActionRecord) =>
+    podUid !== '' && action === 'kill' && (result === 'sent' || result === 'interrupted');
+  const note = (podUid: string, atMs: number) =>
+    stops.set(podUid, stopsWithin([...(stops.get(podUid) ?? []), atMs], clocks.steady(), policy));
+  for (const record of earlier.filter(isStop))
+    note(record.podUid, clocks.steady() - Math.max(0, clocks.now() - record.atMs));
+
+  const attempt = async (last: ActionRecord, count: number): Promise<void> => {
+    const { namespace, pod, podUid } = last;
+    asked.add(podUid);
+    let result = 'sent';
+    try {
+      await evict({ namespace, name: pod, uid: podUid });
+    } catch (error) {
+      asked.delete(podUid);
+      result = `refused: ${(error as Error).message}`;
+    }
+    const what = result === 'sent' ? 'it is evicted' : 'it should be evicted, and is not';
+    const minutes = Math.ceil(policy.evictWindowSeconds / 60);
+    const message = `${namespace}/${pod} was stopped ${count} times within ${minutes} min for what its containers took; ${what}`;
+    tell({ ...last, action: 'evict', atMs: clocks.now(), message, result, processes: [] });
+  };
+
+  return {
+    see(records) {
+      for (const record of records.filter(isStop)) {
+        note(record.podUid, clocks.steady());
+        const own = stops.get(record.podUid) ?? [];
+        if (isEvictionDue(own, clocks.steady(), policy) && !asked.has(record.podUid)) void attempt(record, own.length);
+      }
+      // Nobody is asked about pods whose stops are long past.
+      for (const [podUid, own] of stops) {
+        if (stopsWithin(own, clocks.steady(), policy).length > 0) continue;
+        stops.delete(podUid);
+        asked.delete(podUid);
+      }
+    },
+  };
+}

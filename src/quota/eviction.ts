@@ -1,0 +1,18 @@
+// When stopping a container does not help any more and its pod has to leave the node: pure. A container that is started anew
+// after each stop, and exceeds its grant again, costs its neighbours more than its absence.
+
+export type EvictionPolicy = {
+  /** Stops of a pod's containers within the window after which it is evicted; 0: never. */
+  readonly evictAfterStops: number;
+  readonly evictWindowSeconds: number;
+};
+
+export const DEFAULT_EVICTION: EvictionPolicy = { evictAfterStops: 0, evictWindowSeconds: 600 };
+
+/** Those that still count at `nowMs`, of the times of a pod's stops. */
+export const stopsWithin = (stopsMs: readonly number[], nowMs: number, policy: EvictionPolicy): readonly number[] =>
+  stopsMs.filter((atMs) => nowMs - atMs < policy.evictWindowSeconds * 1000);
+
+export function isEvictionDue(stopsMs: readonly number[], nowMs: number, policy: EvictionPolicy): boolean {
+  return policy.evictAfterStops > 0 && stopsWithin(stopsMs, nowMs, policy).length >= policy.evictAfterStops;
+}

@@ -1,0 +1,97 @@
+// Which stops count for an eviction, how often the API server is asked, and what is told of it.
+import { setImmediate as settled } from 'node:timers/promises';
+import test from 'ava';
+import { createEvictions } from '../../../src/agent/enforcement/evictions.ts';
+import type { ActionRecord } from '../../../src/agent/enforcement/record.ts';
+
+const START = 1_760_000_000_000;
+
+function setUp(earlier: readonly ActionRecord[] = []) {
+  let second = 0;
+  let refusal: string | undefined;
+  const asked: string[] = [];
+  const told: ActionRecord[] = [];
+  const evictions = createEvictions(
+    { evictAfterStops: 2, evictWindowSeconds: 60 },
+    async ({ namespace, name, uid }) => {
+      asked.push(`${namespace}/${name} ${uid}`);
+      if (refusal !== undefined) throw new Error(refusal);
+    },
+    { now: () => START + second * 1000, steady: () => second * 1000 },
+    earlier,
+    (record) => told.push(record),
+  );
+  return {
+    asked,
+    told,
+    refuse: (why?: string) => {
+      refusal = why;
+    },
+    async see(at: number, ...records: readonly ActionRecord[]) {
+      second = at;
+      evictions.see(records);
+      await settled();
+      return asked.splice(0);
+    },
+  };
+}
+
+const record = (action: ActionRecord['action'], result = 'sent', more: Partial<ActionRecord> = {}): ActionRecord =>
+  ({
+    atMs: START,
+    action,
+    grantId: 'one',
+    namespace: 'team',
+    pod: 'cheat',
+    container: 'main',
+    podUid: 'uid-1',
+    reason: 'bypass',
+    result,
+    processes: [],
+    message: '',
+    ...more,
+  }) as unknown as ActionRecord;
+const kill = (more: Partial<ActionRecord> = {}) => record('kill', 'sent', more);
+
+test('a pod is asked for once, with its second stop within the window, by name and uid', async (t) => {
+  const { see, told } = setUp();
+  t.deepEqual(await see(0, kill()), []);
+  t.deepEqual(await see(61, kill()), [], 'the first is past');
+  t.deepEqual(await see(62, kill({ podUid: 'uid-2' })), [], 'another pod');
+  t.deepEqual(await see(63, kill({ container: 'other' })), ['team/cheat uid-1'], 'any container of it');
+  t.deepEqual(await see(64, kill()), [], 'it is on its way out');
+  t.is(told.length, 1);
+  t.like(told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 63_000 });
+  t.is(told[0]?.message, 'team/cheat was stopped 2 times within 1 min for what its containers took; it is evicted');
+});
+
+test('what is no stop of a pod does not count', async (t) => {
+  const { see } = setUp();
+  const others = [
+    record('terminate'),
+    record('warn', 'done'),
+    record('kill', 'nobody left'),
+    record('kill', 'refused'),
+    kill({ podUid: '' }),
+    kill({ podUid: '' }),
+  ];
+  t.deepEqual(await see(0, ...others, kill()), []);
+  t.deepEqual(await see(1, record('kill', 'interrupted')), ['team/cheat uid-1']);
+});
+
+test('a refusal is told, and the next stop asks again', async (t) => {
+  const { see, told, refuse } = setUp();
+  refuse('status 429: it would violate the budget');
+  t.is((await see(0, kill(), kill())).length, 1);
+  t.is(told[0]?.result, 'refused: status 429: it would violate the budget');
+  t.regex(told[0]?.message ?? '', /it should be evicted, and is not$/);
+  t.deepEqual(await see(5), [], 'not by itself');
+  refuse();
+  t.deepEqual(await see(10, kill()), ['team/cheat uid-1']);
+  t.is(told[1]?.result, 'sent');
+});
+
+test('stops of before a restart count for as long as they would have', async (t) => {
+  t.is((await setUp([kill({ atMs: START - 50_000 })]).see(0, kill())).length, 1);
+  t.is((await setUp([kill({ atMs: START - 60_000 })]).see(0, kill())).length, 0);
+});
