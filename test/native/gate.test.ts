@@ -63,6 +63,23 @@ const start = (client: Client | undefined, form = 'async', us = 500): void => {
   client?.ask(`load ${form} 600000 ${us}`).catch(() => {});
 };
 
+test.serial(
+  'who comes after one that was killed at work has the whole share, whatever that one had under way',
+  async (t) => {
+    const { node, clients, grants } = await bench(t, 30);
+    let [client] = clients;
+    for (let turn = 0; turn < 3; turn++) {
+      start(client, 'async', 200_000);
+      const before = client ? ranMs(node, client) : 0;
+      await eventually(() => (client && ranMs(node, client) > before + 20) || undefined, 'a long kernel runs');
+      await client?.kill();
+      client = await readyClient(t, node, { preload: grants[0]?.cuda ?? '' });
+    }
+    start(client);
+    await hold(t, node, client ? [client] : [], [30]);
+  },
+);
+
 const FORMS = ['async', 'graph', 'graph-ptsz', 'ptsz', 'ex', 'ex-ptsz', 'cooperative', 'cooperative-ptsz', 'streams'];
 for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
   test.serial(`25 % is 25 % in every form of launching: ${forms.join(', ')}`, async (t) => {

@@ -9,7 +9,8 @@
 
 #include "gates.h"
 
-#define NO_ROOM_NS 100000 /* until a batch has ended */
+#define NO_ROOM_NS 100000            /* until a batch has ended */
+#define LOOK_FOR_DEAD_NS 20000000ull /* between looks, of a thread that waits */
 
 uint64_t cot_boot_ns(void) {
     struct timespec now;
@@ -109,7 +110,7 @@ static void sleep_until(struct cot_gates *gates, uint32_t card, const struct cot
 /* Announces the launch when it may go. False: nothing limits the container any more. */
 static bool await_turn(struct cot_gates *gates, uint32_t card, uint64_t key, struct cot_launch *launch) {
     struct cot_gate *gate = &gates->gate[card];
-    uint64_t since_ns = 0;
+    uint64_t since_ns = 0, looked_ns = 0;
     for (;;) {
         uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boot_ns();
         bool free = cot_lease_state(lease) == COT_LEASE_FREE || !is_leased();
@@ -122,6 +123,11 @@ static bool await_turn(struct cot_gates *gates, uint32_t card, uint64_t key, str
         if (!verdict.own && !since_ns) {
             since_ns = now;
             if (cot_gate_wait(gate, true, 0, now)) ring(gate);
+        }
+        if (looked_ns == 0) looked_ns = now;
+        if (now - looked_ns > LOOK_FOR_DEAD_NS) {
+            cot_gates_forget_dead(gates);
+            looked_ns = now;
         }
         sleep_until(gates, card, &verdict, now);
     }

@@ -69,6 +69,9 @@ static_assert(sizeof(struct cot_turn) <= sizeof(((struct cot_flight *)0)->engine
 
 uint64_t cot_boot_ns(void);
 
+/* What others of the container had under way when they died: nobody else counts it down (compute_page.c). */
+void cot_gates_forget_dead(struct cot_gates *gates);
+
 /* ---- batches.c ---- */
 
 /* Before a launch: the batch that it belongs to, its first event recorded; NULL: no room, to be tried again soon. The
