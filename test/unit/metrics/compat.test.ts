@@ -49,6 +49,23 @@ test('none is there unless it is asked for, and each by its own name', async (t)
   );
 });
 
+test("dcgm-exporter's Xid is the newest of the card, 0 before the first, and absent where the driver tells of none", async (t) => {
+  const xid = (code: string, lastMs: number | undefined, gpuUuid = 'GPU-0') => ({
+    gpuUuid,
+    gpuIndex: 0,
+    xid: code,
+    count: 1,
+    lastMs,
+  });
+  const told = async (...xids: ReturnType<typeof xid>[]) =>
+    seriesOf(await pageOf('dcgm', { ...exampleView, xids }), 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-0' });
+  t.is(await told(xid('79', 1000), xid('31', 3000), xid('13', 2000), xid('48', undefined)), 31);
+  t.is(await told(xid('48', undefined), xid('79', 1000, 'GPU-1')), 0);
+  t.is(await told(xid('other', 1000)), undefined);
+  const page = await pageOf('dcgm', { ...exampleView, xids: [] });
+  t.is(seriesOf(page, 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-1' }), undefined);
+});
+
 test('sums over a family of cards are the cards', async (t) => {
   const two = { ...exampleContainer, grantId: 'g2', pod: 'second' };
   const page = await pageOf('dcgm,hami', { ...exampleView, containers: [exampleContainer, two] });

@@ -23,6 +23,7 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       memoryClock: gauge('MEM_CLOCK', 'Memory clock (in MHz).'),
       temperature: gauge('GPU_TEMP', 'GPU temperature (in C).'),
       power: gauge('POWER_USAGE', 'Power draw (in W).'),
+      xid: gauge('XID_ERRORS', 'Value of the last Xid; 0: none.'),
     };
     const energy = set.counter(
       'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION',
@@ -59,6 +60,9 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
           gauges.memoryClock(labels, card.memoryMhz);
           gauges.temperature(labels, card.temperatureC);
           gauges.power(labels, card.powerMw === undefined ? undefined : card.powerMw / 1000);
+          const raised = view.xids.filter((total) => total.gpuUuid === card.uuid && total.lastMs !== undefined);
+          const last = raised.toSorted((a, b) => (b.lastMs ?? 0) - (a.lastMs ?? 0))[0];
+          gauges.xid(labels, last ? Number(last.xid) : card.tellsEvents ? 0 : undefined);
           energy(labels, card.energyMj);
         }
       },
