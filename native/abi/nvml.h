@@ -154,6 +154,16 @@ struct nvml_abi_field {
 };
 /* Types of events; a set is asked for the sum of those wanted. */
 enum { NVML_ABI_EVENT_XID = 0x8, NVML_ABI_EVENT_MIG = 0x100 };
+/* Drivers from 615 on; the name space is the whole path of a group's folder. No version leads these. */
+struct nvml_abi_set_memory_limits {
+    const char *name_space;
+    uint64_t soft_bytes, hard_bytes;
+};
+struct nvml_abi_get_memory_limits {
+    const char *name_space;
+    uint64_t soft_bytes, hard_bytes, used_bytes;
+};
+#define NVML_ABI_MEMORY_LIMIT_MAX 0xffffffffffffffffull /* and a soft limit of 0: no limit */
 struct nvml_abi_event_data {
     nvml_abi_device device;
     uint64_t type, data;
@@ -173,4 +183,6 @@ static_assert(sizeof(struct nvml_abi_accounting_v2) == 64, "accounting v2");
 static_assert(sizeof(struct nvml_abi_sample) == 16, "sample");
 static_assert(sizeof(struct nvml_abi_pci_v3) == 68, "pci v3");
 static_assert(sizeof(struct nvml_abi_field) == 40, "field");
+static_assert(sizeof(struct nvml_abi_set_memory_limits) == 24, "set memory limits");
+static_assert(sizeof(struct nvml_abi_get_memory_limits) == 32, "get memory limits");
 static_assert(sizeof(struct nvml_abi_event_data) == 32, "event data");

@@ -29,7 +29,8 @@ enum sim_op {
     SIM_GIVE,        /* arg[0] block id: one reference less */
     SIM_KEEP,        /* arg[0] block id: one reference more */
     SIM_IMPORT,      /* fd of another process's block; reply arg[0] block id, arg[1] bytes, arg[2] card */
-    SIM_MEMORY,      /* card; reply arg[0] used, arg[1] free (SIM_TAKE of `free` bytes would succeed) */
+    SIM_MEMORY,      /* card; reply arg[0] used, arg[1] free (SIM_TAKE of `free` bytes would succeed), arg[2] the most
+                        that its limit, if it has one, lets a group have */
     SIM_RESIDUAL,    /* card, arg[0] bytes that the context grew by (code, local memory); as SIM_TAKE, freed with it */
     SIM_SHARE,       /* arg[0] block id, fd: its contents lie in this file from now on, and others may open it */
     SIM_OPEN,        /* arg[0] id of a block that another process shared; reply as SIM_IMPORT, and its fd */
@@ -40,8 +41,10 @@ enum sim_op {
     SIM_CARD_STATE,     /* card; payload sim_card_state */
     SIM_ACCOUNTING,     /* card, arg[0] pid; payload sim_accounting */
     SIM_RING,           /* card, arg[0] last seen us; payload sim_ring_sample[], oldest first */
-    SIM_HEALTH,         /* card; payload sim_health */
-    SIM_EVENT,          /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
+    SIM_LIMIT_SET, /* card, arg[0] number of a group's folder, arg[1] soft bytes, arg[2] hard bytes; root's alone */
+    SIM_LIMIT_GET, /* card, arg[0] number of a group's folder; reply arg[0] soft, arg[1] hard, arg[2] used bytes */
+    SIM_HEALTH,    /* card; payload sim_health */
+    SIM_EVENT,     /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
     /* control role */
     SIM_BOOKS = 64,   /* payload: JSON text of all books */
     SIM_WATCH,        /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
@@ -184,6 +187,8 @@ struct sim_facts {
     uint32_t protocol, card_count;
     uint32_t cuda_version;         /* 1000 x major + 10 x minor */
     _Atomic uint32_t newest_event; /* its number; a futex that clients may wait on */
+    _Atomic uint32_t limits;       /* of memory, of all groups on all cards */
+    uint32_t pad;
     char driver_version[32];
     uint64_t kernel_ns;       /* duration of a kernel that says nothing else */
     uint64_t code_free_bytes; /* code up to this size lies inside the context's own bytes */

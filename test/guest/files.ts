@@ -13,6 +13,7 @@ const NATIVE = [
   'cotenant-arbitrate',
   'cotenant-calibrate',
   'cotenant-canary',
+  'cotenant-limits',
   'cotenant-sampler',
   'cotenant-simulator',
 ];

@@ -183,6 +183,8 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_CARD_STATE: card_state(node, request->card, reply, payload); return;
     case SIM_ACCOUNTING: accounting(node, caller, request, reply, payload); return;
     case SIM_RING: list_samples(card, request, reply, payload); return;
+    case SIM_LIMIT_SET:
+    case SIM_LIMIT_GET: limits_answer(node, caller, request, reply); return;
     case SIM_HEALTH: health_answer(node, request, reply, payload); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }

@@ -88,6 +88,8 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
     if (kind == SIM_KIND_ARRAY && node->fat_arrays) bytes += granule;
     if (bytes > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))
         return ABI_ERROR_OUT_OF_MEMORY;
+    uint64_t hard;
+    if (kind != SIM_KIND_MANAGED && bytes > limits_room(node, client, card, &hard)) return ABI_ERROR_OUT_OF_MEMORY;
     struct block *block = block_new(node);
     struct holding *holding = calloc(1, sizeof *holding);
     if (!block || !holding) {

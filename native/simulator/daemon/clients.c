@@ -85,6 +85,7 @@ void clients_accept(struct node *node) {
         }
         client->fd = fd;
         client->pid = peer.pid;
+        client->root = peer.uid == 0;
         client->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
         client->pid_namespace = pid_namespace_of(peer.pid);
         struct timespec now;
@@ -274,10 +275,13 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         fds[(*fd_count)++] = block->shared_fd;
         return;
     case SIM_PROCESS: answer_process(node, client, request, reply); return;
-    case SIM_MEMORY:
+    case SIM_MEMORY: {
+        uint64_t hard, room = limits_room(node, client, card, &hard), usable = card_usable(node, card);
         reply->arg[0] = atomic_load(&node->facts->cards[card].used_bytes);
-        reply->arg[1] = card_usable(node, card) - reply->arg[0];
+        reply->arg[1] = usable - reply->arg[0] < room ? usable - reply->arg[0] : room;
+        reply->arg[2] = usable < hard ? usable : hard;
         return;
+    }
     default: reply->result = ABI_ERROR_NOT_SUPPORTED;
     }
 }

@@ -23,6 +23,7 @@
 
 #define MAX_EVENTS 8192
 #define DEFAULT_CUDA 13000u
+#define LIMITS_SINCE 615u /* the driver's version whose library has them */
 
 uint64_t node_now_ns(void) {
     struct timespec now;
@@ -48,7 +49,7 @@ static int usage(FILE *to, int code) {
           "  --kernel-us N       how long a kernel runs that does not say so itself (default 100)\n"
           "  --slice-us N        time slice between processes (default 2000)\n"
           "  --cuda N            CUDA version: 11080 12040 12080 13000 14000 (default 13000); 14000 is not NVIDIA's\n"
-          "  --driver TEXT       driver version (default 580.95.05)\n"
+          "  --driver TEXT       driver version (default 580.95.05); from 615 on it has limits of memory for cgroups\n"
           "  --perturb SEED      hide granules, residuals and late releases from formulas\n"
           "books                 print who holds what, as JSON\n"
           "watch PID             watch PID and its descendants as a group with a peak of its own\n"
@@ -127,12 +128,13 @@ static bool make_folder(struct node *node) {
         fprintf(stderr, "cotenant-simulator: %s: %s\n", path, strerror(errno));
         return false;
     }
+    bool limits = strtoul(node->facts->driver_version, NULL, 10) >= LIMITS_SINCE;
+    const char *nvml = limits ? "615/libnvidia-ml.so.1" : "libnvidia-ml.so.1";
     char driver[64] = "libcuda.so.1";
     if (node->facts->cuda_version != DEFAULT_CUDA)
         snprintf(driver, sizeof driver, "%u/libcuda.so.1", node->facts->cuda_version);
     if (!link_library(node->dir, "libcuda.so.1", driver) || !link_library(node->dir, "libcuda.so", driver) ||
-        !link_library(node->dir, "libnvidia-ml.so.1", "libnvidia-ml.so.1") ||
-        !link_library(node->dir, "libnvidia-ml.so", "libnvidia-ml.so.1")) {
+        !link_library(node->dir, "libnvidia-ml.so.1", nvml) || !link_library(node->dir, "libnvidia-ml.so", nvml)) {
         return false;
     }
     node->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

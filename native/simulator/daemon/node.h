@@ -15,6 +15,7 @@
 #define SIM_SAMPLES 72 /* the driver's utilisation ring: 72 samples over 10 s */
 #define SIM_SAMPLE_NS (10000000000ull / SIM_SAMPLES)
 #define SIM_RETIRED_PIDS 128
+#define SIM_MOST_LIMITS 1024
 #define SIM_EVENTS 64 /* as many are kept for those who have not asked yet */
 
 struct client;
@@ -67,6 +68,8 @@ struct client {
     struct group *group;
     uint64_t bytes[SIM_MAX_CARDS][SIM_KIND_COUNT];
     uint64_t peak[SIM_MAX_CARDS];
+    uint64_t limit_group[SIM_MAX_CARDS]; /* whose limit it goes by; 0 = none */
+    bool root;
     uint32_t contexts[SIM_MAX_CARDS];
     struct channel channel[SIM_MAX_CARDS];
     uint64_t linger_until_ns; /* when fd is -1 */
@@ -100,6 +103,13 @@ struct group {
     uint64_t inherited[SIM_MAX_CARDS], made_peak[SIM_MAX_CARDS]; /* part of bytes; the peak of all but that part */
 };
 
+/* Of one group's memory on one card. */
+struct limit {
+    uint32_t card;
+    uint64_t group; /* number of its folder */
+    uint64_t soft, hard;
+};
+
 struct node {
     const char *dir;
     struct sim_facts *facts; /* shared with every client */
@@ -119,6 +129,8 @@ struct node {
     bool fat_arrays;                      /* an array takes one granule more than its layout */
     uint64_t random;
     bool stopping;
+    struct limit limits[SIM_MOST_LIMITS];
+    size_t limit_count;
 };
 
 /* cards.c */
@@ -143,6 +155,12 @@ uint64_t books_expire(struct node *node, uint64_t now_ns); /* returns when the n
 int books_take_away(struct node *node, struct client *client);
 int books_bring_back(struct node *node, struct client *client);
 uint64_t client_bytes(const struct client *client, uint32_t card, bool with_managed);
+
+/* limits.c */
+/* What the client may still take as far as limits go, and the limit itself; UINT64_MAX: none. */
+uint64_t limits_room(struct node *node, struct client *client, uint32_t card, uint64_t *hard);
+void limits_answer(struct node *node, const struct client *caller, const struct sim_request *request,
+                   struct sim_reply *reply);
 
 /* timeline.c */
 void timeline_advance(struct node *node, struct card *card, uint64_t now_ns);

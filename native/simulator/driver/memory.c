@@ -289,6 +289,13 @@ SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     const struct sim_card_facts *facts = &sim.facts->cards[context->card];
     *total = facts->total_bytes - facts->reserved_bytes;
     *free_bytes = *total - atomic_load(&facts->used_bytes);
+    if (!atomic_load(&sim.facts->limits)) return ABI_SUCCESS;
+    struct sim_request request = {.op = SIM_MEMORY, .card = context->card};
+    struct sim_reply reply;
+    result = sim_request(&request, -1, &reply, NULL);
+    if (result != ABI_SUCCESS) return result;
+    *free_bytes = reply.arg[1];
+    *total = reply.arg[2];
     return ABI_SUCCESS;
 }
 

@@ -23,6 +23,10 @@ nvml_abi_return nvml_card_or_instance(nvml_abi_device device, uint32_t *card);
 nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
                          uint32_t payload_size);
 
+/* The same with a request that says more. */
+nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_reply *reply, void *payload,
+                               uint32_t payload_size);
+
 #define NVML_ENTER(name)                                                \
     do {                                                                \
         nvml_abi_return fault = sim_faults_armed ? sim_fault(name) : 0; \

@@ -92,16 +92,21 @@ nvml_abi_device nvml_handle(uint32_t card) {
     return &handles[card];
 }
 
-nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
-                         uint32_t payload_size) {
-    struct sim_request request = {.op = op, .card = card, .arg = {a}};
+nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_reply *reply, void *payload,
+                               uint32_t payload_size) {
     int fds[2], count;
     pthread_mutex_lock(&lock);
     /* A forked child would steal its parent's replies: to the real driver it is a process without a session, too. */
     int failed =
-        getpid() != owner || sim_link_exchange(link_fd, &request, -1, reply, payload, payload_size, fds, &count);
+        getpid() != owner || sim_link_exchange(link_fd, request, -1, reply, payload, payload_size, fds, &count);
     pthread_mutex_unlock(&lock);
     return failed ? NVML_ABI_UNKNOWN : reply->result;
+}
+
+nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
+                         uint32_t payload_size) {
+    struct sim_request request = {.op = op, .card = card, .arg = {a}};
+    return nvml_ask_whole(&request, reply, payload, payload_size);
 }
 
 NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {

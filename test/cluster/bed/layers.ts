@@ -74,6 +74,7 @@ export const ownLayer = (home: string): Layer =>
       'cotenant-arbitrate',
       'cotenant-calibrate',
       'cotenant-canary',
+      'cotenant-limits',
       'cotenant-sampler',
       ...interposerFiles(),
     ];
