@@ -130,18 +130,22 @@ function stopFailed(configuration: Configuration): AlertRule {
   });
 }
 
-/** Whoever began without the interposer is told of by CotenantBypass; this is who had it and has it no more. */
+/** Whoever began without the interposer is told of by CotenantBypass; this is who had a stronger fence and has it no more. */
 function fenceWeakened(configuration: Configuration): AlertRule {
   const { within, lasts } = configuration.fenceWeakened;
   // A container that started again has another id.
-  const by = 'max by (job, instance, gpu, gpu_uuid, namespace, pod, container)';
-  const held = `${by} (max_over_time(${select('cotenant_container_info', 'fence="interposer"')}[${within}]))`;
-  const now = `${by} (${select('cotenant_container_info', 'fence="agent"')})`;
+  const by = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
+  const after = (now: string, held: string) =>
+    `(max by (${by}, fence) (${select('cotenant_container_info', now)}) and on (${by}) max by (${by}) (max_over_time(${select('cotenant_container_info', held)}[${within}])))`;
+  const weaker = [
+    after('fence="agent"', 'fence=~"driver|interposer"'),
+    after('fence="interposer"', 'fence="driver"'),
+  ].join(' or ');
   return rule(configuration, 'CotenantFenceWeakened', 'warning', {
-    expr: `(${now} and ${held}) and ${SEEING}`,
+    expr: `(${weaker}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: its limit is held by the agent alone now.`,
-    description: `Within the last ${within} the interposer held it on ${CARD}. What uses the card now does not know it.`,
+    summary: `${CONTAINER}: its limit is held by the {{ $labels.fence }} now, and by something stronger before.`,
+    description: `Within the last ${within} a stronger fence held it on ${CARD}: the driver, or the interposer.`,
   });
 }
 

@@ -62,7 +62,7 @@ static bool obey(char *line) {
     struct nvml_abi_set_memory_limits wanted = {0};
     struct nvml_abi_get_memory_limits found = {0};
     const bool setting = verb && !strcmp(verb, "set");
-    if (!uuid || (!setting && strcmp(verb, "get") != 0)) return false;
+    if (!verb || !uuid || (!setting && strcmp(verb, "get") != 0)) return false;
     if (setting &&
         (!bytes_of(word(&rest, false), &wanted.soft_bytes) || !bytes_of(word(&rest, false), &wanted.hard_bytes)))
         return false;

@@ -1,6 +1,7 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
 import type { CardGrant } from '../placement/place.ts';
+import { type Fence, fenceOf } from '../quota/fence.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { Owner } from './attribution/attribute.ts';
@@ -39,9 +40,6 @@ export type ContainerCardState = {
   readonly lastActiveMs: number | undefined;
   readonly processes: readonly GrantedProcess[];
 };
-
-/** What holds the limit: the interposer inside, or only the agent from outside, or nothing. */
-export type Fence = 'interposer' | 'agent' | 'none';
 
 /** Which engine of the interposer its living processes run. */
 export type EngineUse = {
@@ -103,6 +101,8 @@ export type GrantReading = {
   /** Those in its folder. */
   readonly engines: readonly number[];
   readonly behind: boolean;
+  /** The driver's own limits are in force for it. */
+  readonly driverHolds?: boolean;
 };
 
 export function compare(
@@ -147,7 +147,7 @@ export function compare(
 
 function containerState(
   sample: Sample,
-  { grant, ledger, untouched, engines, behind }: GrantReading,
+  { grant, ledger, untouched, engines, behind, driverHolds = false }: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
@@ -193,8 +193,12 @@ function containerState(
       ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
       : [],
   );
-  const holds = cards.some((card) => card.usedBytes > 0);
-  const fence: Fence = !grant.isolateMemory ? 'none' : holds && inLedger.size === 0 ? 'agent' : 'interposer';
+  const fence = fenceOf({
+    isolateMemory: grant.isolateMemory,
+    driverHolds,
+    holdsMemory: cards.some((card) => card.usedBytes > 0),
+    inLedger: inLedger.size > 0,
+  });
   return {
     grant,
     fence,

@@ -23,6 +23,8 @@ export type AgentConfiguration = {
   readonly calibrate: boolean;
   /** Tries with a process of its own on each card whether the interposer holds a container to its grant. */
   readonly canary: boolean;
+  /** Sets the driver's own limits of memory for what is granted, where it has them. */
+  readonly driverLimits: boolean;
   readonly cudaLibrary: string;
   readonly intervalMs: number;
   /** While a container is over its grant. */
@@ -85,6 +87,7 @@ export const DEFAULTS: AgentConfiguration = {
   nvmlLibrary: 'libnvidia-ml.so.1',
   calibrate: true,
   canary: true,
+  driverLimits: true,
   cudaLibrary: 'libcuda.so.1',
   intervalMs: 1000,
   urgentIntervalMs: 250,
@@ -160,6 +163,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   cudaLibrary: [text, 'a library name or path'],
   calibrate: [flag, 'true or false'],
   canary: [flag, 'true or false'],
+  driverLimits: [flag, 'true or false'],
   intervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
   urgentIntervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
   silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],

@@ -15,6 +15,7 @@ import { chosenBy } from './compute/pods.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
+import { openDriverLimits } from './driver-limits.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
@@ -24,6 +25,7 @@ import { grantedOn, heldBy } from './grants/granted.ts';
 import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable, usableBytes } from './grants/plain.ts';
 import { refereeCards, rule } from './grants/referee.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
+import { createGroups } from './groups.ts';
 import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
@@ -208,6 +210,16 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
 
+  const groups = createGroups(native, containers);
+  const driverLimits = openDriverLimits({
+    tools,
+    stateFolder: configuration.stateFolder,
+    nvmlLibrary: configuration.nvmlLibrary,
+    onProblem: hooks.onProblem,
+    clock: hooks.clock,
+  });
+  let folders: ReadonlyMap<string, string> = new Map();
+
   /** What nobody has, and nobody may take by the grant that he has. */
   const roomOn = (card: SampledCard): number => {
     const grants = registry.list().map(({ grant }) => grant);
@@ -315,6 +327,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           untouched: registry.isUntouched(entry),
           engines: entry.engines,
           behind: registry.isBehind(entry),
+          driverHolds: driverLimits.hold(entry.grant, folders.get(entry.grant.id)),
         })),
         ownerOf,
         enforcement,
@@ -365,6 +378,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       });
       keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
       compute.again();
+      if (configuration.driverLimits) {
+        const grants = registry.list().map(({ grant }) => grant);
+        folders = groups.of(grants, (id) => byGrant.get(id) ?? []);
+        if (sample.problem === undefined) void driverLimits.follow(grants, folders, sample.driverVersion);
+      }
       void probe(sample);
     },
 

@@ -1,10 +1,11 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { CanaryVerdict } from '../quota/canary.ts';
+import type { Fence } from '../quota/fence.ts';
 import type { Mode } from '../quota/ladder.ts';
 import type { Verdict } from '../quota/limits.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
-import type { ContainerState, DeviceState, EngineUse, Fence, NodeState, Observed } from './compare.ts';
+import type { ContainerState, DeviceState, EngineUse, NodeState, Observed } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
 import { type CardPolicy, weightOf } from './compute/policy.ts';
 import type { ShareState } from './compute/shares.ts';

@@ -132,6 +132,6 @@ testUnless(reason())('limits are root’s to set, of folders that are groups, on
 
 test('commands that are none are refused', async (t) => {
   const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
-  for (const line of ['', 'get', 'get x', 'set x 1 2', 'set x 1 -2 /', 'put x /'])
+  for (const line of ['', 'get', 'get x', 'set x 1 2', 'set x 1 -2 /', 'put x /', ' x /'])
     t.throws(() => limits(node, [line]), { message: /want get UUID FOLDER/ }, line);
 });

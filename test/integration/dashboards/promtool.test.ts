@@ -128,8 +128,10 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantStopFailed', /"stuck\|refused"/g, '"stuck"'],
   ['CotenantStopFailed', /result=~"stuck\|refused"/g, 'result!="none"'],
   ['CotenantStopFailed', /^\(\(max.*? or (increase.*)\) > 0$/, '$1 > 0'],
-  ['CotenantFenceWeakened', / and max by .*fence="interposer".*?\)\)\)/, ')'],
-  ['CotenantFenceWeakened', /max by \([^)]*\)/g, 'max without (fence)'],
+  ['CotenantFenceWeakened', / and on \([^)]*\) max by \([^)]*\) \(max_over_time\(\S+fence=~[^)]*\)\)/, ''],
+  ['CotenantFenceWeakened', / and on \([^)]*\) max by \([^)]*\) \(max_over_time\(\S+fence="driver"[^)]*\)\)/, ''],
+  ['CotenantFenceWeakened', / or \(max by .*?\)\)\)/, ''],
+  ['CotenantFenceWeakened', / on \(job, instance, gpu[^)]*\)/g, ''],
   ['CotenantFenceWeakened', / and on \(job, instance\).*$/, ''],
   [
     'CotenantLedgerMismatch',

@@ -82,6 +82,7 @@ test('every setting is checked by its kind and range, and says what would be rig
     ['stateFolder', ['/x'], ['', 5, null, ['/x']], 'a folder'],
     ['port', [0, 65535], [-1, 65536, 1.5, '80', null, true, Number.NaN], 'a port, 0 to 65535'],
     ['calibrate', [true, false], ['true', 1, null], 'true or false'],
+    ['driverLimits', [true, false], ['true', 1, null], 'true or false'],
     ['canary', [true, false], ['true', 1, null], 'true or false'],
     ['intervalMs', [50, 60_000], [49, 60_001, 100.5, '1s'], 'milliseconds, 50 to 60000'],
     ['mostTenantsPerCard', [1, 1000], [0, 1001], '1 to 1000'],

@@ -1,5 +1,5 @@
 // Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
-import type { Fence } from '../../compare.ts';
+import type { Fence } from '../../../quota/fence.ts';
 import { tellsCompute } from '../../sample.ts';
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
@@ -12,7 +12,7 @@ function ofContainer(of: Parameters<typeof containerLabels>[0]) {
 /** Rounded percentages of several processes may sum to more than there is. */
 const shareOf = (percent: number): number => Math.min(1, percent / 100);
 
-const FENCES: readonly Fence[] = ['interposer', 'agent', 'none'];
+const FENCES: readonly Fence[] = ['driver', 'interposer', 'agent', 'none'];
 
 const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);

@@ -1,0 +1,232 @@
+// The driver's own limits of memory, which drivers from 615 on have for cgroups: set for what is granted, read back, looked at
+// again, and taken back with the grant. Owns the calls, by a program of ours, and a file of what was set, so that nothing of it
+// is left behind when this agent is ended at any moment. What to do about what is found there is src/quota/fence.ts.
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type DriverLimit, type LimitStep, limitStep } from '../quota/fence.ts';
+import { isObject, isWithin } from '../request/json.ts';
+import type { Grant } from './grants/grant.ts';
+import type { Tools } from './tools.ts';
+
+export type DriverLimitsOptions = {
+  readonly tools: Tools;
+  readonly stateFolder: string;
+  readonly nvmlLibrary: string;
+  readonly onProblem: (text: string) => void;
+  /** A clock that nobody sets, in milliseconds. */
+  readonly clock: () => number;
+};
+
+export type DriverLimits = {
+  /** Brings the driver's limits to what is granted; `folders`: groups by grant. Never throws, and does one round at a time. */
+  follow(grants: readonly Grant[], folders: ReadonlyMap<string, string>, driverVersion: string): Promise<void>;
+  /** In force on each of its cards for the group that it has now, as was last read. */
+  hold(grant: Grant, folder: string | undefined): boolean;
+};
+
+type Place = { readonly grantId: string; readonly gpuUuid: string; readonly folder: string };
+type Entry = Place & {
+  /** What we set, or may have set. */
+  ours: readonly number[];
+  wanted: number | undefined;
+  isHeld: boolean;
+  lookedMs: number | undefined;
+};
+type Answer = Partial<DriverLimit> & { readonly result: number };
+
+const TIMEOUT_MS = 20_000;
+/** Of a limit that is in force, and of one that could not be set. */
+const LOOK_AGAIN_MS = 15_000;
+const NOT_FOUND = 6;
+const FUNCTION_NOT_FOUND = 13;
+const VERSION = 1;
+
+const keyOf = ({ gpuUuid, folder }: Pick<Place, 'gpuUuid' | 'folder'>): string => `${gpuUuid} ${folder}`;
+
+export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
+  const { tools, stateFolder, nvmlLibrary, onProblem, clock } = options;
+  const path = join(stateFolder, 'driver-limits.json');
+  const entries = new Map<string, Entry>();
+  const said = new Map<string, string>();
+  /** Of the driver that has none. */
+  let without: string | undefined;
+  let busy = false;
+  try {
+    if (existsSync(path))
+      for (const entry of parseEntries(readFileSync(path, 'utf8'))) entries.set(keyOf(entry), entry);
+  } catch (error) {
+    onProblem(
+      `${path} cannot be read; limits that were set before stay with their groups: ${(error as Error).message}`,
+    );
+  }
+
+  const keep = (): void => {
+    const told = [...entries.values()].map(({ grantId, gpuUuid, folder, ours }) => ({
+      grantId,
+      gpuUuid,
+      folder,
+      ours,
+    }));
+    writeFileSync(`${path}.new`, JSON.stringify({ version: VERSION, limits: told }, null, 2));
+    renameSync(`${path}.new`, path);
+  };
+
+  const say = (entry: Place, text: string): void => {
+    const key = keyOf(entry);
+    if (said.get(key) !== text) onProblem(`the driver's limit of ${entry.gpuUuid} for ${entry.folder}: ${text}`);
+    said.set(key, text);
+  };
+
+  /** One answer to each line; undefined: there were none. */
+  const ask = async (lines: readonly string[]): Promise<readonly Answer[] | undefined> => {
+    if (lines.length === 0) return [];
+    const { LD_PRELOAD: _, ...env } = process.env;
+    const answer = await tools.run({
+      program: 'cotenant-limits',
+      args: ['--library', nvmlLibrary],
+      env,
+      timeoutMs: TIMEOUT_MS,
+      input: lines.map((line) => `${line}\n`).join(''),
+    });
+    if (!answer) return undefined;
+    if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
+    const answers = answer.stdout.trim().split('\n');
+    if (answers.length !== lines.length) throw new Error('it did not answer each question');
+    return answers.map((line) => JSON.parse(line) as Answer);
+  };
+  const getLine = ({ gpuUuid, folder }: Place): string => `get ${gpuUuid} ${folder}`;
+  const setLine = ({ gpuUuid, folder }: Place, hardBytes: number | undefined): string =>
+    `set ${gpuUuid} 0 ${hardBytes ?? 'max'} ${folder}`;
+
+  /** Brings the entries to what is wanted, and tells which of them are to be looked at. */
+  const due = (grants: readonly Grant[], folders: ReadonlyMap<string, string>): readonly Entry[] => {
+    const live = new Map(grants.flatMap((grant) => (grant.isolateMemory ? [[grant.id, grant]] : [])));
+    // A path with a line feed would be two commands.
+    const usable = (folder: string | undefined): folder is string => folder !== undefined && !folder.includes('\n');
+    for (const entry of entries.values()) {
+      const folder = folders.get(entry.grantId);
+      // Where its group is not known now, the limit stays with the one that it has.
+      const isOver = !live.has(entry.grantId) || (folder !== undefined && folder !== entry.folder);
+      if (isOver && entry.wanted !== undefined) Object.assign(entry, { wanted: undefined, lookedMs: undefined });
+    }
+    for (const grant of live.values()) {
+      const folder = folders.get(grant.id);
+      if (!usable(folder)) continue;
+      for (const { gpuUuid, limitBytes } of grant.cards) {
+        const place = { grantId: grant.id, gpuUuid, folder };
+        const entry = entries.get(keyOf(place));
+        if (!entry)
+          entries.set(keyOf(place), { ...place, ours: [], wanted: limitBytes, isHeld: false, lookedMs: undefined });
+        else if (entry.wanted !== limitBytes) Object.assign(entry, { wanted: limitBytes, lookedMs: undefined });
+      }
+    }
+    const now = clock();
+    // Of a grant that goes on somewhere that is not known yet, as after a restart, nothing is taken back.
+    const isWaiting = ({ grantId, wanted }: Entry) =>
+      wanted === undefined && live.has(grantId) && folders.get(grantId) === undefined;
+    const isDue = ({ lookedMs }: Entry) => lookedMs === undefined || now - lookedMs > LOOK_AGAIN_MS;
+    return [...entries.values()].filter((entry) => isDue(entry) && !isWaiting(entry));
+  };
+
+  const forget = (entry: Entry): void => {
+    entries.delete(keyOf(entry));
+    said.delete(keyOf(entry));
+  };
+
+  const round = async (looked: readonly Entry[], driverVersion: string): Promise<void> => {
+    for (const entry of looked) entry.lookedMs = clock();
+    const found = await ask(looked.map(getLine));
+    if (!found) return;
+    if (found.some(({ result }) => result === FUNCTION_NOT_FOUND)) {
+      without = driverVersion;
+      for (const entry of looked) forget(entry);
+      keep();
+      return;
+    }
+    const steps = looked.map((entry, at): [Entry, LimitStep] => [entry, stepFor(entry, found[at] as Answer)]);
+    const changing = steps.filter(([, step]) => step === 'set' || step === 'clear');
+    // Known before it is done: whoever comes after us takes it back.
+    for (const [entry, step] of changing)
+      if (step === 'set' && entry.wanted !== undefined) entry.ours = [...entry.ours, entry.wanted];
+    if (changing.length > 0) keep();
+    const after = await ask(changing.flatMap(([entry]) => [setLine(entry, entry.wanted), getLine(entry)]));
+    if (!after) return;
+    for (const [at, [entry, step]] of changing.entries()) {
+      const [set, read] = [after[2 * at] as Answer, after[2 * at + 1] as Answer];
+      settle(entry, step, set, read);
+    }
+    if (looked.length > 0) keep();
+  };
+
+  const stepFor = (entry: Entry, answer: Answer): LimitStep => {
+    const { result, softBytes, hardBytes } = answer;
+    if (result !== 0 || softBytes === undefined || hardBytes === undefined) {
+      entry.isHeld = false;
+      if (result === NOT_FOUND && entry.wanted === undefined) forget(entry);
+      else say(entry, `the driver does not tell it (NVML code ${result}); the interposer holds the container`);
+      return 'leave';
+    }
+    const step = limitStep({ softBytes, hardBytes }, entry.ours, entry.wanted);
+    entry.isHeld = step === 'keep';
+    if (step === 'leave' && entry.wanted === undefined) forget(entry);
+    else if (step === 'leave')
+      say(
+        entry,
+        `somebody else has set another one (${hardBytes ?? 'no'} bytes at most, ${softBytes} kept), and it stays`,
+      );
+    return step;
+  };
+
+  const settle = (entry: Entry, step: LimitStep, set: Answer, read: Answer): void => {
+    if (step === 'clear') {
+      if (set.result === 0 || set.result === NOT_FOUND) forget(entry);
+      else say(entry, `it could not be taken back (NVML code ${set.result})`);
+      return;
+    }
+    entry.isHeld = read.result === 0 && read.softBytes === 0 && read.hardBytes === entry.wanted;
+    if (entry.isHeld && entry.wanted !== undefined) {
+      entry.ours = [entry.wanted];
+      said.delete(keyOf(entry));
+    } else
+      say(
+        entry,
+        `it could not be set (NVML codes ${set.result} and ${read.result}); the interposer holds the container`,
+      );
+  };
+
+  return {
+    async follow(grants, folders, driverVersion) {
+      if (busy || without === driverVersion) return;
+      busy = true;
+      try {
+        await round(due(grants, folders), driverVersion);
+      } catch (error) {
+        const text = `the driver's limits cannot be followed, and it is tried again: ${(error as Error).message}`;
+        if (said.get('') !== text) onProblem(text);
+        said.set('', text);
+      } finally {
+        busy = false;
+      }
+    },
+    hold: (grant, folder) =>
+      folder !== undefined &&
+      grant.cards.every(({ gpuUuid, limitBytes }) => {
+        const entry = entries.get(keyOf({ gpuUuid, folder }));
+        return entry?.isHeld === true && entry.wanted === limitBytes;
+      }),
+  };
+}
+
+function parseEntries(text: string): readonly Entry[] {
+  const value: unknown = JSON.parse(text);
+  if (!isObject(value) || value.version !== VERSION || !Array.isArray(value.limits))
+    throw new Error('it is no such file');
+  return value.limits.map((one: unknown): Entry => {
+    if (!isObject(one) || !Array.isArray(one.ours)) throw new Error('it has something that is no limit');
+    const { grantId, gpuUuid, folder, ours } = one;
+    if (typeof grantId !== 'string' || typeof gpuUuid !== 'string' || typeof folder !== 'string')
+      throw new Error('it has something that is no limit');
+    const amounts = ours.filter((bytes): bytes is number => isWithin(bytes, 0, Number.MAX_SAFE_INTEGER));
+    return { grantId, gpuUuid, folder, ours: amounts, wanted: undefined, isHeld: false, lookedMs: undefined };
+  });
+}
