@@ -1,17 +1,21 @@
 // What other exporters and enforcers for shared cards get wrong, by their sources and their users' reports: each is a case that
 // ours must get right, from a sample of the driver to the page, or to the verdict. What needs a driver, a kubelet or a network to
 // be seen is tested where those are (native/sampler, integration/agent/kube, integration/agent/page).
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import test from 'ava';
 import { type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
 import { ownerOf } from '../../../src/agent/attribution/cgroup.ts';
 import type { NodeState } from '../../../src/agent/compare.ts';
 import { configure } from '../../../src/agent/configuration.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { createExporter, serve } from '../../../src/agent/http.ts';
 import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
 import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
 import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
+import { place } from '../../../src/placement/place.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { seriesOf } from '../../support/agent.ts';
 import {
@@ -238,6 +242,59 @@ test('MetaGPU 6 and 7: what is given out is counted to the byte, and each contai
 
 test('MetaGPU 8: a setting that would have no effect is refused', (t) => {
   t.throws(() => configure({ metaGpus: 4 }, 'test'), { message: /metaGpus: no such setting/ });
+});
+
+test('MetaGPU 9 and 10: what fits on no single card is refused with each in the way, and several are found all or not at all', (t) => {
+  const free = (name: string, mib: number) => ({
+    gpuUuid: `GPU-${name}`,
+    model: '',
+    usableBytes: 16_000 * MIB,
+    healthy: true,
+    grantedBytes: (16_000 - mib) * MIB,
+    grantedCoresPercent: 0,
+    tenants: 1,
+  });
+  const find = (mib: readonly number[], room: readonly number[]) => {
+    const shares = mib.map((each) => ({ memory: { kind: 'bytes' as const, bytes: each * MIB } }));
+    const cards = room.map((each, index) => free(String(index), each));
+    const found = place(shares, cards, { placement: 'binpack', mostTenantsPerCard: 50, gpuUuids: [] });
+    return found.ok ? found.cards.map(({ gpuUuid, memoryBytes }) => `${gpuUuid} ${memoryBytes / MIB}`) : found.reason;
+  };
+  const alone = String(find([9000], [8000, 8000]));
+  t.regex(alone, /^card 1 of 1 fits nowhere: .*GPU-0 .*GPU-1 /);
+  // What the first of two takes is not looked at as if it were free, nor is its search begun anew for the second.
+  t.deepEqual(find([7000, 7000], [8000, 8000]), ['GPU-0 7000', 'GPU-1 7000']);
+  t.regex(String(find([7000, 7000], [8000, 6000])), /^card 2 of 2 fits nowhere: /);
+});
+
+test('MetaGPU 11: nothing of ours runs a program in a container of others, or could', (t) => {
+  const root = join(import.meta.dirname, '../../..');
+  const files = ['charts/cotenant/templates', 'src', 'webhook'].flatMap((folder) =>
+    readdirSync(join(root, folder), { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name)),
+  );
+  t.true(files.length > 200);
+  const said = files.filter((path) => /pods\/(exec|attach)\b|NamespacedPodExec/.test(readFileSync(path, 'utf8')));
+  t.deepEqual(said, []);
+});
+
+test('MetaGPU 12: nobody can have anything stopped, granted or changed over the network', async (t) => {
+  const source = {
+    page: () => undefined,
+    openMetrics: () => undefined,
+    self: async () => '',
+    view: () => undefined,
+    history: () => ({ cards: [], containers: [] }) as never,
+  };
+  const { port, close } = await serve(createExporter(source), { host: '127.0.0.1', port: 0 });
+  t.teardown(close);
+  const ask = async (method: string, path: string) =>
+    (await fetch(`http://127.0.0.1:${port}${path}`, { method })).status;
+  t.is(await ask('GET', '/livez'), 200);
+  for (const path of ['/', '/metrics', '/livez', '/v1/grants', '/v1/compute', '/kill'])
+    for (const method of ['POST', 'PUT', 'PATCH', 'DELETE']) t.is(await ask(method, path), 404, `${method} ${path}`);
+  for (const path of ['/v1/status', '/v1/grants', '/v1/actions?of=x']) t.is(await ask('GET', path), 404, path);
 });
 
 test('MetaGPU 13 and 14: an error of the driver is a page that says so; a card that is lost is unhealthy', async (t) => {
