@@ -112,7 +112,10 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with the token of 
     async () => (await ask(`${agent.url}/metrics`, ca, OTHER)).status === 503 || undefined,
     'nobody gets in by an empty file',
   );
-  t.true(agent.log.some((line) => line.includes(`${tokenFile}: want one token`)));
+  await eventually(
+    () => agent.log.some((line) => line.includes(`${tokenFile}: want one token`)) || undefined,
+    'the log says why',
+  );
 });
 
 test('a new certificate is served to new connections, and a pair that cannot serve leaves the old one', async (t) => {
