@@ -7,11 +7,9 @@ import type { ComputeChange } from '../request/compute-change.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
-import { createCanary } from './canary.ts';
 import { compare, type NodeState } from './compare.ts';
 import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
 import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
-import { chosenBy } from './compute/pods.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
@@ -21,33 +19,21 @@ import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
-import { grantedOn, heldBy } from './grants/granted.ts';
+import { heldBy } from './grants/granted.ts';
 import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable, usableBytes } from './grants/plain.ts';
-import { refereeCards, rule } from './grants/referee.ts';
+import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createGroups } from './groups.ts';
 import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
+import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
-import { isShareable, type Sample, type SampledCard, type SampledProcess, tellsAll } from './sample.ts';
+import { isShareable, type Sample, type SampledProcess, tellsAll } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
 import { createTools } from './tools.ts';
 import { type NameOf, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
-
-/** A pod whose volume the kubelet wants, with what the API server has of it. */
-export type PodAsk = {
-  readonly podUid: string;
-  readonly namespace: string;
-  readonly pod: string;
-  readonly target: string;
-  /** It has the volume and may run with it: what it was granted is in the books in any case. */
-  readonly mounted: boolean;
-  readonly annotations: unknown;
-  /** What is wrong with how it mounts its volume, given the containers with a share. */
-  readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
-};
 
 export type Node = {
   onSample(sample: Sample): void;
@@ -187,8 +173,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   let sampledAt = 0;
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
-  let probing = false;
-  let measuredOnce = false;
   const failures = new Map<string, number>();
 
   const isAlive = (pid: number, startTicks: number): boolean => {
@@ -198,13 +182,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
-  const canary = createCanary({
+  const probing = createProbing({
+    configuration,
     native,
     tools,
-    stateFolder: configuration.stateFolder,
-    cudaLibrary: configuration.cudaLibrary,
-    profileOf: profiles.of,
-    heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
+    profiles,
+    registry,
+    driver: hooks.driver,
     onProblem: hooks.onProblem,
     onChange: hooks.onChange ?? (() => {}),
     clock: hooks.clock,
@@ -219,57 +203,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
   let folders: ReadonlyMap<string, string> = new Map();
-
-  /** What nobody has, and nobody may take by the grant that he has. */
-  const roomOn = (card: SampledCard): number => {
-    const grants = registry.list().map(({ grant }) => grant);
-    const ungranted = usableBytes(card) - grantedOn(grants, card.uuid).memoryBytes;
-    return Math.min(ungranted, card.freeBytes ?? ungranted);
-  };
-
-  /** With processes of our own on the cards, one at a time: what they cost, then whether the fence holds. */
-  const probe = async (sample: Sample): Promise<void> => {
-    if (probing || sample.problem !== undefined) return;
-    probing = true;
-    const healthy = sample.cards.filter((card) => card.healthy && isShareable(card));
-    try {
-      if (configuration.calibrate) {
-        const uuids = healthy.map((card) => card.uuid);
-        if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();
-        if (hooks.driver.releasedMs() === undefined) measuredOnce = true;
-      }
-      if (configuration.canary)
-        await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: roomOn(card) })));
-    } catch (error) {
-      hooks.onProblem(`the cards could not be measured: ${(error as Error).message}`);
-    } finally {
-      probing = false;
-    }
-  };
-
-  const unfencedOf = (gpuUuid: string): string | undefined => {
-    const verdict = canary.of(gpuUuid);
-    return verdict?.result === 'fails' ? verdict.why : undefined;
-  };
-  /** Nothing is granted behind a fence that does not hold, or of which nobody knows yet. */
-  const unfenced = (gpuUuids: readonly string[]): Refusal | undefined => {
-    if (!configuration.canary) return undefined;
-    for (const gpuUuid of gpuUuids) {
-      const why = unfencedOf(gpuUuid);
-      if (why !== undefined) return { refused: `limits do not hold on ${gpuUuid}: ${why}` };
-    }
-    if (gpuUuids.some((gpuUuid) => canary.of(gpuUuid) === undefined))
-      return { refused: 'whether the interposer holds on the cards is still being tried', later: true };
-    return undefined;
-  };
-
-  // What a context costs must be in the page before the first one is made.
-  const stillMeasuring = (gpuUuids: readonly string[]): Refusal | undefined => {
-    const unmeasured = gpuUuids.some((gpuUuid) => profiles.of(gpuUuid).contextBytes === 0);
-    if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
-    return { refused: 'the cards are still being measured', later: true };
-  };
-  const notYet = (gpuUuids: readonly string[]): Refusal | undefined => stillMeasuring(gpuUuids) ?? unfenced(gpuUuids);
 
   /** What cannot be done to anybody now must not keep what was seen from being told. */
   const act = (now: NodeState): readonly ActionRecord[] => {
@@ -296,7 +229,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   return {
     onSample(sample) {
-      if (configuration.canary) canary.notice(sample.driverVersion);
+      probing.notice(sample.driverVersion);
       const live = registry.list();
       const roots = live.flatMap(({ grant: { id, owner } }) =>
         isOfPod(owner)
@@ -362,7 +295,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         hooks.nameOf,
         (podUid, container) => containers.newest(podUid, container)?.id,
         { stateOf, ofCard: shares.ofCard },
-        canary.of,
+        probing.verdictOf,
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
@@ -383,7 +316,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         folders = groups.of(grants, (id) => byGrant.get(id) ?? []);
         if (sample.problem === undefined) void driverLimits.follow(grants, folders, sample.driverVersion);
       }
-      void probe(sample);
+      void probing.look(sample);
     },
 
     lookAtAge() {
@@ -406,7 +339,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     grant(ask) {
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
-      return refusal ?? grantPlain(ask, state as NodeState, registry, native, configuration, notYet, unfencedOf);
+      return (
+        refusal ??
+        grantPlain(ask, state as NodeState, registry, native, configuration, probing.notYet, probing.unfencedOf)
+      );
     },
 
     change(id, change, memoryBytesPerCard) {
@@ -418,38 +354,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     compute,
 
-    publish({ podUid, namespace, pod, target, mounted, annotations, wrongMounts }) {
+    publish(ask) {
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
-      if (refusal) return refusal;
-      // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
-      const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
-      // What is in use was given once: whatever has become of its cards and their room since, the books must tell of it.
-      const cards = mounted
-        ? refereeCards(state as NodeState, []).map((card) => ({ ...card, healthy: true }))
-        : refereeCards(state as NodeState, others);
-      const ruling = rule(annotations, cards);
-      if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
-      const { grant } = ruling;
-      if (!mounted) {
-        const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
-        if (wrong !== undefined) return { refused: wrong };
-        const wait = notYet(grant.containers.flatMap(({ cards: own }) => own.map(({ gpuUuid }) => gpuUuid)));
-        // The fence may be mended: the pod then starts.
-        if (wait) return { ...wait, later: true };
-      }
-      registry.createPod(
-        grant.containers.map(({ name, kind, memoryIsolation, cards }) => ({
-          namespace,
-          pod,
-          container: name,
-          ...chosenBy(annotations, name, cards),
-          isolateMemory: memoryIsolation === 'on',
-          owner: { podUid, target, kind },
-        })),
-        { inUse: mounted },
-      );
-      compute.onPod(podUid, annotations);
-      return grant;
+      const published = refusal ?? publishPod(ask, state as NodeState, registry, probing.notYet);
+      if (!('refused' in published)) compute.onPod(ask.podUid, ask.annotations);
+      return published;
     },
 
     unpublish(podUid, target) {
@@ -482,14 +391,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         cards: state.devices
           .filter(({ card }) => isShareable(card))
           .map(({ card }) => ({
-            ...cardFence(unfencedOf(card.uuid)),
+            ...cardFence(probing.unfencedOf(card.uuid)),
             gpuUuid: card.uuid,
             index: card.index,
             model: card.name,
             usableBytes: usableBytes(card),
             healthy: card.healthy && !isStale(),
           })),
-        ...(configuration.canary && { fences: canary.state(healthyUuids(state)) }),
+        ...(configuration.canary && { fences: probing.fences(healthyUuids(state)) }),
         complete: state.sample.problem === undefined && state.devices.length > 0,
         held: heldBy(registry.list().map(({ grant }) => grant)),
       },

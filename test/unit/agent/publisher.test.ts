@@ -4,7 +4,7 @@ import test from 'ava';
 import { type VolumeAsk, VolumeRefused } from '../../../src/agent/csi/driver.ts';
 import { createPublisher, type KubePod, type PodSource } from '../../../src/agent/csi/publisher.ts';
 import type { Refusal } from '../../../src/agent/grants/plain.ts';
-import type { PodAsk } from '../../../src/agent/node.ts';
+import type { PodAsk } from '../../../src/agent/grants/publish.ts';
 
 const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
 const ASK: VolumeAsk = { podUid: UID, namespace: 'team', pod: 'one', target: '/t' };

@@ -1,0 +1,116 @@
+// What is found out about cards with programs of our own on them: what a context costs, in what granules memory goes, and whether
+// the fence holds. Owns when that is done, and what must wait for it.
+import { type Canary, createCanary } from './canary.ts';
+import type { AgentConfiguration } from './configuration.ts';
+import type { Driver } from './driver.ts';
+import { grantedOn } from './grants/granted.ts';
+import { type Refusal, usableBytes } from './grants/plain.ts';
+import type { Registry } from './grants/registry.ts';
+import type { Native } from './native.ts';
+import type { Profiles } from './profiles.ts';
+import { isShareable, type Sample, type SampledCard } from './sample.ts';
+import type { Tools } from './tools.ts';
+
+export type ProbingOptions = {
+  readonly configuration: AgentConfiguration;
+  readonly native: Native;
+  readonly tools: Tools;
+  readonly profiles: Profiles;
+  readonly registry: Registry;
+  readonly driver: Driver;
+  readonly onProblem: (text: string) => void;
+  readonly onChange: (text: string) => void;
+  /** A clock that nobody sets, in milliseconds. */
+  readonly clock: () => number;
+};
+
+export type Probing = {
+  /** Of the driver that is there now; before anything else is asked. */
+  notice(driverVersion: string): void;
+  /** Does what is due, beside the samples. Never throws. */
+  look(sample: Sample): Promise<void>;
+  /** Why nothing may be granted on these cards now. */
+  notYet(gpuUuids: readonly string[]): Refusal | undefined;
+  /** Why limits do not hold on a card; undefined: they do, or nobody knows. */
+  unfencedOf(gpuUuid: string): string | undefined;
+  readonly verdictOf: Canary['of'];
+  readonly fences: Canary['state'];
+};
+
+export function createProbing(options: ProbingOptions): Probing {
+  const { configuration, native, tools, profiles, registry, driver, onProblem, onChange, clock } = options;
+  let busy = false;
+  let measuredOnce = false;
+  const canary = createCanary({
+    native,
+    tools,
+    stateFolder: configuration.stateFolder,
+    cudaLibrary: configuration.cudaLibrary,
+    profileOf: profiles.of,
+    heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
+    onProblem,
+    onChange,
+    clock,
+  });
+
+  /** What nobody has, and nobody may take by the grant that he has. */
+  const roomOn = (card: SampledCard): number => {
+    const grants = registry.list().map(({ grant }) => grant);
+    const ungranted = usableBytes(card) - grantedOn(grants, card.uuid).memoryBytes;
+    return Math.min(ungranted, card.freeBytes ?? ungranted);
+  };
+
+  /** With processes of our own on the cards, one at a time: what they cost, then whether the fence holds. */
+  const look = async (sample: Sample): Promise<void> => {
+    if (busy || sample.problem !== undefined) return;
+    busy = true;
+    const healthy = sample.cards.filter((card) => card.healthy && isShareable(card));
+    try {
+      if (configuration.calibrate) {
+        const uuids = healthy.map((card) => card.uuid);
+        if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();
+        if (driver.releasedMs() === undefined) measuredOnce = true;
+      }
+      if (configuration.canary)
+        await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: roomOn(card) })));
+    } catch (error) {
+      onProblem(`the cards could not be measured: ${(error as Error).message}`);
+    } finally {
+      busy = false;
+    }
+  };
+
+  const unfencedOf = (gpuUuid: string): string | undefined => {
+    const verdict = canary.of(gpuUuid);
+    return verdict?.result === 'fails' ? verdict.why : undefined;
+  };
+  /** Nothing is granted behind a fence that does not hold, or of which nobody knows yet. */
+  const unfenced = (gpuUuids: readonly string[]): Refusal | undefined => {
+    if (!configuration.canary) return undefined;
+    for (const gpuUuid of gpuUuids) {
+      const why = unfencedOf(gpuUuid);
+      if (why !== undefined) return { refused: `limits do not hold on ${gpuUuid}: ${why}` };
+    }
+    if (gpuUuids.some((gpuUuid) => canary.of(gpuUuid) === undefined))
+      return { refused: 'whether the interposer holds on the cards is still being tried', later: true };
+    return undefined;
+  };
+
+  // What a context costs must be in the page before the first one is made.
+  const stillMeasuring = (gpuUuids: readonly string[]): Refusal | undefined => {
+    const unmeasured = gpuUuids.some((gpuUuid) => profiles.of(gpuUuid).contextBytes === 0);
+    if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
+    return { refused: 'the cards are still being measured', later: true };
+  };
+
+  return {
+    notice(driverVersion) {
+      if (configuration.canary) canary.notice(driverVersion);
+    },
+    look,
+    notYet: (gpuUuids) => stillMeasuring(gpuUuids) ?? unfenced(gpuUuids),
+    unfencedOf,
+    verdictOf: canary.of,
+    fences: canary.state,
+  };
+}
