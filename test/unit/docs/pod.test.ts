@@ -73,8 +73,9 @@ test('what the agent says of a volume that it does not give is on the page', (t)
 });
 
 test('what the page lets the agent say, and the reasons of Events, are in the code', (t) => {
-  const agent = ['agent/csi/publisher', 'agent/grants/plain', 'agent/grants/referee', 'agent/node', 'request/mounts'];
-  const source = agent.map((name) => readPage(`src/${name}.ts`)).join('\n');
+  const agent = ['csi/publisher', 'grants/plain', 'grants/publish', 'grants/referee', 'node', 'probing'];
+  const files = [...agent.map((name) => `agent/${name}`), 'request/mounts'];
+  const source = files.map((name) => readPage(`src/${name}.ts`)).join('\n');
   const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
   for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
   const reasons = new Set(quoted(prose).filter((word) => /^GPU[A-Z][a-z]/.test(word)));
