@@ -27,6 +27,7 @@ const COMMANDS = [
   'set',
   'recommend',
   'showback',
+  'driver',
   'agent',
   'webhook',
   'scheduler',
