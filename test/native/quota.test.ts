@@ -5,31 +5,35 @@ import { MIB, makeGrant } from '../support/grant.ts';
 import { eventually, startNode } from '../support/node.ts';
 import { KILLS, LONGER, REQUESTS, race, SHARE } from '../support/race.ts';
 
-test(`32 processes race in ${REQUESTS} requests and never hold a byte over their grant, by the books of the card`, async (t) => {
-  t.timeout(120_000 * LONGER);
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
-  const limit = 32 * context + 700 * MIB;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
-  const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
-  t.log(result);
-  t.true(result.peak <= limit, `${result.peak} of ${limit}`);
-  t.is(result.failed, 0);
-  t.is(result.wrongBytes, 0);
-  t.true(result.attempts >= REQUESTS);
-  t.true(result.granted > 10_000 * SHARE && result.refused > 10_000 * SHARE, 'the race was about something');
-  // How full the card itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
-  const granules = Math.floor(limit / (2 * MIB));
-  const client = await readyClient(t, node, { preload: grant.cuda });
-  await client.ask(`fill-all ${2 * MIB}`);
-  t.is(
-    node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.bytes,
-    granules * 2 * MIB,
-    'to the last granule',
-  );
-});
+// One storm at a time: each is of more processes than most machines have cores.
+test.serial(
+  `32 processes race in ${REQUESTS} requests and never hold a byte over their grant, by the books of the card`,
+  async (t) => {
+    t.timeout(120_000 * LONGER);
+    const node = await startNode(t, '--card', 'l4');
+    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const limit = 32 * context + 700 * MIB;
+    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+    const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
+    t.log(result);
+    t.true(result.peak <= limit, `${result.peak} of ${limit}`);
+    t.is(result.failed, 0);
+    t.is(result.wrongBytes, 0);
+    t.true(result.attempts >= REQUESTS);
+    t.true(result.granted > 10_000 * SHARE && result.refused > 10_000 * SHARE, 'the race was about something');
+    // How full the card itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
+    const granules = Math.floor(limit / (2 * MIB));
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    await client.ask(`fill-all ${2 * MIB}`);
+    t.is(
+      node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.bytes,
+      granules * 2 * MIB,
+      'to the last granule',
+    );
+  },
+);
 
-test(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody waited`, async (t) => {
+test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody waited`, async (t) => {
   t.timeout(180_000 * LONGER);
   const node = await startNode(t, '--card', 'l4');
   const context = node.books().cards[0]?.contextBytes ?? 0;
@@ -55,7 +59,7 @@ test(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody wa
   t.is((await client.ask(`alloc ${limit - context}`))[0], 0);
 });
 
-test(`a request that fits is granted, in each of ${REQUESTS} that 32 processes race with`, async (t) => {
+test.serial(`a request that fits is granted, in each of ${REQUESTS} that 32 processes race with`, async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--card', 'l4');
   const context = node.books().cards[0]?.contextBytes ?? 0;
@@ -68,7 +72,7 @@ test(`a request that fits is granted, in each of ${REQUESTS} that 32 processes r
   t.true(result.attempts >= REQUESTS && result.peak > 32 * context + 8 * most, 'and it was a race');
 });
 
-test('every worker that a SIGKILL storm restarts gets its context', async (t) => {
+test.serial('every worker that a SIGKILL storm restarts gets its context', async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--card', 'l4');
   const context = node.books().cards[0]?.contextBytes ?? 0;
