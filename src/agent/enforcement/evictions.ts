@@ -29,6 +29,9 @@ export function createEvictions(
     podUid !== '' && action === 'kill' && (result === 'sent' || result === 'interrupted');
   const note = (podUid: string, atMs: number) =>
     stops.set(podUid, stopsWithin([...(stops.get(podUid) ?? []), atMs], clocks.steady(), policy));
+  const nameOf = ({ atMs, grantId }: ActionRecord): string => `${atMs} ${grantId}`;
+  // An interrupted stop is told among the earlier ones, and once more as news.
+  const counted = new Set(earlier.filter(isStop).map(nameOf));
   for (const record of earlier.filter(isStop))
     note(record.podUid, clocks.steady() - Math.max(0, clocks.now() - record.atMs));
 
@@ -51,7 +54,7 @@ export function createEvictions(
   return {
     see(records) {
       for (const record of records.filter(isStop)) {
-        note(record.podUid, clocks.steady());
+        if (!counted.delete(nameOf(record))) note(record.podUid, clocks.steady());
         const own = stops.get(record.podUid) ?? [];
         if (isEvictionDue(own, clocks.steady(), policy) && !asked.has(record.podUid)) void attempt(record, own.length);
       }

@@ -95,3 +95,10 @@ test('stops of before a restart count for as long as they would have', async (t)
   t.is((await setUp([kill({ atMs: START - 50_000 })]).see(0, kill())).length, 1);
   t.is((await setUp([kill({ atMs: START - 60_000 })]).see(0, kill())).length, 0);
 });
+
+test('a stop that an agent before this one left half told counts once, though it is among the earlier ones and news', async (t) => {
+  const interrupted = record('kill', 'interrupted');
+  const { see } = setUp([interrupted]);
+  t.deepEqual(await see(1, interrupted), []);
+  t.deepEqual(await see(2, kill({ atMs: START + 2000 })), ['team/cheat uid-1']);
+});
