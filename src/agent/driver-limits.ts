@@ -18,6 +18,8 @@ export type DriverLimitsOptions = {
 };
 
 export type DriverLimits = {
+  /** False: this driver has none. */
+  mayBeOf(driverVersion: string): boolean;
   /** Brings the driver's limits to what is granted; `folders`: groups by grant. Never throws, and does one round at a time. */
   follow(grants: readonly Grant[], folders: ReadonlyMap<string, string>, driverVersion: string): Promise<void>;
   /** In force on each of its cards for the group that it has now, as was last read. */
@@ -135,11 +137,19 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
 
   const round = async (looked: readonly Entry[], driverVersion: string): Promise<void> => {
     for (const entry of looked) entry.lookedMs = clock();
-    const found = await ask(looked.map(getLine));
+    const found = await ask(looked.map(getLine)).catch((error: unknown) => {
+      // What cannot be read is not known to hold.
+      for (const entry of looked) entry.isHeld = false;
+      throw error;
+    });
     if (!found) return;
     if (found.some(({ result }) => result === FUNCTION_NOT_FOUND)) {
       without = driverVersion;
-      for (const entry of looked) forget(entry);
+      // None is in force any more, those that were not asked about included. What was set may be there again with a later driver.
+      for (const entry of [...entries.values()]) {
+        if (entry.ours.length === 0) forget(entry);
+        else Object.assign(entry, { isHeld: false, lookedMs: undefined });
+      }
       keep();
       return;
     }
@@ -194,9 +204,12 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       );
   };
 
+  const mayBeOf = (driverVersion: string): boolean => without !== driverVersion;
+
   return {
+    mayBeOf,
     async follow(grants, folders, driverVersion) {
-      if (busy || without === driverVersion) return;
+      if (busy || !mayBeOf(driverVersion)) return;
       busy = true;
       try {
         await round(due(grants, folders), driverVersion);

@@ -1,0 +1,80 @@
+// When the driver's limits are not taken to hold: the program that asks for them stands in for a driver that stops answering,
+// or has no limits any more, which no simulated one does at the right moment. Limits that are really set are the integration
+// tests' part.
+import test, { type ExecutionContext } from 'ava';
+import { openDriverLimits } from '../../../src/agent/driver-limits.ts';
+import { temporaryFolder } from '../../support/node.ts';
+import { grantOf } from './node.ts';
+
+const NOT_THERE = 13;
+const one = grantOf('one', 100);
+const two = grantOf('two', 100);
+const folders = new Map([
+  ['one', '/groups/one'],
+  ['two', '/groups/two'],
+]);
+
+function setUp(t: ExecutionContext) {
+  let second = 0;
+  let driver: 'works' | 'fails' | 'has none' = 'works';
+  const set = new Map<string, number>();
+  const answer = (line: string): object => {
+    if (driver === 'has none') return { result: NOT_THERE };
+    const words = line.split(' ');
+    const group = words.at(-1) ?? '';
+    if (words[0] === 'set') set.set(group, Number(words[3]));
+    return { result: 0, ...(words[0] === 'get' && { softBytes: 0, hardBytes: set.get(group) ?? null }) };
+  };
+  const run = async ({ input = '' }: { input?: string }) => {
+    if (driver === 'fails') return { stdout: '', stderr: 'NVML does not start (999)', problem: 'it ended with 1' };
+    return {
+      stdout: input
+        .trim()
+        .split('\n')
+        .map((line) => JSON.stringify(answer(line)))
+        .join('\n'),
+      stderr: '',
+    };
+  };
+  const limits = openDriverLimits({
+    tools: { run } as never,
+    stateFolder: temporaryFolder(t),
+    nvmlLibrary: 'libnvidia-ml.so.1',
+    onProblem: () => {},
+    clock: () => second * 1000,
+  });
+  return {
+    limits,
+    held: () => [one, two].map((grant) => limits.hold(grant, folders.get(grant.id))),
+    async follow(at: number, is: typeof driver, grants = [one, two], version = '615.1') {
+      second = at;
+      driver = is;
+      await limits.follow(grants, folders, version);
+    },
+  };
+}
+
+test('a limit that cannot be read any more is not taken to hold, until it is read again', async (t) => {
+  const { follow, held } = setUp(t);
+  await follow(0, 'works');
+  t.deepEqual(held(), [true, true]);
+  await follow(10, 'fails');
+  t.deepEqual(held(), [true, true], 'nobody asked');
+  await follow(16, 'fails');
+  t.deepEqual(held(), [false, false]);
+  await follow(32, 'works');
+  t.deepEqual(held(), [true, true]);
+});
+
+test('with a driver that has no limits none holds, those that were read a moment ago included', async (t) => {
+  const { follow, held, limits } = setUp(t);
+  await follow(0, 'works', [one]);
+  await follow(10, 'works');
+  t.deepEqual(held(), [true, true]);
+  await follow(16, 'has none', [one, two], '580.1');
+  t.deepEqual(held(), [false, false]);
+  t.false(limits.mayBeOf('580.1'));
+  t.true(limits.mayBeOf('615.1'));
+  await follow(17, 'works');
+  t.deepEqual(held(), [true, true], 'and another driver is asked anew');
+});
