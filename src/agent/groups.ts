@@ -17,16 +17,37 @@ export type Groups = {
   ): ReadonlyMap<string, string>;
 };
 
+/** A look through all of /proc costs a busy node's agent a part of a second, and a container between two starts has no process. */
+const SEARCH_AGAIN_MS = 1000;
+const MOST_DOUBLED = 6;
+
 export function createGroups(
   native: Pick<Native, 'readProcess'>,
   containers: Pick<ContainerBook, 'newest'>,
+  /** A clock that nobody sets, in milliseconds. */
+  clock: () => number,
   mount = unifiedMount(),
+  processes = () => readdirSync('/proc'),
 ): Groups {
   /** By container id. */
   let known = new Map<string, string>();
+  let searches = new Map<string, { readonly count: number; readonly againMs: number }>();
 
-  const search = (ids: ReadonlySet<string>): void => {
-    for (const entry of ids.size > 0 ? readdirSync('/proc') : []) {
+  /** Each is looked for at once, and then after twice the time each time. */
+  const search = (missing: readonly string[]): void => {
+    const now = clock();
+    const ids = new Set(missing.filter((id) => now >= (searches.get(id)?.againMs ?? now)));
+    searches = new Map(
+      missing.map((id) => {
+        const before = searches.get(id) ?? { count: 0, againMs: now };
+        if (!ids.has(id)) return [id, before];
+        return [
+          id,
+          { count: before.count + 1, againMs: now + SEARCH_AGAIN_MS * 2 ** Math.min(before.count, MOST_DOUBLED) },
+        ];
+      }),
+    );
+    for (const entry of ids.size > 0 ? processes() : []) {
       if (!/^\d+$/.test(entry)) continue;
       const cgroup = native.readProcess(Number(entry))?.cgroup;
       const id = cgroup === undefined ? undefined : ownerOf(cgroup).containerId;
@@ -49,7 +70,7 @@ export function createGroups(
         const seen = cgroups.flatMap((cgroup) => containerGroup(cgroup, newest) ?? [])[0];
         if (seen !== undefined) known.set(newest, seen);
       }
-      search(new Set([...ids.values()].filter((id) => !known.has(id))));
+      search([...new Set(ids.values())].filter((id) => !known.has(id)));
       known = new Map([...known].filter(([id]) => [...ids.values()].includes(id)));
       return new Map(
         grants.flatMap((grant): [string, string][] => {

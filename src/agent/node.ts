@@ -19,8 +19,7 @@ import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
-import { heldBy } from './grants/granted.ts';
-import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable, usableBytes } from './grants/plain.ts';
+import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
 import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createGroups } from './groups.ts';
@@ -28,6 +27,7 @@ import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
+import { offeredCards } from './offered.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample, type SampledProcess, tellsAll } from './sample.ts';
@@ -88,11 +88,6 @@ export type NodeHooks = {
   /** A clock that nobody sets, in milliseconds. */
   readonly clock: () => number;
 };
-
-const healthyUuids = ({ devices }: NodeState): readonly string[] =>
-  devices.flatMap(({ card }) => (card.healthy ? [card.uuid] : []));
-
-const cardFence = (unfenced: string | undefined) => (unfenced === undefined ? {} : { unfenced });
 
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
@@ -194,7 +189,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
 
-  const groups = createGroups(native, containers);
+  const groups = createGroups(native, containers, hooks.clock);
   const driverLimits = openDriverLimits({
     tools,
     stateFolder: configuration.stateFolder,
@@ -311,7 +306,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       });
       keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
       compute.again();
-      if (configuration.driverLimits) {
+      if (configuration.driverLimits && driverLimits.mayBeOf(sample.driverVersion)) {
         const grants = registry.list().map(({ grant }) => grant);
         folders = groups.of(grants, (id) => byGrant.get(id) ?? []);
         if (sample.problem === undefined) void driverLimits.follow(grants, folders, sample.driverVersion);
@@ -386,22 +381,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     containers,
 
     cards: () =>
-      state && {
+      state &&
+      offeredCards(state, {
+        isStale: isStale(),
         mostTenantsPerCard: configuration.mostTenantsPerCard,
-        cards: state.devices
-          .filter(({ card }) => isShareable(card))
-          .map(({ card }) => ({
-            ...cardFence(probing.unfencedOf(card.uuid)),
-            gpuUuid: card.uuid,
-            index: card.index,
-            model: card.name,
-            usableBytes: usableBytes(card),
-            healthy: card.healthy && !isStale(),
-          })),
-        ...(configuration.canary && { fences: probing.fences(healthyUuids(state)) }),
-        complete: state.sample.problem === undefined && state.devices.length > 0,
-        held: heldBy(registry.list().map(({ grant }) => grant)),
-      },
+        grants: registry.list().map(({ grant }) => grant),
+        unfencedOf: probing.unfencedOf,
+        fencesOf: configuration.canary ? probing.fences : undefined,
+      }),
 
     release: keeping.takeDown,
     grantFiles: (id) => registry.get(id),
