@@ -71,6 +71,7 @@ export const METRICS = {
   cotenant_container_processes: gauge(...CONTAINER),
   cotenant_container_last_active_timestamp_seconds: gauge(...CONTAINER),
   cotenant_container_over_limit: gauge(...CONTAINER),
+  cotenant_container_enforcement: gauge('namespace', 'pod', 'container', 'mode', 'enforcement', 'said_by'),
   cotenant_container_fence: gauge('namespace', 'pod', 'container', 'mode', 'fence'),
   cotenant_container_engine_processes: gauge('namespace', 'pod', 'container', 'mode', 'engine'),
   cotenant_container_engine_refused_processes: gauge('namespace', 'pod', 'container', 'mode'),

@@ -1,9 +1,18 @@
 // Changes to pods that exist: our annotations stay as they are, our amounts too, and debug containers get no device.
 // Owns what an UPDATE may not do; how pods look when they are created is inject.ts's business.
+
+import { type Mode, modeNamed, notWeakerThan, saidMode } from '../src/quota/mode.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/request/json.ts';
-import { isOwnKey, OWN_RESOURCES } from '../src/request/names.ts';
-import { forbidden, keyPath, type Problem } from '../src/request/problem.ts';
+import {
+  ENFORCEMENT_ANNOTATION,
+  ENFORCEMENT_OVERRIDE_ANNOTATION,
+  isOwnKey,
+  OWN_RESOURCES,
+  REQUEST_ANNOTATION,
+} from '../src/request/names.ts';
+import { forbidden, invalid, keyPath, type Problem } from '../src/request/problem.ts';
 import { sameQuantity } from '../src/request/quantity.ts';
+import { parseRecord } from '../src/request/record.ts';
 import type { WebhookConfiguration } from './configuration.ts';
 import { last, NO_DEVICES, VISIBLE_DEVICES, withoutDevices } from './environment.ts';
 import { checkEphemeral } from './guard.ts';
@@ -19,19 +28,48 @@ export function checkUpdate(
   { annotationWriters }: WebhookConfiguration,
 ): Problem[] {
   const problems = checkAmounts(before, after);
-  if (user !== undefined && annotationWriters.includes(user)) return problems;
   const [old, now] = [before, after].map((pod) => objectAt(field(pod, 'metadata'), 'annotations')) as [
     JsonObject,
     JsonObject,
   ];
+  const override = checkOverride(old, now);
+  if (user !== undefined && annotationWriters.includes(user)) return [...problems, ...override];
   for (const key of new Set([...Object.keys(old), ...Object.keys(now)])) {
     const guarded = isOwnKey(key) || (isRequiredPluginsKey(key) && hasVolume(before));
     if (!guarded || same(field(old, key), field(now, key))) continue;
+    if (key === ENFORCEMENT_ANNOTATION && parseRecord(field(old, REQUEST_ANNOTATION)).ok) {
+      problems.push(...checkStricter(old, now));
+      continue;
+    }
     const wrong = `may not be ${field(old, key) === undefined ? 'added' : 'changed'} by ${JSON.stringify(user ?? '')}`;
     const right = 'leave it as it is; to ask for something else create the pod anew';
     problems.push(forbidden(keyPath('metadata.annotations', key), field(now, key), wrong, right));
   }
   return problems;
+}
+
+/** A tenant may have its own pod watched more strictly while it runs, and never less than it is now. */
+function checkStricter(old: JsonObject, now: JsonObject): Problem[] {
+  const record = parseRecord(field(old, REQUEST_ANNOTATION));
+  const namespace: Mode = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
+  const pod = modeNamed(field(old, ENFORCEMENT_ANNOTATION));
+  const present = saidMode({ namespace, pod, administrator: undefined })?.mode ?? 'enforce';
+  const given = field(now, ENFORCEMENT_ANNOTATION);
+  const allowed = notWeakerThan(present);
+  if (allowed.some((mode) => mode === given)) return [];
+  const path = keyPath('metadata.annotations', ENFORCEMENT_ANNOTATION);
+  const right = `write one of ${allowed.join(', ')}; only administrators make it weaker`;
+  if (given === undefined) return [forbidden(path, given, `may not be taken away while it is ${present}`, right)];
+  if (modeNamed(given) === undefined) return [invalid(path, given, 'is not known', right)];
+  return [forbidden(path, given, `is weaker than the pod's mode, ${present}`, right)];
+}
+
+/** Also of those who may write it: what is no mode would change nothing. */
+function checkOverride(old: JsonObject, now: JsonObject): Problem[] {
+  const given = field(now, ENFORCEMENT_OVERRIDE_ANNOTATION);
+  if (given === undefined || same(field(old, ENFORCEMENT_OVERRIDE_ANNOTATION), given) || modeNamed(given)) return [];
+  const path = keyPath('metadata.annotations', ENFORCEMENT_OVERRIDE_ANNOTATION);
+  return [invalid(path, given, 'is not known', `write one of ${notWeakerThan('off').join(', ')}`)];
 }
 
 /** Kubernetes lets nobody resize extended resources today; this holds it to that for ours. */

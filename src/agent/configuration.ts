@@ -3,8 +3,9 @@
 import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
 import { DEFAULT_EVICTION, type EvictionPolicy } from '../quota/eviction.ts';
-import { DEFAULT_LADDER, type LadderPolicy, type Mode } from '../quota/ladder.ts';
+import { DEFAULT_LADDER, type LadderPolicy } from '../quota/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
+import { MODES, type Mode } from '../quota/mode.ts';
 import { DEFAULT_SHARE_SECONDS } from '../quota/share.ts';
 import { isObject } from '../request/json.ts';
 import type { ComputePolicy } from '../request/request.ts';
@@ -179,7 +180,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'page.keyFile': [anyText, 'a file, or nothing'],
   'page.bearerTokenFile': [anyText, 'a file, or nothing'],
   'page.tokenReview': [flag, 'true or false'],
-  'enforcement.mode': [oneOf('off', 'report', 'enforce'), 'off, report or enforce'],
+  'enforcement.mode': [oneOf(...MODES), 'off, report or enforce'],
   'enforcement.softSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
   'enforcement.softSamples': [wholeFrom(1, 1000), '1 to 1000'],
   'enforcement.hardSamples': [wholeFrom(2, 1000), '2 to 1000: one sample is never enough'],

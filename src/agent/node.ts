@@ -3,6 +3,7 @@
 import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
+import { effectiveMode } from '../quota/mode.ts';
 import type { ComputeChange } from '../request/compute-change.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
@@ -16,6 +17,7 @@ import type { Driver } from './driver.ts';
 import { openDriverLimits } from './driver-limits.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
+import { createModes } from './enforcement/modes.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
@@ -44,6 +46,8 @@ export type Node = {
   /** Other amounts for a grant, and another choice of compute: all of it, or nothing. */
   change(id: string, change: ComputeChange, memoryBytesPerCard?: number): LiveGrant | Refusal;
   readonly compute: NodeCompute;
+  /** A pod of this node has these annotations now. */
+  onPod(podUid: string, annotations: unknown): void;
   release(id: string): boolean;
   /** Files for all containers with a share, or why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
@@ -127,6 +131,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onRefused?.(change);
     },
   });
+  const modes = createModes(registry, hooks.onProblem);
+  const onPod: Node['onPod'] = (podUid, annotations) => {
+    modes.onPod(podUid, annotations);
+    compute.onPod(podUid, annotations);
+  };
+  /** By its grant as it is now; of one that has ended, or was never judged by another mode, by the node's. */
+  const isEnforced = (grant: Grant | undefined): boolean =>
+    effectiveMode(enforcement.mode, grant?.enforcement).mode === 'enforce';
   const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
     const { podUid, container } = hooks.nameOf(containerId);
@@ -279,7 +291,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
       const records = act(state);
       kills.add(records);
-      evictions?.see(records);
+      // A stop that an agent before this one left half told is no ground where nobody is to be stopped any more.
+      evictions?.see(records.filter(({ grantId }) => isEnforced(registry.get(grantId)?.grant)));
       sampledAt = hooks.clock();
       view = viewOf(
         state,
@@ -309,7 +322,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       if (configuration.driverLimits && driverLimits.mayBeOf(sample.driverVersion)) {
         const grants = registry.list().map(({ grant }) => grant);
         folders = groups.of(grants, (id) => byGrant.get(id) ?? []);
-        if (sample.problem === undefined) void driverLimits.follow(grants, folders, sample.driverVersion);
+        // Who is only reported is not refused either by what the interposer in him does not know of.
+        const enforced = grants.filter(isEnforced);
+        if (sample.problem === undefined) void driverLimits.follow(enforced, folders, sample.driverVersion);
       }
       void probing.look(sample);
     },
@@ -348,11 +363,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
 
     compute,
+    onPod,
 
     publish(ask) {
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       const published = refusal ?? publishPod(ask, state as NodeState, registry, probing.notYet);
-      if (!('refused' in published)) compute.onPod(ask.podUid, ask.annotations);
+      if (!('refused' in published)) onPod(ask.podUid, ask.annotations);
       return published;
     },
 

@@ -88,7 +88,7 @@ export async function startPodServices(
       ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
       : undefined;
   const advertising = cluster.advertise(node.cards, plugin === undefined, node.compute.onLabels);
-  cluster.onPod(node.compute.onPod);
+  cluster.onPod(node.onPod);
   let told = '';
   return {
     changed() {

@@ -55,7 +55,7 @@ export const STATUS_PAGE = `<!doctype html>
 <h2>Cards</h2>
 ${table('cards', 'Card', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
 <h2>Tenants</h2>
-${table('tenants', 'Tenant', '#Card', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'State')}
+${table('tenants', 'Tenant', '#Card', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'When over', 'State')}
 <section id="given" hidden>
 <h2>Cards that others gave out</h2>
 ${table('assigned', 'Container', '#Card', 'As', '#Memory', '#Processes')}

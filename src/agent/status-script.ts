@@ -107,6 +107,7 @@ const show = (view) => {
     cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
+    cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));
     const words = stateOf(c);
     cell(row, words.join(', ') || 'within', words.length ? 'bad' : '');
   });

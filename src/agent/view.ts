@@ -2,8 +2,8 @@
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { CanaryVerdict } from '../quota/canary.ts';
 import type { Fence } from '../quota/fence.ts';
-import type { Mode } from '../quota/ladder.ts';
 import type { Verdict } from '../quota/limits.ts';
+import { type EffectiveMode, effectiveMode, type Mode } from '../quota/mode.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
 import type { ContainerState, DeviceState, EngineUse, NodeState, Observed } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
@@ -55,6 +55,8 @@ export type ViewContainer = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly fence: Fence;
+  /** How far the agent goes when it is over, and who says so. */
+  readonly enforcement: EffectiveMode;
   readonly isolateMemory: boolean;
   readonly tampered: boolean;
   readonly limitBytes: number;
@@ -181,7 +183,7 @@ export function viewOf(
       canary: canaryOf(device.card.uuid),
     })),
     containers: state.containers.flatMap((container) =>
-      container.cards.map((card) => viewContainer(container, card, containerIdOf, compute)),
+      container.cards.map((card) => viewContainer(container, card, containerIdOf, compute, self.mode)),
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({
       ...entry,
@@ -231,6 +233,7 @@ function viewContainer(
   card: ContainerState['cards'][number],
   containerIdOf: (podUid: string, container: string) => string | undefined,
   compute: ComputeView,
+  nodeMode: Mode,
 ): ViewContainer {
   const { grant, fence, tampered, verdict, engines, observed } = container;
   const podUid = podUidOf(grant);
@@ -246,6 +249,7 @@ function viewContainer(
     gpuUuid: card.gpuUuid,
     gpuIndex: card.gpuIndex,
     fence,
+    enforcement: effectiveMode(nodeMode, grant.enforcement),
     isolateMemory: grant.isolateMemory,
     tampered,
     limitBytes: card.limitBytes,

@@ -67,6 +67,9 @@ export function coresOf({ coresPercent, coresLimitPercent, compute }: ViewContai
 const policyText = ({ computePolicy, priority }: ViewContainer): string =>
   priority === 'high' ? `${computePolicy}, high` : computePolicy;
 
+/** The mode, and who said so where it is not the node's. */
+const modeText = ({ enforcement: { mode, by } }: ViewContainer): string => (by === 'node' ? mode : `${mode}, ${by}`);
+
 export function tenantRows(view: View): string[] {
   const rows = view.containers.map((container) => [
     container.pod,
@@ -78,10 +81,11 @@ export function tenantRows(view: View): string[] {
     coresOf(container),
     policyText(container),
     container.fence,
+    modeText(container),
     stateOf(container),
     container.grantId,
   ]);
-  const head = ['TENANT', 'GPU', '', 'USED MiB', 'GRANT', 'SM', 'CORES', 'POLICY', 'FENCE', 'STATE', 'ID'];
+  const head = ['TENANT', 'GPU', '', 'USED MiB', 'GRANT', 'SM', 'CORES', 'POLICY', 'FENCE', 'MODE', 'STATE', 'ID'];
   return columns([head, ...rows], ['left', 'right', 'left', 'right', 'right', 'right']);
 }
 

@@ -2,8 +2,7 @@
 // the state is a plain value that can be stored over a restart. It never names a process; whom an action hits is worked
 // out, and checked again, where it is carried out.
 import type { OverReason, Verdict } from './limits.ts';
-
-export type Mode = 'off' | 'report' | 'enforce';
+import type { Mode } from './mode.ts';
 
 /** Times in seconds. */
 export type LadderPolicy = {
@@ -108,6 +107,17 @@ export function step(
   const halfway = nowMs - overSinceMs >= policy.softSeconds * 500;
   if (state.rung === 'warned' && halfway) return reach('gated', { kind: 'close-gate', reason, verdict });
   return { state: over, action: NONE };
+}
+
+/**
+ * Another mode holds for it from now on. What was begun under the one before ends with it, and counts start anew, so that nobody
+ * is stopped for what he did while nothing would have come of it.
+ */
+export function changeMode(
+  state: LadderState,
+  nowMs: number,
+): { readonly state: LadderState; readonly action: Action } {
+  return state.rung === 'killed' ? { state, action: NONE } : calmDown(state, nowMs);
 }
 
 function stop(state: LadderState, nowMs: number, action: Action): { state: LadderState; action: Action } {

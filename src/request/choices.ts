@@ -1,10 +1,12 @@
 // What a pod's annotations choose beside the amounts: placement, policy, priority, isolation, cards, templates.
 // Owns their values and whether the operator's rules allow them; other annotation keys are not looked at.
+import { MODES, type Mode, notWeakerThan } from '../quota/mode.ts';
 import { field, type JsonObject } from './json.ts';
 import {
   COMPUTE_POLICY_ANNOTATION,
   COMPUTE_WEIGHT_ANNOTATION,
   CORES_LIMIT_ANNOTATION,
+  ENFORCEMENT_ANNOTATION,
   GPU_MODEL_ANNOTATION,
   GPU_UUID_ANNOTATION,
   MEMORY_ISOLATION_ANNOTATION,
@@ -25,6 +27,8 @@ export type Choices = {
   readonly coresLimits: number | ReadonlyMap<string, number> | undefined;
   readonly priority: Priority;
   readonly memoryIsolation: MemoryIsolation | undefined;
+  /** Not weaker than the namespace's. */
+  readonly enforcement: Mode | undefined;
   readonly gpuModels: readonly string[];
   readonly gpuUuids: readonly string[];
   /** One template for the only container, or a template for each container named. */
@@ -86,6 +90,7 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     coresLimits: readCoresLimits(text(CORES_LIMIT_ANNOTATION), rules, problems),
     priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',
     memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
+    enforcement: one(ENFORCEMENT_ANNOTATION, MODES, notWeakerThan(rules.enforcement)),
     gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, /^[\w .:+/()-]{1,100}$/, 'NVIDIA H200,Tesla T4'),
     gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, /^GPU-[0-9A-Za-z-]{1,60}$/, 'GPU-8f3c0d52-...'),
     templates: readTemplates(text(TEMPLATE_ANNOTATION), rules, problems),

@@ -19,6 +19,9 @@ export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 /** What an operator gave a pod that runs in place of what it chose of compute; written by the configured writers alone. */
 export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
 
+/** The mode of enforcement that an administrator gave a pod in place of all others; written by the same. */
+export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override';
+
 /**
  * NRI's own name for a list (JSON) of plugins without which a container is not started; honoured by containerd 2.2 and newer
  * and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
@@ -45,6 +48,8 @@ export const COMPUTE_WEIGHT_ANNOTATION = 'cotenant.io/compute-weight';
 export const CORES_LIMIT_ANNOTATION = 'cotenant.io/gpu-cores-limit';
 export const PRIORITY_ANNOTATION = 'cotenant.io/priority';
 export const MEMORY_ISOLATION_ANNOTATION = 'cotenant.io/memory-isolation';
+/** A mode of enforcement that is stricter than the namespace's. */
+export const ENFORCEMENT_ANNOTATION = 'cotenant.io/enforcement';
 export const GPU_MODEL_ANNOTATION = 'cotenant.io/gpu-model';
 export const GPU_UUID_ANNOTATION = 'cotenant.io/gpu-uuid';
 export const TEMPLATE_ANNOTATION = 'cotenant.io/template';
@@ -57,6 +62,7 @@ export const TENANT_ANNOTATIONS: readonly string[] = [
   CORES_LIMIT_ANNOTATION,
   PRIORITY_ANNOTATION,
   MEMORY_ISOLATION_ANNOTATION,
+  ENFORCEMENT_ANNOTATION,
   GPU_MODEL_ANNOTATION,
   GPU_UUID_ANNOTATION,
   TEMPLATE_ANNOTATION,
@@ -74,9 +80,11 @@ export function isOwnKey(key: string): boolean {
   return domain === 'cotenant.io' || domain.endsWith('.cotenant.io');
 }
 
+const GRANT_KEYS: readonly string[] = [GRANT_ANNOTATION, COMPUTE_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION];
+
 /** True for the keys that say what a pod got. Nobody may create a pod with them. */
 export function isGrantKey(key: string): boolean {
-  return key === GRANT_ANNOTATION || key === COMPUTE_ANNOTATION || key.startsWith(UUIDS_PREFIX);
+  return GRANT_KEYS.includes(key) || key.startsWith(UUIDS_PREFIX);
 }
 
 /** A container's name as Kubernetes allows it (RFC 1123 label). */

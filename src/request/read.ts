@@ -94,6 +94,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     ...(placement && { placement }),
     ...(computePolicy && { computePolicy }),
     ...(computeWeight !== undefined && { computeWeight }),
+    ...(rules.enforcement !== 'enforce' && { enforcement: rules.enforcement }),
     gpuModels,
     gpuUuids,
   };

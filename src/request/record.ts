@@ -1,5 +1,6 @@
 // The annotation `cotenant.io/request`: a pod's request as canonical JSON, so that nobody reads dialects twice.
 // Owns the text form. One value has one text, and only that text is read: anything else was not written by us.
+import { modeNamed } from '../quota/mode.ts';
 import { isDialectName } from './dialects/table.ts';
 import { field, isObject, isWithin } from './json.ts';
 import { isContainerName, REQUEST_ANNOTATION } from './names.ts';
@@ -26,6 +27,7 @@ export function formatRecord(request: PodRequest): string {
     placement: request.placement,
     computePolicy: request.computePolicy,
     computeWeight: request.computeWeight,
+    enforcement: request.enforcement,
     gpuModels: request.gpuModels.length > 0 ? request.gpuModels : undefined,
     gpuUuids: request.gpuUuids.length > 0 ? request.gpuUuids : undefined,
     containers: request.containers.map(({ name, kind, dialect, asked, memoryIsolation, cards }) => ({
@@ -79,6 +81,8 @@ function decode(text: string): PodRequest | undefined {
   const computePolicy = COMPUTE_POLICIES.find((name) => name === field(value, 'computePolicy'));
   const computeWeight = field(value, 'computeWeight');
   if (computeWeight !== undefined && !isWithin(computeWeight, 1, MOST_WEIGHT)) return undefined;
+  const enforcement = modeNamed(field(value, 'enforcement'));
+  if (enforcement === 'enforce') return undefined; // it is not written
   const containers = every(field(value, 'containers'), decodeContainer);
   const gpuModels = every(field(value, 'gpuModels') ?? [], decodeText);
   const gpuUuids = every(field(value, 'gpuUuids') ?? [], decodeText);
@@ -91,6 +95,7 @@ function decode(text: string): PodRequest | undefined {
     ...(placement && { placement }),
     ...(computePolicy && { computePolicy }),
     ...(computeWeight !== undefined && { computeWeight }),
+    ...(enforcement && { enforcement }),
     gpuModels,
     gpuUuids,
     containers,

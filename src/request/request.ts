@@ -1,5 +1,6 @@
 // What a container asks for, whatever dialect it was written in, and how much memory that is on a known card.
 // Owns the value and its arithmetic; reading it from a pod (read.ts) and storing it in one (record.ts) are elsewhere.
+import type { Mode } from '../quota/mode.ts';
 import { MIB } from './quantity.ts';
 
 export type DialectName = 'cotenant' | 'ack' | 'metagpu';
@@ -51,6 +52,8 @@ export type PodRequest = {
   readonly placement?: Placement;
   readonly computePolicy?: ComputePolicy;
   readonly computeWeight?: number;
+  /** The mode of enforcement that the namespace's rules have for it; absent: `enforce`. */
+  readonly enforcement?: Mode;
   /** Any of these models; empty: any model. */
   readonly gpuModels: readonly string[];
   /** Only among these cards; empty: any card. */

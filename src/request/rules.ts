@@ -1,5 +1,6 @@
 // What a cluster's operator allows, per cluster and per namespace: dialects, their units, templates, choices.
 // Owns the values and how a configuration file is read into them; applying them is left to the readers of pods.
+import { MODES, type Mode } from '../quota/mode.ts';
 import { EMPTY, field, isObject, isWithin, type JsonObject } from './json.ts';
 import { failed, invalid, keyPath, type Problem, type Result } from './problem.ts';
 import { GIB, MIB } from './quantity.ts';
@@ -24,6 +25,8 @@ export type Rules = {
   readonly priorities: readonly Priority[];
   /** The largest weight that a pod may choose; 0: none, its weight is what it asks for of compute. */
   readonly mostComputeWeight: number;
+  /** How far the agent goes with a container over its grant; a pod may choose a stricter mode, and no weaker one. */
+  readonly enforcement: Mode;
   /** Parts of the driver that a container may have. What graphics takes of memory no interposer sees: the agent holds it. */
   readonly driverCapabilities: readonly DriverCapability[];
   /** Choices by which a tenant could take from its neighbours, or pin a card. */
@@ -62,6 +65,7 @@ export const DEFAULT_RULES: Rules = {
   computePolicies: ['average', 'preemptive', 'weighted', 'fixed', 'soft'],
   priorities: ['normal'],
   mostComputeWeight: 0,
+  enforcement: 'enforce',
   driverCapabilities: ['compute', 'utility'],
   allowMemoryIsolationOff: false,
   allowMemoryOvercommit: false,
@@ -102,6 +106,15 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     );
     return present;
   };
+  const one = <T extends string>(key: string, known: readonly T[], present: T): T => {
+    const given = field(value, key);
+    const found = known.find((name) => name === given);
+    if (given === undefined || found !== undefined) return found ?? present;
+    // YAML 1.1 reads the bare words off and on as switches.
+    const hint = given === false ? '; in YAML with quotes, "off"' : '';
+    problems.push(invalid(`${path}.${key}`, given, 'is not a known name', `write one of ${known.join(', ')}${hint}`));
+    return present;
+  };
   const flag = (key: string, present: boolean): boolean => {
     const given = field(value, key);
     if (given === undefined || typeof given === 'boolean') return given ?? present;
@@ -122,6 +135,7 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
     computePolicies: choose('computePolicies', COMPUTE_POLICIES, base.computePolicies),
     priorities: choose('priorities', PRIORITIES, base.priorities),
     driverCapabilities: choose('driverCapabilities', DRIVER_CAPABILITIES, base.driverCapabilities),
+    enforcement: one('enforcement', MODES, base.enforcement),
     mostComputeWeight: whole('mostComputeWeight', MOST_WEIGHT, base.mostComputeWeight),
     allowMemoryIsolationOff: flag('allowMemoryIsolationOff', base.allowMemoryIsolationOff),
     allowMemoryOvercommit: flag('allowMemoryOvercommit', base.allowMemoryOvercommit),

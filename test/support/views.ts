@@ -39,6 +39,7 @@ export const exampleContainer: ViewContainer = {
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',
+  enforcement: { mode: 'report', by: 'namespace' },
   isolateMemory: true,
   tampered: false,
   limitBytes: 4 * GIB,

@@ -2,8 +2,9 @@
 // written reason, whenever the ground is not firm: data that is old or does not add up, too many stops in a minute. Reads
 // nothing but the node's state.
 
-import { type Action, CALM, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
+import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
 import type { OverReason, Verdict } from '../../quota/limits.ts';
+import { effectiveMode, type Mode } from '../../quota/mode.ts';
 import type { ContainerBook } from '../attribution/pods.ts';
 import type { ContainerState, NodeState } from '../compare.ts';
 import type { Grant } from '../grants/grant.ts';
@@ -61,6 +62,8 @@ export function createEnforcer(
   },
 ): Enforcer {
   const ladders = new Map<string, LadderState>();
+  /** That was in force for it with the sample before. */
+  const modes = new Map<string, Mode>();
   const refusedAtMs = new Map<string, number>();
   /** Since when a stop is due that the rate does not allow. */
   const waitingSinceMs = new Map<string, number>();
@@ -176,23 +179,41 @@ export function createEnforcer(
       : undefined;
   };
 
+  /** Another mode holds for it than before: what the one before has begun is ended. */
+  const changed = (container: ContainerState, live: LiveGrant, mode: Mode): ActionRecord | undefined => {
+    const { id } = container.grant;
+    const before = modes.get(id);
+    modes.set(id, mode);
+    if (before === undefined || before === mode) return undefined;
+    const { state, action } = changeMode(ladders.get(id) ?? CALM, steady());
+    ladders.set(id, state);
+    waitingSinceMs.delete(id);
+    if (action.kind !== 'open-gate') return undefined;
+    live.gateClosed = false;
+    registry.touch(live);
+    return done(container, 'open-gate', container.verdict, 'done', [], action.after);
+  };
+
   return {
     policy,
     act(state) {
       const records: ActionRecord[] = [...untold];
       untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const map of [ladders, refusedAtMs, waitingSinceMs]) {
+      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
       for (const container of inTurn(state.containers)) {
         const live = registry.get(container.grant.id);
         if (!live) continue;
+        const { mode } = effectiveMode(policy.mode, live.grant.enforcement);
+        const opened = changed(container, live, mode);
+        if (opened) records.push(opened);
         // Over by what the driver does tell is over; what it does not tell is no proof of anything given back.
         if (!container.told && container.verdict.severity === 'within') continue;
         const before = ladders.get(container.grant.id) ?? CALM;
         const holds = container.cards.some((card) => card.usedBytes > 0);
-        const { state: after, action } = step(before, container.verdict, holds, steady(), policy);
+        const { state: after, action } = step(before, container.verdict, holds, steady(), { ...policy, mode });
         const isStop = action.kind === 'kill' || action.kind === 'terminate';
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
         const old = stale(state);

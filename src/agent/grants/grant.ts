@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
+import { modeNamed, type SaidMode } from '../../quota/mode.ts';
 import { isObject, isWithin } from '../../request/json.ts';
 import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../request/request.ts';
 import { COMPUTE_POLICIES, PRIORITIES } from '../../request/rules.ts';
@@ -37,6 +38,8 @@ export type Grant = {
   readonly compute?: ComputeChoice;
   /** The pod's annotation that its compute was last changed by. */
   readonly computeOverride?: string;
+  /** What was said of how far the agent goes when it is over; absent: nothing, as of plain processes. */
+  readonly enforcement?: SaidMode | undefined;
   readonly owner: ProcessOwner | PodOwner;
 };
 
@@ -94,6 +97,13 @@ export function isChoice(value: unknown): value is ComputeChoice {
   );
 }
 
+const SAYERS: readonly SaidMode['by'][] = ['namespace', 'pod', 'administrator'];
+
+function isSaid(value: unknown): boolean {
+  if (value === undefined) return true;
+  return isObject(value) && modeNamed(value.mode) !== undefined && SAYERS.some((by) => by === value.by);
+}
+
 /** The stored grant, or what is wrong with the text (a file cut short by a crash must not stop the agent). */
 export function parseGrant(text: string): Grant | { readonly wrong: string } {
   let value: unknown;
@@ -118,6 +128,7 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
   if (typeof grant.isolateMemory !== 'boolean') return { wrong: 'isolateMemory is missing' };
   if (!isChoice(grant.compute ?? {}) || typeof (grant.computeOverride ?? '') !== 'string')
     return { wrong: 'its compute is no choice' };
+  if (!isSaid(grant.enforcement)) return { wrong: 'its enforcement is no mode' };
   if (!isCount(grant.createdMs)) return { wrong: 'its time is missing' };
   const { owner } = grant;
   if (!isOwner(owner)) return { wrong: 'its owner is missing' };

@@ -3,6 +3,7 @@
 import type { PodGrant } from '../../placement/pod-grant.ts';
 import type { NodeState } from '../compare.ts';
 import { chosenBy } from '../compute/pods.ts';
+import { saidOf } from '../enforcement/modes.ts';
 import { podUidOf } from './grant.ts';
 import type { Refusal } from './plain.ts';
 import { refereeCards, rule } from './referee.ts';
@@ -51,6 +52,7 @@ export function publishPod(
       container: name,
       ...chosenBy(annotations, name, own),
       isolateMemory: memoryIsolation === 'on',
+      enforcement: saidOf(annotations),
       owner: { podUid, target, kind },
     })),
     { inUse: mounted },

@@ -71,8 +71,8 @@ export type Registry = {
   isBehind(live: LiveGrant): boolean;
   /** Gives the grant other amounts on the cards that it has; its processes follow at their next request. */
   resize(id: string, cards: readonly CardGrant[]): LiveGrant;
-  /** The same, and what was chosen for its compute. */
-  change(id: string, change: Partial<Pick<Grant, 'cards' | 'compute' | 'computeOverride'>>): LiveGrant;
+  /** The same, what was chosen for its compute, and what was said of its enforcement. */
+  change(id: string, change: Partial<Pick<Grant, 'cards' | 'compute' | 'computeOverride' | 'enforcement'>>): LiveGrant;
   /** Who launches by the arbiter may have changed without anything in the books. */
   reconsider(): void;
   remove(id: string): void;

@@ -60,6 +60,7 @@ function container(number: number, turn: number): ViewContainer {
     gpuUuid: uuidOf(gpuIndex),
     gpuIndex,
     fence: 'interposer',
+    enforcement: { mode: 'enforce', by: 'node' },
     isolateMemory: true,
     tampered: false,
     limitBytes: 4 * GIB,

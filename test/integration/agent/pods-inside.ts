@@ -24,6 +24,7 @@ import { type Node, openNode } from '../../../src/agent/node.ts';
 import { volumesOf } from '../../../src/agent/pods.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
 import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import type { Mode } from '../../../src/quota/mode.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/request/names.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { formatRecord } from '../../../src/request/record.ts';
@@ -40,10 +41,12 @@ const containerIdOf = (digit: number, container: string) =>
 
 type Started = { readonly node: Node; readonly problems: string[]; readonly actions: string[] };
 
-function start(): Started {
+function start(mode: Mode = 'enforce'): Started {
   const problems: string[] = [];
   const actions: string[] = [];
-  const node = openNode({ ...DEFAULTS, stateFolder: state, calibrate: false, canary: false }, native, {
+  const enforcement = { ...DEFAULTS.enforcement, mode, mostStopsPerMinute: 100 };
+  const settings = { ...DEFAULTS, stateFolder: state, calibrate: false, canary: false, enforcement };
+  const node = openNode(settings, native, {
     onView: () => {},
     onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
     onProblem: (text) => problems.push(text.replaceAll(folder, '')),
@@ -108,13 +111,22 @@ const sampleOf = (...processes: SampledProcess[]): Sample => ({
 });
 
 /** The answer to the kubelet: 'given', or why not. */
-function publish({ node }: Started, digit: number, containers: Record<string, number>, mounted = false): string {
+function publish(started: Started, digit: number, containers: Record<string, number>, mounted = false): string {
+  return publishAs(started, digit, containers, annotationsOf(containers), mounted);
+}
+
+/** `enforcement`: the mode that its namespace's rules have. */
+function annotationsOf(
+  containers: Record<string, number>,
+  enforcement?: 'off' | 'report',
+): Readonly<Record<string, string>> {
   const shares = Object.entries(containers);
-  const annotations = {
+  return {
     [REQUEST_ANNOTATION]: formatRecord({
       priority: 'normal',
       gpuModels: [],
       gpuUuids: [],
+      ...(enforcement && { enforcement }),
       containers: shares.map(([name, mib]) => ({
         name,
         kind: 'app',
@@ -134,6 +146,15 @@ function publish({ node }: Started, digit: number, containers: Record<string, nu
       })),
     }),
   };
+}
+
+function publishAs(
+  { node }: Started,
+  digit: number,
+  containers: Record<string, number>,
+  annotations: Readonly<Record<string, string>>,
+  mounted: boolean,
+): string {
   const target = targetOf(digit);
   const given = node.publish({
     podUid: uidOf(digit),
@@ -275,6 +296,42 @@ const scenarios: Record<string, () => unknown> = {
     const kept = started.node.holds(uidOf(1), targetOf(1));
     started.node.unpublish(uidOf(1), targetOf(1));
     return { kept, after: started.node.holds(uidOf(1), targetOf(1)), stored: stored() };
+  },
+
+  modes() {
+    const share = { a: 100 };
+    const started = start();
+    const { node } = started;
+    node.onSample(sampleOf());
+    for (const [digit, enforcement] of [undefined, 'report', 'off'].entries())
+      publishAs(started, digit + 1, share, annotationsOf(share, enforcement as 'report' | undefined), false);
+    const rounds = (from: Started, count: number) => {
+      from.actions.length = 0;
+      const cheats = [1, 2, 3].map((digit) => processOf(digit, 'a', 300));
+      for (let round = 0; round < count; round++) from.node.onSample(sampleOf(...cheats));
+      return from.actions.toSorted();
+    };
+    const told = (from: Started) =>
+      from.node
+        .view()
+        ?.containers.map(({ pod, enforcement: { mode, by } }) => `${pod} ${mode} ${by}`)
+        .toSorted();
+    const asRecorded = { done: rounds(started, 3), told: told(started) };
+    // What a tenant writes into its own pod, were it let through, and what an administrator writes.
+    node.onPod(uidOf(1), { ...annotationsOf(share), 'cotenant.io/enforcement': 'off' });
+    node.onPod(uidOf(2), { ...annotationsOf(share, 'report'), 'cotenant.io/enforcement': 'enforce' });
+    node.onPod(uidOf(3), { ...annotationsOf(share, 'off'), 'cotenant.io/enforcement-override': 'report' });
+    const changed = { done: rounds(started, 3), told: told(started) };
+    node.close();
+    const second = start();
+    for (const digit of [1, 2, 3])
+      second.node.containers.tell(containerIdOf(digit, 'a'), { podUid: uidOf(digit), container: 'a' });
+    second.node.onSample(sampleOf());
+    const after = told(second);
+    second.node.close();
+    const third = start('off');
+    const off = { done: rounds(third, 4), told: told(third) };
+    return { asRecorded, changed, after, off, problems: [...started.problems, ...second.problems, ...third.problems] };
   },
 
   anew() {

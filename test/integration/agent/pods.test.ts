@@ -59,6 +59,25 @@ test('a grant that was lost is in the books again when the kubelet asks for the 
   t.deepEqual(facts.problems, []);
 });
 
+test('each pod goes by the mode that its namespace, itself and administrators say, and by none on a node that is off', (t) => {
+  const { asRecorded, changed, after, off, problems } = inside(t, 'modes');
+  t.deepEqual(asRecorded, {
+    done: ['kill a', 'warn a', 'warn a', 'would-stop a'].toSorted(),
+    told: ['pod-1 enforce node', 'pod-2 report namespace', 'pod-3 off namespace'],
+  });
+  // The first goes on as it did; the second is stopped by its own word; the third is reported now.
+  t.deepEqual((changed as { told: string[] }).told, [
+    'pod-1 enforce node',
+    'pod-2 enforce pod',
+    'pod-3 report administrator',
+  ]);
+  const { done } = changed as { done: string[] };
+  for (const action of ['kill a', 'would-stop a']) t.true(done.includes(action), done.join());
+  t.deepEqual(after, (changed as { told: string[] }).told, 'over a restart');
+  t.deepEqual(off, { done: [], told: ['pod-1 off node', 'pod-2 off node', 'pod-3 off node'] });
+  t.deepEqual(problems, []);
+});
+
 test('a volume that could not be made leaves no grant and nothing open, however often it is tried', (t) => {
   const { tries, after, later, stored } = inside(t, 'half');
   t.is((tries as string[]).length, 1);

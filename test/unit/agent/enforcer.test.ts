@@ -99,8 +99,9 @@ function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE,
   let nowMs = START + second * 1000;
   let jumpedMs = 0;
   const kept = audit ?? openAudit(folder, (text) => t.fail(text));
+  const registry = registryOf(grants);
   const enforcer = createEnforcer(
-    registryOf(grants),
+    registry,
     people ?? native,
     kept,
     { ...DEFAULT_LADDER, ...ENFORCER_LIMITS, ...policy },
@@ -140,7 +141,7 @@ function setUp(t: ExecutionContext, { policy = {}, audit, grants = NOBODY_THERE,
   const jump = (seconds: number) => {
     jumpedMs += seconds * 1000;
   };
-  return { act, audit: kept, touched, folder, jump };
+  return { act, audit: kept, touched, folder, jump, live: registry.get };
 }
 const cheat = [{ id: 'one', mib: 500 }];
 
@@ -393,3 +394,42 @@ for (const [what, seconds] of [
     t.deepEqual(act(22, [{ id: 'two', mib: 500 }]), ['warn two']);
     t.deepEqual(act(23, [{ id: 'two', mib: 500 }]), ['kill two']);
   });
+
+test('each container goes by its own mode, and by no more than the node’s', (t) => {
+  const said = (id: string, mode: 'off' | 'report' | 'enforce') =>
+    grantOf(id, 100, [0], { enforcement: { mode, by: 'namespace' } });
+  const grants = [said('one', 'off'), said('two', 'report'), said('three', 'enforce'), grantOf('four', 100)];
+  const all = ['one', 'two', 'three', 'four'].map((id, index) => ({ id, mib: 900 - index * 100 }));
+  const minute = (mode: 'off' | 'report' | 'enforce') => {
+    const { act } = setUp(t, { grants, policy: { mode } });
+    return [act(0, all), act(1, all)].flat();
+  };
+  t.deepEqual(minute('enforce'), ['warn two', 'warn three', 'warn four', 'would-stop two', 'kill three', 'kill four']);
+  t.deepEqual(
+    minute('report'),
+    ['warn', 'would-stop'].flatMap((action) => ['two', 'three', 'four'].map((id) => `${action} ${id}`)),
+  );
+  t.deepEqual(minute('off'), [], 'a node that is switched off stops nobody, whoever asks for it');
+});
+
+test('with another mode all counts start anew, and a gate that was closed opens', (t) => {
+  const grant = grantOf('one', 100);
+  const books = [grant];
+  const { act, live } = setUp(t, { grants: books });
+  const soft = [{ id: 'one', mib: 180, known: true }];
+  const say = (mode: 'off' | 'report' | 'enforce' | undefined) => {
+    (live('one') as { grant: Grant }).grant = { ...grant, enforcement: mode && { mode, by: 'administrator' } };
+  };
+  t.deepEqual(act(0, soft), ['warn one']);
+  t.deepEqual(act(5, soft), ['close-gate one']);
+  t.true(live('one')?.gateClosed);
+  say('off');
+  t.deepEqual(act(6, soft), ['open-gate one']);
+  t.false(live('one')?.gateClosed);
+  for (let second = 7; second < 40; second++) t.deepEqual(act(second, soft), []);
+  say('report');
+  t.deepEqual(act(40, soft), ['warn one']);
+  say(undefined);
+  t.deepEqual(act(60, soft), ['warn one'], 'what it did while nothing would have come of it is no ground');
+  t.deepEqual([act(61, soft), act(62, soft), act(65, soft)].flat(), ['close-gate one']);
+});

@@ -19,6 +19,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',
+  enforcement: { mode: 'enforce', by: 'node' },
   isolateMemory: true,
   tampered: false,
   limitBytes: 1000 * MIB,
@@ -163,7 +164,15 @@ test('the tenants: bars never overflow, compute shares are said not to be enforc
     view({
       containers: [
         container(),
-        container({ pod: 'a', usedBytes: 5000 * MIB, over: true, coresPercent: 25, fence: 'agent', grantId: 'd' }),
+        container({
+          pod: 'a',
+          usedBytes: 5000 * MIB,
+          over: true,
+          coresPercent: 25,
+          enforcement: { mode: 'report', by: 'namespace' },
+          fence: 'agent',
+          grantId: 'd',
+        }),
         container({
           pod: 'b',
           usedBytes: 0,
@@ -178,10 +187,10 @@ test('the tenants: bars never overflow, compute shares are said not to be enforc
     }),
   );
   t.deepEqual(rows, [
-    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             POLICY      FENCE       STATE   ID',
-    'trainer    0  [########........]       500   1000  12%  -                 native      interposer  within  abc123',
-    'a          0  [################]      5000   1000  12%  25% not enforced  native      agent       OVER    d',
-    'b          0  [................]         0      0  12%  20-60%            soft, high  interposer  within  abc123',
+    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             POLICY      FENCE       MODE               STATE   ID',
+    'trainer    0  [########........]       500   1000  12%  -                 native      interposer  enforce            within  abc123',
+    'a          0  [################]      5000   1000  12%  25% not enforced  native      agent       report, namespace  OVER    d',
+    'b          0  [................]         0      0  12%  20-60%            soft, high  interposer  enforce            within  abc123',
   ]);
 });
 

@@ -37,6 +37,6 @@ test('resources, choices and dialects stand where they belong', (t) => {
   for (const resource of foreign.flatMap(({ resources }) => resources)) t.true(dialects.includes(resource), resource);
   const written = keysIn('## What Cotenant writes');
   for (const key of written) t.false(names.TENANT_ANNOTATIONS.includes(key), key);
-  for (const key of [names.GRANT_ANNOTATION, names.UUIDS_PREFIX])
+  for (const key of [names.GRANT_ANNOTATION, names.ENFORCEMENT_OVERRIDE_ANNOTATION, names.UUIDS_PREFIX])
     t.true(names.isGrantKey(key) && written.includes(key));
 });

@@ -1,8 +1,9 @@
 // The page on enforcement: its ladder is the one that is climbed, its severities those that are judged.
 import test from 'ava';
 import { DEFAULTS } from '../../../src/agent/configuration.ts';
-import { CALM, DEFAULT_LADDER, type LadderState, type Mode, step } from '../../../src/quota/ladder.ts';
+import { CALM, DEFAULT_LADDER, type LadderState, step } from '../../../src/quota/ladder.ts';
 import { DEFAULT_TOLERANCE, judge } from '../../../src/quota/limits.ts';
+import type { Mode } from '../../../src/quota/mode.ts';
 import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/quota/share.ts';
 import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
 

@@ -400,3 +400,19 @@ test('a limit above the share is a total over the cards, of the only container w
     refusalOf(LIMIT, '"80" is not allowed in this namespace; leave it out, or have the policy soft allowed'),
   );
 });
+
+test('a pod chooses a mode of enforcement that is as strict as its namespace’s, or stricter', (t) => {
+  const KEY = 'cotenant.io/enforcement';
+  const choosing = (mode?: string) =>
+    podWith({ [M]: '1Gi' }, mode === undefined ? {} : { annotations: { [KEY]: mode } });
+  t.is(requestOf(choosing(), rules()).enforcement, undefined);
+  t.is(requestOf(choosing('enforce'), rules()).enforcement, undefined);
+  // The namespace's is what is recorded; the pod's own is in its annotation.
+  for (const mode of [undefined, 'report', 'enforce'])
+    t.is(requestOf(choosing(mode), rules({ enforcement: 'report' })).enforcement, 'report');
+  t.deepEqual(
+    outcome(choosing('off'), rules({ enforcement: 'report' })),
+    refusalOf(KEY, '"off" is not allowed in this namespace; write one of report, enforce'),
+  );
+  t.deepEqual(outcome(choosing('kill'), rules()), refusalOf(KEY, '"kill" is not known; write one of enforce'));
+});

@@ -39,6 +39,7 @@ const request: fc.Arbitrary<PodRequest> = fc.record(
     placement: fc.constantFrom('binpack', 'spread', 'fragmentation'),
     computePolicy: fc.constantFrom('average', 'soft', 'native'),
     computeWeight: fc.integer({ min: 1, max: 1000 }),
+    enforcement: fc.constantFrom('off', 'report'),
     gpuModels: fc.array(fc.string({ minLength: 1 })),
     gpuUuids: fc.array(fc.string({ minLength: 1 })),
     containers: fc

@@ -24,6 +24,7 @@ test('nothing by which a tenant could take from a neighbour is on by default', (
   t.false(DEFAULT_RULES.allowMemoryOvercommit);
   t.false(DEFAULT_RULES.allowGpuUuid);
   t.deepEqual(DEFAULT_RULES.dialects, []);
+  t.is(DEFAULT_RULES.enforcement, 'enforce');
 });
 
 test('a setting that is misspelt or of another type is refused with what is known', (t) => {
@@ -33,6 +34,8 @@ test('a setting that is misspelt or of another type is refused with what is know
     [{ dialects: ['hami'] }, /^rules\.dialects: a list of 1 is not a list of known names; write some of ack, metagpu$/],
     [{ dialects: 'ack' }, /^rules\.dialects: "ack" is not a list of known names/],
     [{ allowGpuUuid: 'yes' }, /^rules\.allowGpuUuid: "yes" is not a switch; write true or false$/],
+    [{ enforcement: 'warn' }, /^rules\.enforcement: "warn" is not a known name; write one of off, report, enforce$/],
+    [{ enforcement: false }, /^rules\.enforcement: false is not a known name; .*; in YAML with quotes, "off"$/],
     [{ ack: { unit: 'GB' } }, /^rules\.ack\.unit: "GB" is no unit that ACK knows; write one of GiB, MiB, 128MiB/],
     [{ ack: { rounding: 'up' } }, /^rules\.ack\.rounding: "up" is no way to round; write cgpu or literal$/],
     [{ ack: [] }, /^rules\.ack: a list of 0 is not a map of settings; write unit, rounding$/],

@@ -70,6 +70,14 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
     sharePod({}, {}, { annotations: { 'cotenant.io/compute': '{"main":{"priority":"high"}}' } }),
     'metadata.annotations["cotenant.io/compute"]: "{\\"main\\":{\\"priority\\":\\"high\\"}}" says what the scheduler granted, or an operator changed; leave this annotation out',
   ],
+  'enforcement that only administrators weaken': [
+    sharePod({}, {}, { annotations: { 'cotenant.io/enforcement-override': 'off' } }),
+    'metadata.annotations["cotenant.io/enforcement-override"]: "off" says what the scheduler granted, or an operator changed; leave this annotation out',
+  ],
+  'enforcement that is weaker than the namespace has it': [
+    sharePod({}, {}, { annotations: { 'cotenant.io/enforcement': 'report' } }),
+    'metadata.annotations["cotenant.io/enforcement"]: "report" is not allowed in this namespace; write one of enforce',
+  ],
   'forged devices': [
     sharePod({}, {}, { annotations: { 'gpu-uuids.cotenant.io/main': 'all' } }),
     'metadata.annotations["gpu-uuids.cotenant.io/main"]: "all" says what the scheduler granted, or an operator changed; leave this annotation out',

@@ -154,3 +154,58 @@ test('kubectl debug of a real cluster comes out closed', (t) => {
   const after = { ...body, request: { ...(body.request as object), object: mutated.pod } };
   t.true(answerOf(after, configured(), 'validate').allowed);
 });
+
+test('a pod’s mode of enforcement is made stricter by its tenant, and weaker by the configured writers alone', (t) => {
+  const KEY = 'cotenant.io/enforcement';
+  const OVERRIDE = `${KEY}-override`;
+  const [REPORTED, ENFORCED] = ['report', 'enforce'].map((enforcement) =>
+    annotationsOf(answerOf(creation(sharePod()), configured({ rules: { enforcement } })).pod),
+  );
+  const changed = (from: object | undefined, to: object | undefined, more: object = {}) =>
+    update(annotated(to ?? {}), { oldObject: annotated(from ?? {}), ...more });
+  t.true(changed(REPORTED, { ...REPORTED, [KEY]: 'enforce' }).allowed);
+  t.true(changed(REPORTED, { ...REPORTED, [KEY]: 'report' }).allowed);
+  const path = `metadata.annotations["${KEY}"]`;
+  const only = 'only administrators make it weaker';
+  const cases: [object | undefined, object | undefined, string][] = [
+    [
+      REPORTED,
+      { ...REPORTED, [KEY]: 'off' },
+      `403 Forbidden: ${path}: "off" is weaker than the pod's mode, report; write one of report, enforce; ${only}`,
+    ],
+    [
+      ENFORCED,
+      { ...ENFORCED, [KEY]: 'report' },
+      `403 Forbidden: ${path}: "report" is weaker than the pod's mode, enforce; write one of enforce; ${only}`,
+    ],
+    [
+      { ...REPORTED, [KEY]: 'enforce' },
+      { ...REPORTED, [KEY]: 'report' },
+      `403 Forbidden: ${path}: "report" is weaker than the pod's mode, enforce; write one of enforce; ${only}`,
+    ],
+    [
+      { ...REPORTED, [KEY]: 'enforce' },
+      REPORTED,
+      `403 Forbidden: ${path}: may not be taken away while it is enforce; write one of enforce; ${only}`,
+    ],
+    [
+      REPORTED,
+      { ...REPORTED, [KEY]: 'kill' },
+      `422 Invalid: ${path}: "kill" is not known; write one of report, enforce; ${only}`,
+    ],
+    [
+      ENFORCED,
+      { ...ENFORCED, [OVERRIDE]: 'off' },
+      `403 Forbidden: metadata.annotations["${OVERRIDE}"]: "off" may not be added by "alice"; leave it as it is; to ask for something else create the pod anew`,
+    ],
+  ];
+  for (const [from, to, message] of cases) t.is(changed(from, to).denial, message);
+
+  const writer = { userInfo: { username: 'system:serviceaccount:cotenant:agent' } };
+  t.true(changed(ENFORCED, { ...ENFORCED, [OVERRIDE]: 'off' }, writer).allowed);
+  t.is(
+    changed(ENFORCED, { ...ENFORCED, [OVERRIDE]: 'none' }, writer).denial,
+    `422 Invalid: metadata.annotations["${OVERRIDE}"]: "none" is not known; write one of off, report, enforce`,
+  );
+  t.true(changed({ ...ENFORCED, [OVERRIDE]: 'off' }, ENFORCED, writer).allowed);
+});

@@ -46,7 +46,7 @@ has({{ . }}.metadata.annotations) ? {{ . }}.metadata.annotations : {}
 
 {{/* A key that says what a pod got. */}}
 {{- define "cotenant.cel.grant-key" -}}
-(k == 'cotenant.io/grant' || k == 'cotenant.io/compute' || k.startsWith('gpu-uuids.cotenant.io/'))
+(k in ['cotenant.io/grant', 'cotenant.io/compute', 'cotenant.io/enforcement-override'] || k.startsWith('gpu-uuids.cotenant.io/'))
 {{- end -}}
 
 {{/*

@@ -106,6 +106,11 @@ export const container: Family = {
       'What holds its memory to the grant right now: 1 for one of them.',
       [...whole, 'fence'],
     );
+    const enforcement = set.gauge(
+      'cotenant_container_enforcement',
+      'How far the agent goes when it is over (off, report, enforce), and who said so last: node, namespace, pod or administrator; always 1.',
+      [...whole, 'enforcement', 'said_by'],
+    );
     const refused = set.gauge(
       'cotenant_container_engine_refused_processes',
       'Its living processes that could not change to the engine that they were told to.',
@@ -185,6 +190,7 @@ export const container: Family = {
           const labels = ofContainer(entry);
           for (const one of FENCES) fence({ ...labels, fence: one }, entry.fence === one ? 1 : 0);
           for (const { engine: number, count } of entry.engines.processes) engine({ ...labels, engine: number }, count);
+          enforcement({ ...labels, enforcement: entry.enforcement.mode, said_by: entry.enforcement.by }, 1);
           refused(labels, entry.engines.refused);
           behind(labels, entry.engines.behind ? 1 : 0);
           observed({ ...labels, observer: 'debugger' }, entry.observed.debugger);

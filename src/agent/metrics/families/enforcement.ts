@@ -1,4 +1,5 @@
 // What was done to whom: stops by container, decisions of the node, the mode.
+import { MODES } from '../../../quota/mode.ts';
 import { type Family, metricSet } from '../family.ts';
 
 const WHO = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'];
@@ -18,7 +19,11 @@ export const enforcement: Family = {
       'Decisions of this node about containers over their grant.',
       ['decision', 'reason'],
     );
-    const mode = set.gauge('cotenant_enforcement_mode', 'The mode in force.', ['mode']);
+    const mode = set.gauge(
+      'cotenant_enforcement_mode',
+      'The mode of the node: the most that is done to any of its containers.',
+      ['mode'],
+    );
     return {
       clear: set.clear,
       fill(view) {
@@ -28,7 +33,7 @@ export const enforcement: Family = {
           if (lastMs > 0) last(who, lastMs / 1000);
         }
         for (const { decision, reason, count } of view.self.decisions) decisions({ decision, reason }, count);
-        for (const name of ['off', 'report', 'enforce']) mode({ mode: name }, view.self.mode === name ? 1 : 0);
+        for (const name of MODES) mode({ mode: name }, view.self.mode === name ? 1 : 0);
       },
     };
   },
