@@ -164,6 +164,35 @@ struct nvml_abi_get_memory_limits {
     uint64_t soft_bytes, hard_bytes, used_bytes;
 };
 #define NVML_ABI_MEMORY_LIMIT_MAX 0xffffffffffffffffull /* and a soft limit of 0: no limit */
+/* Counters of a card's parts (GPM), from Hopper on. Two samples are held against each other; the request alone has a
+ * version that is no size. Its array has grown from 98 entries to 333 under the same version: as many are read as are
+ * counted, and whoever has room for all is safe. The calls came with 520, that of an instance with 525. */
+#define NVML_ABI_GPM_VERSION 1u
+#define NVML_ABI_GPM_MOST 333
+/* Percent, unless it says otherwise. From 248 on newer drivers have counts since the reboot, which nobody here asks
+ * for. */
+enum {
+    NVML_ABI_GPM_GRAPHICS = 1, /* of time, in which anything ran */
+    NVML_ABI_GPM_SM = 2,
+    NVML_ABI_GPM_OCCUPANCY = 3,
+    NVML_ABI_GPM_TENSOR = 5, /* of any kind */
+    NVML_ABI_GPM_DRAM = 10,
+    NVML_ABI_GPM_FP32 = 12,
+};
+struct nvml_abi_gpm_support {
+    uint32_t version, supported;
+};
+struct nvml_abi_gpm_metric {
+    uint32_t id;    /* asked for */
+    int32_t result; /* of this one alone */
+    double value;
+    const char *short_name, *long_name, *unit;
+};
+struct nvml_abi_gpm_request {
+    uint32_t version, count;
+    void *first, *second; /* samples, the older one first */
+    struct nvml_abi_gpm_metric metrics[NVML_ABI_GPM_MOST];
+};
 struct nvml_abi_event_data {
     nvml_abi_device device;
     uint64_t type, data;
@@ -185,4 +214,7 @@ static_assert(sizeof(struct nvml_abi_pci_v3) == 68, "pci v3");
 static_assert(sizeof(struct nvml_abi_field) == 40, "field");
 static_assert(sizeof(struct nvml_abi_set_memory_limits) == 24, "set memory limits");
 static_assert(sizeof(struct nvml_abi_get_memory_limits) == 32, "get memory limits");
+static_assert(sizeof(struct nvml_abi_gpm_support) == 8, "GPM support");
+static_assert(sizeof(struct nvml_abi_gpm_metric) == 40, "GPM metric");
+static_assert(sizeof(struct nvml_abi_gpm_request) == 13344, "GPM request");
 static_assert(sizeof(struct nvml_abi_event_data) == 32, "event data");

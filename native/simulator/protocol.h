@@ -44,6 +44,7 @@ enum sim_op {
     SIM_LIMIT_SET, /* card, arg[0] number of a group's folder, arg[1] soft bytes, arg[2] hard bytes; root's alone */
     SIM_LIMIT_GET, /* card, arg[0] number of a group's folder; reply arg[0] soft, arg[1] hard, arg[2] used bytes */
     SIM_HEALTH,    /* card; payload sim_health */
+    SIM_COUNTERS,  /* card; payload sim_counters */
     SIM_EVENT,     /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
     /* control role */
     SIM_BOOKS = 64,   /* payload: JSON text of all books */
@@ -91,7 +92,10 @@ enum {
     SIM_STATE_PCIE_SENT_MORE,
     SIM_STATE_NVLINK_RECEIVED_MORE,
     SIM_STATE_NVLINK_SENT_MORE,
+    SIM_STATE_ACTIVE, /* and as many as there are SIM_ACTIVE_*: percent */
 };
+/* Of what kernels keep busy besides SMs somebody must say how much: they compute nothing. */
+enum { SIM_ACTIVE_OCCUPANCY, SIM_ACTIVE_TENSOR, SIM_ACTIVE_DRAM, SIM_ACTIVE_FP32, SIM_ACTIVE_COUNT };
 
 struct sim_request {
     uint32_t op;
@@ -155,6 +159,14 @@ struct sim_health {
     uint32_t rows_pending, rows_failed;
 };
 
+/* Nanoseconds since the node's start: passed; in which a kernel ran; likewise by the share of the SMs that it was on;
+ * and by the share that was said of it, if one ever was. */
+struct sim_counters {
+    uint64_t at_ns, busy_ns, sm_ns, active_ns[SIM_ACTIVE_COUNT];
+    uint32_t said; /* a bit each */
+    uint32_t pad;
+};
+
 struct sim_raised {
     uint32_t number; /* counted from 1 over all cards */
     uint32_t card;
@@ -206,9 +218,10 @@ struct sim_item {
     uint64_t submit_ns;   /* CLOCK_MONOTONIC */
     uint64_t duration_ns; /* SIM_ITEM_KERNEL */
     uint32_t kind;
-    uint32_t cell; /* SIM_ITEM_STAMP: cell that gets the completion time */
-    int32_t error; /* SIM_ITEM_KERNEL: sticky error that it ends with; 0 = none */
-    uint32_t pad[9];
+    uint32_t cell;   /* SIM_ITEM_STAMP: cell that gets the completion time */
+    int32_t error;   /* SIM_ITEM_KERNEL: sticky error that it ends with; 0 = none */
+    uint32_t blocks; /* SIM_ITEM_KERNEL: of its grid */
+    uint32_t pad[8];
 };
 
 /* Items complete in submission order: item k (counted from 1) is done when completed >= k. */

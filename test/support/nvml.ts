@@ -9,8 +9,10 @@ export const NVML = {
   SUCCESS: 0,
   INVALID_ARGUMENT: 2,
   NOT_SUPPORTED: 3,
+  NO_PERMISSION: 4,
   NOT_FOUND: 6,
   INSUFFICIENT_SIZE: 7,
+  FUNCTION_NOT_FOUND: 13,
   VERSION_MISMATCH: 25,
 } as const;
 
@@ -24,15 +26,16 @@ export type NvmlAnswer = {
 };
 export type NvmlClient = { ask(command: string): Promise<NvmlAnswer>; end(): Promise<void> };
 
-/** `within`: a command that runs another one. */
+/** `within`: a command that runs another one; `program`: another one than nvml.c, with commands of its own. */
 export function startNvml(
   t: Teardown,
   node: SimulatedNode,
   preload?: string,
   within: readonly string[] = [],
+  program = 'nvml',
 ): NvmlClient {
   const env = environment({ PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib }, preload);
-  const [file = '', ...args] = [...within, join(BUILD, 'tests/nvml')];
+  const [file = '', ...args] = [...within, join(BUILD, 'tests', program)];
   const child = spawn(file, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   child.stdin.on('error', () => {}); // it may have ended

@@ -186,6 +186,7 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_LIMIT_SET:
     case SIM_LIMIT_GET: limits_answer(node, caller, request, reply); return;
     case SIM_HEALTH: health_answer(node, request, reply, payload); return;
+    case SIM_COUNTERS: counters_answer(card, reply, payload); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }
@@ -321,7 +322,8 @@ void answer_control(struct node *node, const struct sim_request *request, struct
         else if (request->arg[0] == SIM_STATE_LOST) {
             if (request->arg[1] && !node->cards[request->card].lost) health_raise(node, request->card, XID_OFF_THE_BUS);
             node->cards[request->card].lost = request->arg[1] != 0;
-        } else if (!health_set(&node->cards[request->card], request->arg[0], request->arg[1]))
+        } else if (!health_set(&node->cards[request->card], request->arg[0], request->arg[1]) &&
+                   !counters_set(&node->cards[request->card], request->arg[0], request->arg[1]))
             reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
     case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;

@@ -84,6 +84,10 @@ static const struct command {
     {"pcie", "sent", 2, SIM_SET_STATE, SIM_STATE_PCIE_SENT_MORE, 0},
     {"nvlink", "received", 2, SIM_SET_STATE, SIM_STATE_NVLINK_RECEIVED_MORE, 0},
     {"nvlink", "sent", 2, SIM_SET_STATE, SIM_STATE_NVLINK_SENT_MORE, 0},
+    {"active", "occupancy", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_OCCUPANCY, 0},
+    {"active", "tensor", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_TENSOR, 0},
+    {"active", "dram", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_DRAM, 0},
+    {"active", "fp32", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_FP32, 0},
 };
 
 static const struct command *command_of(const char *name, const char *what, int numbers) {

@@ -23,7 +23,6 @@
 
 #define MAX_EVENTS 8192
 #define DEFAULT_CUDA 13000u
-#define LIMITS_SINCE 615u /* the driver's version whose library has them */
 
 uint64_t node_now_ns(void) {
     struct timespec now;
@@ -64,6 +63,8 @@ static int usage(FILE *to, int code) {
           "                      why its clocks are low\n"
           "pcie|nvlink CARD received|sent BYTES\n"
           "                      so many more bytes over its links\n"
+          "active CARD occupancy|tensor|dram|fp32 PERCENT\n"
+          "                      how busy kernels keep that while they run; unsaid, no counter tells of it\n"
           "list-cost US          make every NVML process list take that long\n",
           to);
     return code;
@@ -115,6 +116,19 @@ static bool link_library(const char *dir, const char *name, const char *target) 
     return symlink(to, from) == 0;
 }
 
+/* What NVML exports came with versions of the driver: the newest library that this one has. */
+static const char *nvml_library(const char *driver_version) {
+    static const struct {
+        unsigned long since;
+        const char *library;
+    } LIBRARIES[] = {{615, "615/libnvidia-ml.so.1"}, {525, "libnvidia-ml.so.1"}, {520, "520/libnvidia-ml.so.1"}};
+    unsigned long version = strtoul(driver_version, NULL, 10);
+    for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++) {
+        if (version >= LIBRARIES[i].since) return LIBRARIES[i].library;
+    }
+    return "470/libnvidia-ml.so.1";
+}
+
 static bool make_folder(struct node *node) {
     char path[4200];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -129,8 +143,7 @@ static bool make_folder(struct node *node) {
         fprintf(stderr, "cotenant-simulator: %s: %s\n", path, strerror(errno));
         return false;
     }
-    bool limits = strtoul(node->facts->driver_version, NULL, 10) >= LIMITS_SINCE;
-    const char *nvml = limits ? "615/libnvidia-ml.so.1" : "libnvidia-ml.so.1";
+    const char *nvml = nvml_library(node->facts->driver_version);
     char driver[64] = "libcuda.so.1";
     if (node->facts->cuda_version != DEFAULT_CUDA)
         snprintf(driver, sizeof driver, "%u/libcuda.so.1", node->facts->cuda_version);

@@ -50,6 +50,8 @@ struct card {
     uint64_t slice_left_ns;
     uint64_t next_sample_ns, busy_in_sample_ns, energy_mj;
     pid_t last_pid;
+    struct sim_counters counters;
+    uint32_t active_percent[SIM_ACTIVE_COUNT]; /* while a kernel runs, as far as counters.said */
     struct sample samples[SIM_SAMPLES];
     uint32_t sample_next;
 };
@@ -178,6 +180,11 @@ void client_free(struct node *node, struct client *client);
 void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
                  char *payload);
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
+
+/* counters.c */
+void counters_pass(struct card *card, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count);
+bool counters_set(struct card *card, uint64_t state, uint64_t value); /* false: no such state, or no percent */
+void counters_answer(const struct card *card, struct sim_reply *reply, char *payload);
 
 /* health.c */
 void health_raise(struct node *node, uint32_t card, uint64_t xid);

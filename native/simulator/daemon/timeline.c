@@ -92,7 +92,8 @@ static void take_sample(struct card *card) {
     card->next_sample_ns += SIM_SAMPLE_NS;
 }
 
-static void pass_time(struct card *card, uint64_t step, struct client *client) {
+static void pass_time(const struct node *node, struct card *card, uint64_t step, struct client *client) {
+    const struct sim_item *kernel = client ? &client->channel[card->index].item : NULL;
     while (step) {
         uint64_t part = card->next_sample_ns - card->now_ns;
         if (part > step) part = step;
@@ -101,6 +102,7 @@ static void pass_time(struct card *card, uint64_t step, struct client *client) {
             card->busy_in_sample_ns += part;
             card->last_pid = client->pid;
         }
+        counters_pass(card, part, kernel, node->facts->cards[card->index].sm_count);
         card->now_ns += part;
         step -= part;
         if (card->now_ns == card->next_sample_ns) take_sample(card);
@@ -109,7 +111,7 @@ static void pass_time(struct card *card, uint64_t step, struct client *client) {
 
 void timeline_advance(struct node *node, struct card *card, uint64_t now_ns) {
     if (card->lost) {
-        if (now_ns > card->now_ns) pass_time(card, now_ns - card->now_ns, NULL);
+        if (now_ns > card->now_ns) pass_time(node, card, now_ns - card->now_ns, NULL);
         return;
     }
     while (card->now_ns <= now_ns) {
@@ -122,7 +124,7 @@ void timeline_advance(struct node *node, struct card *card, uint64_t now_ns) {
             if (!next) {
                 uint64_t until = arrival < now_ns ? arrival : now_ns;
                 if (until <= card->now_ns) return;
-                pass_time(card, until - card->now_ns, NULL);
+                pass_time(node, card, until - card->now_ns, NULL);
                 continue;
             }
             card->running = next;
@@ -132,7 +134,7 @@ void timeline_advance(struct node *node, struct card *card, uint64_t now_ns) {
         uint64_t step = channel->item.duration_ns;
         if (step > card->slice_left_ns) step = card->slice_left_ns;
         if (step > now_ns - card->now_ns) step = now_ns - card->now_ns;
-        pass_time(card, step, client);
+        pass_time(node, card, step, client);
         card->slice_left_ns -= step;
         channel->item.duration_ns -= step;
         if (channel->item.duration_ns == 0) complete(channel, card->now_ns);

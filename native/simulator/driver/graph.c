@@ -94,7 +94,7 @@ static int step_of(abi_node_params *params, struct sim_step *step) {
         if (!function) function = params->kernel.kernel;
         if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_VALUE;
         step->item =
-            (struct sim_item){.kind = SIM_ITEM_KERNEL, .duration_ns = function->duration_ns, .error = function->error};
+            sim_kernel(function, (uint64_t)params->kernel.grid_x * params->kernel.grid_y * params->kernel.grid_z);
         return ABI_SUCCESS;
     case ABI_NODE_MEMSET:
         step->fill = params->memset;

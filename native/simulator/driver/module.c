@@ -320,3 +320,10 @@ SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, s
     *blocks = threads > 1024 ? 0 : 2048 / threads < 24 ? 2048 / threads : 24;
     return ABI_SUCCESS;
 }
+
+struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks) {
+    return (struct sim_item){.kind = SIM_ITEM_KERNEL,
+                             .duration_ns = function->duration_ns,
+                             .error = function->error,
+                             .blocks = blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)blocks};
+}

@@ -258,6 +258,7 @@ int sim_open(const struct sim_place *place, bool pooled, abi_devptr *pointer);
 int sim_close(struct sim_region *region);
 
 /* queue.c */
+struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks); /* a launch of it */
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);
 int sim_wait(struct sim_context *context, uint64_t number);
 int sim_wait_all(struct sim_context *context);

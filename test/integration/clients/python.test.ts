@@ -152,6 +152,35 @@ real('nvidia-ml-py shows the card outside a grant and the slice inside', async (
   t.deepEqual([card.samples, slice.samples], ['some', 'Not Supported']);
 });
 
+type Counters = {
+  readonly supported: boolean;
+  readonly metrics: Readonly<Record<string, number | null>>;
+  readonly refused?: string;
+};
+
+real('nvidia-ml-py reads the counters of a card that has them, and is refused by one that has not', async (t, bin) => {
+  const node = await startNode(t, '--card', 'h100');
+  node.control('active', '0', 'tensor', '30');
+  const holder = await readyClient(t, node);
+  await holder.must('grid 66'); // half of its SMs
+  const program = [join(bin, 'python'), script('gpm.py')];
+  const busy = holder.must('spin 8000 500');
+  const { out, code } = await complete(node, program);
+  await busy;
+  t.is(code, 0, out);
+  const { supported, metrics } = JSON.parse(out) as Counters;
+  t.true(supported);
+  const [graphics, sm, occupancy, tensor, dram, fp32] = [1, 2, 3, 5, 10, 12].map((id) => metrics[id]);
+  t.true(Number(graphics) > 20 && Number(graphics) <= 100, `${graphics} % of the time`);
+  t.true(Math.abs(Number(sm) - Number(graphics) / 2) < 0.01, `${sm} % of the SMs`);
+  t.true(Math.abs(Number(tensor) - Number(graphics) * 0.3) < 0.01, `${tensor} % of the tensor cores`);
+  t.deepEqual([occupancy, dram, fp32], [null, null, null]);
+
+  const older = await complete(await startNode(t, '--card', 'l4'), program);
+  t.is(older.code, 0, older.out);
+  t.deepEqual(JSON.parse(older.out), { supported: false, metrics: {}, refused: 'Not Supported' });
+});
+
 type Stat = {
   gpus: {
     name: string;

@@ -42,12 +42,14 @@ static abi_result kernel(abi_function *function, unsigned long us, unsigned long
     return CALL(cuModuleGetFunction, (abi_function *, abi_module, const char *), function, module, "work");
 }
 
+static unsigned blocks = 1;
+
 static abi_result launch(abi_function function, unsigned long count) {
     abi_result result = ABI_SUCCESS;
     abi_result (*entry)(abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, abi_stream,
                         void **, void **) = find("cuLaunchKernel");
     for (unsigned long i = 0; i < count && !result; i++)
-        result = entry(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+        result = entry(function, blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     return result;
 }
 
@@ -247,6 +249,8 @@ int main(int argc, char **argv) {
                 CALL(cuMemsetD8_v2, (abi_devptr, unsigned char, size_t), (abi_devptr)a, (unsigned char)c, (size_t)b);
         } else if (!strcmp(word, "check")) { /* check AT BYTES VALUE: number of wrong bytes */
             result = check(a, b, (unsigned)c, &value);
+        } else if (!strcmp(word, "grid")) { /* grid BLOCKS: of each kernel from now on */
+            blocks = (unsigned)a;
         } else if (!strcmp(word, "launch")) { /* launch COUNT US [ERROR] */
             result = kernel(&function, b ? b : 100, c);
             if (!result) result = launch(function, a);

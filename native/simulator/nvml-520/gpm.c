@@ -1,0 +1,86 @@
+/* Counters of a card's parts (GPM): what they were at two moments, and from it how busy the parts were between them. */
+#include <stdlib.h>
+
+#include "gpm.h"
+
+#define GPM_MAGIC 0x47504d53u
+#define LEAST_NS 100000000ull /* the driver renews its own reading no sooner */
+
+NVML_EXPORT nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *support) {
+    NVML_ENTER_CARD("nvmlGpmQueryDeviceSupport", device, card);
+    if (!support) return NVML_ABI_INVALID_ARGUMENT;
+    if (support->version != NVML_ABI_GPM_VERSION) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    support->supported = nvml_facts->cards[card].cc_major >= GPM_HOPPER;
+    return NVML_ABI_SUCCESS;
+}
+
+NVML_EXPORT nvmlGpmSampleAlloc(struct gpm_sample **sample) {
+    NVML_ENTER("nvmlGpmSampleAlloc");
+    if (!sample) return NVML_ABI_INVALID_ARGUMENT;
+    *sample = calloc(1, sizeof **sample);
+    if (!*sample) return NVML_ABI_MEMORY;
+    (*sample)->magic = GPM_MAGIC;
+    return NVML_ABI_SUCCESS;
+}
+
+NVML_EXPORT nvmlGpmSampleFree(struct gpm_sample *sample) {
+    NVML_ENTER("nvmlGpmSampleFree");
+    if (!sample || sample->magic != GPM_MAGIC) return NVML_ABI_INVALID_ARGUMENT;
+    sample->magic = 0;
+    free(sample);
+    return NVML_ABI_SUCCESS;
+}
+
+nvml_abi_return gpm_fill(uint32_t card, struct gpm_sample *sample) {
+    struct sim_reply reply;
+    if (nvml_facts->cards[card].cc_major < GPM_HOPPER) return NVML_ABI_NOT_SUPPORTED;
+    if (!sample || sample->magic != GPM_MAGIC) return NVML_ABI_INVALID_ARGUMENT;
+    nvml_abi_return result = nvml_ask(SIM_COUNTERS, card, 0, &reply, &sample->counters, sizeof sample->counters);
+    if (result == NVML_ABI_SUCCESS) sample->card = card;
+    else sample->counters.at_ns = 0;
+    return result;
+}
+
+/* A divided card's counters are its instances'. */
+NVML_EXPORT nvmlGpmSampleGet(nvml_abi_device device, struct gpm_sample *sample) {
+    NVML_ENTER_CARD("nvmlGpmSampleGet", device, card);
+    NVML_UNDIVIDED(card);
+    return gpm_fill(card, sample);
+}
+
+static void fill_metric(const struct sim_counters *first, const struct sim_counters *second,
+                        struct nvml_abi_gpm_metric *metric) {
+    static const uint32_t ACTIVE[SIM_ACTIVE_COUNT] = {NVML_ABI_GPM_OCCUPANCY, NVML_ABI_GPM_TENSOR, NVML_ABI_GPM_DRAM,
+                                                      NVML_ABI_GPM_FP32};
+    double percent = 100.0 / (double)(second->at_ns - first->at_ns);
+    metric->result = NVML_ABI_SUCCESS;
+    metric->value = 0;
+    if (metric->id == NVML_ABI_GPM_GRAPHICS) {
+        metric->value = (double)(second->busy_ns - first->busy_ns) * percent;
+        return;
+    }
+    if (metric->id == NVML_ABI_GPM_SM) {
+        metric->value = (double)(second->sm_ns - first->sm_ns) * percent;
+        return;
+    }
+    for (int i = 0; i < SIM_ACTIVE_COUNT; i++) {
+        if (metric->id != ACTIVE[i] || !(second->said & 1u << i)) continue;
+        metric->value = (double)(second->active_ns[i] - first->active_ns[i]) * percent;
+        return;
+    }
+    metric->result = NVML_ABI_NOT_SUPPORTED;
+}
+
+NVML_EXPORT nvmlGpmMetricsGet(struct nvml_abi_gpm_request *request) {
+    NVML_ENTER("nvmlGpmMetricsGet");
+    if (!request) return NVML_ABI_INVALID_ARGUMENT;
+    if (request->version != NVML_ABI_GPM_VERSION) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    const struct gpm_sample *first = request->first, *second = request->second;
+    if (!first || !second || first->magic != GPM_MAGIC || second->magic != GPM_MAGIC || first->card != second->card ||
+        !first->counters.at_ns || request->count > NVML_ABI_GPM_MOST)
+        return NVML_ABI_INVALID_ARGUMENT;
+    if (second->counters.at_ns < first->counters.at_ns + LEAST_NS) return NVML_ABI_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < request->count; i++)
+        fill_metric(&first->counters, &second->counters, &request->metrics[i]);
+    return NVML_ABI_SUCCESS;
+}

@@ -1,0 +1,15 @@
+/* Samples of a card's counters, as the libraries of drivers from 520 on hand them out. */
+#pragma once
+
+#include "../nvml/nvml.h"
+
+#define GPM_HOPPER 9 /* major compute capability from which cards have such counters */
+
+struct gpm_sample {
+    uint32_t magic;
+    uint32_t card;
+    struct sim_counters counters; /* at_ns 0: nothing was sampled yet */
+};
+
+/* Reads the counters of a card, or of an instance, which is a card of the node. */
+nvml_abi_return gpm_fill(uint32_t card, struct gpm_sample *sample);
