@@ -35,6 +35,7 @@ void Sampler::add_instances(size_t parent) {
         if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
         const size_t index = add_card(device, uuid);
         Card &card = cards_[index];
+        if (card.device != device) card.activity.forget(library_);
         card.device = device;
         card.instance = true;
         card.parent = parent;
@@ -56,6 +57,7 @@ void Sampler::read_inventory() {
         if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
         const size_t index = add_card(device, uuid);
         if (cards_[index].device != device) {
+            cards_[index].activity.forget(library_);
             cards_[index].device = device;
             library_.pci(device, cards_[index].pci);
             cards_[index].has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", cards_[index].minor);
@@ -65,5 +67,8 @@ void Sampler::read_inventory() {
     // Behind them, so that cards are numbered as NVML numbers them.
     for (size_t i = 0, count = cards_.size(); i < count; i++) {
         if (!cards_[i].instance) add_instances(i);
+    }
+    for (Card &card : cards_) {
+        if (card.gone) card.activity.forget(library_);
     }
 }

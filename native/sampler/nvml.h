@@ -64,6 +64,13 @@ class Library {
     bool remapped_rows(Device device, uint32_t (&out)[4]);
     bool retired_pages(Device device, uint32_t cause, uint32_t &count);
     bool fields(Device device, nvml_abi_field *fields, int count);
+    // Counters of a card's parts (GPM; from Hopper and driver 520 on). False: last_code() says why not; a driver
+    // without these calls counts as no failure of it. Of an instance: its card's handle and its number.
+    bool gpm_supported(Device device, bool &supported);
+    void *gpm_sample(); // a place for one; null: none is to be had
+    void gpm_free(void *sample);
+    bool gpm_take(Device device, const uint32_t *gpu_instance, void *sample);
+    bool gpm_metrics(nvml_abi_gpm_request &request); // each metric has a result of its own
     // For a thread of its own, which cannot use the rest of this class: the first of these that is there.
     void *address(const char *name, const char *or_else);
     bool event_set(void *&set);
@@ -79,6 +86,7 @@ class Library {
   private:
     void *find(const char *name);
     bool answered(const char *call, int code);
+    bool absent();
     static size_t stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal);
 
     void *handle_ = nullptr;

@@ -60,6 +60,10 @@ void add_field(std::string &out, const char *name, const std::string &value) {
 
 } // namespace
 
+Sampler::~Sampler() {
+    for (Card &card : cards_) card.activity.forget(library_);
+}
+
 bool Sampler::open_driver() {
     if (library_.ready()) return true;
     const uint64_t now = now_ns(CLOCK_MONOTONIC);
@@ -200,6 +204,19 @@ void Sampler::write_readings(Card &card, std::string &out) {
     out += card.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
 }
 
+// Of a divided card its instances have them, and of several that share one GPU instance the first.
+void Sampler::write_activity(Card &card, std::string &out) {
+    if (card.divided || card.same_memory) {
+        card.activity.forget(library_);
+        return;
+    }
+    const nvml::Device device = card.instance ? cards_[card.parent].device : card.device;
+    const uint32_t *instance = card.instance ? &card.gpu_instance : nullptr;
+    for (const auto &[name, parts] : card.activity.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
+        add_field(out, name, parts);
+    if (card.activity.denied()) out += ",\"activityDenied\":true";
+}
+
 // What is shared by the instances of a divided card is told of the card, what each has for itself of the instance: no
 // sum over all of them counts anything twice.
 void Sampler::write_card(size_t index, std::string &out) {
@@ -219,6 +236,7 @@ void Sampler::write_card(size_t index, std::string &out) {
     card.answered = false;
     if (!card.divided && !card.same_memory) write_memory(card, out);
     if (!card.instance) write_readings(card, out);
+    write_activity(card, out);
     if (card.divided) {
         nvml::Memory memory;
         card.answered = library_.memory(card.device, memory);

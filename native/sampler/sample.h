@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "activity.h"
 #include "events.h"
 #include "health.h"
 #include "nvml.h"
@@ -15,6 +16,9 @@
 class Sampler {
   public:
     explicit Sampler(std::string library) : library_path_(std::move(library)) {}
+    Sampler(const Sampler &) = delete;
+    Sampler &operator=(const Sampler &) = delete;
+    ~Sampler();
     // The next snapshot as one line of JSON. Tries to open the driver again when there is none yet.
     std::string take();
     // The driver has answered nothing about any card for a while: it was taken away, or another one came in its place.
@@ -41,6 +45,7 @@ class Sampler {
         Health health;
         uint64_t health_round = 0;
         bool tells_events = false;
+        Activity activity;
     };
     struct Usage { // of one process on one card, since the sampler first saw it
         uint64_t sm_us = 0, memory_us = 0, encoder_us = 0, decoder_us = 0;
@@ -68,6 +73,7 @@ class Sampler {
     void write_card(size_t index, std::string &out);
     void write_memory(Card &card, std::string &out);
     void write_readings(Card &card, std::string &out);
+    void write_activity(Card &card, std::string &out);
     void write_events(std::string &out);
     static void write_process(pid_t pid, const Known &known, std::string &out);
     Known &know(pid_t pid);

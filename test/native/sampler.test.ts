@@ -258,3 +258,74 @@ test('a wait for events that fails is tried again, and counted', async (t) => {
   node.control('xid', '0', '31');
   await until((sample) => xidsOf(sample).some(([, xid]) => xid === 31), 'what came meanwhile is told');
 });
+
+const SMS = 132; // of the simulated H100
+const activityOf = (sample: Sample, card = 0) =>
+  Object.fromEntries(Object.entries(sample.cards[card] ?? {}).filter(([name]) => /(Active|Occupancy)Ppm$/.test(name)));
+const failures = (sample: Sample) =>
+  sample.errors.filter(({ call }) => call.startsWith('nvmlGpm')).map(({ call, code, count }) => [call, code, count]);
+
+test('what a card counts of its parts is told from the second sample on, as parts of a million, and what it does not count is absent', async (t) => {
+  const node = await startNode(t, '--card', 'h100', '--card', 'a100');
+  node.control('active', '0', 'occupancy', '20');
+  const { until } = follow(t, node, 2);
+  t.deepEqual(activityOf(await until(() => true, 'the first sample')), {}, 'there is nothing to hold it against');
+  const idle = await until((sample) => activityOf(sample).smActivePpm !== undefined, 'figures');
+  t.deepEqual(activityOf(idle), { graphicsActivePpm: 0, smActivePpm: 0, smOccupancyPpm: 0 });
+  const tenant = await readyClient(t, node);
+  await tenant.must(`grid ${SMS / 2}`);
+  const busy = tenant.must('spin 6000 500');
+  const sample = await until((one) => Number(activityOf(one).smActivePpm) > 0, 'figures of work');
+  await busy;
+  const { graphicsActivePpm, smActivePpm, smOccupancyPpm } = activityOf(sample) as Record<string, number>;
+  t.true(graphicsActivePpm !== undefined && graphicsActivePpm <= 1_000_000, String(graphicsActivePpm));
+  t.true(Math.abs(Number(graphicsActivePpm) / 2 - Number(smActivePpm)) <= 10, `${graphicsActivePpm} ${smActivePpm}`);
+  t.true(Math.abs(Number(graphicsActivePpm) / 5 - Number(smOccupancyPpm)) <= 10, String(smOccupancyPpm));
+  t.deepEqual(activityOf(sample, 1), {}, 'a card before Hopper');
+  t.deepEqual(failures(sample), [], 'and that is no failure');
+});
+
+test('a driver without these calls is asked for none of them, and one that refuses them for want of a right once', async (t) => {
+  const old = await startNode(t, '--card', 'h100', '--driver', '515.105.01');
+  const node = await startNode(t, '--card', 'h100', '--card', 'h100');
+  const before = follow(t, old, 1);
+  const denied = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlGpmSampleGet=4' });
+  const from = Date.now();
+  const later = (sample: Sample) => Date.now() - from > 7000 && sample.round > 3; // the next sample would have been due
+  const [without, refused] = await Promise.all([before.until(later, 'later'), denied.until(later, 'later')]);
+  t.deepEqual([activityOf(without), failures(without)], [{}, []]);
+  t.is(without.cards[0]?.activityDenied, undefined);
+  t.deepEqual(failures(refused), [['nvmlGpmSampleGet', 4, 2]], 'once for each card');
+  for (const card of [0, 1]) {
+    t.deepEqual(activityOf(refused, card), {});
+    t.is(refused.cards[card]?.activityDenied, true);
+  }
+});
+
+test('counters that fail for another reason are tried again', async (t) => {
+  const node = await startNode(t, '--card', 'h100');
+  const faults = 'nvmlGpmSampleGet=999@1x1,nvmlGpmMetricsGet=999@1x1,nvmlGpmSampleAlloc=20@2x1';
+  const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
+  const sample = await until((one) => activityOf(one).smActivePpm !== undefined, 'figures');
+  t.deepEqual(failures(sample).toSorted(), [
+    ['nvmlGpmMetricsGet', 999, 1],
+    ['nvmlGpmSampleAlloc', 20, 1],
+    ['nvmlGpmSampleGet', 999, 1],
+  ]);
+});
+
+test('of a divided card each instance is told of by itself', async (t) => {
+  const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb');
+  const { until } = follow(t, node, 3);
+  const idle = await until((sample) => activityOf(sample, 2).smActivePpm !== undefined, 'figures');
+  t.deepEqual(
+    [0, 1, 2].map((card) => activityOf(idle, card).smActivePpm),
+    [undefined, 0, 0],
+  );
+  const tenant = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: String(idle.cards[1]?.uuid) } });
+  const busy = tenant.must('spin 6000 500');
+  const sample = await until((one) => Number(activityOf(one, 1).smActivePpm) > 0, 'figures of work');
+  await busy;
+  t.deepEqual([activityOf(sample, 0), activityOf(sample, 2).smActivePpm], [{}, 0]);
+  t.deepEqual(failures(sample), []);
+});
