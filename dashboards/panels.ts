@@ -39,6 +39,7 @@ export function panels(configuration: Configuration): readonly Panel[] {
     ratioOfLimit(configuration),
     compute(),
     utilization(),
+    activity(),
     power(),
     temperature(),
     clocks(),
@@ -128,6 +129,24 @@ function utilization(): Panel {
     .withTarget(target('B', ofCards('cotenant_device_memory_busy_ratio'), `${CARD_LEGEND} memory`))
     .withTarget(target('C', ofCards('cotenant_device_encoder_utilization_ratio'), `${CARD_LEGEND} encoder`))
     .withTarget(target('D', ofCards('cotenant_device_decoder_utilization_ratio'), `${CARD_LEGEND} decoder`));
+}
+
+/** Busy beside active: one block keeps a card busy. Queries of cards without such counters answer nothing. */
+function activity(): Panel {
+  const description =
+    'Busy: a kernel ran. The rest is how much of the card that was, by its own counters (GPM; Hopper and later, and where the agent may read them): SMs with a block, the warps on them, tensor cores, memory, single precision. Busy and hardly active: kernels too small for the card.';
+  return series('Device utilisation and SM active', description, 24)
+    .unit('percentunit')
+    .min(0)
+    .max(1)
+    .withTarget(target('A', ofCards('cotenant_device_utilization_ratio'), `${CARD_LEGEND} busy`))
+    .withTarget(target('B', ofCards('cotenant_device_graphics_active_ratio'), `${CARD_LEGEND} busy, counted`))
+    .withTarget(target('C', ofCards('cotenant_device_sm_active_ratio'), `${CARD_LEGEND} SM active`))
+    .withTarget(target('D', ofCards('cotenant_device_sm_occupancy_ratio'), `${CARD_LEGEND} SM occupancy`))
+    .withTarget(target('E', ofCards('cotenant_device_tensor_active_ratio'), `${CARD_LEGEND} tensor cores`))
+    .withTarget(target('F', ofCards('cotenant_device_dram_active_ratio'), `${CARD_LEGEND} memory`))
+    .withTarget(target('G', ofCards('cotenant_device_fp32_active_ratio'), `${CARD_LEGEND} FP32`))
+    .overrideByQuery('A', line('text'));
 }
 
 function power(): Panel {

@@ -47,6 +47,15 @@ export type SampledCard = {
   readonly pcieSentBytes?: number;
   readonly nvlinkReceivedBytes?: number;
   readonly nvlinkSentBytes?: number;
+  /** How busy its parts were between the newest two samples of its own counters (GPM), in parts of a million. */
+  readonly graphicsActivePpm?: number;
+  readonly smActivePpm?: number;
+  readonly smOccupancyPpm?: number;
+  readonly tensorActivePpm?: number;
+  readonly dramActivePpm?: number;
+  readonly fp32ActivePpm?: number;
+  /** The driver has such counters, and the sampler lacks the right to read them. */
+  readonly activityDenied?: boolean;
   /** The driver tells of its Xids as they come. */
   readonly tellsEvents?: boolean;
   /** By MIG: its memory and its processes are told of its instances, which are cards of their own here. */
@@ -189,6 +198,13 @@ const CARD: Shape = [
     pcieSentBytes: 'number',
     nvlinkReceivedBytes: 'number',
     nvlinkSentBytes: 'number',
+    graphicsActivePpm: 'number',
+    smActivePpm: 'number',
+    smOccupancyPpm: 'number',
+    tensorActivePpm: 'number',
+    dramActivePpm: 'number',
+    fp32ActivePpm: 'number',
+    activityDenied: 'flag',
     tellsEvents: 'flag',
     divided: 'flag',
     parent: 'number',

@@ -42,6 +42,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   let child: ChildProcess | undefined;
   let watchdog: NodeJS.Timeout | undefined;
   let restart: NodeJS.Timeout | undefined;
+  let denialTold = false;
   let closing = false;
   let released = false;
   let abandoned = 0;
@@ -82,6 +83,16 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     }, options.silenceMs);
   };
 
+  /** Once: nothing but another start of the agent changes it. */
+  const tellDenial = ({ cards }: Sample) => {
+    const denied = cards.filter(({ activityDenied }) => activityDenied).map(({ uuid }) => uuid);
+    if (denialTold || denied.length === 0) return;
+    denialTold = true;
+    options.onProblem(
+      `the driver refuses the counters of ${denied.join(', ')} (GPM): how busy SMs, tensor cores and memory are is not told; they want CAP_PERFMON or CAP_SYS_ADMIN`,
+    );
+  };
+
   const begin = () => {
     const started = performance.now();
     const args = ['--interval-ms', String(intervalMs), '--library', options.library];
@@ -112,7 +123,10 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
       watch(current);
       const sample = parseSample(line);
       if ('wrong' in sample) options.onProblem(`the sampler wrote a line that cannot be used: ${sample.wrong}`);
-      else options.onSample(sample);
+      else {
+        tellDenial(sample);
+        options.onSample(sample);
+      }
     });
     watch(current);
   };

@@ -2,6 +2,7 @@
 // cotenant_exporter_collector_success says so. Runs off the request path, in page-worker.ts.
 import { Registry } from 'prom-client';
 import type { View } from '../view.ts';
+import { activity } from './families/activity.ts';
 import { container } from './families/container.ts';
 import { device } from './families/device.ts';
 import { enforcement } from './families/enforcement.ts';
@@ -11,7 +12,7 @@ import { health } from './families/health.ts';
 import { process } from './families/process.ts';
 import { type Family, type Guard, metricSet } from './family.ts';
 
-export const FAMILIES: readonly Family[] = [exporter, device, health, container, enforcement, foreign];
+export const FAMILIES: readonly Family[] = [exporter, device, health, activity, container, enforcement, foreign];
 export const PROCESS_FAMILY: Family = process;
 
 /** The page, and which parts of it could not be made, and why. */

@@ -5,6 +5,8 @@ import { type CompatContext, holdersOf, toMib } from './set.ts';
 
 const LABELS = ['gpu', 'UUID', 'pci_bus_id', 'device', 'modelName', 'Hostname', 'container', 'namespace', 'pod'];
 
+const toRatio = (ppm: number | undefined): number | undefined => (ppm === undefined ? undefined : ppm / 1e6);
+
 export const dcgm = ({ nodeName }: CompatContext): Family => ({
   name: 'compat-dcgm',
   create(registry, guard) {
@@ -24,6 +26,15 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       temperature: gauge('GPU_TEMP', 'GPU temperature (in C).'),
       power: gauge('POWER_USAGE', 'Power draw (in W).'),
       xid: gauge('XID_ERRORS', 'Value of the last Xid; 0: none.'),
+    };
+    const profiled = (name: string, what: string) => set.gauge(`DCGM_FI_PROF_${name}`, `Ratio of ${what}.`, LABELS);
+    const profile = {
+      graphics: profiled('GR_ENGINE_ACTIVE', 'time the graphics engine is active'),
+      sm: profiled('SM_ACTIVE', 'time an SM has at least one warp, averaged over all SMs'),
+      occupancy: profiled('SM_OCCUPANCY', 'warps on an SM to those that it has room for'),
+      tensor: profiled('PIPE_TENSOR_ACTIVE', 'time the tensor pipe is active'),
+      dram: profiled('DRAM_ACTIVE', 'time the device memory interface is active'),
+      fp32: profiled('PIPE_FP32_ACTIVE', 'time the FP32 pipe is active'),
     };
     const energy = set.counter(
       'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION',
@@ -63,6 +74,12 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
           const raised = view.xids.filter((total) => total.gpuUuid === card.uuid && total.lastMs !== undefined);
           const last = raised.toSorted((a, b) => (b.lastMs ?? 0) - (a.lastMs ?? 0))[0];
           gauges.xid(labels, last ? Number(last.xid) : card.tellsEvents ? 0 : undefined);
+          profile.graphics(labels, toRatio(card.graphicsActivePpm));
+          profile.sm(labels, toRatio(card.smActivePpm));
+          profile.occupancy(labels, toRatio(card.smOccupancyPpm));
+          profile.tensor(labels, toRatio(card.tensorActivePpm));
+          profile.dram(labels, toRatio(card.dramActivePpm));
+          profile.fp32(labels, toRatio(card.fp32ActivePpm));
           energy(labels, card.energyMj);
         }
       },
