@@ -39,6 +39,7 @@ export const METRICS = {
   cotenant_device_clock_hertz: gauge(...DEVICE, 'domain'),
   cotenant_device_max_clock_hertz: gauge(...DEVICE, 'domain'),
   cotenant_device_healthy: gauge(...DEVICE),
+  cotenant_device_unhealthy_reason: gauge(...DEVICE, 'reason'),
   cotenant_device_throttle_reason: gauge(...DEVICE, 'reason'),
   cotenant_device_xid_errors_total: counter(...DEVICE, 'xid'),
   cotenant_device_xid_last_timestamp_seconds: gauge(...DEVICE, 'xid'),

@@ -29,10 +29,10 @@ function missing(configuration: Configuration): AlertRule {
 
 function unhealthy(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantDeviceUnhealthy', 'critical', {
-    expr: `${select('cotenant_device_healthy')} == 0 and ${SEEING}`,
+    expr: `${select('cotenant_device_unhealthy_reason')} == 1 and ${SEEING}`,
     lasts: configuration.deviceUnhealthy.lasts,
-    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is lost.',
-    description: `The driver says that ${CARD} fell off the bus or wants a reset. What runs on it fails; no new pods are placed there.`,
+    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is not healthy: {{ $labels.reason }}.',
+    description: `${CARD} fell off the bus or wants a reset: by the driver's word, or after an Xid that says so ({{ $labels.reason }}). What runs on it fails or will; nothing new is placed there until it was reset.`,
   });
 }
 

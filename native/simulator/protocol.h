@@ -92,6 +92,7 @@ enum {
     SIM_STATE_PCIE_SENT_MORE,
     SIM_STATE_NVLINK_RECEIVED_MORE,
     SIM_STATE_NVLINK_SENT_MORE,
+    SIM_STATE_RESET,
     SIM_STATE_ACTIVE, /* and as many as there are SIM_ACTIVE_*: percent */
 };
 /* Of what kernels keep busy besides SMs somebody must say how much: they compute nothing. */

@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import { isWrong, readChange } from '../request/compute-change.ts';
-import { isObject, isWithin, type JsonObject } from '../request/json.ts';
+import { field, isObject, isWithin, type JsonObject } from '../request/json.ts';
 import type { CardShare, ComputeChoice } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
 import type { NodeComputeChange } from './compute/shares.ts';
@@ -143,6 +143,18 @@ export function createAdmin(node: Node, driver: Driver): Express {
   });
   app.post('/v1/driver/take', (_request, response) => {
     response.json(driver.take());
+  });
+  app.post('/v1/driver/clear-xid', (request, response) => {
+    const gpu = field(request.body, 'gpu');
+    if (typeof gpu !== 'string' || gpu === '') {
+      response.status(400).json({ error: 'gpu: want the UUID or the index of a card' });
+      return;
+    }
+    const index = /^\d{1,4}$/.test(gpu) ? Number(gpu) : undefined;
+    const shown = node.view()?.devices.find(({ card }) => card.index === index)?.card.uuid;
+    const cleared = node.clearFault(shown ?? gpu);
+    if (cleared) response.json({ gpuUuid: cleared.gpuUuid, xid: cleared.xid, atMs: cleared.atMs });
+    else response.status(404).json({ error: `no Xid is held against card ${shown ?? gpu}` });
   });
   app.get('/v1/compute', (_request, response) => {
     response.json(node.compute.state());

@@ -2,6 +2,7 @@
 // name their place; nothing is silently ignored.
 import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
+import { DEFAULT_XID_LIST, parseXidList } from '../quota/card-fault.ts';
 import { DEFAULT_EVICTION, type EvictionPolicy } from '../quota/eviction.ts';
 import { DEFAULT_LADDER, type LadderPolicy } from '../quota/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../quota/limits.ts';
@@ -27,6 +28,8 @@ export type AgentConfiguration = {
   /** Sets the driver's own limits of memory for what is granted, where it has them. */
   readonly driverLimits: boolean;
   readonly cudaLibrary: string;
+  /** Xids after which a card takes nobody new until it was reset: numbers with commas, `default`, `-` before one left out. */
+  readonly unhealthyXids: string;
   readonly intervalMs: number;
   /** While a container is over its grant. */
   readonly urgentIntervalMs: number;
@@ -90,6 +93,7 @@ export const DEFAULTS: AgentConfiguration = {
   canary: true,
   driverLimits: true,
   cudaLibrary: 'libcuda.so.1',
+  unhealthyXids: DEFAULT_XID_LIST,
   intervalMs: 1000,
   urgentIntervalMs: 250,
   silenceMs: 15_000,
@@ -136,6 +140,7 @@ const numberFrom =
 const text: Check = (value) => typeof value === 'string' && value !== '';
 const anyText: Check = (value) => typeof value === 'string';
 const compatList: Check = (value) => typeof value === 'string' && isCompatList(value);
+const xidList: Check = (value) => typeof value === 'string' && !('wrong' in parseXidList(value));
 const flag: Check = (value) => typeof value === 'boolean';
 const oneOf =
   (...names: readonly string[]): Check =>
@@ -162,6 +167,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   port: [wholeFrom(0, 65535), 'a port, 0 to 65535'],
   nvmlLibrary: [text, 'a library name or path'],
   cudaLibrary: [text, 'a library name or path'],
+  unhealthyXids: [xidList, "Xids with commas: default, N, -N; none that a tenant's program raises"],
   calibrate: [flag, 'true or false'],
   canary: [flag, 'true or false'],
   driverLimits: [flag, 'true or false'],
@@ -224,7 +230,7 @@ function flatten(value: unknown, prefix: string, problems: string[]): [string, u
 /** Does this setting hold text? Then `12345` given for it is a text, too. */
 export function isText(path: string): boolean {
   const check = SETTINGS[path]?.[0];
-  return check === text || check === anyText || check === compatList;
+  return check === text || check === anyText || check === compatList || check === xidList;
 }
 
 /** Settings by path over the defaults; throws one error that lists everything that is wrong. */

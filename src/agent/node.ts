@@ -3,11 +3,13 @@
 import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
+import type { CardFault } from '../quota/card-fault.ts';
 import { effectiveMode } from '../quota/mode.ts';
 import type { ComputeChange } from '../request/compute-change.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
+import { openCardFaults } from './card-faults.ts';
 import { compare, type NodeState } from './compare.ts';
 import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
 import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
@@ -62,6 +64,8 @@ export type Node = {
   /** What the scheduler may choose from; undefined until the driver has been read. */
   cards(): CardsReading | undefined;
   grantFiles(id: string): LiveGrant | undefined;
+  /** Offers a card again although nothing proves that it was reset; undefined: no Xid was held against it. */
+  clearFault(gpuUuid: string): CardFault | undefined;
   /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
   actionsOn(who: string): readonly ActionRecord[];
   close(): Promise<void>;
@@ -189,6 +193,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
+  const faults = openCardFaults({
+    stateFolder: configuration.stateFolder,
+    unhealthyXids: configuration.unhealthyXids,
+    onProblem: hooks.onProblem,
+    onChange: hooks.onChange ?? (() => {}),
+  });
   const probing = createProbing({
     configuration,
     native,
@@ -196,6 +206,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     profiles,
     registry,
     driver: hooks.driver,
+    faultOf: faults.wordsOf,
     onProblem: hooks.onProblem,
     onChange: hooks.onChange ?? (() => {}),
     clock: hooks.clock,
@@ -237,6 +248,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   return {
     onSample(sample) {
       probing.notice(sample.driverVersion);
+      faults.see(sample);
       const live = registry.list();
       const roots = live.flatMap(({ grant: { id, owner } }) =>
         isOfPod(owner)
@@ -304,6 +316,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         (podUid, container) => containers.newest(podUid, container)?.id,
         { stateOf, ofCard: shares.ofCard },
         probing.verdictOf,
+        faults.of,
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
@@ -351,7 +364,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       return (
         refusal ??
-        grantPlain(ask, state as NodeState, registry, native, configuration, probing.notYet, probing.unfencedOf)
+        grantPlain(ask, state as NodeState, registry, native, configuration, probing.notYet, probing.standingOf)
       );
     },
 
@@ -402,10 +415,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         isStale: isStale(),
         mostTenantsPerCard: configuration.mostTenantsPerCard,
         grants: registry.list().map(({ grant }) => grant),
-        unfencedOf: probing.unfencedOf,
+        standingOf: probing.standingOf,
         fencesOf: configuration.canary ? probing.fences : undefined,
       }),
 
+    clearFault: faults.clear,
     release: keeping.takeDown,
     grantFiles: (id) => registry.get(id),
     actionsOn: (who) =>

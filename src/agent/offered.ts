@@ -1,41 +1,48 @@
 // What a node tells the scheduler that it may choose from: its cards, and what is gone of them. A plain value in, a plain value out.
 import type { CardsReading } from '../placement/node-cards.ts';
+import type { CardStanding } from '../placement/place.ts';
 import type { FenceState } from '../quota/canary.ts';
+import { healthState, LOST_WORDS } from '../quota/card-fault.ts';
 import type { NodeState } from './compare.ts';
 import type { Grant } from './grants/grant.ts';
 import { heldBy } from './grants/granted.ts';
 import { usableBytes } from './grants/plain.ts';
-import { isShareable } from './sample.ts';
+import { isShareable, type SampledCard } from './sample.ts';
 
 export type Offer = {
   /** The sample is too old: no card is healthy for all that is known. */
   readonly isStale: boolean;
   readonly mostTenantsPerCard: number;
   readonly grants: readonly Grant[];
-  /** Why limits do not hold on a card; undefined: they do, or nobody knows. */
-  readonly unfencedOf: (gpuUuid: string) => string | undefined;
+  readonly standingOf: (gpuUuid: string) => CardStanding;
   /** None: that is not tried. */
   readonly fencesOf: ((gpuUuids: readonly string[]) => FenceState | undefined) | undefined;
 };
 
 export function offeredCards({ sample, devices }: NodeState, offer: Offer): CardsReading {
   const shareable = devices.flatMap(({ card }) => (isShareable(card) ? [card] : []));
-  const healthy = shareable.flatMap((card) => (card.healthy ? [card.uuid] : []));
+  const isHealthy = (card: SampledCard) => card.healthy && offer.standingOf(card.uuid).fault === undefined;
+  const healthy = shareable.flatMap((card) => (isHealthy(card) ? [card.uuid] : []));
+  const complete = sample.problem === undefined && devices.length > 0;
+  const health = healthState(
+    devices.map(({ card: { uuid, healthy: had } }) => ({
+      gpuUuid: uuid,
+      why: offer.standingOf(uuid).fault ?? (had ? undefined : LOST_WORDS),
+    })),
+  );
   return {
     mostTenantsPerCard: offer.mostTenantsPerCard,
-    cards: shareable.map((card) => {
-      const unfenced = offer.unfencedOf(card.uuid);
-      return {
-        ...(unfenced !== undefined && { unfenced }),
-        gpuUuid: card.uuid,
-        index: card.index,
-        model: card.name,
-        usableBytes: usableBytes(card),
-        healthy: card.healthy && !offer.isStale,
-      };
-    }),
+    cards: shareable.map((card) => ({
+      ...offer.standingOf(card.uuid),
+      gpuUuid: card.uuid,
+      index: card.index,
+      model: card.name,
+      usableBytes: usableBytes(card),
+      healthy: isHealthy(card) && !offer.isStale,
+    })),
     ...(offer.fencesOf && { fences: offer.fencesOf(healthy) }),
-    complete: sample.problem === undefined && devices.length > 0,
+    ...(complete && !offer.isStale && health && { health }),
+    complete,
     held: heldBy(offer.grants),
   };
 }

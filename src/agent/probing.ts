@@ -1,5 +1,7 @@
 // What is found out about cards with programs of our own on them: what a context costs, in what granules memory goes, and whether
 // the fence holds. Owns when that is done, and what must wait for it.
+
+import type { CardStanding } from '../placement/place.ts';
 import { type Canary, createCanary } from './canary.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
@@ -18,6 +20,8 @@ export type ProbingOptions = {
   readonly profiles: Profiles;
   readonly registry: Registry;
   readonly driver: Driver;
+  /** What an Xid holds against a card, a clause; undefined: nothing. */
+  readonly faultOf: (gpuUuid: string) => string | undefined;
   readonly onProblem: (text: string) => void;
   readonly onChange: (text: string) => void;
   /** A clock that nobody sets, in milliseconds. */
@@ -31,14 +35,14 @@ export type Probing = {
   look(sample: Sample): Promise<void>;
   /** Why nothing may be granted on these cards now. */
   notYet(gpuUuids: readonly string[]): Refusal | undefined;
-  /** Why limits do not hold on a card; undefined: they do, or nobody knows. */
-  unfencedOf(gpuUuid: string): string | undefined;
+  /** What keeps others off a card, clauses. */
+  standingOf(gpuUuid: string): CardStanding;
   readonly verdictOf: Canary['of'];
   readonly fences: Canary['state'];
 };
 
 export function createProbing(options: ProbingOptions): Probing {
-  const { configuration, native, tools, profiles, registry, driver, onProblem, onChange, clock } = options;
+  const { configuration, native, tools, profiles, registry, driver, faultOf, onProblem, onChange, clock } = options;
   let busy = false;
   let measuredOnce = false;
   const canary = createCanary({
@@ -64,7 +68,9 @@ export function createProbing(options: ProbingOptions): Probing {
   const look = async (sample: Sample): Promise<void> => {
     if (busy || sample.problem !== undefined) return;
     busy = true;
-    const healthy = sample.cards.filter((card) => card.healthy && isShareable(card));
+    const healthy = sample.cards.filter(
+      (card) => card.healthy && isShareable(card) && faultOf(card.uuid) === undefined,
+    );
     try {
       if (configuration.calibrate) {
         const uuids = healthy.map((card) => card.uuid);
@@ -83,6 +89,13 @@ export function createProbing(options: ProbingOptions): Probing {
   const unfencedOf = (gpuUuid: string): string | undefined => {
     const verdict = canary.of(gpuUuid);
     return verdict?.result === 'fails' ? verdict.why : undefined;
+  };
+  const faulty = (gpuUuids: readonly string[]): Refusal | undefined => {
+    const [found] = gpuUuids.flatMap((gpuUuid) => {
+      const why = faultOf(gpuUuid);
+      return why === undefined ? [] : [`${gpuUuid} is not healthy: ${why}`];
+    });
+    return found === undefined ? undefined : { refused: found };
   };
   /** Nothing is granted behind a fence that does not hold, or of which nobody knows yet. */
   const unfenced = (gpuUuids: readonly string[]): Refusal | undefined => {
@@ -108,8 +121,11 @@ export function createProbing(options: ProbingOptions): Probing {
       if (configuration.canary) canary.notice(driverVersion);
     },
     look,
-    notYet: (gpuUuids) => stillMeasuring(gpuUuids) ?? unfenced(gpuUuids),
-    unfencedOf,
+    notYet: (gpuUuids) => faulty(gpuUuids) ?? stillMeasuring(gpuUuids) ?? unfenced(gpuUuids),
+    standingOf(gpuUuid) {
+      const [unfenced, fault] = [unfencedOf(gpuUuid), faultOf(gpuUuid)];
+      return { ...(unfenced !== undefined && { unfenced }), ...(fault !== undefined && { fault }) };
+    },
     verdictOf: canary.of,
     fences: canary.state,
   };

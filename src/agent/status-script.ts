@@ -92,7 +92,9 @@ const show = (view) => {
     : 'the driver does not answer: ' + view.self.problem;
   note.className = view.self.up ? 'note' : 'note bad';
   fill('cards', view.devices, (row, d) => {
-    cell(row, d.card.index + ' ' + d.card.name + (d.card.healthy ? '' : ' (lost)'), d.card.healthy ? 'name' : 'name bad');
+    const wrong = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.card.healthy ? '' : ' (lost)';
+    const first = cell(row, d.card.index + ' ' + d.card.name + wrong, wrong ? 'name bad' : 'name');
+    if (d.fault) first.title = 'Xid ' + d.fault.xid + ' at ' + new Date(d.fault.atMs).toISOString() + ': it takes nobody new until it was reset';
     const usable = d.card.totalBytes - (d.card.reservedBytes || 0);
     memory(row, d.card.usedBytes, usable, d.grantedBytes);
     cell(row, mib(d.grantedBytes), 'n'); cell(row, (d.card.utilizationPercent ?? '-') + ' %', 'n');

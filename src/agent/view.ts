@@ -1,6 +1,7 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 import type { CanaryVerdict } from '../quota/canary.ts';
+import type { CardFault } from '../quota/card-fault.ts';
 import type { Fence } from '../quota/fence.ts';
 import type { Verdict } from '../quota/limits.ts';
 import { type EffectiveMode, effectiveMode, type Mode } from '../quota/mode.ts';
@@ -21,6 +22,8 @@ export type ViewDevice = DeviceState & {
   readonly compute: CardPolicy;
   /** Whether a limit on it would hold, as a canary found; absent: not known. */
   readonly canary?: CanaryVerdict | undefined;
+  /** The Xid for which it takes nobody new; absent: none. */
+  readonly fault?: Pick<CardFault, 'xid' | 'atMs'> | undefined;
 };
 
 /** How compute is divided: of a grant's card by its place in the grant, and of a card. */
@@ -172,16 +175,21 @@ export function viewOf(
   containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
   compute: ComputeView = UNDIVIDED,
   canaryOf: (gpuUuid: string) => CanaryVerdict | undefined = () => undefined,
+  faultOf: (gpuUuid: string) => CardFault | undefined = () => undefined,
 ): View {
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
     cudaVersion: state.sample.cudaVersion,
-    devices: state.devices.map((device) => ({
-      ...device,
-      compute: compute.ofCard(device.card.uuid),
-      canary: canaryOf(device.card.uuid),
-    })),
+    devices: state.devices.map((device) => {
+      const fault = faultOf(device.card.uuid);
+      return {
+        ...device,
+        compute: compute.ofCard(device.card.uuid),
+        canary: canaryOf(device.card.uuid),
+        ...(fault && { fault: { xid: fault.xid, atMs: fault.atMs } }),
+      };
+    }),
     containers: state.containers.flatMap((container) =>
       container.cards.map((card) => viewContainer(container, card, containerIdOf, compute, self.mode)),
     ),

@@ -38,7 +38,7 @@ export function stateOf(container: ViewContainer): string {
 }
 
 export function cardRows(view: View): string[] {
-  const rows = view.devices.map(({ card, grantedBytes, containers, compute }) => {
+  const rows = view.devices.map(({ card, grantedBytes, containers, compute, fault }) => {
     const usable = (card.totalBytes ?? 0) - (card.reservedBytes ?? 0);
     return [
       String(card.index),
@@ -50,7 +50,7 @@ export function cardRows(view: View): string[] {
       card.utilizationPercent === undefined ? '-' : `${card.utilizationPercent}%`,
       String(containers),
       compute.policy,
-      card.healthy ? '' : 'LOST',
+      fault ? `XID ${fault.xid}` : card.healthy ? '' : 'LOST',
     ];
   });
   const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'TENANTS', 'POLICY', ''];

@@ -1,5 +1,5 @@
 // What a node offers in our names, kept right on its own Node: the annotation with its cards, the amounts of memory and
-// compute in its status, and the condition that says whether limits hold. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
+// compute in its status, and the conditions that say whether limits hold and whether cards are healthy. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
 // so what counts is what the Node shows, not what was written.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import {
@@ -9,7 +9,6 @@ import {
   type NodeCards,
   parseNodeCards,
 } from '../placement/node-cards.ts';
-import type { FenceState } from '../quota/canary.ts';
 import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { parseQuantity, wholeUnits } from '../request/quantity.ts';
 import { clientOf } from './client.ts';
@@ -39,7 +38,8 @@ export type Advertising = {
 };
 
 /** One of a Node's conditions as it is written; the server merges it into the list by its type. */
-export type FenceCondition = FenceState & {
+export type StateForCondition = { readonly status: string; readonly reason: string; readonly message: string };
+export type NodeCondition = StateForCondition & {
   readonly type: string;
   readonly lastTransitionTime: string;
   readonly lastHeartbeatTime: string;
@@ -48,11 +48,12 @@ export type FenceCondition = FenceState & {
 export type NodePatch = {
   readonly metadata: { readonly annotations: Readonly<Record<string, string>> };
   readonly status: Readonly<Record<'capacity' | 'allocatable', Readonly<Record<string, string>>>> & {
-    readonly conditions?: readonly FenceCondition[];
+    readonly conditions?: readonly NodeCondition[];
   };
 };
 
 export const FENCES_HOLD = 'CotenantFencesHold';
+export const CARDS_HEALTHY = 'CotenantCardsHealthy';
 
 const LEAST_BETWEEN_WRITES_MS = 1000;
 const SHORTEST_RETRY_MS = 1000;
@@ -62,26 +63,36 @@ const LONGEST_RETRY_MS = 60_000;
  * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. Cards that are not
  * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each card.
  */
-export function patchOf(offered: NodeCards, withSlots: boolean, condition?: FenceCondition): NodePatch {
+export function patchOf(
+  offered: NodeCards,
+  withSlots: boolean,
+  ...conditions: readonly (NodeCondition | undefined)[]
+): NodePatch {
   const { cards } = offered;
   const amounts = {
     [GPU_MEMORY]: String(cards.reduce((sum, card) => sum + card.usableBytes, 0)),
     [GPU_CORES]: String(100 * cards.length),
     ...(withSlots && { [GPU]: String(offered.mostTenantsPerCard * cards.length) }),
   };
+  const told = conditions.filter((condition) => condition !== undefined);
   return {
     metadata: { annotations: { [CARDS_ANNOTATION]: formatNodeCards(offered) } },
-    status: { capacity: amounts, allocatable: amounts, ...(condition && { conditions: [condition] }) },
+    status: { capacity: amounts, allocatable: amounts, ...(told.length > 0 && { conditions: told }) },
   };
 }
 
-/** What the Node is to say of the fences; its time is that of the last change, as far as the Node tells it. */
-export function conditionOf(fences: FenceState | undefined, node: V1Node, now: Date): FenceCondition | undefined {
-  if (!fences) return undefined;
-  const before = node.status?.conditions?.find(({ type }) => type === FENCES_HOLD);
-  const since = before?.status === fences.status ? before.lastTransitionTime : undefined;
+/** What the Node is to say under that type; its time is that of the last change, as far as the Node tells it. */
+export function conditionOf(
+  type: string,
+  state: StateForCondition | undefined,
+  node: V1Node,
+  now: Date,
+): NodeCondition | undefined {
+  if (!state) return undefined;
+  const before = node.status?.conditions?.find((shown) => shown.type === type);
+  const since = before?.status === state.status ? before.lastTransitionTime : undefined;
   const lastTransitionTime = new Date(since ?? now).toISOString();
-  return { type: FENCES_HOLD, ...fences, lastTransitionTime, lastHeartbeatTime: now.toISOString() };
+  return { type, ...state, lastTransitionTime, lastHeartbeatTime: now.toISOString() };
 }
 
 /** Whether a Node shows already what the patch would make of it; the server writes amounts in other words. */
@@ -120,8 +131,13 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     if (writing || closing || next) return;
     const reading = cards();
     if (!seen || !reading) return;
-    const condition = conditionOf(reading.fences, seen, new Date());
-    const patch = patchOf(cardsToTell(reading, shownCards(seen), grantTextOf), withSlots, condition);
+    const now = new Date();
+    const patch = patchOf(
+      cardsToTell(reading, shownCards(seen), grantTextOf),
+      withSlots,
+      conditionOf(FENCES_HOLD, reading.fences, seen, now),
+      conditionOf(CARDS_HEALTHY, reading.health, seen, now),
+    );
     if (shows(seen, patch)) return;
     writing = true;
     let waitMs = leastBetweenWritesMs;

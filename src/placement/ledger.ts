@@ -106,7 +106,7 @@ export function createLedger(): Ledger {
 function sum({ mostTenantsPerCard, cards }: NodeCards, bookings: readonly Booking[]): NodeBooks {
   return {
     mostTenantsPerCard,
-    cards: cards.map(({ gpuUuid, model, usableBytes, healthy, unfenced, others }) => {
+    cards: cards.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
       const needs = [...(others ? [others] : []), ...bookings.flatMap(({ need }) => need.get(gpuUuid) ?? [])];
       const closing = bookings.find(({ closes }) => closes?.gpuUuids.includes(gpuUuid))?.closes;
       return {
@@ -114,6 +114,7 @@ function sum({ mostTenantsPerCard, cards }: NodeCards, bookings: readonly Bookin
         model,
         usableBytes,
         healthy,
+        ...(fault !== undefined && { fault }),
         ...(unfenced !== undefined && { unfenced }),
         ...(closing && { closed: closing.because }),
         grantedBytes: needs.reduce((total, need) => total + need.memoryBytes, 0),

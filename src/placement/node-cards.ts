@@ -2,6 +2,7 @@
 // people to look at. Owns the text form.
 
 import type { FenceState } from '../quota/canary.ts';
+import type { HealthState } from '../quota/card-fault.ts';
 import { decodeAll, field, isWithin, parseVersioned } from '../request/json.ts';
 import { MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
 import { type CardNeed, needOf } from './need.ts';
@@ -16,6 +17,8 @@ export type NodeCard = {
   /** What the driver leaves to programs: the sum of all grants on the card is at most this. */
   readonly usableBytes: number;
   readonly healthy: boolean;
+  /** Why it is not healthy, where it is no other reason than that the driver lost it. */
+  readonly fault?: string;
   /** A limit on it would not hold, and why: it takes nobody new. Absent: as far as is known it holds. */
   readonly unfenced?: string;
   /** Given away by the agent beyond what pods' annotations say (others.ts); absent: nothing. */
@@ -36,6 +39,8 @@ export type CardsReading = NodeCards & {
   readonly held: readonly Held[];
   /** For the Node's condition; absent: not known, or not asked for. */
   readonly fences?: FenceState | undefined;
+  /** Likewise; absent: the driver could not be asked. */
+  readonly health?: HealthState | undefined;
 };
 
 const VERSION = 1;
@@ -47,12 +52,13 @@ export function formatNodeCards({ mostTenantsPerCard, cards }: NodeCards): strin
   return JSON.stringify({
     version: VERSION,
     mostTenantsPerCard,
-    cards: cards.map(({ gpuUuid, index, model, usableBytes, healthy, unfenced, others }) => ({
+    cards: cards.map(({ gpuUuid, index, model, usableBytes, healthy, fault, unfenced, others }) => ({
       gpuUuid,
       index,
       model: model.slice(0, LONGEST_MODEL),
       usableBytes,
       healthy,
+      ...(fault !== undefined && { fault: fault.slice(0, LONGEST_WHY) }),
       ...(unfenced !== undefined && { unfenced: unfenced.slice(0, LONGEST_WHY) }),
       ...(others && { others }),
     })),
@@ -113,7 +119,8 @@ function decodeCard(value: unknown): NodeCard | undefined {
   if (typeof gpuUuid !== 'string' || !GPU_UUID.test(gpuUuid)) return undefined;
   if (!isWithin(index, 0, 1000) || typeof model !== 'string' || typeof healthy !== 'boolean') return undefined;
   if (!isWithin(usableBytes, 0, MOST_MEMORY_BYTES)) return undefined;
-  const unfenced = field(value, 'unfenced');
+  const [fault, unfenced] = [field(value, 'fault'), field(value, 'unfenced')];
+  if (fault !== undefined && typeof fault !== 'string') return undefined;
   if (unfenced !== undefined && typeof unfenced !== 'string') return undefined;
   const card = {
     gpuUuid,
@@ -121,6 +128,7 @@ function decodeCard(value: unknown): NodeCard | undefined {
     model: model.slice(0, LONGEST_MODEL),
     usableBytes,
     healthy,
+    ...(fault !== undefined && { fault: fault.slice(0, LONGEST_WHY) }),
     ...(unfenced !== undefined && { unfenced: unfenced.slice(0, LONGEST_WHY) }),
   };
   if (field(value, 'others') === undefined) return card;

@@ -21,7 +21,9 @@ export function obstacleOf(card: PlaceableCard, need: CardNeed, mostTenantsPerCa
   const { memoryBytes, coresPercent } = need;
   const leftBytes = Math.max(0, usableBytes - card.grantedBytes);
   const leftCores = Math.max(0, 100 - card.grantedCoresPercent);
-  if (!card.healthy) return obstacle('no card is healthy', 5, false, () => `${gpuUuid} is not healthy`);
+  const why = card.fault === undefined ? '' : `: ${card.fault}`;
+  if (why !== '' || !card.healthy)
+    return obstacle('no card is healthy', 5, false, () => `${gpuUuid} is not healthy${why}`);
   if (unfenced !== undefined)
     return obstacle('limits hold on no card', 5, false, () => `limits do not hold on ${gpuUuid}: ${unfenced}`);
   if (closed !== undefined) return obstacle('no card is open', 4, true, () => `${gpuUuid} is closed: ${closed}`);

@@ -9,6 +9,8 @@ export type PlaceableCard = {
   /** What the driver leaves to programs. */
   readonly usableBytes: number;
   readonly healthy: boolean;
+  /** Why it is not healthy, a clause; absent: it is, or nobody knows more. */
+  readonly fault?: string;
   /** Why a limit on it would not hold: it takes nobody until that is mended. Absent: it holds. */
   readonly unfenced?: string;
   /** Takes nobody until this has gone, a clause; absent: it is open. */
@@ -18,6 +20,9 @@ export type PlaceableCard = {
   readonly grantedCoresPercent: number;
   readonly tenants: number;
 };
+
+/** What keeps others off a card. */
+export type CardStanding = Pick<PlaceableCard, 'fault' | 'unfenced'>;
 
 export type CardGrant = {
   readonly gpuUuid: string;

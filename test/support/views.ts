@@ -27,6 +27,7 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
   mode: index === 0 ? 'shared' : 'exclusive',
   compute: { policy: index === 0 ? 'soft' : 'native', source: 'label' },
   canary: index === 0 ? { result: 'holds', why: '' } : { result: 'fails', why: 'the interposer is not in the process' },
+  ...(index === 1 && { fault: { xid: 119, atMs: AT_MS } }),
 });
 
 export const exampleContainer: ViewContainer = {

@@ -34,6 +34,11 @@ bool health_set(struct card *card, uint64_t state, uint64_t value) {
     case SIM_STATE_PCIE_SENT_MORE: health->pcie_bytes[1] += value; return true;
     case SIM_STATE_NVLINK_RECEIVED_MORE: health->nvlink_bytes[0] += value; return true;
     case SIM_STATE_NVLINK_SENT_MORE: health->nvlink_bytes[1] += value; return true;
+    case SIM_STATE_RESET: /* what counts from the driver's initialisation of the card */
+        card->energy_mj = 0;
+        card->lost = false;
+        for (int kind = 0; kind < 2; kind++) health->ecc[kind][0] = 0; /* volatile */
+        return true;
     default: return false;
     }
 }

@@ -1,6 +1,6 @@
 // Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
 // answers to those who ask; the files are the registry's.
-import { type CardGrant, type Placed, place } from '../../placement/place.ts';
+import { type CardGrant, type CardStanding, type Placed, place } from '../../placement/place.ts';
 import { type ComputeChange, changed, isWrong } from '../../request/compute-change.ts';
 import type { CardShare } from '../../request/request.ts';
 import { unifiedPath } from '../attribution/cgroup.ts';
@@ -50,7 +50,7 @@ export function grantPlain(
   native: Native,
   configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerCard'>,
   notYet: (gpuUuids: readonly string[]) => Refusal | undefined,
-  unfencedOf: (gpuUuid: string) => string | undefined,
+  standingOf: (gpuUuid: string) => CardStanding,
 ): LiveGrant | Refusal {
   const owner = native.readProcess(ask.owner.pid);
   if (owner?.startTicks !== ask.owner.startTicks) {
@@ -63,9 +63,8 @@ export function grantPlain(
       .filter(({ card }) => isShareable(card))
       .map(({ card }) => {
         const granted = grantedOn(live, card.uuid);
-        const unfenced = unfencedOf(card.uuid);
         return {
-          ...(unfenced !== undefined && { unfenced }),
+          ...standingOf(card.uuid),
           gpuUuid: card.uuid,
           model: card.name,
           usableBytes: usableBytes(card),

@@ -49,7 +49,7 @@ function nodeRows(node: InventoryNode): string[][] {
 function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): string[] {
   const { mostTenantsPerCard: most } = node;
   const warnings = [
-    ...(card.healthy === false ? ['LOST'] : []),
+    ...(card.fault !== undefined ? [`NOT HEALTHY: ${card.fault}`] : card.healthy === false ? ['LOST'] : []),
     ...(node.ready === false ? ['NODE NOT READY'] : []),
     ...(card.usableBytes !== undefined && card.grantedBytes > card.usableBytes ? ['OVERBOOKED'] : []),
   ];

@@ -43,6 +43,8 @@ export type InventoryCard = {
   readonly model?: string;
   readonly usableBytes?: number;
   readonly healthy?: boolean;
+  /** Why it is not healthy, where the agent knows more than that it is lost. */
+  readonly fault?: string;
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
   readonly tenants: number;
@@ -144,7 +146,8 @@ function nodeOf(
     ...needs.flatMap((need) => [...need.keys()]),
   ]);
   const cards = [...uuids].map((gpuUuid): InventoryCard => {
-    const { index, model, usableBytes, healthy, others } = list?.cards.find((card) => card.gpuUuid === gpuUuid) ?? {};
+    const { index, model, usableBytes, healthy, fault, others } =
+      list?.cards.find((card) => card.gpuUuid === gpuUuid) ?? {};
     if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is none of its cards.`);
     const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
     const usedBytes = use?.known ? use.cards.get(gpuUuid) : undefined;
@@ -154,6 +157,7 @@ function nodeOf(
       ...(model === undefined ? {} : { model }),
       ...(usableBytes === undefined ? {} : { usableBytes }),
       ...(healthy === undefined ? {} : { healthy }),
+      ...(fault === undefined ? {} : { fault }),
       grantedBytes: of.reduce((total, need) => total + need.memoryBytes, 0),
       grantedCoresPercent: of.reduce((total, need) => total + need.coresPercent, 0),
       tenants: of.reduce((total, need) => total + need.tenants, 0),

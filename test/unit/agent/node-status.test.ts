@@ -1,5 +1,12 @@
 import test from 'ava';
-import { conditionOf, type NodePatch, patchOf, shows } from '../../../src/kube/node-status.ts';
+import {
+  CARDS_HEALTHY,
+  conditionOf,
+  FENCES_HOLD,
+  type NodePatch,
+  patchOf,
+  shows,
+} from '../../../src/kube/node-status.ts';
 import { formatNodeCards, type NodeCards, parseNodeCards } from '../../../src/placement/node-cards.ts';
 
 const CARDS: NodeCards = {
@@ -67,8 +74,8 @@ test('a Node that lacks anything of it, or shows another value, does not', (t) =
 test('the condition about fences is written when it says something else, and keeps the time since when it is so', (t) => {
   const [first, later] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-02T00:00:00Z')];
   const state = { status: 'False', reason: 'FenceFails', message: 'GPU-0: why' } as const;
-  t.is(conditionOf(undefined, {}, first), undefined);
-  const condition = conditionOf(state, {}, first);
+  t.is(conditionOf(FENCES_HOLD, undefined, {}, first), undefined);
+  const condition = conditionOf(FENCES_HOLD, state, {}, first);
   t.like(condition, { ...state, type: 'CotenantFencesHold', lastTransitionTime: first.toISOString() });
   const withCondition = patchOf(CARDS, true, condition);
   const plain = nodeOf(patch);
@@ -80,11 +87,11 @@ test('the condition about fences is written when it says something else, and kee
   const told = { ...plain, status: { ...plain.status, conditions } };
   t.true(shows(told, withCondition));
   t.true(shows(told, patch), 'what is not known changes nothing');
-  t.is(conditionOf({ ...state, message: 'other' }, told, later)?.lastTransitionTime, first.toISOString());
+  t.is(conditionOf(FENCES_HOLD, { ...state, message: 'other' }, told, later)?.lastTransitionTime, first.toISOString());
   const mended = { status: 'True', reason: 'FencesHold', message: '' } as const;
-  t.is(conditionOf(mended, told, later)?.lastTransitionTime, later.toISOString());
+  t.is(conditionOf(FENCES_HOLD, mended, told, later)?.lastTransitionTime, later.toISOString());
   for (const change of [mended, { ...state, message: 'other' }])
-    t.false(shows(told, patchOf(CARDS, true, conditionOf(change, told, later))));
+    t.false(shows(told, patchOf(CARDS, true, conditionOf(FENCES_HOLD, change, told, later))));
 });
 
 test('a card on which limits do not hold is told with the reason, and its amounts stay', (t) => {
@@ -93,4 +100,26 @@ test('a card on which limits do not hold is told with the reason, and its amount
   t.deepEqual(unfenced.status, patch.status);
   t.deepEqual(parseNodeCards(unfenced.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
   t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"why"', '1')));
+});
+
+test('a card that is not healthy is told with the reason, and the conditions are written side by side', (t) => {
+  const cards = CARDS.cards.map((card, index) => (index === 2 ? { ...card, fault: 'Xid 79' } : card));
+  const told = { status: 'False', reason: 'CardUnhealthy', message: 'GPU-0: Xid 79' } as const;
+  const fences = { status: 'True', reason: 'FencesHold', message: '' } as const;
+  const now = new Date('2026-01-01T00:00:00Z');
+  const both = patchOf(
+    { ...CARDS, cards },
+    true,
+    conditionOf(FENCES_HOLD, fences, {}, now),
+    conditionOf(CARDS_HEALTHY, told, {}, now),
+  );
+  t.deepEqual(
+    both.status.conditions?.map(({ type, status }) => [type, status]),
+    [
+      ['CotenantFencesHold', 'True'],
+      ['CotenantCardsHealthy', 'False'],
+    ],
+  );
+  t.deepEqual(parseNodeCards(both.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
+  t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"Xid 79"', '1')));
 });

@@ -85,16 +85,19 @@ test('what changed since a version is told by node, as long as it is remembered'
   t.deepEqual(ledger.changedSince(ledger.version - 3000), new Set(['n']));
 });
 
-test('where limits do not hold is handed on as its node tells it', (t) => {
+test('where limits do not hold, and why a card is not healthy, is handed on as its node tells it', (t) => {
   const ledger = createLedger();
   const told = cards('a', 'b');
   ledger.setNode('n', {
     ...told,
-    cards: told.cards.map((card, at) => (at === 0 ? { ...card, unfenced: 'why' } : card)),
+    cards: told.cards.map((card, at) => (at === 0 ? { ...card, unfenced: 'why', fault: 'Xid' } : card)),
   });
   t.deepEqual(
-    ledger.books('n')?.cards.map(({ unfenced }) => unfenced),
-    ['why', undefined],
+    ledger.books('n')?.cards.map(({ unfenced, fault }) => [unfenced, fault]),
+    [
+      ['why', 'Xid'],
+      [undefined, undefined],
+    ],
   );
 });
 

@@ -152,6 +152,13 @@ test('a refusal is one sentence with the nearest miss, its card and its numbers'
     ],
     ['health', pod(main(share(1))), books(card('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
     [
+      'health, with its reason',
+      pod(main(share(1))),
+      books(card('a', 512, { healthy: false, fault: 'Xid 79' })),
+      'GPU-a is not healthy: Xid 79',
+      false,
+    ],
+    [
       "a fence that fails, which nobody else's end mends",
       pod(main(share(1))),
       books(card('a', 512, { unfenced: 'why' })),

@@ -45,7 +45,13 @@ export const device: Family = {
     const powerLimit = gauge('power_limit_watts', 'Power limit in force.');
     const clock = gauge('clock_hertz', 'Present clock.', ['domain']);
     const maxClock = gauge('max_clock_hertz', 'Highest clock.', ['domain']);
-    const healthy = gauge('healthy', '0 when the driver says that the card is lost or wants a reset.');
+    const healthy = gauge(
+      'healthy',
+      '0 when the card is lost or wants a reset: by the driver, or after an Xid that says so.',
+    );
+    const unhealthy = gauge('unhealthy_reason', 'Why the card takes nobody new: lost, or the Xid; always 1.', [
+      'reason',
+    ]);
     const fenceHolds = gauge('fence_holds', '0 when what exceeds a grant on the card is not refused, as was tried.', [
       'fence',
     ]);
@@ -114,7 +120,10 @@ export const device: Family = {
           clock({ ...labels, domain: 'memory' }, scaled(card.memoryMhz, MHZ));
           maxClock({ ...labels, domain: 'sm' }, scaled(card.maxSmMhz, MHZ));
           maxClock({ ...labels, domain: 'memory' }, scaled(card.maxMemoryMhz, MHZ));
-          healthy(labels, card.healthy ? 1 : 0);
+          // The Xid first: what the driver says of the card follows from it, and one reason is one alert.
+          const reason = entry.fault ? `xid_${entry.fault.xid}` : card.healthy ? undefined : 'lost';
+          healthy(labels, reason === undefined ? 1 : 0);
+          if (reason !== undefined) unhealthy({ ...labels, reason }, 1);
           if (entry.canary && entry.canary.result !== 'untried')
             fenceHolds({ ...labels, fence: 'interposer' }, entry.canary.result === 'holds' ? 1 : 0);
           containers(labels, entry.containers);
