@@ -2,6 +2,7 @@
 // that a wrong call is refused.
 import test, { type ExecutionContext } from 'ava';
 import { readyClient } from '../support/client.ts';
+import { MIB, makeGrant } from '../support/grant.ts';
 import { eventually, type SimulatedNode, startNode } from '../support/node.ts';
 import { NVML, startNvml } from '../support/nvml.ts';
 
@@ -10,8 +11,8 @@ const ALL = [GRAPHICS, SM, OCCUPANCY, TENSOR, DRAM, FP32, UNKNOWN];
 const SMS = 132; // of the simulated H100
 const VERSION = 1;
 
-async function readyGpm(t: ExecutionContext, node: SimulatedNode) {
-  const client = startNvml(t, node, undefined, [], 'gpm');
+async function readyGpm(t: ExecutionContext, node: SimulatedNode, preload?: string) {
+  const client = startNvml(t, node, preload, [], 'gpm');
   const result = async (command: string) => (await client.ask(command)).result;
   t.is(await result('init'), NVML.SUCCESS);
   /** Percent by metric; null: that metric's own result was not success. */
@@ -128,4 +129,18 @@ test('an instance counts its own kernels on its own SMs', async (t) => {
   t.deepEqual([other.get(GRAPHICS), other.get(SM)], [0, 0]);
   t.true((mine.get(GRAPHICS) ?? 0) > 20);
   t.is(mine.get(SM), mine.get(GRAPHICS));
+});
+
+test('inside a grant the card has no such counters, for its neighbours are in them', async (t) => {
+  const node = await startNode(t, '--card', 'h100');
+  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 1024 * MIB }]);
+  const inside = await readyGpm(t, node, grant.both);
+  t.deepEqual(await inside.client.ask('support'), { result: NVML.SUCCESS, rows: [[0]] } as never);
+  for (const which of [0, 1]) t.is(await inside.result(`alloc ${which}`), NVML.SUCCESS);
+  for (const command of ['take 0', 'take 1', 'take 0 1']) t.is(await inside.result(command), NVML.NOT_SUPPORTED);
+  t.is(await inside.result(`metrics ${VERSION}`), NVML.INVALID_ARGUMENT, 'nothing was sampled');
+  const old = await startNode(t, '--card', 'h100', '--driver', '515.105.01');
+  const before = await readyGpm(t, old, makeGrant(t, old, [{ card: 0, memoryBytes: 1024 * MIB }]).both);
+  for (const command of ['support', 'take 0', 'take 0 1'])
+    t.is(await before.result(command), NVML.FUNCTION_NOT_FOUND, 'what the driver does not have is not there');
 });

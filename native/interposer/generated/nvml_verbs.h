@@ -318,12 +318,12 @@
     X(312, nvmlGetVgpuDriverCapabilities, PASS, 0) \
     X(313, nvmlGetVgpuVersion, PASS, 0) \
     X(314, nvmlGpmMetricsGet, PASS, 0) \
-    X(315, nvmlGpmMigSampleGet, PASS, 0) \
-    X(316, nvmlGpmQueryDeviceSupport, PASS, 0) \
+    X(315, nvmlGpmMigSampleGet, VIRTUALISE, 5) \
+    X(316, nvmlGpmQueryDeviceSupport, VIRTUALISE, 5) \
     X(317, nvmlGpmQueryIfStreamingEnabled, PASS, 0) \
     X(318, nvmlGpmSampleAlloc, PASS, 0) \
     X(319, nvmlGpmSampleFree, PASS, 0) \
-    X(320, nvmlGpmSampleGet, PASS, 0) \
+    X(320, nvmlGpmSampleGet, VIRTUALISE, 5) \
     X(321, nvmlGpmSetStreamingEnabled, PASS, 0) \
     X(322, nvmlGpuInstanceCreateComputeInstance, PASS, 0) \
     X(323, nvmlGpuInstanceCreateComputeInstanceWithPlacement, PASS, 0) \
@@ -449,14 +449,17 @@
     X(194, nvmlDeviceGetRunningProcessDetailList) \
     X(195, nvmlDeviceGetSamples) \
     X(217, nvmlDeviceGetUtilizationRates) \
-    X(298, nvmlErrorString)
+    X(298, nvmlErrorString) \
+    X(315, nvmlGpmMigSampleGet) \
+    X(316, nvmlGpmQueryDeviceSupport) \
+    X(320, nvmlGpmSampleGet)
 #define COT_NVML_GROUPS(X) \
     X(0, "pass", "other", "reads or sets facts of the card, or needs rights that a tenant lacks") \
     X(1, "virtualise", "accounting", "of the container's own processes, while they live") \
     X(2, "virtualise", "processes", "only the container's own processes") \
     X(3, "virtualise", "cards", "only the cards of the grant, where the process can reach more of them") \
     X(4, "virtualise", "memory", "total is the grant, used is what the container holds") \
-    X(5, "virtualise", "utilisation", "of the container's own processes, in percent of the card") \
+    X(5, "virtualise", "utilisation", "of the container's own processes, in percent of the card; what cannot be told apart is not told") \
     X(6, "virtualise", "text", "has an answer also where there is no library to ask")
 /* Indices by name, for wrappers that call the real one. */
 enum {
@@ -485,4 +488,7 @@ enum {
     COT_AT_nvmlDeviceGetSamples = 195,
     COT_AT_nvmlDeviceGetUtilizationRates = 217,
     COT_AT_nvmlErrorString = 298,
+    COT_AT_nvmlGpmMigSampleGet = 315,
+    COT_AT_nvmlGpmQueryDeviceSupport = 316,
+    COT_AT_nvmlGpmSampleGet = 320,
 };

@@ -158,6 +158,30 @@ nvml_abi_return cot_nvmlDeviceGetSamples(nvml_abi_device device, int type, unsig
     return hidden && result == NVML_ABI_SUCCESS ? NVML_ABI_NOT_SUPPORTED : result;
 }
 
+/* Counters of the card do not say whose work they counted. */
+nvml_abi_return cot_nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *out) {
+    nvml_abi_return result =
+        CALL_REAL(nvmlGpmQueryDeviceSupport, (nvml_abi_device, struct nvml_abi_gpm_support *), device, out);
+    uint32_t card;
+    if (result == NVML_ABI_SUCCESS && nvml_card_of(device, &card)) out->supported = 0;
+    return result;
+}
+
+nvml_abi_return cot_nvmlGpmSampleGet(nvml_abi_device device, void *sample) {
+    nvml_abi_return (*real)(nvml_abi_device, void *) = REAL(nvmlGpmSampleGet, (nvml_abi_device, void *));
+    uint32_t card;
+    if (!real) return (nvml_abi_return)shim_missing();
+    return nvml_card_of(device, &card) ? NVML_ABI_NOT_SUPPORTED : real(device, sample);
+}
+
+nvml_abi_return cot_nvmlGpmMigSampleGet(nvml_abi_device device, unsigned gpu_instance, void *sample) {
+    nvml_abi_return (*real)(nvml_abi_device, unsigned, void *) =
+        REAL(nvmlGpmMigSampleGet, (nvml_abi_device, unsigned, void *));
+    uint32_t card;
+    if (!real) return (nvml_abi_return)shim_missing();
+    return nvml_card_of(device, &card) ? NVML_ABI_NOT_SUPPORTED : real(device, gpu_instance, sample);
+}
+
 /* ---- accounting ---- */
 
 /* Of the living: whose a process was that has ended, nobody here knows. */
