@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "../../native/sampler/sample.h"
@@ -15,6 +16,7 @@ extern "C" {
 namespace {
 
 input in;
+time_t seconds;
 
 int code() {
     const uint8_t kind = input_byte(&in);
@@ -146,6 +148,38 @@ int all_used_by(nvml_abi_device, nvml_abi_processes_utilization *out) {
     return code();
 }
 
+int gpm_supported(nvml_abi_device, nvml_abi_gpm_support *out) {
+    out->supported = input_byte(&in) % 8;
+    return code();
+}
+int gpm_sample(void **sample) {
+    static char samples[2];
+    *sample = input_byte(&in) % 8 == 7 ? nullptr : &samples[input_byte(&in) % 2];
+    return code();
+}
+int gpm_free(void *sample) {
+    if (!sample) std::abort();
+    return code();
+}
+int gpm_take(nvml_abi_device, void *sample) {
+    if (!sample) std::abort();
+    return code();
+}
+int gpm_take_instance(nvml_abi_device, unsigned, void *sample) {
+    if (!sample) std::abort();
+    return code();
+}
+// Any value, among them what is no number.
+int gpm_metrics(nvml_abi_gpm_request *request) {
+    for (uint32_t i = 0; i < request->count; i++) {
+        request->metrics[i].result = code();
+        const uint64_t bits = input_long(&in);
+        std::memcpy(&request->metrics[i].value, &bits, sizeof bits);
+        if (input_byte(&in) % 2) request->metrics[i].value = input_byte(&in) / 2.0;
+    }
+    return code();
+}
+
 bool begins(const char *name, const char *with) {
     return std::strncmp(name, with, std::strlen(with)) == 0;
 }
@@ -197,6 +231,12 @@ void *function_of(const char *name) {
         {"nvmlDeviceGetMPSCompute", address(processes)},
         {"nvmlDeviceGetProcessesUtilizationInfo", address(all_used_by)},
         {"nvmlDeviceGetProcessUtilization", address(used_by)},
+        {"nvmlGpmQueryDeviceSupport", address(gpm_supported)},
+        {"nvmlGpmSampleAlloc", address(gpm_sample)},
+        {"nvmlGpmSampleFree", address(gpm_free)},
+        {"nvmlGpmSampleGet", address(gpm_take)},
+        {"nvmlGpmMigSampleGet", address(gpm_take_instance)},
+        {"nvmlGpmMetricsGet", address(gpm_metrics)},
     };
     for (const auto &entry : FUNCTIONS) {
         if (begins(name, entry.begin)) return entry.function;
@@ -244,7 +284,11 @@ const char *through(const char *at) {
 
 } // namespace
 
-// By the names that nvml.cc is compiled with.
+// By the names that the sampler is compiled with. Samples of counters are held against each other after seconds.
+extern "C" int fuzz_clock_gettime(clockid_t, timespec *_tp) {
+    *_tp = {++seconds, 0};
+    return 0;
+}
 extern "C" void *fuzz_dlopen(const char *, int) {
     return &in;
 }
@@ -257,6 +301,7 @@ extern "C" void *fuzz_dlsym(void *, const char *name) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in = {data, size};
+    seconds = 1000000;
     Sampler sampler("libnvidia-ml.so.1");
     for (int round = 0; round < 3; round++) {
         const std::string line = sampler.take();
