@@ -12,6 +12,7 @@ import { openBearerFile } from './access/bearer-file.ts';
 import { createReviews } from './access/reviews.ts';
 import { createAdmin } from './admin.ts';
 import { followAssignments } from './attribution/assignments.ts';
+import type { DeviceUuids } from './attribution/slices.ts';
 import type { RefusedChange } from './compute/node.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
 import { createDriver } from './driver.ts';
@@ -39,6 +40,8 @@ export type AgentHooks = {
   readonly nameOf?: NameOf;
   /** Has that pod ended, by the cluster's word? */
   readonly isOver?: (namespace: string, pod: string) => boolean;
+  /** Which cards the devices of DRA drivers are; none: they are told by their names. */
+  readonly deviceUuids?: () => DeviceUuids;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
   readonly onRefused?: (change: RefusedChange) => void;
   /** Needed where the API server says who may read the page. */
@@ -103,6 +106,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
       ? followAssignments({
           socket: kubernetes.podResources,
           isOver: hooks.isOver ?? (() => false),
+          uuids: hooks.deviceUuids,
           onProblem: hooks.log,
         })
       : undefined;

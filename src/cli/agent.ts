@@ -1,5 +1,7 @@
 // `cotenant agent`: the node's daemon in the foreground.
+
 import { type AgentHooks, startAgent } from '../agent/agent.ts';
+import { NO_SLICES, uuidsOfSlices } from '../agent/attribution/slices.ts';
 import {
   type AgentConfiguration,
   checkTogether,
@@ -96,9 +98,22 @@ async function kubeHooks(
   const { problemOf } = await import('../kube/problem.ts');
   const { evictor } = await import('../kube/eviction.ts');
   const { reviewer } = await import('../kube/token-review.ts');
+  const { followSlices } = await import('../kube/resource-slices.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
   const pods = watchPods(config, nodeName, log);
+  let uuids = NO_SLICES;
+  const slices =
+    configuration.kubernetes.podResources === ''
+      ? undefined
+      : followSlices(
+          config,
+          nodeName,
+          (told) => {
+            uuids = uuidsOfSlices(told, nodeName);
+          },
+          log,
+        );
   const report = createReporter(config, log);
   const nowhere: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };
   return {
@@ -125,6 +140,7 @@ async function kubeHooks(
           });
         }
       },
+      deviceUuids: () => uuids,
       review: reviewer(config),
       evict: evictor(config),
       onRefused: (change) => {
@@ -151,6 +167,8 @@ async function kubeHooks(
         problemOf,
       },
     },
-    close: pods.close,
+    async close() {
+      await Promise.all([pods.close(), slices?.close()]);
+    },
   };
 }

@@ -5,6 +5,7 @@ import { Client, credentials, type ServiceDefinition, type ServiceError } from '
 import { loadSync } from '@grpc/proto-loader';
 import { inTurn } from '../in-turn.ts';
 import { claimedDevice, type NamedDevice, type NodeCard, pluginDevice, type ShareMode } from './devices.ts';
+import { type DeviceUuids, NO_SLICES } from './slices.ts';
 
 export type Assignment = {
   readonly namespace: string;
@@ -28,6 +29,7 @@ export type PodResources = {
     readonly dynamic_resources: readonly {
       readonly claim_resources: readonly {
         readonly driver_name: string;
+        readonly pool_name: string;
         readonly device_name: string;
         readonly share_id: string;
       }[];
@@ -40,6 +42,7 @@ export function assignedOf(
   pods: readonly PodResources[],
   cards: readonly NodeCard[],
   isOver: (namespace: string, pod: string) => boolean,
+  uuids: DeviceUuids = NO_SLICES,
 ): Assigned {
   let unknown = 0;
   const list = pods
@@ -50,8 +53,8 @@ export function assignedOf(
           ...devices.flatMap(({ device_ids }) => device_ids.flatMap((id) => pluginDevice(id, cards) ?? [])),
           ...dynamic_resources.flatMap(({ claim_resources }) =>
             claim_resources.flatMap(
-              ({ driver_name, device_name, share_id }) =>
-                claimedDevice({ driver: driver_name, device: device_name, share: share_id }, cards) ?? [],
+              ({ driver_name: driver, pool_name: pool, device_name: device, share_id: share }) =>
+                claimedDevice({ driver, pool, device, share }, cards, uuids) ?? [],
             ),
           ),
         ];
@@ -75,6 +78,8 @@ export type AssignmentsOptions = {
   readonly socket: string;
   /** Has the pod ended, by the cluster's word? */
   readonly isOver: (namespace: string, pod: string) => boolean;
+  /** What DRA drivers tell of their devices; none: they are told by their names. */
+  readonly uuids?: (() => DeviceUuids) | undefined;
   readonly onProblem: (text: string) => void;
   readonly everyMs?: number;
 };
@@ -127,7 +132,7 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
   const timer = setInterval(asking.ask, options.everyMs ?? EVERY_MS).unref();
 
   return {
-    of: (cards) => assignedOf(pods, cards, options.isOver),
+    of: (cards) => assignedOf(pods, cards, options.isOver, options.uuids?.()),
     met(containerIds) {
       if ([...containerIds].some((id) => !known.has(id))) asking.ask();
       known = new Set(containerIds);

@@ -1,5 +1,6 @@
 // Which card of this node a device is that somebody else's device plugin or DRA driver gave out, and whether it is the whole
-// card: read from the device's name, for each shape of name that is in use. Pure.
+// card: read from the device's name, for each shape of name that is in use, or from what its DRA driver tells. Pure.
+import { type DeviceUuids, deviceKey, NO_SLICES } from './slices.ts';
 
 /** How a container has a card: the whole of it, together with others, or a MIG instance of it. */
 export type ShareMode = 'exclusive' | 'shared' | 'mig';
@@ -80,12 +81,30 @@ export function pluginDevice(id: string, cards: readonly NodeCard[]): NamedDevic
   return nameless && { mode: nameless[1], gpuUuid: undefined };
 }
 
-/** A device of a claim; one that several claims share has a share's id. */
+export type ClaimedDevice = {
+  readonly driver: string;
+  readonly pool: string;
+  readonly device: string;
+  /** Of a device that several claims share; else empty. */
+  readonly share: string;
+};
+
+/** A device of a claim: by the UUID that its driver tells the cluster, where it does; else by its name. */
 export function claimedDevice(
-  { driver, device, share }: { readonly driver: string; readonly device: string; readonly share: string },
+  { driver, pool, device, share }: ClaimedDevice,
   cards: readonly NodeCard[],
+  uuids: DeviceUuids = NO_SLICES,
 ): NamedDevice | undefined {
-  if (driver !== DRA_DRIVER) return undefined;
+  const told = uuids.get(deviceKey(driver, pool, device));
+  const card = cards.find(({ uuid, divided }) => uuid === told && !divided);
+  if (card) {
+    if (card.parent !== undefined) return { mode: 'mig', gpuUuid: card.uuid };
+    // What devices of others are we do not know: parts of a card, as far as that goes.
+    return { mode: share === '' && driver === DRA_DRIVER ? 'exclusive' : 'shared', gpuUuid: card.uuid };
+  }
+  if (driver !== DRA_DRIVER) return told === undefined ? undefined : { mode: 'shared', gpuUuid: undefined };
+  // Its name would give another card than the one that it is.
+  if (told !== undefined) return { mode: told.startsWith('MIG-') ? 'mig' : 'shared', gpuUuid: undefined };
   const found = read(device, DRA_SHAPES, cards);
   if (!found) return { mode: 'shared', gpuUuid: undefined };
   return share === '' ? found : { ...found, mode: found.mode === 'exclusive' ? 'shared' : found.mode };

@@ -12,6 +12,7 @@ import test, { type ExecutionContext } from 'ava';
 import { POD_RESOURCES, type PodResources } from '../../../src/agent/attribution/assignments.ts';
 import { createReporter } from '../../../src/kube/events.ts';
 import { watchPods } from '../../../src/kube/pods.ts';
+import { followSlices } from '../../../src/kube/resource-slices.ts';
 import { startAgent } from '../../support/agent.ts';
 import { testUnless } from '../../support/gate.ts';
 import { groupHome } from '../../support/groups.ts';
@@ -49,6 +50,7 @@ async function startApi(t: ExecutionContext) {
     pods: [] as V1Pod[],
     status: 200,
     lists: [] as string[],
+    refused: 0,
     watchers: [] as ServerResponse[],
     posts: [] as Post[],
     send(type: string, object: object) {
@@ -72,7 +74,10 @@ async function startApi(t: ExecutionContext) {
   });
   const serve = async (request: IncomingMessage, response: ServerResponse) => {
     const url = new URL(request.url ?? '/', 'http://api');
-    if (api.status !== 200) return answer(response, api.status, refusal(api.status));
+    if (api.status !== 200) {
+      api.refused += 1;
+      return answer(response, api.status, refusal(api.status));
+    }
     if (request.method === 'POST') {
       const parts: Buffer[] = [];
       for await (const part of request) parts.push(part as Buffer);
@@ -164,6 +169,41 @@ test('a list that is refused at the start is asked for again', async (t) => {
   api.status = 200;
   await pods.ready;
   t.is(pods.of(ID)?.pod, 'one');
+});
+
+test('resource slices of this node are read again and again; where they cannot be, that is said once and what was told stands', async (t) => {
+  const api = await startApi(t);
+  const slice = {
+    kind: 'ResourceSlice',
+    metadata: { name: 'a' },
+    spec: { driver: 'gpu.nvidia.com', nodeName: 'node-a' },
+  };
+  api.pods = [slice as unknown as V1Pod];
+  api.status = 404;
+  const problems: string[] = [];
+  const told: (readonly unknown[])[] = [];
+  const slices = followSlices(
+    api.config,
+    'node-a',
+    (list) => told.push(list),
+    (text) => problems.push(text),
+    20,
+  );
+  t.teardown(() => slices.close());
+  await eventually(() => api.refused > 3 || undefined, 'it is asked for again');
+  t.is(problems.length, 1);
+  t.regex(problems[0] ?? '', /told by their names: status 404: on purpose/);
+  api.status = 200;
+  await eventually(() => told.length > 1 || undefined, 'they are read, and again');
+  t.like(told[0]?.[0], { spec: { driver: 'gpu.nvidia.com', nodeName: 'node-a' } });
+  t.true(api.lists.every((search) => search.includes(`fieldSelector=${encodeURIComponent('spec.nodeName=node-a')}`)));
+  api.status = 403;
+  await eventually(() => api.refused > 6 || undefined, 'it is asked for again');
+  t.is(problems.length, 2, 'another outage is said, once');
+  t.true(
+    told.every((list) => list.length === 1),
+    'and takes nothing back',
+  );
 });
 
 test('an Event names pod, container, reason and node; one that cannot be written is told and costs nothing else', async (t) => {

@@ -3,6 +3,7 @@ import test from 'ava';
 import { assignedOf, type PodResources } from '../../../src/agent/attribution/assignments.ts';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { claimedDevice, type NamedDevice, pluginDevice } from '../../../src/agent/attribution/devices.ts';
+import { deviceKey, uuidsOfSlices } from '../../../src/agent/attribution/slices.ts';
 import { compare } from '../../../src/agent/compare.ts';
 import type { AssignedState, Others } from '../../../src/agent/ungranted.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
@@ -61,19 +62,101 @@ test("an instance of a divided card is told by its UUID or by its numbers on the
   t.is(of(ONE), undefined);
   t.is(of(TWO), TWO);
   // Of which instance a claim's device is, its name does not say.
-  t.deepEqual(claimedDevice({ driver: 'gpu.nvidia.com', device: 'gpu-0-mig-1g.10gb-9-0', share: '' }, cards), {
-    mode: 'mig',
-    gpuUuid: undefined,
-  });
+  t.deepEqual(
+    claimedDevice({ driver: 'gpu.nvidia.com', pool: 'node-a', device: 'gpu-0-mig-1g.10gb-9-0', share: '' }, cards),
+    {
+      mode: 'mig',
+      gpuUuid: undefined,
+    },
+  );
 });
 
 test("devices of claims are those of NVIDIA's driver, by the number of their device node; a share is no whole card", (t) => {
-  const of = (device: string, share = '', driver = 'gpu.nvidia.com') => claimedDevice({ driver, device, share }, CARDS);
+  const of = (device: string, share = '', driver = 'gpu.nvidia.com') =>
+    claimedDevice({ driver, pool: 'node-a', device, share }, CARDS);
   t.deepEqual(of('gpu-12'), { mode: 'exclusive', gpuUuid: TWO });
   t.deepEqual(of('gpu-0', 'share-1'), { mode: 'shared', gpuUuid: ONE });
   t.deepEqual(of('gpu-0-mig-1g.10gb-9-0'), { mode: 'mig', gpuUuid: ONE });
   t.deepEqual(of('something'), { mode: 'shared', gpuUuid: undefined });
   t.is(of('gpu-0', '', 'nic.example.com'), undefined);
+});
+
+/** As NVIDIA's driver writes one, what is not read left out. */
+const slice = (generation: number, devices: readonly unknown[], more: Record<string, unknown> = {}) => ({
+  apiVersion: 'resource.k8s.io/v1',
+  kind: 'ResourceSlice',
+  metadata: { name: `node-a-gpu.nvidia.com-${generation}` },
+  spec: {
+    driver: 'gpu.nvidia.com',
+    nodeName: 'node-a',
+    pool: { name: 'node-a', generation, resourceSliceCount: 1 },
+    devices,
+    ...more,
+  },
+});
+const device = (name: string, uuid: string, key = 'uuid') => ({
+  name,
+  attributes: {
+    type: { string: 'gpu' },
+    [key]: { string: uuid },
+    productName: { string: 'NVIDIA L4' },
+    driverVersion: { version: '580.95.5' },
+  },
+  capacity: { memory: { value: '23034Mi' } },
+});
+
+test('a device of a claim is the card whose UUID its driver tells, whatever its name says', (t) => {
+  const uuids = uuidsOfSlices(
+    [slice(1, [device('gpu-0', TWO), device('gpu-7', ONE, 'gpu.nvidia.com/uuid')])],
+    'node-a',
+  );
+  const of = (name: string, share = '', driver = 'gpu.nvidia.com', pool = 'node-a') =>
+    claimedDevice({ driver, pool, device: name, share }, CARDS, uuids);
+  t.deepEqual(of('gpu-0'), { mode: 'exclusive', gpuUuid: TWO });
+  t.deepEqual(of('gpu-7'), { mode: 'exclusive', gpuUuid: ONE });
+  t.deepEqual(of('gpu-7', 'share-1'), { mode: 'shared', gpuUuid: ONE });
+  // In no slice: by its name; of another pool or driver: not that one.
+  t.deepEqual(of('gpu-12'), { mode: 'exclusive', gpuUuid: TWO });
+  t.deepEqual(of('gpu-0', '', 'gpu.nvidia.com', 'node-b'), { mode: 'exclusive', gpuUuid: ONE });
+  t.is(of('gpu-0', '', 'nic.example.com'), undefined);
+  // A card that is not here is none of ours, although its name would do.
+  const gone = 'GPU-99999999-9999-4999-8999-999999999999';
+  const elsewhere = uuidsOfSlices([slice(1, [device('gpu-0', gone)])], 'node-a');
+  t.deepEqual(
+    claimedDevice({ driver: 'gpu.nvidia.com', pool: 'node-a', device: 'gpu-0', share: '' }, CARDS, elsewhere),
+    { mode: 'shared', gpuUuid: undefined },
+  );
+  // Of others' drivers it is a part of the card, as far as we know.
+  const others = uuidsOfSlices([slice(1, [device('a', ONE)], { driver: 'vgpu.example.com' })], 'node-a');
+  t.deepEqual(claimedDevice({ driver: 'vgpu.example.com', pool: 'node-a', device: 'a', share: '' }, CARDS, others), {
+    mode: 'shared',
+    gpuUuid: ONE,
+  });
+});
+
+test('of slices the newest generation of a pool counts, of this node alone, and nothing that is no UUID or is told twice', (t) => {
+  const read = (...slices: readonly unknown[]) => [...uuidsOfSlices(slices, 'node-a').entries()];
+  const key = (name: string) => deviceKey('gpu.nvidia.com', 'node-a', name);
+  t.deepEqual(read(slice(2, [device('gpu-0', TWO)]), slice(1, [device('gpu-0', ONE), device('gpu-1', ONE)])), [
+    [key('gpu-0'), TWO],
+  ]);
+  t.deepEqual(read(slice(1, [device('gpu-0', ONE)]), slice(1, [device('gpu-1', TWO)])).length, 2);
+  t.deepEqual(read(slice(1, [device('gpu-0', ONE)], { nodeName: 'node-b' })), []);
+  t.deepEqual(read(slice(1, [device('gpu-0', ONE)]), slice(1, [device('gpu-0', TWO)])), []);
+  const odd = [null, 'x', {}, { name: 1 }, { name: 'a', attributes: [] }, { name: 'a', attributes: { uuid: ONE } }];
+  t.deepEqual(
+    read(slice(1, odd), slice(1, [device('a', 'GPU-1; drop')]), null, {}, { spec: 1 }, slice(Number.NaN, [])),
+    [],
+  );
+  t.is(
+    read(
+      slice(
+        1,
+        Array.from({ length: 9000 }, (_, at) => device(`gpu-${at}`, ONE)),
+      ),
+    ).length,
+    8192,
+  );
 });
 
 const pod = (name: string, ...ids: readonly string[]): PodResources => ({
