@@ -285,8 +285,9 @@ const char *through(const char *at) {
 } // namespace
 
 // By the names that the sampler is compiled with. Samples of counters are held against each other after seconds.
-extern "C" int fuzz_clock_gettime(clockid_t, timespec *_tp) {
-    *_tp = {++seconds, 0};
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): libc's header declares it
+extern "C" int fuzz_clock_gettime(clockid_t, timespec *now) {
+    *now = {++seconds, 0};
     return 0;
 }
 extern "C" void *fuzz_dlopen(const char *, int) {
