@@ -324,6 +324,27 @@ test('HAMi 281, 1794: a container is there with 0 before it uses its card, and g
   t.is(seriesOf(page, 'cotenant_container_sm_seconds_total', { container: 'main' }), 1);
 });
 
+test('HAMi 863, 2158: a container with two cards beside one with the first has its own figure on each, and is judged by the second, too', async (t) => {
+  const sample = sampleOf(
+    [card(0), card(1)],
+    [
+      sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 5000 * MIB })]),
+      sampledProcess(2, [use(0, { bytes: 700 * MIB })]),
+    ],
+  );
+  const grants = [pod('a', 'main', 1000, [0, 1]), pod('b', 'side', 1000)];
+  const { state } = follow([sample], grants, { 1: of('a'), 2: of('b') });
+  const page = await show(state);
+  t.is(used(page, { container: 'main', gpu: '0' }), 100 * MIB);
+  t.is(used(page, { container: 'main', gpu: '1' }), 5000 * MIB);
+  t.is(used(page, { container: 'side', gpu: '0' }), 700 * MIB);
+  t.is(used(page, { container: 'side', gpu: '1' }), undefined);
+  t.deepEqual(
+    state.containers.map(({ verdict }) => verdict.severity !== 'within'),
+    [true, false],
+  );
+});
+
 test('HAMi: what a tenant writes into its ledger is shown as its word, and no figure of the driver', async (t) => {
   const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const forged = ledgerOf([slot(1, [row({ heldBytes: 2 ** 50 })])]);

@@ -25,6 +25,40 @@ test('the families are the golden ones', async (t) => {
   t.is(shown, readFileSync(GOLDEN, 'utf8'));
 });
 
+/**
+ * What boards that people have ask of a page: dcgm-exporter's (Grafana 12239, as its repository has it and as it was before) and
+ * HAMi's. A label that only the scrape gives, such as node_name, is left out.
+ */
+const BOARDS: Readonly<Record<string, readonly string[]>> = {
+  dcgm: [
+    'DCGM_FI_DEV_FB_FREE{Hostname=node-a,gpu=0}',
+    'DCGM_FI_DEV_GPU_TEMP{Hostname=node-a,gpu=0}',
+    'DCGM_FI_DEV_POWER_USAGE{Hostname=node-a,gpu=0}',
+    'DCGM_FI_DEV_SM_CLOCK{Hostname=node-a,gpu=0,UUID=GPU-0}',
+    'DCGM_FI_PROF_GR_ENGINE_ACTIVE{Hostname=node-a,gpu=0}',
+    'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{Hostname=node-a,gpu=0}',
+    'DCGM_FI_DEV_FB_USED{Hostname=node-a,gpu=0}',
+    'DCGM_FI_DEV_GPU_UTIL{gpu=0}',
+  ],
+  'hami-legacy': [
+    'vGPU_device_memory_limit_in_bytes{podname=train}',
+    'Device_memory_desc_of_container{podname=train}',
+    'HostGPUMemoryUsage{nodeid=node-a,deviceuuid=GPU-0}',
+    'HostCoreUtilization{nodeid=node-a,deviceuuid=GPU-0}',
+  ],
+};
+
+test('boards that people have find what they ask for, under the labels that they ask by', async (t) => {
+  for (const [name, queries] of Object.entries(BOARDS)) {
+    const page = await pageOf(name);
+    for (const query of queries) {
+      const [, metric = '', matchers = ''] = /^(\w+)\{(.*)\}$/.exec(query) ?? [];
+      const labels = Object.fromEntries(matchers.split(',').map((pair) => pair.split('=') as [string, string]));
+      t.not(seriesOf(page, metric, labels), undefined, query);
+    }
+  }
+});
+
 test('none is there unless it is asked for, and each by its own name', async (t) => {
   t.deepEqual(families(''), []);
   t.deepEqual(
