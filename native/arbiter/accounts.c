@@ -13,6 +13,10 @@ static bool is_believed(const struct cot_card *card, const struct cot_member *me
     return member->faulted_ns == 0 || card->now_ns - member->faulted_ns > DISBELIEF_NS;
 }
 
+static bool is_trailing(const struct cot_card *card, const struct cot_member *member) {
+    return member->outcast && card->now_ns < member->trails_until_ns && is_believed(card, member);
+}
+
 /* Whatever a page claims, no launch took longer than something was seen to be under way. */
 static uint64_t longest_of(const struct cot_card *card, const struct cot_member *member) {
     if (!is_believed(card, member)) return 0;
@@ -69,10 +73,11 @@ static void charge_ahead(struct cot_member *member, uint64_t ns) {
 static void charge_reported(struct cot_member *member, uint64_t ns) {
     uint64_t real = cot_smaller(ns, member->unclaimed_ns);
     member->unclaimed_ns -= real;
-    if (member->apart_ns < member->together_ns) {
-        real = (uint64_t)((unsigned __int128)real * member->apart_ns / member->together_ns);
+    if (member->apart_ns < member->shared_ns) {
+        real = (uint64_t)((unsigned __int128)real * member->apart_ns / member->shared_ns);
         member->contended_ns += real;
     }
+    if (ns) member->shared_ns = member->apart_ns = 0;
     uint64_t ahead = cot_smaller(real, member->ahead_ns);
     member->ahead_ns -= ahead;
     cot_charge(member, real - ahead);
@@ -101,23 +106,29 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
         card->returned = true;
     }
     uint32_t busy = 0;
+    bool behind = false;
     for (uint32_t i = 0; i < card->count; i++) {
         const struct cot_member *member = &card->members[i];
-        busy += member->present && member->digest.inflight > 0 && is_believed(card, member);
+        if (!member->present || member->digest.inflight == 0) continue;
+        busy += is_believed(card, member);
+        behind |= is_trailing(card, member);
     }
     for (uint32_t i = 0; i < card->count; i++) {
         struct cot_member *member = &card->members[i];
         if (!member->present) continue;
         accrue(member, elapsed);
+        bool trailing = is_trailing(card, member);
+        if (behind && !trailing) continue; /* whatever it launched has not begun */
         member->unclaimed_ns = cot_smaller(member->unclaimed_ns + elapsed, MOST_UNCLAIMED_NS);
         if (member->digest.inflight == 0 || away) continue;
         member->together_ns += elapsed;
-        member->apart_ns += elapsed / (busy ? busy : 1);
+        member->shared_ns += elapsed;
+        member->apart_ns += trailing ? elapsed : elapsed / (busy ? busy : 1);
         /* Its own figure may come late, or never. */
-        if (member->outcast) charge_ahead(member, elapsed / (busy ? busy : 1));
+        if (member->outcast && !trailing) charge_ahead(member, elapsed / (busy ? busy : 1));
     }
     struct cot_member *holder = cot_holder(card);
-    if (holder && !holder->reserved && card->others_wait && !away) {
+    if (holder && !holder->reserved && card->others_wait && !away && !behind) {
         holder->blocked_ns += elapsed;
         holder->owed_ns += holder->digest.inflight && busy ? elapsed / busy : elapsed;
     }
@@ -170,6 +181,6 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     if (digest->inflight == 0) {
         member->stretch_ns -= (member->stretch_ns - member->together_ns) / STRETCHES;
         member->outcast = false;
-        member->together_ns = member->apart_ns = member->ahead_ns = 0;
+        member->together_ns = member->shared_ns = member->apart_ns = member->ahead_ns = 0;
     }
 }

@@ -76,6 +76,7 @@ struct cot_tuning {
     uint64_t slack_ns;        /* of a turn that others waited for, so much may be left unreported */
     uint32_t credit_longest;  /* credit is capped at so many times the longest launch of anybody on the card */
     uint32_t overrun_quanta;  /* a card that is not drained so long after its work should have ended is shared */
+    uint64_t trail_ns; /* half a slice of the driver: what runs when another process gets work goes on for so long */
 };
 extern const struct cot_tuning cot_default_tuning;
 
@@ -96,17 +97,20 @@ struct cot_member {
 
     /* its turn */
     uint64_t granted_ns, turn_charged_ns, turn_budget_ns;
-    uint64_t unclaimed_ns;          /* time since then that no charge has accounted for: it cannot have used more */
-    uint64_t ahead_ns;              /* charged already of what it will yet report */
-    uint64_t blocked_ns;            /* of its turn, while others waited ... */
-    uint64_t owed_ns;               /* ... and what of that the card could have given them */
-    bool loan;                      /* in somebody's pause */
-    bool reserved;                  /* has the card, but not yet all of its cards */
-    bool looked;                    /* a digest was taken after the order was closed */
-    bool outcast;                   /* did not drain: its work shares the card with the holder's */
-    uint64_t together_ns, apart_ns; /* time under way, and what of it the card really gave */
-    uint64_t stretch_ns;            /* longest time under way of late: no launch can have been longer */
-    uint64_t faulted_ns;            /* when words were last seen that no process of ours would have written */
+    uint64_t unclaimed_ns;        /* time since then that no charge has accounted for: it cannot have used more */
+    uint64_t ahead_ns;            /* charged already of what it will yet report */
+    uint64_t blocked_ns;          /* of its turn, while others waited ... */
+    uint64_t owed_ns;             /* ... and what of that the card could have given them */
+    bool loan;                    /* in somebody's pause */
+    bool dry;                     /* a high one that used up its credit while others waited */
+    bool reserved;                /* has the card, but not yet all of its cards */
+    bool looked;                  /* a digest was taken after the order was closed */
+    bool outcast;                 /* did not drain: its work shares the card with the holder's */
+    uint64_t trails_until_ns;     /* until then it does not share: what was under way ends before the holder's begins */
+    uint64_t together_ns;         /* time under way */
+    uint64_t shared_ns, apart_ns; /* the same since it last told what it used, and what of that the card gave it */
+    uint64_t stretch_ns;          /* longest time under way of late: no launch can have been longer */
+    uint64_t faulted_ns;          /* when words were last seen that no process of ours would have written */
 
     /* the order */
     uint32_t state;

@@ -73,15 +73,20 @@ struct question {
     bool own;          /* out: the container's own work stands in the way */
 };
 
+/* What a growing limit lets go at once. */
+static uint64_t burst_of(const struct cot_gate *gate, uint32_t rate_ppm) {
+    uint64_t burst = gate->tuning.start_ns / COT_PPM * rate_ppm;
+    if (burst < LEAST_START_NS) burst = LEAST_START_NS;
+    return burst > gate->tuning.most_start_ns ? gate->tuning.most_start_ns : burst;
+}
+
 /* A limit that grows. It is used in bursts, or each launch would wait for its own small part of the growth. Above
  * `most_ns`, if that is not 0, what it grew while nobody wanted it is lost. */
 static bool within_growth(struct cot_gate *gate, struct question *ask, uint64_t limit_ns, uint32_t rate_ppm,
                           uint64_t starts_ns, uint64_t most_ns) {
     uint64_t taken = ask->totals.used + ask->totals.pending - ask->launch->predicted_ns;
     if (most_ns) taken += LOAD(gate->forfeited_ns);
-    uint64_t start = gate->tuning.start_ns / COT_PPM * rate_ppm;
-    if (start < LEAST_START_NS) start = LEAST_START_NS;
-    if (start > gate->tuning.most_start_ns) start = gate->tuning.most_start_ns;
+    uint64_t start = burst_of(gate, rate_ppm);
     if (taken < limit_ns) {
         uint64_t left = limit_ns - taken;
         if (most_ns && left > most_ns && ask->totals.inflight <= 1) {
@@ -126,7 +131,10 @@ static bool go_alone(struct cot_gate *gate, struct question *ask) {
     const uint64_t depth = 10000000;
     if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
     uint64_t limit = cot_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
-    return within_depth(ask, depth) && within_growth(gate, ask, limit, record.rate_ppm, record.at_ns, 2 * depth);
+    /* All containers' work is on the card at once now, and each change between them costs it time: what cannot keep up
+     * must not pile up, for whoever comes next waits for it. */
+    if (!within_depth(ask, burst_of(gate, record.rate_ppm))) return false;
+    return within_growth(gate, ask, limit, record.rate_ppm, record.at_ns, 2 * depth);
 }
 
 /* A turn of several cards was closed between two launches that belong together: what has been launched on the other

@@ -17,6 +17,7 @@ const struct cot_tuning cot_default_tuning = {
     .slack_ns = 1000000,
     .credit_longest = 2,
     .overrun_quanta = 5,
+    .trail_ns = 1000000,
 };
 
 struct round {
@@ -36,13 +37,28 @@ static void come_back(struct round *round, uint64_t at_ns) {
 
 /* ---- whose turn it is ---- */
 
+/* A high one that ran dry comes back for a quantum: it takes the card from others in the middle of theirs, and what
+ * each change of hands costs is nobody's. */
+static int64_t credit_to_start(const struct cot_arbiter *arbiter, const struct cot_member *member) {
+    return (int64_t)(member->dry ? arbiter->tuning.quantum_ns : cot_start_credit(arbiter, member));
+}
+
 static bool has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
-    return !cot_limited(member) || member->credit_ns >= (int64_t)cot_start_credit(arbiter, member);
+    return !cot_limited(member) || member->credit_ns >= credit_to_start(arbiter, member);
+}
+
+/* It waits for nothing but its own limit. A high one, which may go on as it grows, would do so in bits too short to
+ * give anybody else: it gives the card away when little is left. */
+static bool is_dry(const struct cot_arbiter *arbiter, const struct cot_member *holder) {
+    if (!cot_limited(holder) || holder->digest.inflight || !holder->digest.waiting) return false;
+    uint64_t least = cot_start_credit(arbiter, holder);
+    if (holder->share.high && holder->turn_charged_ns) least *= 2;
+    return holder->credit_ns < (int64_t)least;
 }
 
 static uint64_t credit_at(const struct cot_arbiter *arbiter, const struct cot_card *card,
                           const struct cot_member *member) {
-    uint64_t missing = (uint64_t)((int64_t)cot_start_credit(arbiter, member) - member->credit_ns);
+    uint64_t missing = (uint64_t)(credit_to_start(arbiter, member) - member->credit_ns);
     return card->now_ns + missing * COT_PPM / member->share.limit_ppm + 1;
 }
 
@@ -109,6 +125,7 @@ static void give(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_
     member->turn_budget_ns = budget;
     member->turn_charged_ns = 0;
     member->loan = loan;
+    member->dry = false;
     member->reserved = true;
     if (cot_has_all(arbiter, member)) cot_each_card(arbiter, member, open_card);
 }
@@ -195,12 +212,13 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_card *card, stru
     bool outranked = other->share.high && !holder->share.high;
     bool returned = holder->loan && goes_before(card, other, holder);
     bool spent = left <= holder->digest.pending_ns;
-    bool dry = holder->digest.inflight == 0 && holder->digest.waiting && !has_credit(arbiter, holder);
+    bool dry = is_dry(arbiter, holder);
     bool out_of_time = holder->blocked_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
     /* A high one keeps the card while it wants it, within its cap. */
     bool stays = holder->share.high && !other->share.high && !dry && !idle;
     if (holder->gang) idle = idle && !cot_container_wants(arbiter, index_of(arbiter, card), holder);
     if (outranked || (!stays && (idle || returned || dry || spent || out_of_time))) {
+        holder->dry = dry && holder->share.high;
         take_back(arbiter, holder, round);
         return;
     }
@@ -209,6 +227,15 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_card *card, stru
     uint64_t check = now + POLL_NS;
     if (cot_is_idle(holder) && holder->idle_ns) check = holder->idle_ns + arbiter->tuning.idle_ns;
     come_back(round, check);
+}
+
+/* A high one launches behind what is still under way, and has the card as soon as that has ended, instead of hearing of
+ * its end first: the driver lets it end, or slices it, and nothing comes after it. */
+static bool is_urged(struct cot_arbiter *arbiter, struct cot_card *card, const struct cot_member *holder,
+                     struct round *round) {
+    if (holder->share.high) return false;
+    const struct cot_member *next = best(arbiter, card, holder, round);
+    return next && next->share.high;
 }
 
 static void decide_closing(struct cot_arbiter *arbiter, struct cot_card *card, struct round *round) {
@@ -228,10 +255,12 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_card *card, s
     }
     bool over = card->now_ns >= card->overrun_ns || holder->outcast;
     bool drained = holder->looked && holder->digest.inflight == 0;
-    if (holder->state == COT_LEASE_CLOSED && (drained || over)) {
+    bool urged = is_urged(arbiter, card, holder, round);
+    if (holder->state == COT_LEASE_CLOSED && (drained || over || urged)) {
         cot_settle(arbiter, holder);
         if (!drained) {
-            holder->overruns += !holder->outcast;
+            holder->overruns += over && !holder->outcast;
+            if (!over) holder->trails_until_ns = card->now_ns + arbiter->tuning.trail_ns;
             holder->outcast = true;
         }
         card->phase = COT_PHASE_IDLE;

@@ -18,7 +18,7 @@ for (const [name, what] of [
   ['idle', 'an idle holder loses the card to whoever wants it'],
   ['overrun', 'a holder that does not drain is passed by, pays, and shares the time that it takes'],
   ['crash', 'a dead process holds nobody up, and its slot goes on with its account'],
-  ['high', 'high priority takes the card at the end of what is under way'],
+  ['high', 'high priority launches behind what is under way, and nobody pays for the other'],
   ['outage', 'without an agent all processes of a container go by one credit, with which a new agent goes on'],
   [
     'slept',
@@ -129,4 +129,21 @@ test('rule 5: a short pause is waited for, else a program that pauses loses its 
   };
   t.true((await second(lab)).percent > 60);
   t.true((await second({ ...lab, words: ['anticipation_us=0'] })).percent < 40);
+});
+
+test('a high one that has used up its cap leaves its neighbour the rest in one piece', async (t) => {
+  for (const cap of [50, 70, 90]) {
+    const high: Tenant = { form: 'async', kernelUs: 200, percent: 50, more: { high: 1, cap } };
+    const served = await runLab({ seconds: 22, policy: 4, tenants: [high, busy(200, 50)] });
+    const got = served.map(({ work_us }) => percentOf(after(work_us, 2)));
+    t.true(Math.abs((got[0] ?? 0) - cap) < 1, `${got[0]} of ${cap}`);
+    t.true((got[1] ?? 0) > 0.9 * (100 - cap), `${got[1]} beside ${cap}`);
+  }
+});
+
+test('while no agent is there no more piles up than a burst of each, so that nobody waits long for it when one is back', async (t) => {
+  const tenants = Array.from({ length: 50 }, () => busy(200, 2));
+  const longest = async (words: readonly string[]) =>
+    Math.max(...(await runLab({ seconds: 12, seed: 2, tenants, words })).map((one) => one.longest_wait_us)) / 1000;
+  t.true((await longest(['stop=4000', 'resume=8000'])) - (await longest([])) < 100);
 });

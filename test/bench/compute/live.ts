@@ -3,7 +3,7 @@
 import type { BenchOptions } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { each, lengthName, runLab, type Served, type Tenant } from './lab.ts';
-import { between, percentOf, settledAfterMs, stretches } from './measure.ts';
+import { after, between, percentOf, settledAfterMs, stretches } from './measure.ts';
 
 const SOFT = 4;
 const QUANTUM_MS = 10;
@@ -87,39 +87,77 @@ async function lending(quick: boolean): Promise<Row[]> {
   return rows.flat();
 }
 
-async function priority(quick: boolean): Promise<Row[]> {
-  const seconds = quick ? 32 : 122;
+/** Best effort of kernels that are all as long, and of such whose mean that is and of which some are several times as long. */
+async function priority(): Promise<Row[]> {
+  const seconds = 122;
   const cases = [
     { kernels: 20, each: 500 },
     { kernels: 20, each: 200 },
-  ].flatMap((request) => [50, 200, 1000, 5000].map((kernelUs) => ({ request, kernelUs })));
-  const rows = await each(cases, async ({ request, kernelUs }): Promise<Row[]> => {
+  ].flatMap((request) =>
+    [50, 200, 1000, 5000].flatMap((kernelUs) =>
+      ['fixed', 'lognormal'].map((spread) => ({ request, kernelUs, spread })),
+    ),
+  );
+  const rows = await each(cases, async ({ request, kernelUs, spread }): Promise<Row[]> => {
     const inference = (high: number): Tenant => ({
       form: 'requests',
       kernelUs: request.each,
       percent: 50,
       more: { burst: request.kernels, load: 30, high },
     });
-    const training = busy(kernelUs, 50);
+    const training = busy(kernelUs, 50, { spread });
     const p99 = (served: readonly Served[]) => nth(served, 0).p99_us ?? 0;
     const alone = p99(await runLab({ law: 'native', seconds, tenants: [inference(0)] }));
     const beside = await runLab({ policy: SOFT, seconds, tenants: [inference(1), training] });
     const native = await runLab({ law: 'native', seconds, tenants: [inference(0), training] });
     const added = (served: readonly Served[]) => (100 * p99(served)) / alone - 100;
-    const name = `request_${lengthName(request.kernels * request.each)}.beside_${lengthName(kernelUs)}`;
+    const uneven = spread === 'fixed' ? '' : '_uneven';
+    const name = `request_${lengthName(request.kernels * request.each)}.beside_${lengthName(kernelUs)}${uneven}`;
     return [
       {
         name: `compute.high.p99_added_percent.${name}`,
         value: added(beside),
         unit: 'percent',
         reference: { value: added(native), what: `native sharing; alone ${alone / 1000} ms, load 30 %` },
-        ...(kernelUs <= 1000 ? { goal: { most: 7 } } : {}),
+        ...(kernelUs <= 1000 && !uneven ? { goal: { most: 7 } } : {}),
       },
       {
         name: `compute.high.best_effort_percent.${name}`,
         value: percentOf(nth(beside, 1).work_us),
         unit: 'percent',
         reference: { value: percentOf(nth(native, 1).work_us), what: 'native sharing' },
+      },
+    ];
+  });
+  return rows.flat();
+}
+
+/** A high-priority container that wants all of the card and may have a part of it: the rest is its neighbour's. */
+async function capped(quick: boolean): Promise<Row[]> {
+  const cases = (quick ? [70] : [50, 60, 70, 90]).flatMap((cap) =>
+    [200, 1000, 5000].map((kernelUs) => ({ cap, kernelUs })),
+  );
+  const rows = await each(cases, async ({ cap, kernelUs }): Promise<Row[]> => {
+    const served = await runLab({
+      seconds: 62,
+      tenants: [busy(kernelUs, 50, { high: 1, cap }), busy(kernelUs, 50)],
+    });
+    const got = (index: number) => percentOf(after(nth(served, index).work_us, 2));
+    const name = `cap_${cap}.beside_${lengthName(kernelUs)}`;
+    return [
+      {
+        name: `compute.high.cap_error_points.${name}`,
+        value: Math.abs(got(0) - cap),
+        unit: 'points',
+        reference: { value: 1, what: 'the bound; over a minute' },
+        goal: { most: 1 },
+      },
+      {
+        name: `compute.high.left_ratio.${name}`,
+        value: got(1) / (100 - cap),
+        unit: 'ratio',
+        reference: { value: 100 - cap, what: 'percent of the card that the cap leaves to a neighbour of 50 %' },
+        goal: { least: 0.9 },
       },
     ];
   });
@@ -183,5 +221,11 @@ async function outages(quick: boolean): Promise<Row[]> {
 
 export async function live({ quick, note }: BenchOptions): Promise<Row[]> {
   note('compute: live changes, lending, priority, outages of the agent');
-  return [...(await settling()), ...(await lending(quick)), ...(await priority(quick)), ...(await outages(quick))];
+  return [
+    ...(await settling()),
+    ...(await lending(quick)),
+    ...(await priority()),
+    ...(await capped(quick)),
+    ...(await outages(quick)),
+  ];
 }

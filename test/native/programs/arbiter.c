@@ -411,7 +411,7 @@ static void crash_case(void) {
     CHECK(one->gates[0].row->used_ns == used && one->gates[0].row->inflight == 0);
 }
 
-/* High takes the card at the end of the launch that is under way; others queue little beside it. */
+/* High may launch behind what is under way at once, others queue little beside it, and nobody pays for the other. */
 static void high_case(void) {
     struct container *one = add(1, soft), *two = add(1, high);
     struct cot_launch launch;
@@ -427,14 +427,27 @@ static void high_case(void) {
     CHECK(launches == 2);
     ask(two, 0, 8, &launch);
     decide();
-    CHECK(!granted(one, 0));
+    CHECK(!granted(one, 0) && granted(two, 0));
+    const struct cot_member *first = &arbiter.cards[0].members[one->member[0]];
+    const struct cot_member *second = &arbiter.cards[0].members[two->member[0]];
+    uint64_t paid = first->charged_ns, asked = now;
+    CHECK(ask(two, 0, 8, &launch));
+    struct cot_batch behind = {0};
+    cot_batch_add(&two->gates[0], &behind, &launch, now);
+    decide();
     for (uint32_t i = 0; i < launches; i++) {
         uint64_t begun = now;
         now += 200 * US;
         end(one, 0, &batches[i], begun);
+        decide();
     }
+    CHECK(!granted(one, 0) && granted(two, 0));
+    CHECK(first->charged_ns - paid == 200 * US * launches);
+    CHECK(first->overruns == 0);
+    now += 300 * US;
+    end(two, 0, &behind, asked); /* as events tell it: it waited on the card */
     decide();
-    CHECK(granted(two, 0));
+    CHECK(second->charged_ns == 300 * US);
     for (int i = 0; i < 20; i++) {
         ask(one, 0, 7, &launch);
         run(two, 0, 8, 5 * MS);
