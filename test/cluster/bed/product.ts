@@ -65,10 +65,18 @@ export function addNvmlImage(bed: Bed): void {
  * A simulated GPU node beside the cluster's. Its cards come into containers as CDI devices, and into those of the runtime
  * class `nvidia` when their environment asks for cards. Returns the cards' UUIDs.
  */
-export async function addSimulatedCards(bed: Bed, ...cards: readonly string[]): Promise<readonly string[]> {
+export const addSimulatedCards = (bed: Bed, ...cards: readonly string[]): Promise<readonly string[]> =>
+  addSimulatedNode(bed, cards);
+
+/** `driver`: its version; none: the simulator's own. */
+export async function addSimulatedNode(
+  bed: Bed,
+  cards: readonly string[],
+  driver?: string,
+): Promise<readonly string[]> {
   const folder = join(bed.folder, 'gpu');
   mkdirSync(folder);
-  const flags = cards.flatMap((card) => ['--card', card]);
+  const flags = [...cards.flatMap((card) => ['--card', card]), ...(driver === undefined ? [] : ['--driver', driver])];
   bed.namespaces.start('simulator', [
     join(ROOT, 'native/build/cotenant-simulator'),
     'serve',

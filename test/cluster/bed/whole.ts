@@ -9,7 +9,7 @@ import {
   addClientImage,
   addCotenantImage,
   addKubeSchedulerImage,
-  addSimulatedCards,
+  addSimulatedNode,
   installChart,
   KUBE_SCHEDULER_IMAGE,
 } from './product.ts';
@@ -51,12 +51,13 @@ export const WHOLE_VALUES = {
   scheduler: { replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
 };
 
-/** `cards`: models of the node's simulated ones. The caller closes the bed. */
+/** `cards`: models of the node's simulated ones, `driver`: another version than the simulator's own. The caller closes the bed. */
 export async function startWhole(
   { ground, helm }: Extract<WholeGround, { ok: true }>,
   cards: readonly string[],
   say: (line: string) => void,
   values: object = WHOLE_VALUES,
+  driver?: string,
 ): Promise<Whole> {
   const path = await readyHelm(helm);
   const started = performance.now();
@@ -65,7 +66,7 @@ export async function startWhole(
     addCotenantImage(bed);
     addKubeSchedulerImage(bed, ground.bin);
     addClientImage(bed);
-    const uuids = await addSimulatedCards(bed, ...cards);
+    const uuids = await addSimulatedNode(bed, cards, driver);
     installChart(bed, path, values);
     await untilOffered(bed);
     say(
