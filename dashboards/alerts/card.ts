@@ -42,7 +42,7 @@ function fenceFails(configuration: Configuration): AlertRule {
     expr: `${select('cotenant_device_fence_holds')} == 0 and ${SEEING}`,
     lasts: configuration.fenceFails.lasts,
     summary: 'Limits do not hold on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
-    description: `A request beyond a grant was not refused by the {{ $labels.fence }} on ${CARD}. Nothing is granted there until it is; what runs there is held by what it was started with, and by the agent.`,
+    description: `A request beyond a grant was not refused by the {{ $labels.fence }} on ${CARD}. Where another fence holds there, grants go on behind that one; else nothing is granted there until one holds. What runs there is held by what it was started with, and by the agent.`,
   });
 }
 

@@ -1,17 +1,19 @@
 /* cotenant-canary: tries to exceed a grant, as a tenant's program would, and says what the driver answered:
- *   cotenant-canary --within BYTES --beyond BYTES [--cuda libcuda.so.1]
- * on the one device that it sees (CUDA_VISIBLE_DEVICES chooses). Who starts it puts it behind a fence, or behind none.
- * It prints one line of JSON:
+ *   cotenant-canary --within BYTES --beyond BYTES [--cuda libcuda.so.1] [--group FOLDER]
+ * in that group of the unified cgroup hierarchy, where one is named, and on the one device that it sees
+ * (CUDA_VISIBLE_DEVICES chooses). Who starts it puts it behind a fence, or behind none. It prints one line of JSON:
  *   {"loaded": ..., "within": ..., "beyond": {"handle": ..., "default": ..., "table": ...}}
  * with results of the driver, or {"loaded": ..., "failed": "what", "code": ...} where it did not come so far. What it
  * takes it gives back at once; it judges nothing. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../abi/cuda.h"
 
@@ -47,22 +49,36 @@ static bool bytes_option(const char *text, uint64_t *bytes) {
     return errno == 0 && end != text && *end == 0 && *bytes > 0;
 }
 
+/* Before it has anything of the driver's. 0, or what errno says. */
+static int enter(const char *folder) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/cgroup.procs", folder) >= (int)sizeof path) return ENAMETOOLONG;
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return errno;
+    const int code = write(fd, "0", 1) == 1 ? 0 : errno;
+    close(fd);
+    return code;
+}
+
 int main(int argc, char **argv) {
-    const char *name = "libcuda.so.1";
+    const char *name = "libcuda.so.1", *group = NULL;
     uint64_t within = 0, beyond = 0;
     bool good = true;
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--cuda")) name = value;
+        else if (!strcmp(argv[i], "--group")) group = value;
         else if (!strcmp(argv[i], "--within")) good = good && bytes_option(value, &within);
         else if (!strcmp(argv[i], "--beyond")) good = good && bytes_option(value, &beyond);
         else good = false;
     }
     if (!good || !within || !beyond) {
-        fputs("usage: cotenant-canary --within BYTES --beyond BYTES [--cuda PATH]\n", stderr);
+        fputs("usage: cotenant-canary --within BYTES --beyond BYTES [--cuda PATH] [--group FOLDER]\n", stderr);
         return 2;
     }
     loaded = dlsym(RTLD_DEFAULT, "cotenant_interposer") != NULL;
+    const int kept_out = group ? enter(group) : 0;
+    if (kept_out) return failed("entering the group", kept_out);
     /* For all, as programs that are linked with the driver have it. */
     cuda = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (!cuda) return failed("opening the driver's library", 0);

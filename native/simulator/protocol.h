@@ -47,13 +47,14 @@ enum sim_op {
     SIM_COUNTERS,  /* card; payload sim_counters */
     SIM_EVENT,     /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
     /* control role */
-    SIM_BOOKS = 64,   /* payload: JSON text of all books */
-    SIM_WATCH,        /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
-    SIM_SET_STATE,    /* card, arg[0] SIM_STATE_*, arg[1] value */
-    SIM_LIST_COST_US, /* arg[0]: how long a process list takes; stands in for a slow or hung driver */
-    SIM_HOLDINGS,     /* arg[0] root of a group; payload sim_holding[] of all who hold anything; reply arg[0..3] the
-                         most that the group ever held of cards 0 to 3 without what it inherited */
-    SIM_RAISE_XID,    /* card, arg[0] the code */
+    SIM_BOOKS = 64,     /* payload: JSON text of all books */
+    SIM_WATCH,          /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
+    SIM_SET_STATE,      /* card, arg[0] SIM_STATE_*, arg[1] value */
+    SIM_LIST_COST_US,   /* arg[0]: how long a process list takes; stands in for a slow or hung driver */
+    SIM_HOLDINGS,       /* arg[0] root of a group; payload sim_holding[] of all who hold anything; reply arg[0..3] the
+                           most that the group ever held of cards 0 to 3 without what it inherited */
+    SIM_RAISE_XID,      /* card, arg[0] the code */
+    SIM_LIMITS_IGNORED, /* arg[0] not 0: limits of memory are set and read as before, and hold nobody */
 };
 
 enum { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2, SIM_ROLE_CONTROL = 3 };

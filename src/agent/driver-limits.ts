@@ -3,8 +3,17 @@
 // is left behind when this agent is ended at any moment. What to do about what is found there is src/quota/fence.ts.
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type DriverLimit, type LimitStep, limitStep } from '../quota/fence.ts';
+import { type LimitStep, limitStep } from '../quota/fence.ts';
 import { isObject, isWithin } from '../request/json.ts';
+import {
+  askDriverLimits,
+  FUNCTION_NOT_FOUND,
+  getLine,
+  type LimitAnswer,
+  type LimitPlace,
+  NOT_FOUND,
+  setLine,
+} from './driver-limits-tool.ts';
 import type { Grant } from './grants/grant.ts';
 import type { Tools } from './tools.ts';
 
@@ -12,6 +21,8 @@ export type DriverLimitsOptions = {
   readonly tools: Tools;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
+  /** Were limits seen to hold nobody on that card? Then none is set there. */
+  readonly failsOn?: (gpuUuid: string) => boolean;
   readonly onProblem: (text: string) => void;
   /** A clock that nobody sets, in milliseconds. */
   readonly clock: () => number;
@@ -26,7 +37,7 @@ export type DriverLimits = {
   hold(grant: Grant, folder: string | undefined): boolean;
 };
 
-type Place = { readonly grantId: string; readonly gpuUuid: string; readonly folder: string };
+type Place = LimitPlace & { readonly grantId: string };
 type Entry = Place & {
   /** What we set, or may have set. */
   ours: readonly number[];
@@ -34,19 +45,15 @@ type Entry = Place & {
   isHeld: boolean;
   lookedMs: number | undefined;
 };
-type Answer = Partial<DriverLimit> & { readonly result: number };
 
-const TIMEOUT_MS = 20_000;
 /** Of a limit that is in force, and of one that could not be set. */
 const LOOK_AGAIN_MS = 15_000;
-const NOT_FOUND = 6;
-const FUNCTION_NOT_FOUND = 13;
 const VERSION = 1;
 
 const keyOf = ({ gpuUuid, folder }: Pick<Place, 'gpuUuid' | 'folder'>): string => `${gpuUuid} ${folder}`;
 
 export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
-  const { tools, stateFolder, nvmlLibrary, onProblem, clock } = options;
+  const { tools, stateFolder, nvmlLibrary, failsOn = () => false, onProblem, clock } = options;
   const path = join(stateFolder, 'driver-limits.json');
   const entries = new Map<string, Entry>();
   const said = new Map<string, string>();
@@ -79,26 +86,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     said.set(key, text);
   };
 
-  /** One answer to each line; undefined: there were none. */
-  const ask = async (lines: readonly string[]): Promise<readonly Answer[] | undefined> => {
-    if (lines.length === 0) return [];
-    const { LD_PRELOAD: _, ...env } = process.env;
-    const answer = await tools.run({
-      program: 'cotenant-limits',
-      args: ['--library', nvmlLibrary],
-      env,
-      timeoutMs: TIMEOUT_MS,
-      input: lines.map((line) => `${line}\n`).join(''),
-    });
-    if (!answer) return undefined;
-    if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
-    const answers = answer.stdout.trim().split('\n');
-    if (answers.length !== lines.length) throw new Error('it did not answer each question');
-    return answers.map((line) => JSON.parse(line) as Answer);
-  };
-  const getLine = ({ gpuUuid, folder }: Place): string => `get ${gpuUuid} ${folder}`;
-  const setLine = ({ gpuUuid, folder }: Place, hardBytes: number | undefined): string =>
-    `set ${gpuUuid} 0 ${hardBytes ?? 'max'} ${folder}`;
+  const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
   /** Brings the entries to what is wanted, and tells which of them are to be looked at. */
   const due = (grants: readonly Grant[], folders: ReadonlyMap<string, string>): readonly Entry[] => {
@@ -108,13 +96,15 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     for (const entry of entries.values()) {
       const folder = folders.get(entry.grantId);
       // Where its group is not known now, the limit stays with the one that it has.
-      const isOver = !live.has(entry.grantId) || (folder !== undefined && folder !== entry.folder);
+      const isOver =
+        !live.has(entry.grantId) || (folder !== undefined && folder !== entry.folder) || failsOn(entry.gpuUuid);
       if (isOver && entry.wanted !== undefined) Object.assign(entry, { wanted: undefined, lookedMs: undefined });
     }
     for (const grant of live.values()) {
       const folder = folders.get(grant.id);
       if (!usable(folder)) continue;
       for (const { gpuUuid, limitBytes } of grant.cards) {
+        if (failsOn(gpuUuid)) continue;
         const place = { grantId: grant.id, gpuUuid, folder };
         const entry = entries.get(keyOf(place));
         if (!entry)
@@ -153,7 +143,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       keep();
       return;
     }
-    const steps = looked.map((entry, at): [Entry, LimitStep] => [entry, stepFor(entry, found[at] as Answer)]);
+    const steps = looked.map((entry, at): [Entry, LimitStep] => [entry, stepFor(entry, found[at] as LimitAnswer)]);
     const changing = steps.filter(([, step]) => step === 'set' || step === 'clear');
     // Known before it is done: whoever comes after us takes it back.
     for (const [entry, step] of changing)
@@ -162,13 +152,13 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     const after = await ask(changing.flatMap(([entry]) => [setLine(entry, entry.wanted), getLine(entry)]));
     if (!after) return;
     for (const [at, [entry, step]] of changing.entries()) {
-      const [set, read] = [after[2 * at] as Answer, after[2 * at + 1] as Answer];
+      const [set, read] = [after[2 * at] as LimitAnswer, after[2 * at + 1] as LimitAnswer];
       settle(entry, step, set, read);
     }
     if (looked.length > 0) keep();
   };
 
-  const stepFor = (entry: Entry, answer: Answer): LimitStep => {
+  const stepFor = (entry: Entry, answer: LimitAnswer): LimitStep => {
     const { result, softBytes, hardBytes } = answer;
     if (result !== 0 || softBytes === undefined || hardBytes === undefined) {
       entry.isHeld = false;
@@ -187,7 +177,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     return step;
   };
 
-  const settle = (entry: Entry, step: LimitStep, set: Answer, read: Answer): void => {
+  const settle = (entry: Entry, step: LimitStep, set: LimitAnswer, read: LimitAnswer): void => {
     if (step === 'clear') {
       if (set.result === 0 || set.result === NOT_FOUND) forget(entry);
       else say(entry, `it could not be taken back (NVML code ${set.result})`);
@@ -225,7 +215,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       folder !== undefined &&
       grant.cards.every(({ gpuUuid, limitBytes }) => {
         const entry = entries.get(keyOf({ gpuUuid, folder }));
-        return entry?.isHeld === true && entry.wanted === limitBytes;
+        return entry?.isHeld === true && entry.wanted === limitBytes && !failsOn(gpuUuid);
       }),
   };
 }

@@ -16,7 +16,7 @@ import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
-import { openDriverLimits } from './driver-limits.ts';
+import { createDriverFence } from './driver-fence.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { createModes } from './enforcement/modes.ts';
@@ -26,7 +26,6 @@ import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grant
 import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
 import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
-import { createGroups } from './groups.ts';
 import { createHousekeeping, stillKnown } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
@@ -212,15 +211,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
 
-  const groups = createGroups(native, containers, hooks.clock);
-  const driverLimits = openDriverLimits({
+  const driverFence = createDriverFence(configuration, {
+    native,
     tools,
-    stateFolder: configuration.stateFolder,
-    nvmlLibrary: configuration.nvmlLibrary,
+    containers,
+    failsOn: probing.driverFailsOn,
     onProblem: hooks.onProblem,
     clock: hooks.clock,
   });
-  let folders: ReadonlyMap<string, string> = new Map();
 
   /** What cannot be done to anybody now must not keep what was seen from being told. */
   const act = (now: NodeState): readonly ActionRecord[] => {
@@ -279,7 +277,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
           untouched: registry.isUntouched(entry),
           engines: entry.engines,
           behind: registry.isBehind(entry),
-          driverHolds: driverLimits.hold(entry.grant, folders.get(entry.grant.id)),
+          driverHolds: driverFence.holds(entry.grant),
         })),
         ownerOf,
         enforcement,
@@ -315,7 +313,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         hooks.nameOf,
         (podUid, container) => containers.newest(podUid, container)?.id,
         { stateOf, ofCard: shares.ofCard },
-        probing.verdictOf,
+        probing.fencesOf,
         faults.of,
       );
       hooks.onView(view);
@@ -332,13 +330,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       });
       keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
       compute.again();
-      if (configuration.driverLimits && driverLimits.mayBeOf(sample.driverVersion)) {
-        const grants = registry.list().map(({ grant }) => grant);
-        folders = groups.of(grants, (id) => byGrant.get(id) ?? []);
-        // Who is only reported is not refused either by what the interposer in him does not know of.
-        const enforced = grants.filter(isEnforced);
-        if (sample.problem === undefined) void driverLimits.follow(enforced, folders, sample.driverVersion);
-      }
+      const grants = registry.list().map(({ grant }) => grant);
+      driverFence.after(sample, grants, isEnforced, (id) => byGrant.get(id) ?? []);
       void probing.look(sample);
     },
 
@@ -380,7 +373,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     publish(ask) {
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
-      const published = refusal ?? publishPod(ask, state as NodeState, registry, probing.notYet);
+      const published = refusal ?? publishPod(ask, state as NodeState, registry, probing.notYet, enforcement.mode);
       if (!('refused' in published)) onPod(ask.podUid, ask.annotations);
       return published;
     },
@@ -416,7 +409,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         mostTenantsPerCard: configuration.mostTenantsPerCard,
         grants: registry.list().map(({ grant }) => grant),
         standingOf: probing.standingOf,
-        fencesOf: configuration.canary ? probing.fences : undefined,
+        fencesOf: configuration.canary ? probing.state : undefined,
       }),
 
     clearFault: faults.clear,

@@ -1,8 +1,11 @@
 // What is found out about cards with programs of our own on them: what a context costs, in what granules memory goes, and whether
 // the fence holds. Owns when that is done, and what must wait for it.
-
 import type { CardStanding } from '../placement/place.ts';
-import { type Canary, createCanary } from './canary.ts';
+import { type CardFences, type FenceState, fenceState, isDriversAlone, unfencedBy } from '../quota/canary.ts';
+import { createCanary, type Trial } from './canary/canary.ts';
+import { driverLimitTrial } from './canary/driver-limit.ts';
+import { interposerTrial } from './canary/interposer.ts';
+import { canaryProgram } from './canary/program.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
 import { grantedOn } from './grants/granted.ts';
@@ -33,29 +36,31 @@ export type Probing = {
   notice(driverVersion: string): void;
   /** Does what is due, beside the samples. Never throws. */
   look(sample: Sample): Promise<void>;
-  /** Why nothing may be granted on these cards now. */
-  notYet(gpuUuids: readonly string[]): Refusal | undefined;
+  /** Why nothing may be granted on these cards now; `byDriver`: the driver's own limit would hold it. */
+  notYet(gpuUuids: readonly string[], byDriver: boolean): Refusal | undefined;
   /** What keeps others off a card, clauses. */
   standingOf(gpuUuid: string): CardStanding;
-  readonly verdictOf: Canary['of'];
-  readonly fences: Canary['state'];
+  /** Were the driver's own limits seen to hold nobody on that card? */
+  driverFailsOn(gpuUuid: string): boolean;
+  fencesOf(gpuUuid: string): CardFences;
+  /** Of all of these cards; undefined: it is not known yet. */
+  state(gpuUuids: readonly string[]): FenceState | undefined;
 };
 
 export function createProbing(options: ProbingOptions): Probing {
   const { configuration, native, tools, profiles, registry, driver, faultOf, onProblem, onChange, clock } = options;
   let busy = false;
   let measuredOnce = false;
-  const canary = createCanary({
-    native,
-    tools,
-    stateFolder: configuration.stateFolder,
-    cudaLibrary: configuration.cudaLibrary,
-    profileOf: profiles.of,
-    heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
-    onProblem,
-    onChange,
-    clock,
-  });
+  const run = canaryProgram(tools, configuration.cudaLibrary);
+  const { stateFolder, nvmlLibrary, interposerEngine } = configuration;
+  const heldEngine = interposerEngine === 0 ? undefined : interposerEngine;
+  const canaryOf = (trial: Trial) => createCanary({ trial, onProblem, onChange, clock });
+  const interposer = canaryOf(interposerTrial({ native, run, stateFolder, profileOf: profiles.of, heldEngine }));
+  const limits = canaryOf(driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf: profiles.of }));
+  const canaries = [
+    ...(configuration.canary ? [interposer] : []),
+    ...(configuration.canary && configuration.driverLimits ? [limits] : []),
+  ];
 
   /** What nobody has, and nobody may take by the grant that he has. */
   const roomOn = (card: SampledCard): number => {
@@ -77,7 +82,7 @@ export function createProbing(options: ProbingOptions): Probing {
         if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();
         if (driver.releasedMs() === undefined) measuredOnce = true;
       }
-      if (configuration.canary)
+      for (const canary of canaries)
         await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: roomOn(card) })));
     } catch (error) {
       onProblem(`the cards could not be measured: ${(error as Error).message}`);
@@ -86,10 +91,11 @@ export function createProbing(options: ProbingOptions): Probing {
     }
   };
 
-  const unfencedOf = (gpuUuid: string): string | undefined => {
-    const verdict = canary.of(gpuUuid);
-    return verdict?.result === 'fails' ? verdict.why : undefined;
-  };
+  const fencesOf = (gpuUuid: string): CardFences => ({
+    interposer: interposer.of(gpuUuid),
+    driver: limits.of(gpuUuid),
+  });
+  const unfencedOf = (gpuUuid: string): string | undefined => unfencedBy(fencesOf(gpuUuid));
   const faulty = (gpuUuids: readonly string[]): Refusal | undefined => {
     const [found] = gpuUuids.flatMap((gpuUuid) => {
       const why = faultOf(gpuUuid);
@@ -98,13 +104,18 @@ export function createProbing(options: ProbingOptions): Probing {
     return found === undefined ? undefined : { refused: found };
   };
   /** Nothing is granted behind a fence that does not hold, or of which nobody knows yet. */
-  const unfenced = (gpuUuids: readonly string[]): Refusal | undefined => {
+  const unfenced = (gpuUuids: readonly string[], byDriver: boolean): Refusal | undefined => {
     if (!configuration.canary) return undefined;
     for (const gpuUuid of gpuUuids) {
-      const why = unfencedOf(gpuUuid);
+      const fences = fencesOf(gpuUuid);
+      const why = unfencedBy(fences);
       if (why !== undefined) return { refused: `limits do not hold on ${gpuUuid}: ${why}` };
+      if (isDriversAlone(fences) && !byDriver)
+        return {
+          refused: `limits do not hold on ${gpuUuid}, other than those of the driver, which would not be set for it: ${fences.interposer?.why}`,
+        };
     }
-    if (gpuUuids.some((gpuUuid) => canary.of(gpuUuid) === undefined))
+    if (gpuUuids.some((gpuUuid) => fencesOf(gpuUuid).interposer === undefined))
       return { refused: 'whether the interposer holds on the cards is still being tried', later: true };
     return undefined;
   };
@@ -118,15 +129,16 @@ export function createProbing(options: ProbingOptions): Probing {
 
   return {
     notice(driverVersion) {
-      if (configuration.canary) canary.notice(driverVersion);
+      for (const canary of canaries) canary.notice(driverVersion);
     },
     look,
-    notYet: (gpuUuids) => faulty(gpuUuids) ?? stillMeasuring(gpuUuids) ?? unfenced(gpuUuids),
+    notYet: (gpuUuids, byDriver) => faulty(gpuUuids) ?? stillMeasuring(gpuUuids) ?? unfenced(gpuUuids, byDriver),
     standingOf(gpuUuid) {
       const [unfenced, fault] = [unfencedOf(gpuUuid), faultOf(gpuUuid)];
       return { ...(unfenced !== undefined && { unfenced }), ...(fault !== undefined && { fault }) };
     },
-    verdictOf: canary.of,
-    fences: canary.state,
+    driverFailsOn: (gpuUuid) => limits.of(gpuUuid)?.result === 'fails',
+    fencesOf,
+    state: (gpuUuids) => fenceState(gpuUuids.map((gpuUuid) => ({ gpuUuid, ...fencesOf(gpuUuid) }))),
   };
 }

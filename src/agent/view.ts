@@ -1,6 +1,6 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
-import type { CanaryVerdict } from '../quota/canary.ts';
+import type { CardFences } from '../quota/canary.ts';
 import type { CardFault } from '../quota/card-fault.ts';
 import type { Fence } from '../quota/fence.ts';
 import type { Verdict } from '../quota/limits.ts';
@@ -20,8 +20,8 @@ import type { XidTotal } from './xids.ts';
 export type ViewDevice = DeviceState & {
   /** The policy of its compute, and who said so. */
   readonly compute: CardPolicy;
-  /** Whether a limit on it would hold, as a canary found; absent: not known. */
-  readonly canary?: CanaryVerdict | undefined;
+  /** Whether a limit on it would hold, as canaries found, fence by fence. */
+  readonly fences: CardFences;
   /** The Xid for which it takes nobody new; absent: none. */
   readonly fault?: Pick<CardFault, 'xid' | 'atMs'> | undefined;
 };
@@ -174,7 +174,7 @@ export function viewOf(
   nameOf: NameOf,
   containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
   compute: ComputeView = UNDIVIDED,
-  canaryOf: (gpuUuid: string) => CanaryVerdict | undefined = () => undefined,
+  fencesOf: (gpuUuid: string) => CardFences = () => ({}),
   faultOf: (gpuUuid: string) => CardFault | undefined = () => undefined,
 ): View {
   return {
@@ -186,7 +186,7 @@ export function viewOf(
       return {
         ...device,
         compute: compute.ofCard(device.card.uuid),
-        canary: canaryOf(device.card.uuid),
+        fences: fencesOf(device.card.uuid),
         ...(fault && { fault: { xid: fault.xid, atMs: fault.atMs } }),
       };
     }),

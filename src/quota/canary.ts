@@ -25,10 +25,13 @@ export type CanaryRun = CanaryFacts | { readonly broken: string };
 
 /** `untried`: by no fault of the fence's, as far as can be told. */
 export type CanaryResult = 'holds' | 'fails' | 'untried';
-export type CanaryVerdict = { readonly result: CanaryResult; readonly why: string };
+/** `breaks`: of a fence that fails, that programs fail behind it, too, for what they may have. */
+export type CanaryVerdict = { readonly result: CanaryResult; readonly why: string; readonly breaks?: true };
 
 const holds: CanaryVerdict = { result: 'holds', why: '' };
 const fails = (why: string): CanaryVerdict => ({ result: 'fails', why });
+const breaks = (why: string): CanaryVerdict => ({ result: 'fails', why, breaks: true });
+const untried = (why: string): CanaryVerdict => ({ result: 'untried', why });
 
 /**
  * `alone`: the same program behind no fence, where it is needed to tell the fence's fault from the card's: it was not, where
@@ -36,6 +39,16 @@ const fails = (why: string): CanaryVerdict => ({ result: 'fails', why });
  */
 export function verdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
   if (!('broken' in run) && !run.loaded) return fails('the interposer is not in the process');
+  return judged(run, alone, 'the interposer');
+}
+
+/** The same of the driver's own limit, which it was behind without the interposer; `alone`: behind no limit. */
+export function driverVerdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
+  if (!('broken' in run) && run.loaded) return untried('the interposer is in the process');
+  return judged(run, alone, 'the limit');
+}
+
+function judged(run: CanaryRun, alone: CanaryRun | undefined, fence: string): CanaryVerdict {
   if ('within' in run) {
     const open = Object.entries(run.beyond).filter(([, code]) => code !== OUT_OF_MEMORY);
     const [[way, code] = ['', 0]] = open;
@@ -45,16 +58,36 @@ export function verdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
           ? `a request beyond the grant succeeded (${way})`
           : `a request beyond the grant was answered with ${code} (${way})`,
       );
-    if (run.within !== 0) return fails(`a request within the grant was answered with ${run.within}`);
+    if (run.within !== 0) return breaks(`a request within the grant was answered with ${run.within}`);
     return holds;
   }
   const what = 'broken' in run ? run.broken : `${run.failed} failed with ${run.code}`;
-  if (alone && 'within' in alone) return fails(`${what}; without the interposer it works`);
-  return { result: 'untried', why: what };
+  if (alone && 'within' in alone) return breaks(`${what}; without ${fence} it works`);
+  return untried(what);
 }
 
 /** Does it take a run without the fence to tell whose fault it is? */
-export const isUnclear = (run: CanaryRun): boolean => 'broken' in run || (run.loaded && 'failed' in run);
+export const isUnclear = (run: CanaryRun): boolean => 'broken' in run || 'failed' in run;
+
+/** What was found of each fence of a card; absent: not known, or the card has no such fence. */
+export type CardFences = {
+  readonly interposer?: CanaryVerdict | undefined;
+  readonly driver?: CanaryVerdict | undefined;
+};
+
+/** Nothing but the driver was seen to hold containers on this card. */
+export const isDriversAlone = ({ interposer, driver }: CardFences): boolean =>
+  interposer?.result === 'fails' && interposer.breaks !== true && driver?.result === 'holds';
+
+/**
+ * Why nothing may be granted on a card; undefined: some fence holds there, or nobody knows. What programs fail behind is in their
+ * way whatever else holds them.
+ */
+export function unfencedBy(fences: CardFences): string | undefined {
+  const { interposer, driver } = fences;
+  if (interposer?.result !== 'fails' || isDriversAlone(fences)) return undefined;
+  return driver?.result === 'fails' ? `${interposer.why}; nor do those of the driver: ${driver.why}` : interposer.why;
+}
 
 /** For a condition: of the Node, or of whatever holds the cards. */
 export type FenceState = {
@@ -63,15 +96,26 @@ export type FenceState = {
   readonly message: string;
 };
 
-export type CardVerdict = { readonly gpuUuid: string; readonly verdict: CanaryVerdict | undefined };
+export type CardVerdict = CardFences & { readonly gpuUuid: string };
 
 /** Undefined: it is not known of every card yet, and nothing is wrong so far. */
 export function fenceState(cards: readonly CardVerdict[]): FenceState | undefined {
-  const told = (result: CanaryResult) =>
-    cards.flatMap(({ gpuUuid, verdict }) => (verdict?.result === result ? [`${gpuUuid}: ${verdict.why}`] : []));
-  const [failing, untried] = [told('fails'), told('untried')];
+  const told = (why: (card: CardVerdict) => string | undefined) =>
+    cards.flatMap((card) => {
+      const text = why(card);
+      return text === undefined ? [] : [`${card.gpuUuid}: ${text}`];
+    });
+  const failing = told(unfencedBy);
+  const unknown = told(({ interposer }) => (interposer?.result === 'untried' ? interposer.why : undefined));
+  // Another fence holds there.
+  const weaker = told((card) => {
+    const { interposer, driver } = card;
+    if (isDriversAlone(card)) return `by the driver alone, for the interposer does not hold: ${interposer?.why}`;
+    return driver?.result === 'fails' ? `not by the driver's limits: ${driver.why}` : undefined;
+  });
   if (failing.length > 0) return { status: 'False', reason: 'FenceFails', message: failing.join('; ') };
-  if (cards.length === 0 || cards.some(({ verdict }) => verdict === undefined)) return undefined;
-  if (untried.length > 0) return { status: 'Unknown', reason: 'FenceNotTried', message: untried.join('; ') };
-  return { status: 'True', reason: 'FencesHold', message: 'what exceeds a grant is refused' };
+  if (cards.length === 0 || cards.some(({ interposer }) => interposer === undefined)) return undefined;
+  if (unknown.length > 0) return { status: 'Unknown', reason: 'FenceNotTried', message: unknown.join('; ') };
+  const message = ['what exceeds a grant is refused', ...weaker].join('; ');
+  return { status: 'True', reason: 'FencesHold', message };
 }

@@ -26,7 +26,13 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
   unattributedBytes: 128 * MIB,
   mode: index === 0 ? 'shared' : 'exclusive',
   compute: { policy: index === 0 ? 'soft' : 'native', source: 'label' },
-  canary: index === 0 ? { result: 'holds', why: '' } : { result: 'fails', why: 'the interposer is not in the process' },
+  fences:
+    index === 0
+      ? {
+          interposer: { result: 'holds', why: '' },
+          driver: { result: 'fails', why: 'a request beyond the grant succeeded (handle)' },
+        }
+      : { interposer: { result: 'fails', why: 'the interposer is not in the process' } },
   ...(index === 1 && { fault: { xid: 119, atMs: AT_MS } }),
 });
 

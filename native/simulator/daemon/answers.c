@@ -328,6 +328,7 @@ void answer_control(struct node *node, const struct sim_request *request, struct
         return;
     case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;
     case SIM_LIST_COST_US: node->list_cost_us = request->arg[0]; return;
+    case SIM_LIMITS_IGNORED: node->limits_ignored = request->arg[0] != 0; return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }

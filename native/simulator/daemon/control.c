@@ -62,6 +62,7 @@ static const struct command {
     {"books", NULL, 0, SIM_BOOKS, 0, 0},
     {"watch", NULL, 1, SIM_WATCH, 0, 0},
     {"list-cost", NULL, 1, SIM_LIST_COST_US, 0, 0},
+    {"limits-ignored", NULL, 1, SIM_LIMITS_IGNORED, 0, 0},
     {"temperature", NULL, 2, SIM_SET_STATE, SIM_STATE_TEMPERATURE, 0},
     {"lose", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 1},
     {"find", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 0},

@@ -77,7 +77,7 @@ static uint64_t used(const struct node *node, uint32_t card, uint64_t group) {
 
 uint64_t limits_room(struct node *node, struct client *client, uint32_t card, uint64_t *hard) {
     *hard = UINT64_MAX;
-    if (node->limit_count == 0) return UINT64_MAX;
+    if (node->limit_count == 0 || node->limits_ignored) return UINT64_MAX;
     settle(node, client);
     const struct limit *limit = client->limit_group[card] ? find(node, card, client->limit_group[card]) : NULL;
     if (!limit) return UINT64_MAX;

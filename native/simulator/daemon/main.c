@@ -66,7 +66,8 @@ static int usage(FILE *to, int code) {
           "                      so many more bytes over its links\n"
           "active CARD occupancy|tensor|dram|fp32 PERCENT\n"
           "                      how busy kernels keep that while they run; unsaid, no counter tells of it\n"
-          "list-cost US          make every NVML process list take that long\n",
+          "list-cost US          make every NVML process list take that long\n"
+          "limits-ignored 0|1    limits of memory for cgroups hold nobody, while they are told as they were set\n",
           to);
     return code;
 }

@@ -125,6 +125,7 @@ struct node {
     size_t block_count, block_capacity, block_free;
     uint64_t slice_ns;
     uint64_t list_cost_us;
+    bool limits_ignored;
     uint64_t perturb;                     /* 0 = off, else the seed */
     struct sim_raised events[SIM_EVENTS]; /* number N at N % SIM_EVENTS */
     uint64_t late_ns;                     /* the longest that released memory stays in the books */

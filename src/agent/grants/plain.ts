@@ -48,8 +48,8 @@ export function grantPlain(
   state: NodeState,
   registry: Registry,
   native: Native,
-  configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerCard'>,
-  notYet: (gpuUuids: readonly string[]) => Refusal | undefined,
+  configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerCard' | 'enforcement'>,
+  notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
   standingOf: (gpuUuid: string) => CardStanding,
 ): LiveGrant | Refusal {
   const owner = native.readProcess(ask.owner.pid);
@@ -81,7 +81,12 @@ export function grantPlain(
     },
   );
   if (!placed.ok) return { refused: placed.reason };
-  const wait = notYet(placed.cards.map(({ gpuUuid }) => gpuUuid));
+  const group = unifiedPath(owner.cgroup) ?? '';
+  const isEnforced = configuration.enforcement.mode === 'enforce';
+  const wait = notYet(
+    placed.cards.map(({ gpuUuid }) => gpuUuid),
+    isEnforced && group !== '',
+  );
   if (wait) return wait;
   return registry.create({
     namespace: 'local',
@@ -90,7 +95,7 @@ export function grantPlain(
     createdMs: Date.now(),
     cards: placed.cards,
     isolateMemory: ask.isolateMemory,
-    owner: { ...ask.owner, cgroup: unifiedPath(owner.cgroup) ?? '' },
+    owner: { ...ask.owner, cgroup: group },
   });
 }
 

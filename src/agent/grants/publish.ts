@@ -1,6 +1,7 @@
 // What a pod was granted, on its way into the books: ruled by the referee, refused with the reason, or given files. The files are
 // the registry's.
 import type { PodGrant } from '../../placement/pod-grant.ts';
+import { effectiveMode, type Mode } from '../../quota/mode.ts';
 import type { NodeState } from '../compare.ts';
 import { chosenBy } from '../compute/pods.ts';
 import { saidOf } from '../enforcement/modes.ts';
@@ -27,7 +28,9 @@ export function publishPod(
   { podUid, namespace, pod, target, mounted, annotations, wrongMounts }: PodAsk,
   state: NodeState,
   registry: Registry,
-  notYet: (gpuUuids: readonly string[]) => Refusal | undefined,
+  notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
+  /** Of this node. */
+  mode: Mode,
 ): PodGrant | Refusal {
   // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
   const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
@@ -41,7 +44,11 @@ export function publishPod(
   if (!mounted) {
     const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
     if (wrong !== undefined) return { refused: wrong };
-    const wait = notYet(grant.containers.flatMap(({ cards: own }) => own.map(({ gpuUuid }) => gpuUuid)));
+    const isEnforced = effectiveMode(mode, saidOf(annotations)).mode === 'enforce';
+    const wait = notYet(
+      grant.containers.flatMap(({ cards: own }) => own.map(({ gpuUuid }) => gpuUuid)),
+      isEnforced,
+    );
     // The fence may be mended: the pod then starts.
     if (wait) return { ...wait, later: true };
   }

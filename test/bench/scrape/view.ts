@@ -44,6 +44,7 @@ function device(index: number, containers: number): ViewDevice {
     unattributedBytes: 0,
     mode: 'shared',
     compute: { policy: 'fixed', source: 'configuration' },
+    fences: { interposer: { result: 'holds', why: '' } },
   };
 }
 

@@ -1,11 +1,13 @@
 // The canary as an operator meets it: an interposer that does not hold, for several reasons, and one that was mended. The agent
 // is installed with files of its own, so that they can be broken.
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
+import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import { engineName, enginesIn } from '../../../src/agent/engines.ts';
 import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
+import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, COMPILER, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
 
@@ -123,3 +125,108 @@ test('it takes nothing of a card that is granted to the last byte, and is then n
   await all.ended;
   await settled(second, 1);
 });
+
+const mount = unifiedMount();
+const ofDriver = testUnless(
+  process.getuid?.() !== 0 ? 'it needs to be root to make groups' : mount ? undefined : 'there is no unified hierarchy',
+);
+const fence = (agent: RunningAgent, name: string, value: number | undefined) =>
+  eventually(
+    async () => ((await agent.metric(HOLDS, { fence: name })) === value ? true : undefined),
+    `${name} is ${value}`,
+    30_000,
+  );
+
+/** Limits of its driver that hold nobody, and are told as if they did. */
+const ignoring = (node: SimulatedNode, isOn: boolean) => node.control('limits-ignored', isOn ? '1' : '0');
+
+ofDriver(
+  'limits of the driver that hold nobody are told, not claimed and not set, and the interposer goes on as the fence',
+  async (t) => {
+    t.timeout(120_000);
+    const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+    const state = join(temporaryFolder(t), 'state');
+    const start = () => startAgent(t, node, { state, settings: { intervalMs: 100 } });
+    const agent = await start();
+    await fence(agent, 'interposer', 1);
+    await fence(agent, 'driver', 1);
+    const held = (name: string) =>
+      eventually(
+        async () =>
+          (await agent.metric('cotenant_container_fence', { pod: 'it', fence: name })) === 1 ? true : undefined,
+        `the fence is ${name}`,
+        30_000,
+      );
+    const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'it'], [LOAD, '2', String(MIB)]);
+    t.is(await tenant.line(), 'ready');
+    await held('driver');
+    t.is(node.books().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
+    await agent.stop();
+
+    ignoring(node, true);
+    const second = await start();
+    await fence(second, 'driver', 0);
+    await fence(second, 'interposer', 1);
+    const told = second.log.filter((line) => /are not used there: a request beyond the grant succeeded/.test(line));
+    t.is(told.length, 1, second.log.join('\n'));
+    await eventually(
+      async () =>
+        (await second.metric('cotenant_container_fence', { pod: 'it', fence: 'interposer' })) === 1 ? true : undefined,
+      'the interposer is the fence',
+      30_000,
+    );
+    await eventually(
+      () => (/"limits": \[\]/.test(readFileSync(join(state, 'driver-limits.json'), 'utf8')) ? true : undefined),
+      'what was set is taken back',
+    );
+    t.is((await ask(t, node, second)).code, 0, 'grants are given behind the interposer');
+
+    ignoring(node, false);
+    await fence(second, 'driver', 1);
+    t.regex(second.log.join('\n'), /the driver's limits hold containers to their grants on GPU-\S+ again/);
+    await eventually(
+      async () =>
+        (await second.metric('cotenant_container_fence', { pod: 'it', fence: 'driver' })) === 1 ? true : undefined,
+      'the driver is the fence again',
+      30_000,
+    );
+  },
+);
+
+ofDriver(
+  'where the interposer does not hold and the driver does, grants are given to whom the driver holds, and else refused',
+  async (t) => {
+    t.timeout(120_000);
+    const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+    const root = anotherBuild(t, [join(BUILD, ENGINE)]);
+    install(root, 'libcotenant.so', impostor(t));
+    const state = join(temporaryFolder(t), 'state');
+    const start = (settings: object = {}) =>
+      startAgent(t, node, { root, state, settings: { intervalMs: 100, ...settings } });
+    const agent = await start();
+    await fence(agent, 'interposer', 0);
+    await fence(agent, 'driver', 1);
+    t.is((await ask(t, node, agent)).code, 0);
+    await agent.stop();
+
+    const reporting = await start({ 'enforcement.mode': 'report' });
+    await fence(reporting, 'driver', 1);
+    const refused = await ask(t, node, reporting);
+    t.is(refused.code, 125);
+    t.regex(
+      refused.said,
+      /limits do not hold on GPU-\S+, other than those of the driver, which would not be set for it/,
+    );
+    await reporting.stop();
+
+    ignoring(node, true);
+    const neither = await start();
+    await fence(neither, 'driver', 0);
+    const none = await ask(t, node, neither);
+    t.is(none.code, 125);
+    t.regex(
+      none.said,
+      /limits do not hold on GPU-\S+: .*; nor do those of the driver: a request beyond the grant succeeded/,
+    );
+  },
+);

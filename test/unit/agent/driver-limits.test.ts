@@ -16,13 +16,15 @@ const folders = new Map([
 
 function setUp(t: ExecutionContext) {
   let second = 0;
+  let failing = false;
   let driver: 'works' | 'fails' | 'has none' = 'works';
   const set = new Map<string, number>();
   const answer = (line: string): object => {
     if (driver === 'has none') return { result: NOT_THERE };
     const words = line.split(' ');
     const group = words.at(-1) ?? '';
-    if (words[0] === 'set') set.set(group, Number(words[3]));
+    if (words[0] === 'set' && words[3] === 'max') set.delete(group);
+    else if (words[0] === 'set') set.set(group, Number(words[3]));
     return { result: 0, ...(words[0] === 'get' && { softBytes: 0, hardBytes: set.get(group) ?? null }) };
   };
   const run = async ({ input = '' }: { input?: string }) => {
@@ -40,11 +42,16 @@ function setUp(t: ExecutionContext) {
     tools: { run } as never,
     stateFolder: temporaryFolder(t),
     nvmlLibrary: 'libnvidia-ml.so.1',
+    failsOn: () => failing,
     onProblem: () => {},
     clock: () => second * 1000,
   });
   return {
     limits,
+    set,
+    fail: (value: boolean) => {
+      failing = value;
+    },
     held: () => [one, two].map((grant) => limits.hold(grant, folders.get(grant.id))),
     async follow(at: number, is: typeof driver, grants = [one, two], version = '615.1') {
       second = at;
@@ -77,4 +84,19 @@ test('with a driver that has no limits none holds, those that were read a moment
   t.true(limits.mayBeOf('615.1'));
   await follow(17, 'works');
   t.deepEqual(held(), [true, true], 'and another driver is asked anew');
+});
+
+test('where limits were seen to hold nobody none is claimed, and what was set is taken back', async (t) => {
+  const { follow, held, set, fail } = setUp(t);
+  await follow(0, 'works');
+  t.is(set.size, 2);
+  fail(true);
+  t.deepEqual(held(), [false, false], 'at once');
+  await follow(1, 'works');
+  t.is(set.size, 0);
+  fail(false);
+  t.deepEqual(held(), [false, false]);
+  await follow(2, 'works');
+  t.deepEqual(held(), [true, true]);
+  t.is(set.size, 2);
 });

@@ -45,6 +45,7 @@ const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0
   card: card(0, more),
   mode: 'none',
   compute: { policy: 'native', source: 'configuration' },
+  fences: {},
   grantedBytes: grantedMib * MIB,
   grantedCoresPercent: 0,
   containers,

@@ -124,8 +124,11 @@ export const device: Family = {
           const reason = entry.fault ? `xid_${entry.fault.xid}` : card.healthy ? undefined : 'lost';
           healthy(labels, reason === undefined ? 1 : 0);
           if (reason !== undefined) unhealthy({ ...labels, reason }, 1);
-          if (entry.canary && entry.canary.result !== 'untried')
-            fenceHolds({ ...labels, fence: 'interposer' }, entry.canary.result === 'holds' ? 1 : 0);
+          for (const fence of ['interposer', 'driver'] as const) {
+            const verdict = entry.fences[fence];
+            if (verdict && verdict.result !== 'untried')
+              fenceHolds({ ...labels, fence }, verdict.result === 'holds' ? 1 : 0);
+          }
           containers(labels, entry.containers);
           for (const type of ['compute', 'graphics', 'mps'] as const) {
             if (card.lists.includes(type)) processes({ ...labels, type }, entry.processes[type]);

@@ -1,0 +1,96 @@
+// The driver's own limit of memory as a canary tries it: in a group of its own that has one, without the interposer. Owns that
+// group and its limit, which are there for the time of the try.
+import { existsSync, mkdirSync, readdirSync, rmdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../quota/canary.ts';
+import { unifiedPath } from '../attribution/cgroup.ts';
+import { askDriverLimits, FUNCTION_NOT_FOUND, getLine, NOT_SUPPORTED, setLine } from '../driver-limits-tool.ts';
+import { unifiedMount } from '../enforcement/targets.ts';
+import type { CardProfile } from '../grants/registry.ts';
+import type { Native } from '../native.ts';
+import type { Tools } from '../tools.ts';
+import type { Trial } from './canary.ts';
+import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
+
+export type DriverLimitTrialOptions = {
+  readonly native: Pick<Native, 'readProcess'>;
+  readonly tools: Tools;
+  readonly run: RunCanary;
+  readonly nvmlLibrary: string;
+  readonly profileOf: (gpuUuid: string) => CardProfile;
+};
+
+/** With the agent's pid behind it: there may be another agent beside this one. */
+const GROUP = 'cotenant-canary-';
+const GRANULES_BYTES = 4 * 1024 * 1024;
+
+export function driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf }: DriverLimitTrialOptions): Trial {
+  const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
+
+  /** Where its group lies; undefined: there is no unified hierarchy, or our path in it is not that of the mount. */
+  const ownFolder = (): string | undefined => {
+    const mount = unifiedMount();
+    const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');
+    return mount === undefined || own === undefined || own.includes('..') ? undefined : join(mount, own);
+  };
+
+  /** A group whose limit could not be taken back stays, so that the next try takes it. */
+  const takeDown = async (gpuUuid: string, group: string): Promise<void> => {
+    try {
+      const answers = await ask([setLine({ gpuUuid, folder: group }, undefined)]);
+      if (answers?.every(({ result }) => result === 0 || result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED))
+        rmdirSync(group);
+    } catch {
+      // Whoever hangs in the driver is still in it.
+    }
+  };
+
+  const isLeftBehind = (name: string): boolean =>
+    name.startsWith(GROUP) && !existsSync(`/proc/${name.slice(GROUP.length)}`);
+
+  const inGroup = async (
+    gpuUuid: string,
+    group: string,
+    contextBytes: number,
+  ): Promise<CanaryVerdict | 'none' | undefined> => {
+    const limitBytes = contextBytes + ROOM_BYTES;
+    const place = { gpuUuid, folder: group };
+    const answers = await ask([setLine(place, limitBytes), getLine(place)]);
+    if (!answers) return undefined;
+    const [set, read] = answers;
+    if (set?.result === FUNCTION_NOT_FOUND || set?.result === NOT_SUPPORTED) return 'none';
+    if (set?.result !== 0) return { result: 'untried', why: `the driver sets no limit (NVML code ${set?.result})` };
+    if (read?.result !== 0 || read.hardBytes !== limitBytes)
+      return { result: 'fails', why: `a limit of ${limitBytes} bytes is read back as ${read?.hardBytes ?? 'none'}` };
+    // As much as the limit itself: with a context beside it that is beyond, whatever the context takes.
+    const first = await run({ gpuUuid, beyondBytes: limitBytes, preload: '', group });
+    if (!first || !isUnclear(first)) return first && driverVerdictOf(first);
+    const alone = await run({ gpuUuid, beyondBytes: limitBytes, preload: '' });
+    return alone && driverVerdictOf(first, alone);
+  };
+
+  return {
+    identity: () => '',
+    async tryCard({ gpuUuid, roomBytes }) {
+      const contextBytes = profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES;
+      const need = 2 * contextBytes + ROOM_BYTES + GRANULES_BYTES;
+      const own = ownFolder();
+      if (own === undefined) return 'none';
+      if (roomBytes < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
+      for (const name of readdirSync(own).filter(isLeftBehind)) await takeDown(gpuUuid, join(own, name));
+      const group = join(own, `${GROUP}${process.pid}`);
+      mkdirSync(group, { recursive: true });
+      try {
+        return await inGroup(gpuUuid, group, contextBytes);
+      } finally {
+        await takeDown(gpuUuid, group);
+      }
+    },
+    words: {
+      fails: (gpuUuid, why) =>
+        `the driver's limits do not hold a container to its grant on ${gpuUuid}, and are not used there: ${why}`,
+      untried: (gpuUuid, why) => `whether the driver's limits hold on ${gpuUuid} could not be tried: ${why}`,
+      again: (gpuUuid) => `the driver's limits hold containers to their grants on ${gpuUuid} again`,
+    },
+  };
+}
