@@ -36,6 +36,7 @@ import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample, type SampledProcess, tellsAll } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
 import { createTools } from './tools.ts';
+import { createUntold } from './untold.ts';
 import { type NameOf, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 export type Node = {
@@ -198,6 +199,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     onProblem: hooks.onProblem,
     onChange: hooks.onChange ?? (() => {}),
   });
+  const untold = createUntold(hooks.onChange ?? (() => {}));
   const probing = createProbing({
     configuration,
     native,
@@ -247,6 +249,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     onSample(sample) {
       probing.notice(sample.driverVersion);
       faults.see(sample);
+      untold.see(sample);
       const live = registry.list();
       const roots = live.flatMap(({ grant: { id, owner } }) =>
         isOfPod(owner)

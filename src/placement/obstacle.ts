@@ -28,7 +28,10 @@ export function obstacleOf(card: PlaceableCard, need: CardNeed, mostTenantsPerCa
     return obstacle('limits hold on no card', 5, false, () => `limits do not hold on ${gpuUuid}: ${unfenced}`);
   if (closed !== undefined) return obstacle('no card is open', 4, true, () => `${gpuUuid} is closed: ${closed}`);
   if (memoryBytes > usableBytes) {
-    const text = () => `${gpuUuid} has ${mib(usableBytes)} MiB in all, ${mib(memoryBytes)} MiB are asked for`;
+    const text = () =>
+      usableBytes === 0
+        ? `the driver does not tell how much memory ${gpuUuid} has`
+        : `${gpuUuid} has ${mib(usableBytes)} MiB in all, ${mib(memoryBytes)} MiB are asked for`;
     return obstacle(`no card has that much ${GPU_MEMORY}`, 6, false, text);
   }
   if (coresPercent > 100) {

@@ -1,0 +1,35 @@
+// What the driver does not tell of a card, in words, and what follows from it: said once, for a machine on which something never is
+// to be had (unified memory, a guest of vGPU) works less well than it looks. Counts of failed calls are the page's.
+import { isShareable, type Sample, type SampledCard } from './sample.ts';
+
+/** One failed call is no property of the machine. */
+const SAMPLES = 3;
+
+/** Clauses behind "the driver does not tell", each with what follows. Of a card that is lost nothing is said. */
+export function untoldOf(card: SampledCard): readonly string[] {
+  if (!card.healthy || !isShareable(card)) return [];
+  return [
+    ...(card.totalBytes === undefined ? ['how much memory it has: nothing can be granted on it'] : []),
+    ...(card.lists.includes('compute')
+      ? []
+      : ['which processes use it: who is over a grant is not seen, and only the interposer holds limits']),
+    ...(card.utilizationPercent === undefined ? ['how busy it is'] : []),
+    ...(card.tellsEvents ? [] : ['its Xids: they are neither counted nor held against it']),
+  ];
+}
+
+export function createUntold(onChange: (text: string) => void): { see(sample: Sample): void } {
+  const seen = new Map<string, { readonly text: string; readonly samples: number }>();
+  return {
+    see(sample) {
+      if (sample.problem !== undefined) return;
+      for (const card of sample.cards) {
+        const text = untoldOf(card).join('; ');
+        const before = seen.get(card.uuid);
+        const samples = before?.text === text ? before.samples + 1 : 1;
+        seen.set(card.uuid, { text, samples });
+        if (samples === SAMPLES && text !== '') onChange(`${card.uuid}: the driver does not tell ${text}`);
+      }
+    },
+  };
+}

@@ -1,0 +1,76 @@
+// Machines on which the driver does not tell everything: the agent starts on each, says what is missing, and makes up nothing.
+import test from 'ava';
+import { runTenant, startAgent } from '../../support/agent.ts';
+import { eventually, startNode } from '../../support/node.ts';
+
+const all = (result: number, ...names: readonly string[]) => names.map((name) => `${name}=${result}`).join(',');
+const inForms = (name: string) => [name, `${name}_v2`, `${name}_v3`];
+const NOT_SUPPORTED = 3;
+
+const MACHINES = [
+  {
+    what: 'unified memory, of which the driver does not tell how much there is',
+    faults: all(NOT_SUPPORTED, 'nvmlDeviceGetMemoryInfo', 'nvmlDeviceGetMemoryInfo_v2'),
+    says: /the driver does not tell how much memory it has: nothing can be granted on it$/,
+    refused: /the driver does not tell how much memory GPU-\S+ has/,
+    absent: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
+    there: ['cotenant_device_processes', 'cotenant_device_utilization_ratio'],
+  },
+  {
+    what: 'a guest of vGPU, without figures of processes',
+    faults: all(
+      NOT_SUPPORTED,
+      ...['Compute', 'Graphics', 'MPSCompute'].flatMap((kind) => inForms(`nvmlDeviceGet${kind}RunningProcesses`)),
+      'nvmlDeviceGetProcessUtilization',
+      'nvmlDeviceGetProcessesUtilizationInfo',
+    ),
+    says: /the driver does not tell which processes use it: .* only the interposer holds limits$/,
+    refused: undefined,
+    absent: ['cotenant_device_processes'],
+    there: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
+  },
+  {
+    what: 'a card handed through to a guest, without what belongs to the machine under it',
+    faults: all(
+      NOT_SUPPORTED,
+      'nvmlDeviceGetTotalEccErrors',
+      'nvmlDeviceGetRemappedRows',
+      'nvmlDeviceGetRetiredPages',
+      'nvmlDeviceGetRetiredPagesPendingStatus',
+      'nvmlDeviceGetFieldValues',
+      'nvmlDeviceGetEnforcedPowerLimit',
+    ),
+    says: undefined,
+    refused: undefined,
+    absent: ['cotenant_device_ecc_errors_total', 'cotenant_device_power_limit_watts'],
+    there: ['cotenant_device_memory_total_bytes', 'cotenant_device_processes', 'cotenant_device_utilization_ratio'],
+  },
+] as const;
+
+for (const { what, faults, says, refused, absent, there } of MACHINES) {
+  test(`${what}: the agent starts, and says what is missing`, async (t) => {
+    t.timeout(60_000);
+    const node = await startNode(t, '--card', 'l4');
+    const agent = await startAgent(t, node, {
+      settings: { intervalMs: 100, calibrate: false },
+      env: { COTENANT_SIM_FAULTS: faults },
+    });
+    await eventually(async () => ((await agent.view())?.devices.length ?? 0) > 0 || undefined, 'the card is seen');
+    const round = (await agent.view())?.atMs ?? 0;
+    await eventually(async () => ((await agent.view())?.atMs ?? 0) > round + 600 || undefined, 'some samples');
+    const missing = agent.log.filter((line) => /the driver does not tell/.test(line));
+    t.is(missing.length, says ? 1 : 0, 'it is said once, and nothing else');
+    if (says) t.regex(missing[0] ?? '', says);
+    await eventually(
+      async () => (await agent.metric('cotenant_up')) === 1 || undefined,
+      'the page tells of the samples',
+    );
+    for (const name of absent) t.is(await agent.metric(name), undefined, name);
+    for (const name of there) t.not(await agent.metric(name), undefined, name);
+
+    const tenant = runTenant(t, node, agent, ['--gpu-memory', '64Mi', '--name', 'new'], ['true']);
+    t.is((await tenant.ended).code, refused ? 125 : 0);
+    if (refused) t.regex(tenant.output.join('\n'), refused);
+    t.deepEqual(agent.audit(), []);
+  });
+}
