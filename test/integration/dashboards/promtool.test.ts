@@ -92,7 +92,7 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantNotEnforcing', '{mode!="enforce"}', ''],
   ['CotenantDeviceMissing', /\[6h:5m\]/, '[5m:1m]'],
   ['CotenantDeviceMissing', / and on \(job, instance\).*$/, ''],
-  ['CotenantDeviceUnhealthy', '== 0', '== 2'],
+  ['CotenantDeviceUnhealthy', '_reason == 1', '_reason == 2'],
   ['CotenantDeviceUnhealthy', / and on \(job, instance\).*$/, ''],
   ['CotenantXidCritical', /max_over_time\((.*)\[600s\]\)/, '$1'],
   ['CotenantXidCritical', /xid=~"[^"]*"/, 'xid=~".*"'],
