@@ -72,8 +72,8 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
   t.regex(cards[0]?.[4] ?? '', /^memory over the last 10 minutes: at most [34],\d{3} MiB$/, 'the cheat is in the past');
   const tenants = rowsOf(page, 'tenants');
   t.is(tenants.length, 1);
-  const [name, card, memory, compute, memoryPast, computePast, fence, state] = tenants[0] ?? [];
-  t.deepEqual([name, card, fence, state], ['local/good', '0', 'interposer', 'within']);
+  const [name, card, memory, compute, memoryPast, computePast, fence, mode, state] = tenants[0] ?? [];
+  t.deepEqual([name, card, fence, mode, state], ['local/good', '0', 'interposer', 'enforce', 'within']);
   t.regex(memory ?? '', /^1,\d{3} MiB of 2,048 MiB$/);
   t.regex(memoryPast ?? '', /^memory over the last 10 minutes: at most 1,\d{3} MiB$/);
   t.regex(computePast ?? '', /^compute over the last 10 minutes: at most \d+ %$/);
@@ -88,11 +88,11 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
   t.notRegex(actions, /<b/);
 
   node.control('lose', '1');
-  await eventually(
-    async () => ((await agent.view())?.devices[1]?.card.healthy === false ? true : undefined),
-    'the loss',
-  );
-  t.is(rowsOf(await show(t, agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (lost)');
+  await eventually(async () => {
+    const lost = (await agent.view())?.devices[1];
+    return (lost?.card.healthy === false && lost.fault) || undefined;
+  }, 'the loss, and the Xid that tells of it');
+  t.is(rowsOf(await show(t, agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (Xid 79)');
 });
 
 testInBrowser(
