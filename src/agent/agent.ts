@@ -11,7 +11,6 @@ import { guard } from './access/access.ts';
 import { openBearerFile } from './access/bearer-file.ts';
 import { createReviews } from './access/reviews.ts';
 import { createAdmin } from './admin.ts';
-import { followAssignments } from './attribution/assignments.ts';
 import type { DeviceUuids } from './attribution/slices.ts';
 import type { RefusedChange } from './compute/node.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './configuration.ts';
@@ -24,7 +23,7 @@ import { createExporter, serve } from './http.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
 import { selfMetrics, startPage } from './page.ts';
-import { type Cluster, type PodServices, startPodServices, volumesOf } from './pods.ts';
+import type { Cluster, PodServices } from './pods.ts';
 import { startSampler } from './sampler.ts';
 import type { NameOf } from './view.ts';
 
@@ -101,9 +100,11 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   const { cluster } = hooks;
   const servesPods = kubernetes.enabled && kubernetes.pods;
   if (servesPods && !cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
+  // Loaded where there is a kubelet: they bring gRPC, which is large.
+  const pods = servesPods ? await import('./pods.ts') : undefined;
   const assignments =
     kubernetes.enabled && kubernetes.podResources !== ''
-      ? followAssignments({
+      ? (await import('./attribution/pod-resources.ts')).followAssignments({
           socket: kubernetes.podResources,
           isOver: hooks.isOver ?? (() => false),
           uuids: hooks.deviceUuids,
@@ -144,7 +145,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     driver,
     nameOf: hooks.nameOf ?? NAMELESS,
     assignments,
-    volumes: servesPods ? volumesOf(native) : undefined,
+    volumes: pods?.volumesOf(native),
     lastWords: createLastWords(kubernetes.kubeletRoot, problem),
     version: VERSION,
     revision: process.env.COTENANT_REVISION ?? '',
@@ -175,8 +176,8 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   });
   chmodSync(socket, 0o660);
   // Before the driver is read: pods that end need us whether there is a driver or not.
-  if (servesPods && cluster) {
-    services = await startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
+  if (pods && cluster) {
+    services = await pods.startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
       await Promise.all([exporter.close(), admin.close()]);
       throw error;
     });

@@ -1,7 +1,7 @@
 // The agent's settings: defaults, one file (YAML or JSON), flags over both. Unknown or ill-typed settings are errors that
 // name their place; nothing is silently ignored.
 import { readFileSync } from 'node:fs';
-import { parse as parseYaml } from 'yaml';
+import { createRequire } from 'node:module';
 import { DEFAULT_XID_LIST, parseXidList } from '../quota/card-fault.ts';
 import { DEFAULT_EVICTION, type EvictionPolicy } from '../quota/eviction.ts';
 import { DEFAULT_LADDER, type LadderPolicy } from '../quota/ladder.ts';
@@ -13,6 +13,8 @@ import type { ComputePolicy } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
 import { COMPAT_NAMES, isCompatList } from './metrics/compat/sets.ts';
+
+const require = createRequire(import.meta.url);
 
 export type AgentConfiguration = {
   /** Grants, audit log, what was measured on the cards, and the socket on which grants are asked for. */
@@ -279,7 +281,9 @@ export function checkTogether(configuration: AgentConfiguration): AgentConfigura
 export function readSettings(path: string): Settings {
   let value: unknown;
   try {
-    value = parseYaml(readFileSync(path, 'utf8'));
+    // Without a file nobody needs its parser.
+    const { parse } = require('yaml') as typeof import('yaml');
+    value = parse(readFileSync(path, 'utf8'));
   } catch (error) {
     throw new Error(`${path}: ${(error as Error).message}`);
   }

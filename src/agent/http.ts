@@ -1,8 +1,8 @@
 // What the exporter serves: the page of metrics, health, the status page and its data. No request reads the driver, takes a
 // lock of sampling or renders anything: it hands out what the last sample left.
 import { once } from 'node:events';
-import { createServer, type Server } from 'node:http';
-import { createServer as createHttpsServer } from 'node:https';
+import type { Server } from 'node:http';
+import type { Server as HttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import express, { type Express, type RequestHandler } from 'express';
 import type { CertificateSource } from '../tls/certificate.ts';
@@ -94,13 +94,16 @@ export type Tls = { readonly source: CertificateSource; readonly log: (text: str
 const MOST_CONNECTIONS = 256;
 const TLS = { minVersion: 'TLSv1.2', handshakeTimeout: 10_000 } as const;
 
+// Asked for by name below: an import of node:http takes all of its names, and one of them, WebSocket, loads a whole HTTP
+// client: 5 MiB of memory in each process.
+
 /** Listens; port 0 takes a free one. Rejects where the certificate cannot serve at the start. */
 export async function serve(
   app: Express,
   at: { host: string; port: number } | { socket: string },
   tls?: Tls,
 ): Promise<Listening> {
-  let secure: ReturnType<typeof createHttpsServer> | undefined;
+  let secure: HttpsServer | undefined;
   const source = await tls?.source({
     take(next) {
       secure?.setSecureContext({ minVersion: TLS.minVersion, ...next });
@@ -109,8 +112,8 @@ export async function serve(
     refuse: (why) => tls.log(`the page keeps its certificate: ${why}`),
     log: tls.log,
   });
-  if (source) secure = createHttpsServer({ ...TLS, ...source.certificate }, app);
-  const server: Server = secure ?? createServer(app);
+  if (source) secure = process.getBuiltinModule('node:https').createServer({ ...TLS, ...source.certificate }, app);
+  const server: Server = secure ?? process.getBuiltinModule('node:http').createServer(app);
   server.keepAliveTimeout = 120_000;
   server.maxConnections = MOST_CONNECTIONS;
   if ('socket' in at) server.listen(at.socket);

@@ -3,9 +3,9 @@
 
 import { Worker } from 'node:worker_threads';
 import { gzipSync } from 'node:zlib';
-import { collectDefaultMetrics, Registry } from 'prom-client';
 import { toOpenMetrics } from './metrics/open-metrics.ts';
 import type { PageAnswer, PageForm, PageOptions, PageRequest } from './metrics/page-worker.ts';
+import { collectDefaultMetrics, Registry } from './metrics/prom-client.ts';
 import type { View } from './view.ts';
 
 export type Page = PageForm;
@@ -23,7 +23,7 @@ export type PageServer = {
 /** The process about itself; these names are prom-client's own and common to all Node programs. */
 export function selfMetrics(): Registry {
   const registry = new Registry();
-  collectDefaultMetrics({ register: registry });
+  collectDefaultMetrics(registry);
   return registry;
 }
 

@@ -1,9 +1,5 @@
-// Devices that others gave to containers of this node, as the kubelet tells: asked for every so often and when a container is
-// met that nobody has named, never for a scrape. Owns the connection and the last answer; which card a device is, is devices.ts'.
-import { join } from 'node:path';
-import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
-import { loadSync } from '@grpc/proto-loader';
-import { inTurn } from '../in-turn.ts';
+// Devices that others gave to containers of this node: pure, the kubelet's answer in, who has which card out. Which card a
+// device is, is devices.ts'; the kubelet is asked by pod-resources.ts.
 import { claimedDevice, type NamedDevice, type NodeCard, pluginDevice, type ShareMode } from './devices.ts';
 import { type DeviceUuids, NO_SLICES } from './slices.ts';
 
@@ -72,75 +68,3 @@ export type Assignments = {
   met(containerIds: ReadonlySet<string>): void;
   close(): Promise<void>;
 };
-
-export type AssignmentsOptions = {
-  /** The kubelet's. */
-  readonly socket: string;
-  /** Has the pod ended, by the cluster's word? */
-  readonly isOver: (namespace: string, pod: string) => boolean;
-  /** What DRA drivers tell of their devices; none: they are told by their names. */
-  readonly uuids?: (() => DeviceUuids) | undefined;
-  readonly onProblem: (text: string) => void;
-  readonly everyMs?: number;
-};
-
-const EVERY_MS = 10_000;
-const ANSWER_MS = 5000;
-/** Of answers: a node of many pods passes the 4 MB that clients allow unless told otherwise. */
-const MOST_BYTES = 64 << 20;
-
-const definitions = loadSync(join(import.meta.dirname, 'podresources.proto'), { keepCase: true, defaults: true });
-export const POD_RESOURCES = definitions['v1.PodResourcesLister'] as unknown as ServiceDefinition;
-
-export function followAssignments(options: AssignmentsOptions): Assignments {
-  // As Go's clients do at sockets.
-  const client = new Client(`unix:${options.socket}`, credentials.createInsecure(), {
-    'grpc.default_authority': 'localhost',
-    'grpc.max_receive_message_length': MOST_BYTES,
-  });
-  const { List: method } = POD_RESOURCES;
-  if (!method) throw new Error('podresources.proto has no List');
-  let pods: readonly PodResources[] = [];
-  let known: ReadonlySet<string> = new Set();
-  let told = '';
-
-  const list = () => {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    client.makeUnaryRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      {},
-      { deadline: Date.now() + ANSWER_MS },
-      (error: ServiceError | null, answer?: unknown) => {
-        if (error) {
-          // What was told last stands: containers keep their cards while the kubelet is away.
-          const text = `the kubelet does not tell at ${options.socket} which devices it gave out; whole cards may pass for use without a grant: ${error.details}`;
-          if (text !== told) options.onProblem(text);
-          told = text;
-        } else {
-          pods = (answer as { pod_resources: readonly PodResources[] }).pod_resources;
-          told = '';
-        }
-        resolve();
-      },
-    );
-    return promise;
-  };
-  const asking = inTurn(list);
-  asking.ask();
-  const timer = setInterval(asking.ask, options.everyMs ?? EVERY_MS).unref();
-
-  return {
-    of: (cards) => assignedOf(pods, cards, options.isOver, options.uuids?.()),
-    met(containerIds) {
-      if ([...containerIds].some((id) => !known.has(id))) asking.ask();
-      known = new Set(containerIds);
-    },
-    async close() {
-      clearInterval(timer);
-      client.close();
-      await asking.close();
-    },
-  };
-}

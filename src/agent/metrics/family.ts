@@ -1,6 +1,6 @@
 // What a family of metrics is: it registers its names once and fills them from a view. One file per family lies beside.
-import { Counter, Gauge, type Registry } from 'prom-client';
 import type { View } from '../view.ts';
+import { Counter, Gauge, type Registry } from './prom-client.ts';
 
 export type Family = {
   /** Value of the `collector` label. */

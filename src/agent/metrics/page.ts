@@ -1,6 +1,5 @@
 // All families into one page of text. One that throws costs only itself: its metrics are left out, and
 // cotenant_exporter_collector_success says so. Runs off the request path, in page-worker.ts.
-import { Registry } from 'prom-client';
 import type { View } from '../view.ts';
 import { activity } from './families/activity.ts';
 import { container } from './families/container.ts';
@@ -11,6 +10,7 @@ import { foreign } from './families/foreign.ts';
 import { health } from './families/health.ts';
 import { process } from './families/process.ts';
 import { type Family, type Guard, metricSet } from './family.ts';
+import { Registry } from './prom-client.ts';
 
 export const FAMILIES: readonly Family[] = [exporter, device, health, activity, container, enforcement, foreign];
 export const PROCESS_FAMILY: Family = process;

@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type RunningAgent, startAgent } from '../../support/agent.ts';
+import { CHART_ENV, type RunningAgent, startAgent } from '../../support/agent.ts';
 import { eventually, startNode, type Teardown } from '../../support/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
@@ -67,7 +67,7 @@ export const agent: Bench = {
     // As the chart starts it, and not for the first time on its node: that one compiles.
     const compiled = mkdtempSync(join(tmpdir(), 'ct-compiled-'));
     scope.teardown(() => rmSync(compiled, { recursive: true, force: true }));
-    const env = { NODE_COMPILE_CACHE: compiled, NODE_OPTIONS: '--max-semi-space-size=2' };
+    const env = { ...CHART_ENV, NODE_COMPILE_CACHE: compiled };
     await (await startAgent(scope, node, { env })).stop();
     const running = await startAgent(scope, node, { env });
     const pid = running.child.pid ?? 0;

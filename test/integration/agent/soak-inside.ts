@@ -10,7 +10,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { median } from '../../bench/statistics.ts';
-import { type RunningTenant, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
+import { CHART_ENV, type RunningTenant, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 
 const [folder = '', seconds = '60'] = process.argv.slice(2);
@@ -50,7 +50,7 @@ const start = () =>
     // As the chart starts it.
     env: {
       LD_LIBRARY_PATH: node.lib,
-      NODE_OPTIONS: '--max-semi-space-size=2',
+      ...CHART_ENV,
       NODE_COMPILE_CACHE: join(folder, 'compiled'),
     },
     settings: {
