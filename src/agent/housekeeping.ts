@@ -98,7 +98,8 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   /** A plain grant ends when its owner is gone and its processes are, too; that of a pod at the kubelet's word. */
   const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
     if (isOfPod(owner)) return;
-    const over = !isAlive(owner.pid, owner.startTicks) && processes.every((process) => process.gone);
+    // What the sample tells costs nothing; /proc is asked last.
+    const over = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
     const samples = over ? (ending.get(id) ?? 0) + 1 : 0;
     ending.set(id, samples);
     if (samples >= SAMPLES_UNTIL_ENDED) takeDown(id);

@@ -16,7 +16,10 @@ const MAIN = join(ROOT, 'src/cli/main.ts');
 const LAST_WORDS_MS = 2000;
 
 /** What the chart sets in the environment of the node half, so that it takes less memory; a folder for compiled code besides. */
-export const CHART_ENV = { NODE_OPTIONS: '--max-semi-space-size=2 --max-old-space-size=512', MALLOC_ARENA_MAX: '1' } as const;
+export const CHART_ENV = {
+  NODE_OPTIONS: '--max-semi-space-size=2 --max-old-space-size=512',
+  MALLOC_ARENA_MAX: '1',
+} as const;
 
 export type RunningAgent = {
   readonly url: string;
@@ -115,6 +118,16 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     },
     stop,
   };
+}
+
+/**
+ * Starts an agent until it has made a page, and stops it: with NODE_COMPILE_CACHE in its environment it leaves all of its
+ * compiled code, that of the page's thread included, to the next one.
+ */
+export async function compiled(start: () => Promise<RunningAgent>): Promise<void> {
+  const first = await start();
+  await eventually(async () => (await first.metric('cotenant_up')) === 1 || undefined, 'the first page');
+  await first.stop();
 }
 
 /** Sum over the series of a page that have these labels; undefined where there is none. */

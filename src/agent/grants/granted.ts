@@ -17,6 +17,7 @@ export function heldBy(grants: readonly Grant[]): readonly Held[] {
 export function grantedOn(grants: readonly Grant[], gpuUuid: string): CardNeed {
   const sum = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
   for (const { containers } of heldBy(grants)) {
+    if (!containers.some(({ cards }) => cards.some((card) => card.gpuUuid === gpuUuid))) continue;
     const need = needOf(containers).get(gpuUuid);
     sum.memoryBytes += need?.memoryBytes ?? 0;
     sum.coresPercent += need?.coresPercent ?? 0;

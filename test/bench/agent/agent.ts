@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { CHART_ENV, type RunningAgent, startAgent } from '../../support/agent.ts';
+import { CHART_ENV, compiled, type RunningAgent, startAgent } from '../../support/agent.ts';
 import { eventually, startNode, type Teardown } from '../../support/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
@@ -65,10 +65,10 @@ export const agent: Bench = {
     const node = await startNode(scope, ...Array.from({ length: CARDS }, () => ['--card', 'h200']).flat());
     const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
     // As the chart starts it, and not for the first time on its node: that one compiles.
-    const compiled = mkdtempSync(join(tmpdir(), 'ct-compiled-'));
-    scope.teardown(() => rmSync(compiled, { recursive: true, force: true }));
-    const env = { ...CHART_ENV, NODE_COMPILE_CACHE: compiled };
-    await (await startAgent(scope, node, { env })).stop();
+    const folder = mkdtempSync(join(tmpdir(), 'ct-compiled-'));
+    scope.teardown(() => rmSync(folder, { recursive: true, force: true }));
+    const env = { ...CHART_ENV, NODE_COMPILE_CACHE: folder };
+    await compiled(() => startAgent(scope, node, { env }));
     const running = await startAgent(scope, node, { env });
     const pid = running.child.pid ?? 0;
     // Measuring what a context costs is a matter of the first seconds of a card's life.

@@ -10,7 +10,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { median } from '../../bench/statistics.ts';
-import { CHART_ENV, type RunningTenant, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
+import { CHART_ENV, compiled, type RunningTenant, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 
 const [folder = '', seconds = '60'] = process.argv.slice(2);
@@ -60,12 +60,14 @@ const start = () =>
     },
   });
 // The first one leaves its compiled code to the second, as an agent that is started again finds it.
-await (await start()).stop();
+await compiled(start);
 const agent = await start();
 await agent.measured(1);
 const agentPid = agent.child.pid ?? 0;
 const descriptors = () => readdirSync(`/proc/${agentPid}/fd`).length;
-const rssMib = () => Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${agentPid}/status`, 'utf8'))?.[1]) / 1024;
+const memoryMib = (field: 'VmRSS' | 'RssAnon') =>
+  Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${agentPid}/status`, 'utf8'))?.[1]) / 1024;
+const rssMib = () => memoryMib('VmRSS');
 
 /** In a thread of its own, which this one's waits do not stop. */
 const scraper = new Worker(
@@ -197,6 +199,7 @@ const after = await eventually(
   20_000,
 ).catch(descriptors);
 sampling = false;
+const anonymousMib = memoryMib('RssAnon');
 await watching;
 scraper.postMessage('end');
 const [{ ms, series: mostSeries }] = (await scraped) as [{ ms: number[]; series: number }];
@@ -222,6 +225,7 @@ console.log(
       late: median(rss.slice(rss.length >> 1)),
       most: Math.max(...rss),
       idle: idleMib,
+      anonymous: anonymousMib,
     },
     scrapes: {
       count: sorted.length,
