@@ -101,7 +101,7 @@ export const DEFAULTS: AgentConfiguration = {
   silenceMs: 15_000,
   mostTenantsPerCard: 50,
   placement: 'binpack',
-  computePolicy: 'native',
+  computePolicy: 'fixed',
   computePolicies: {},
   highCapPercent: 100,
   interposerEngine: 0,

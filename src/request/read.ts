@@ -8,7 +8,6 @@ import type { Answer, Asked, Dialect } from './dialects/dialect.ts';
 import { dialectsOf } from './dialects/table.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from './json.ts';
 import {
-  COMPUTE_POLICY_ANNOTATION,
   CORES_LIMIT_ANNOTATION,
   GPU,
   GPU_CORES,
@@ -98,11 +97,6 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     gpuModels,
     gpuUuids,
   };
-  if (computePolicy === undefined && containers.some(({ cards }) => cards.some((card) => card.coresPercent))) {
-    warnings.push(
-      `GPU compute shares hold on cards whose policy is not native; ${COMPUTE_POLICY_ANNOTATION} chooses one for the pod`,
-    );
-  }
   return { kind: 'request', request, warnings };
 }
 

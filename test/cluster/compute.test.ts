@@ -135,6 +135,8 @@ onCluster(
     for (const name of ['one', 'two', 'capped', 'dodger']) await untilRunning(bed, name, TEAM);
     const pids = [await pidOf(bed, 'one'), await pidOf(bed, 'two'), await pidOf(bed, 'capped')];
 
+    await policyIs(bed, 'one', 'fixed');
+    label(bed, 'native');
     await policyIs(bed, 'one', 'native');
     await policyIs(bed, 'capped', 'fixed');
     label(bed, 'fixed');
@@ -173,10 +175,10 @@ onCluster(
     }
     await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.6);
 
-    label(bed, 'fair');
-    await policyIs(bed, 'one', 'native');
     label(bed, 'weighted');
     await policyIs(bed, 'one', 'weighted');
+    label(bed, 'fair');
+    await policyIs(bed, 'one', 'fixed');
     cotenant(bed, 'set', '--node', NODE_NAME, '--policy', 'soft');
     await policyIs(bed, 'one', 'soft');
     cotenant(bed, 'set', 'team/two', '--policy', 'fixed');
@@ -186,7 +188,7 @@ onCluster(
     cotenant(bed, 'set', 'team/two', '--policy', 'default');
     await policyIs(bed, 'two', 'soft');
     label(bed, undefined);
-    await policyIs(bed, 'one', 'native');
+    await policyIs(bed, 'one', 'fixed');
     t.is((await refusals()).length, 1, 'told once');
 
     const stopped = await untilPod(

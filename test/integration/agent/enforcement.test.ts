@@ -361,9 +361,9 @@ test('requests that cannot be granted are refused with what stands in the way', 
   t.regex(await refusal('--gpu-memory', '1Gi'), /has 604 MiB of cotenant.io\/gpu-memory left, 1024 MiB are asked for/);
 });
 
-test('compute shares are taken, published, and said not to be enforced', async (t) => {
+test('under the native policy compute shares are taken, published, and said not to be enforced', async (t) => {
   const node = await startNode(t, '--card', 't4');
-  const agent = await startAgent(t, node);
+  const agent = await startAgent(t, node, { settings: { computePolicy: 'native' } });
   const tenant = runTenant(
     t,
     node,

@@ -79,7 +79,7 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
   t.regex(computePast ?? '', /^compute over the last 10 minutes: at most \d+ %$/);
   t.is([...page.matchAll(/<path d="M [\d.]+ [\d.]+[^"]*" class="line">/g)].length, 6, 'two lines for each row');
   t.regex(page, /<section id="outside" hidden(="")?>/, 'nobody is without a grant');
-  t.regex(compute ?? '', /^\d+ % of 30 % \(not enforced\)$/);
+  t.regex(compute ?? '', /^\d+ % of 30 % fixed$/);
   const actions = /<ol id="actions">(.*?)<\/ol>/s.exec(page)?.[1] ?? '';
   t.regex(
     actions,

@@ -168,9 +168,9 @@ test('inspect shows the node as a table and as JSON; top the same until Ctrl-C',
   const { code, out } = cotenant('inspect', '--state', agent.state);
   t.is(code, 0);
   t.regex(out, /^driver [\d.]+, mode enforce$/m);
-  t.regex(out, /^ +0 +NVIDIA L4 .* 2048 +\d+% +1 +native$/m);
-  t.regex(out, /^ +1 +NVIDIA A10 .* 0 +0% +0 +native$/m);
-  t.regex(out, /^one +0 +\[.*\] +\d+ +2048 +\d+% +30% not enforced +native +interposer +within +\w+$/m);
+  t.regex(out, /^ +0 +NVIDIA L4 .* 2048 +\d+% +1 +fixed$/m);
+  t.regex(out, /^ +1 +NVIDIA A10 .* 0 +0% +0 +fixed$/m);
+  t.regex(out, /^one +0 +\[.*\] +\d+ +2048 +\d+% +30% +fixed +interposer +enforce +within +\w+$/m);
 
   const json = JSON.parse(cotenant('inspect', '--json', '--state', agent.state).out) as View;
   t.is(json.devices.length, 2);
@@ -320,7 +320,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   await eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
   const ask = (...words: string[]) => cotenant(...words, '--state', agent.state);
   const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
-  t.regex(ask('get').out, row('native +normal +30 +30% +- +- +-'));
+  t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30%'));
 
   t.is(ask('set', '--all-cards', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, said by set\n`);
   const changed = ask(
@@ -344,7 +344,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
     () => (row('soft +high +7 +20% +40% +20% +90%').test(ask('get').out) ? true : undefined),
     'it holds',
   );
-  t.regex(ask('inspect').out, /^one .* 20-40% +soft, high +interposer +within +\w+$/m);
+  t.regex(ask('inspect').out, /^one .* 20-40% +soft, high +interposer +enforce +within +\w+$/m);
   const json = JSON.parse(ask('get', '--json').out);
   t.deepEqual(json.cards, [{ where: '0', card: node.uuid(0), policy: 'soft', source: 'set' }]);
   t.like(json.shares[0], { name: 'one', policy: 'soft', priority: 'high', coresLimitPercent: 40, mostRatio: 0.9 });
@@ -361,7 +361,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
     '--json',
   );
   t.deepEqual(JSON.parse(back.out).compute, { priority: 'normal' });
-  t.is(ask('set', '--all-cards', '--policy', 'default').out, `${node.uuid(0)}: native, said by configuration\n`);
+  t.is(ask('set', '--all-cards', '--policy', 'default').out, `${node.uuid(0)}: fixed, said by configuration\n`);
   const wrong = ask('set', '--card', 'GPU-0', '--policy', 'soft');
   t.is(wrong.code, 1);
   t.is(wrong.err, `cotenant: no card GPU-0 on this node; there are ${node.uuid(0)}\n`);

@@ -63,12 +63,15 @@ testWithPrometheus(
   'seventeen alerts fire from what causes them, and every query of the boards is answered',
   async (t) => {
     t.timeout(240_000);
-    const [node, lax] = [await startNode(t, '--card', 'l4', '--card', 'a10'), await startNode(t, '--card', 'l4')];
+    const [node, lax] = [
+      await startNode(t, '--card', 'l4', '--card', 'a10', '--card', 'h100'),
+      await startNode(t, '--card', 'l4'),
+    ];
     const agent = await startAgent(t, node, {
       settings: { computePolicy: 'fixed', intervalMs: 500, processMetrics: true },
     });
     const report = await startAgent(t, lax, { settings: { 'enforcement.mode': 'report', intervalMs: 500 } });
-    await Promise.all([agent.measured(2), report.measured(1)]);
+    await Promise.all([agent.measured(3), report.measured(1)]);
     const target = (url: string, instance: string) => ({ targets: [new URL(url).host], labels: { instance } });
     const prometheus = await startPrometheus(t, {
       configuration: {
@@ -156,6 +159,7 @@ testWithPrometheus(
     const refused = async () => {
       while (!fired.has('CotenantDenialStorm')) await say(near, `alloc ${900 * MIB}`);
     };
+    for (const part of ['occupancy', 'tensor', 'dram', 'fp32']) node.control('active', '2', part, '40');
     node.control('lose', '1');
     node.control('ecc', '0', 'uncorrected', '1');
     node.control('throttle', '0', 'hw-thermal');

@@ -199,19 +199,13 @@ test('an isolation that is on and off at once is refused', (t) => {
 });
 
 test('what a user must know but need not change is a warning', (t) => {
-  const notEverywhere =
-    'GPU compute shares hold on cards whose policy is not native; cotenant.io/compute-policy chooses one for the pod';
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi' })), []);
-  t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), [notEverywhere]);
-  const fixed = { annotations: { 'cotenant.io/compute-policy': 'fixed' } };
-  t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' }, fixed)), []);
+  t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), []);
   t.deepEqual(warningsOf(podWith({ 'aliyun.com/gpu-mem': '1', 'aliyun.com/gpu-core.percentage': '7' })), [
     'aliyun.com/gpu-core.percentage: 7 is taken as it is; ACK itself takes steps of 5',
-    notEverywhere,
   ]);
   t.deepEqual(warningsOf(podWith({ 'cotenant.io/gpu-cores': '10' })), [
     'cotenant.io/gpu-memory is not given, so all memory of the card is reserved and nobody else fits on it',
-    notEverywhere,
   ]);
 });
 

@@ -199,7 +199,7 @@ test('every warning fits the 120 characters that kubectl shows', (t) => {
   const annotations = { 'cotenant.io/later': 'fixed' };
   const limits = { 'cotenant.io/gpu-cores': '7' };
   const { warnings } = patched(sharePod({ name, env, resources: { limits } }, {}, { annotations }));
-  t.is(warnings.length, 6);
+  t.is(warnings.length, 5);
   for (const warning of warnings) t.true(warning.length <= 120, warning);
 });
 
