@@ -7,7 +7,7 @@ import type { CardFault } from '../quota/card-fault.ts';
 import { effectiveMode } from '../quota/mode.ts';
 import type { ComputeChange } from '../request/compute-change.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
-import { NOBODY_KNOWN, ownerOfProcess, type PodContainers, remember } from './attribution/attribute.ts';
+import type { PodContainers } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { openCardFaults } from './card-faults.ts';
 import { compare, type NodeState } from './compare.ts';
@@ -22,18 +22,19 @@ import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { createModes } from './enforcement/modes.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
-import { type Grant, groupOfGrant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
+import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
 import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
-import { createHousekeeping, stillKnown } from './housekeeping.ts';
+import { createHousekeeping } from './housekeeping.ts';
 import { advance, NO_TOTALS } from './integrals.ts';
 import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { offeredCards } from './offered.ts';
+import { createOwners } from './owners.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
-import { isShareable, type Sample, type SampledProcess, tellsAll } from './sample.ts';
+import { isShareable, type Sample } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
 import { createTools } from './tools.ts';
 import { createUntold } from './untold.ts';
@@ -176,7 +177,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
-  let known = NOBODY_KNOWN;
   let totals = NO_TOTALS;
   let watched = NOBODY_WATCHED;
   let state: NodeState | undefined;
@@ -191,6 +191,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     return facts !== undefined && facts.state !== 'Z' && facts.startTicks === startTicks;
   };
 
+  const owners = createOwners({ registry, pods, isAlive });
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
   const faults = openCardFaults({
@@ -251,26 +252,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       faults.see(sample);
       untold.see(sample);
       const live = registry.list();
-      const roots = live.flatMap(({ grant: { id, owner } }) =>
-        isOfPod(owner)
-          ? []
-          : [
-              {
-                id,
-                pid: owner.pid,
-                startTicks: owner.startTicks,
-                alive: isAlive(owner.pid, owner.startTicks),
-                group: groupOfGrant({ id, owner }),
-              },
-            ],
-      );
-      const ids = new Set(live.map(({ grant }) => grant.id));
-      const owners = new Map(
-        sample.processes.map((process) => [process, ownerOfProcess(process, roots, ids, known, pods)]),
-      );
-      const ownerOf = (process: SampledProcess) => owners.get(process) ?? { kind: 'host' as const };
-      const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.cards ?? []);
-      known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);
+      const ownerOf = owners.of(sample);
       const fresh = live.map((entry) => ({ live: entry, reading: registry.readLedger(entry) }));
       state = compare(
         sample,
