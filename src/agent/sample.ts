@@ -146,15 +146,38 @@ export const tellsCompute = (gpuUuid: string): boolean => !gpuUuid.startsWith('M
 export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
   cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);
 
+const isNumber = (value: unknown): boolean => Number.isInteger(value) && Number(value) >= 0;
+const isText = (value: unknown): boolean => typeof value === 'string';
 type Kind = 'text' | 'texts' | 'number' | 'numbers' | 'flag';
-/** Kind of each field; the second table holds those that may be absent. Numbers are whole and not negative. */
-type Shape = readonly [Readonly<Record<string, Kind>>, Readonly<Record<string, Kind>>];
+const KINDS: Readonly<Record<Kind, readonly [good: (value: unknown) => boolean, want: string]>> = {
+  text: [isText, 'text'],
+  texts: [(value) => Array.isArray(value) && value.every(isText), 'a list of texts'],
+  number: [isNumber, 'a whole number'],
+  numbers: [(value) => Array.isArray(value) && value.every(isNumber), 'a list of whole numbers'],
+  flag: [(value) => typeof value === 'boolean', 'true or false'],
+};
 
-const SAMPLE: Shape = [
+type Fields = Readonly<Record<string, Kind>>;
+type Shape = readonly {
+  readonly name: string;
+  readonly mayLack: boolean;
+  readonly good: (value: unknown) => boolean;
+  readonly want: string;
+}[];
+/** Kind of each field. Numbers are whole and not negative. */
+const shape = (needed: Fields, optional: Fields): Shape =>
+  [needed, optional].flatMap((fields) =>
+    Object.entries(fields).map(([name, kind]) => {
+      const [good, want] = KINDS[kind];
+      return { name, mayLack: fields === optional, good, want };
+    }),
+  );
+
+const SAMPLE = shape(
   { round: 'number', atMs: 'number', bootNs: 'number', driverVersion: 'text', cudaVersion: 'number', tookUs: 'number' },
   { problem: 'text' },
-];
-const CARD: Shape = [
+);
+const CARD = shape(
   {
     index: 'number',
     uuid: 'text',
@@ -211,8 +234,8 @@ const CARD: Shape = [
     gpuInstance: 'number',
     computeInstance: 'number',
   },
-];
-const PROCESS: Shape = [
+);
+const PROCESS = shape(
   { pid: 'number' },
   {
     gone: 'flag',
@@ -223,8 +246,8 @@ const PROCESS: Shape = [
     namespacePid: 'number',
     ancestors: 'numbers',
   },
-];
-const USE: Shape = [
+);
+const USE = shape(
   {
     card: 'number',
     listed: 'flag',
@@ -236,37 +259,27 @@ const USE: Shape = [
     decoderUs: 'number',
   },
   { bytes: 'number', activeUs: 'number' },
-];
-const XID: Shape = [{ card: 'number', xid: 'number', count: 'number', atMs: 'number' }, {}];
-const ERROR: Shape = [{ call: 'text', code: 'number', count: 'number' }, {}];
-
-const isNumber = (value: unknown): boolean => Number.isInteger(value) && Number(value) >= 0;
-const isText = (value: unknown): boolean => typeof value === 'string';
-const KINDS: Readonly<Record<Kind, readonly [good: (value: unknown) => boolean, want: string]>> = {
-  text: [isText, 'text'],
-  texts: [(value) => Array.isArray(value) && value.every(isText), 'a list of texts'],
-  number: [isNumber, 'a whole number'],
-  numbers: [(value) => Array.isArray(value) && value.every(isNumber), 'a list of whole numbers'],
-  flag: [(value) => typeof value === 'boolean', 'true or false'],
-};
+);
+const XID = shape({ card: 'number', xid: 'number', count: 'number', atMs: 'number' }, {});
+const ERROR = shape({ call: 'text', code: 'number', count: 'number' }, {});
 
 /** The first thing in `value` that is not as it must be, with its place. */
-function wrongIn(value: unknown, [needed, optional]: Shape, place: string): string | undefined {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return `${place}: want an object`;
-  const fields = value as Readonly<Record<string, unknown>>;
-  for (const [name, kind] of [...Object.entries(needed), ...Object.entries(optional)]) {
-    const [good, want] = KINDS[kind];
-    const absent = fields[name] === undefined && name in optional;
-    if (!absent && !good(fields[name])) return `${place}.${name}: want ${want}`;
+function wrongIn(value: unknown, fields: Shape): string | undefined {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return ': want an object';
+  const entry = value as Readonly<Record<string, unknown>>;
+  for (const { name, mayLack, good, want } of fields) {
+    const found = entry[name];
+    if (!(found === undefined && mayLack) && !good(found)) return `.${name}: want ${want}`;
   }
   return undefined;
 }
 
-function wrongInList(value: unknown, shape: Shape, place: string): string | undefined {
-  if (!Array.isArray(value)) return `${place}: want a list`;
-  for (const [index, entry] of value.entries()) {
-    const wrong = wrongIn(entry, shape, `${place}[${index}]`);
-    if (wrong !== undefined) return wrong;
+/** `place`: of the list, made into words only where something is wrong. */
+function wrongInList(value: unknown, fields: Shape, place: () => string): string | undefined {
+  if (!Array.isArray(value)) return `${place()}: want a list`;
+  for (let index = 0; index < value.length; index += 1) {
+    const wrong = wrongIn(value[index], fields);
+    if (wrong !== undefined) return `${place()}[${index}]${wrong}`;
   }
   return undefined;
 }
@@ -279,17 +292,17 @@ export function parseSample(line: string): Sample | { readonly wrong: string } {
   } catch (error) {
     return { wrong: `not JSON: ${String(error)}` };
   }
-  const wrong = wrongIn(value, SAMPLE, 'sample');
-  if (wrong !== undefined) return { wrong };
+  const wrong = wrongIn(value, SAMPLE);
+  if (wrong !== undefined) return { wrong: `sample${wrong}` };
   const sample = value as Sample;
   const wrongEntry =
-    wrongInList(sample.cards, CARD, 'cards') ??
-    wrongInList(sample.errors, ERROR, 'errors') ??
-    wrongInList(sample.xids ?? [], XID, 'xids') ??
-    wrongInList(sample.processes, PROCESS, 'processes');
+    wrongInList(sample.cards, CARD, () => 'cards') ??
+    wrongInList(sample.errors, ERROR, () => 'errors') ??
+    wrongInList(sample.xids ?? [], XID, () => 'xids') ??
+    wrongInList(sample.processes, PROCESS, () => 'processes');
   if (wrongEntry !== undefined) return { wrong: wrongEntry };
   for (const [index, process] of sample.processes.entries()) {
-    const wrongUse = wrongInList(process.cards, USE, `processes[${index}].cards`);
+    const wrongUse = wrongInList(process.cards, USE, () => `processes[${index}].cards`);
     if (wrongUse !== undefined) return { wrong: wrongUse };
   }
   return sample;
