@@ -71,5 +71,8 @@ int main(void) {
                    request.metrics[i].value * 1000);
         puts("]}");
     }
+    for (int i = 0; i < 2; i++) {
+        if (samples[i]) CALL("nvmlGpmSampleFree", (void *), samples[i]);
+    }
     return 0;
 }
