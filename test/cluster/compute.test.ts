@@ -144,7 +144,7 @@ onCluster(
     await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: card, policy: 'fixed', source: 'label' }, 1);
     await hold(t, bed, pids, [30, 30, 10]);
     await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.3);
-    t.regex(await topOf(bed, 'one'), / 30% fixed interposer within /);
+    t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
     const told = cotenant(bed, 'get', '-n', 'team');
     t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
     t.regex(rowOf(told, 'team/one/main'), / the card's normal 30 30% - - -$/);
@@ -153,7 +153,7 @@ onCluster(
     cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
     await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.6);
     await hold(t, bed, pids, [60, 30, 10]);
-    t.regex(await topOf(bed, 'one'), / 60% fixed interposer within /);
+    t.regex(await topOf(bed, 'one'), / 60% fixed interposer enforce within /);
     t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - -$/);
 
     cotenant(bed, 'set', 'team/one', '--gpu-cores', '90');
