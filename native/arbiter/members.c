@@ -79,6 +79,7 @@ void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     if (member->share.guarantee_ppm == 0) member->share.guarantee_ppm = 1;
     if (member->share.limit_ppm == 0) member->share.limit_ppm = 1;
     member->virtual_ns = card->virtual_ns;
+    member->dry = false;
     int64_t quantum = (int64_t)arbiter->tuning.quantum_ns, start = (int64_t)cot_start_credit(arbiter, member);
     if (first || !cot_limited(member)) member->credit_ns = start;
     /* A change is felt soon: neither savings nor debts of the old share reach far into the new one. */
