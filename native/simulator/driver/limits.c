@@ -42,7 +42,9 @@ SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
     if (result != ABI_SUCCESS) return result;
     if (!value) return ABI_ERROR_INVALID_VALUE;
     if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    pthread_mutex_lock(&sim.lock);
     *value = context->limits[limit];
+    pthread_mutex_unlock(&sim.lock);
     return ABI_SUCCESS;
 }
 
