@@ -1,4 +1,5 @@
-// The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods.
+// The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods, and cards
+// that a DRA driver gave out by that driver's ResourceSlices.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { selfSigned } from '../../src/tls/certificate.ts';
@@ -6,6 +7,7 @@ import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
+import { claimed, startClaims } from './agent/claims.ts';
 import { bedGround, startBed } from './bed/bed.ts';
 import { INSIDE } from './bed/cards.ts';
 import { addClientImage, addCotenantImage, addSimulatedCards, installChart, NAMESPACE, OFF } from './bed/product.ts';
@@ -26,7 +28,7 @@ const sneaky = (name: string, mib: number, cards: string): object =>
   });
 
 testUnless(reason)(
-  'the agent, deployed from the chart, names containers that use a card without a grant',
+  'the agent, deployed from the chart, names containers that use a card without a grant, and those that have one by a claim',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
@@ -35,9 +37,11 @@ testUnless(reason)(
     t.teardown(() => bed.close());
     addCotenantImage(bed);
     addClientImage(bed);
-    await addSimulatedCards(bed, 'l4', 'a10');
+    const uuids = await addSimulatedCards(bed, 'l4', 'a10');
+    const driver = await startClaims(bed, uuids);
+    t.teardown(driver.close);
     const library = `${INSIDE}/lib`;
-    // Nobody is granted anything here, so that all use is foreign.
+    // Nobody is granted anything here, so that all use without a claim is foreign.
     const configuration = { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` };
     const install = (exporter: object) =>
       installChart(bed, path, { csi: OFF, webhook: OFF, scheduler: OFF, agent: { configuration, exporter } });
@@ -78,6 +82,8 @@ testUnless(reason)(
       'nothing is told of a pod that is gone',
       60_000,
     );
+
+    await claimed(t, bed, uuids, driver);
 
     // From now on over HTTPS, and only for those whom the cluster lets read.
     const { cert, key } = selfSigned([SERVER_NAME], new Date());
