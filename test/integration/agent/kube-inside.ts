@@ -2,15 +2,14 @@
 // demand; the part of a kubelet that tells which devices it gave out; programs in groups such as the kubelet makes.
 import { spawn } from 'node:child_process';
 import { mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { Server, ServerCredentials } from '@grpc/grpc-js';
-import { KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import type { V1Pod } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
 import type { PodResources } from '../../../src/agent/attribution/assignments.ts';
 import { POD_RESOURCES } from '../../../src/agent/attribution/pod-resources.ts';
+import { answer, answerList, refuse, startApiServer, watchers } from '../../support/api-server.ts';
 import { groupHome } from '../../support/groups.ts';
 import { BUILD, temporaryFolder } from '../../support/node.ts';
 
@@ -42,63 +41,34 @@ type Post = { readonly path: string; readonly body: Record<string, unknown> };
 
 /** Lists `pods`, streams what is sent to watchers, keeps what is posted; `status` other than 200 refuses everything. */
 export async function startApi(t: ExecutionContext) {
+  const { open, add, send, hangUp } = watchers();
   const api = {
     pods: [] as V1Pod[],
     status: 200,
     lists: [] as string[],
     refused: 0,
-    watchers: [] as ServerResponse[],
+    watchers: open,
     posts: [] as Post[],
-    send(type: string, object: object) {
-      for (const watcher of api.watchers) watcher.write(`${JSON.stringify({ type, object })}\n`);
-    },
-    hangUp() {
-      for (const watcher of api.watchers.splice(0)) watcher.end();
-    },
-    config: new KubeConfig(),
-    file: '',
+    send,
+    hangUp,
   };
-  const answer = (response: ServerResponse, status: number, body: object) => {
-    response.writeHead(status, { 'Content-Type': 'application/json' }).end(JSON.stringify(body));
-  };
-  const refusal = (code: number) => ({
-    kind: 'Status',
-    apiVersion: 'v1',
-    status: 'Failure',
-    message: 'on purpose',
-    code,
-  });
-  const serve = async (request: IncomingMessage, response: ServerResponse) => {
-    const url = new URL(request.url ?? '/', 'http://api');
+  const { config } = await startApiServer(t, async ({ method, url, isWatch, body }, response) => {
     if (api.status !== 200) {
       api.refused += 1;
-      return answer(response, api.status, refusal(api.status));
+      return refuse(response, api.status);
     }
-    if (request.method === 'POST') {
-      const parts: Buffer[] = [];
-      for await (const part of request) parts.push(part as Buffer);
-      api.posts.push({ path: url.pathname, body: JSON.parse(Buffer.concat(parts).toString()) });
-      return answer(response, 201, api.posts.at(-1)?.body ?? {});
+    if (method === 'POST') {
+      const posted = (await body()) as Post['body'];
+      api.posts.push({ path: url.pathname, body: posted });
+      return answer(response, 201, posted);
     }
-    if (url.searchParams.get('watch') === 'true') {
-      response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
-      api.watchers.push(response);
-      return;
-    }
+    if (isWatch) return add(response);
     api.lists.push(url.search);
-    answer(response, 200, { kind: 'PodList', apiVersion: 'v1', metadata: { resourceVersion: '1' }, items: api.pods });
-  };
-  const server = createServer((request, response) => void serve(request, response));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.teardown(() => {
-    server.close();
-    server.closeAllConnections();
+    answerList(response, api.pods);
   });
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  api.config.loadFromClusterAndUser({ name: 'c', server: url, skipTLSVerify: true }, { name: 'u' });
-  api.file = join(temporaryFolder(t), 'kubeconfig');
-  writeFileSync(api.file, api.config.exportConfig());
-  return api;
+  const file = join(temporaryFolder(t), 'kubeconfig');
+  writeFileSync(file, config.exportConfig());
+  return Object.assign(api, { config, file });
 }
 
 /** The part of a kubelet that tells which devices it gave out. */

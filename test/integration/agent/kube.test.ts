@@ -23,7 +23,7 @@ test('containers get their names from a list and a watch of this node only', asy
   t.is(pods.of('cd'.repeat(32)), undefined);
   t.true(api.lists.every((query) => new URLSearchParams(query).get('fieldSelector') === 'spec.nodeName=node-a'));
 
-  await eventually(() => (api.watchers.length > 0 ? true : undefined), 'a watch');
+  await eventually(() => (api.watchers.size > 0 ? true : undefined), 'a watch');
   const second = podOf('two', 'other-uid', 'cd'.repeat(32));
   api.send('ADDED', second);
   await eventually(() => pods.of('cd'.repeat(32)), 'the second pod');
@@ -44,7 +44,7 @@ test('a watch that breaks is made anew, and nothing that was learned is forgotte
   const pods = watchPods(api.config, 'node-a', (text) => problems.push(text));
   t.teardown(() => pods.close());
   await pods.ready;
-  await eventually(() => (api.watchers.length > 0 ? true : undefined), 'a watch');
+  await eventually(() => (api.watchers.size > 0 ? true : undefined), 'a watch');
   // "Gone": what happened since cannot be told, so the list is made anew, and is refused at first.
   api.send('ERROR', { kind: 'Status', status: 'Failure', code: 410, message: 'too old resource version' });
   api.status = 503;

@@ -1,12 +1,11 @@
 // When the amounts of a node are written, and when they are not. The API server here is a small one made for these tests: it
 // holds one Node and breaks on demand; a real one is in test/cluster/node-faces.test.ts.
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { KubeConfig, type V1Node } from '@kubernetes/client-node';
+import type { V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { type NodePatch, patchOf, startAdvertising } from '../../../src/kube/node-status.ts';
 import type { CardsReading } from '../../../src/placement/node-cards.ts';
 import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import { answer, answerList, refuse, startApiServer, watchers } from '../../support/api-server.ts';
 import { eventually } from '../../support/node.ts';
 
 const cardsOf = (mib: number): CardsReading => ({
@@ -27,10 +26,9 @@ const cardsOf = (mib: number): CardsReading => ({
 async function startApi(t: ExecutionContext) {
   let version = 10;
   let node: V1Node = { metadata: { name: 'node-a', uid: 'uid', resourceVersion: String(version) }, status: {} };
-  const watchers: ServerResponse[] = [];
+  const { open, add, send } = watchers();
   const api = {
     node: () => node,
-    config: new KubeConfig(),
     status: 200,
     patches: [] as { path: string; type: string | undefined; body: NodePatch }[],
     queries: [] as string[],
@@ -50,44 +48,22 @@ async function startApi(t: ExecutionContext) {
       };
       api.tell(node);
     },
-    tell(object: V1Node) {
-      for (const watcher of watchers) watcher.write(`${JSON.stringify({ type: 'MODIFIED', object })}\n`);
-    },
-    watched: () => eventually(() => (watchers.length > 0 ? true : undefined), 'a watch'),
+    tell: (object: V1Node) => send('MODIFIED', object),
+    watched: () => eventually(() => (open.size > 0 ? true : undefined), 'a watch'),
   };
-  const answer = (response: ServerResponse, status: number, body: object) => {
-    response.writeHead(status, { 'Content-Type': 'application/json' }).end(JSON.stringify(body));
-  };
-  const serve = async (request: IncomingMessage, response: ServerResponse) => {
-    const url = new URL(request.url ?? '/', 'http://api');
-    if (request.method === 'PATCH') {
-      const parts: Buffer[] = [];
-      for await (const part of request) parts.push(part as Buffer);
-      const body = JSON.parse(Buffer.concat(parts).toString()) as NodePatch;
-      api.patches.push({ path: url.pathname, type: request.headers['content-type'], body });
-      if (api.status !== 200) {
-        return answer(response, api.status, { kind: 'Status', code: api.status, message: 'on purpose' });
-      }
-      api.set(body);
+  const { config } = await startApiServer(t, async ({ method, url, headers, isWatch, body }, response) => {
+    if (method === 'PATCH') {
+      const patch = (await body()) as NodePatch;
+      api.patches.push({ path: url.pathname, type: headers['content-type'], body: patch });
+      if (api.status !== 200) return refuse(response, api.status);
+      api.set(patch);
       return answer(response, 200, node);
     }
     api.queries.push(url.searchParams.get('fieldSelector') ?? '');
-    if (url.searchParams.get('watch') === 'true') {
-      response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
-      watchers.push(response);
-      return;
-    }
-    answer(response, 200, { kind: 'NodeList', apiVersion: 'v1', metadata: { resourceVersion: '1' }, items: [node] });
-  };
-  const server = createServer((request, response) => void serve(request, response));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.teardown(() => {
-    server.close();
-    server.closeAllConnections();
+    if (isWatch) return add(response);
+    answerList(response, [node]);
   });
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  api.config.loadFromClusterAndUser({ name: 'c', server: url, skipTLSVerify: true }, { name: 'u' });
-  return api;
+  return Object.assign(api, { config });
 }
 
 const patches = (api: { patches: readonly unknown[] }, count: number) =>

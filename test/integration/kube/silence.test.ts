@@ -1,20 +1,19 @@
 // An API server that takes requests and says nothing, or nothing more: what waits for it goes on after a while, and tells.
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { CoordinationV1Api, CoreV1Api, KubeConfig, type V1Node } from '@kubernetes/client-node';
+import type { ServerResponse } from 'node:http';
+import { CoordinationV1Api, CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { clientOf } from '../../../src/kube/client.ts';
 import { createReporter } from '../../../src/kube/events.ts';
 import { follow } from '../../../src/kube/follow.ts';
 import { problemOf } from '../../../src/kube/problem.ts';
 import { keepLease } from '../../../src/scheduler/leadership.ts';
+import { answerList, startApiServer } from '../../support/api-server.ts';
 import { eventually } from '../../support/node.ts';
 
 type Kind = 'list' | 'watch' | 'other';
 
 async function startApi(t: ExecutionContext) {
   const api = {
-    config: new KubeConfig(),
     /** Taken, and never answered. */
     silent: new Set<Kind>(),
     /** Answers of which only the headers are sent. */
@@ -22,31 +21,21 @@ async function startApi(t: ExecutionContext) {
     lists: 0,
     watches: [] as ServerResponse[],
   };
-  const serve = (request: IncomingMessage, response: ServerResponse): void => {
-    const { pathname, searchParams } = new URL(request.url ?? '/', 'http://api');
-    const list = pathname.endsWith('/nodes') ? 'list' : 'other';
-    const kind = searchParams.get('watch') === 'true' ? 'watch' : list;
+  const { config } = await startApiServer(t, ({ url, isWatch }, response) => {
+    const kind = isWatch ? 'watch' : url.pathname.endsWith('/nodes') ? 'list' : 'other';
     if (kind === 'list') api.lists += 1;
     if (kind === 'watch') api.watches.push(response);
     if (api.silent.has(kind)) return;
-    response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
-    if (kind === 'watch') return;
-    if (api.halves > 0) {
+    if (kind === 'watch' || api.halves > 0) {
+      response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
+      if (kind === 'watch') return;
       api.halves -= 1;
       response.write('{');
       return;
     }
-    response.end(JSON.stringify({ metadata: { resourceVersion: '7' }, items: [{ metadata: { name: 'a' } }] }));
-  };
-  const server = createServer(serve);
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.teardown(() => {
-    server.close();
-    server.closeAllConnections();
+    answerList(response, [{ metadata: { name: 'a' } }], '7');
   });
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  api.config.loadFromClusterAndUser({ name: 'c', server: url, skipTLSVerify: true }, { name: 'u' });
-  return api;
+  return Object.assign(api, { config });
 }
 
 type Api = Awaited<ReturnType<typeof startApi>>;

@@ -1,20 +1,12 @@
 // A small API server for the extender's tests: nodes, pods, one Lease, bindings; and a binding that goes wrong in a chosen way.
 // What a real one does with them is seen in test/cluster; this one fails on demand.
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import {
-  type CoreV1Event,
-  KubeConfig,
-  type V1Binding,
-  type V1Eviction,
-  type V1Lease,
-  type V1Node,
-  type V1Pod,
-} from '@kubernetes/client-node';
+import type { ServerResponse } from 'node:http';
+import type { CoreV1Event, KubeConfig, V1Binding, V1Eviction, V1Lease, V1Node, V1Pod } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
 import { formatNodeCards } from '../../../src/placement/node-cards.ts';
 import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
 import { MIB } from '../../../src/request/quantity.ts';
+import { type Asked, answer, answerList, refuse, startApiServer, watchers } from '../../support/api-server.ts';
 import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 
 export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cut-and-blind';
@@ -45,11 +37,7 @@ export type Api = {
 
 export async function startApi(t: ExecutionContext, cards: Readonly<Record<string, number>>): Promise<Api> {
   let version = 1;
-  const watchers = {
-    nodes: new Set<ServerResponse>(),
-    pods: new Set<ServerResponse>(),
-    leases: new Set<ServerResponse>(),
-  };
+  const watched = { nodes: watchers(), pods: watchers(), leases: watchers() };
   const nodes = Object.entries(cards).map(
     ([name, mib], index): V1Node => ({
       metadata: {
@@ -65,11 +53,7 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
     }),
   );
   let lease: V1Lease | undefined;
-  const send = (to: Set<ServerResponse>, type: string, object: object) => {
-    for (const watcher of to) watcher.write(`${JSON.stringify({ type, object })}\n`);
-  };
-  const api: Api = {
-    config: new KubeConfig(),
+  const api: Omit<Api, 'config' | 'close'> = {
     fault: 'none',
     hold: {},
     pods: new Map(),
@@ -90,7 +74,7 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
     },
     show: (type, pod) => {
       pod.metadata = { ...pod.metadata, resourceVersion: String(version++) };
-      send(watchers.pods, type, pod);
+      watched.pods.send(type, pod);
     },
     lead(holder, transitions, ageMs = 0, uid = 'lease') {
       const renewTime = new Date(Date.now() - ageMs).toISOString() as unknown as NonNullable<
@@ -98,37 +82,20 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
       >['renewTime'];
       const spec = { holderIdentity: holder, leaseTransitions: transitions, leaseDurationSeconds: 15, renewTime };
       lease = { metadata: { name: 'l', namespace: 'ns', uid, resourceVersion: String(version++) }, spec } as V1Lease;
-      send(watchers.leases, 'MODIFIED', lease);
-    },
-    close() {
-      server.close();
-      server.closeAllConnections();
+      watched.leases.send('MODIFIED', lease);
     },
     hangUp() {
-      for (const each of Object.values(watchers)) {
-        for (const watcher of each) watcher.end();
-        each.clear();
-      }
+      for (const each of Object.values(watched)) each.hangUp();
     },
   };
-  const answer = (response: ServerResponse, status: number, body: object) => {
-    response.writeHead(status, { 'content-type': 'application/json' });
-    response.end(JSON.stringify(body));
-  };
-  const failure = (code: number, message: string) => ({ kind: 'Status', status: 'Failure', code, message });
-  const bodyOf = async (request: IncomingMessage): Promise<unknown> => {
-    let text = '';
-    for await (const part of request) text += part;
-    return JSON.parse(text);
-  };
-  const evict = async (request: IncomingMessage, response: ServerResponse) => {
-    api.evictions.push((await bodyOf(request)) as V1Eviction);
+  const evict = async ({ body }: Asked, response: ServerResponse) => {
+    api.evictions.push((await body()) as V1Eviction);
     const { evictionFault: code } = api;
-    if (code !== undefined) return answer(response, code, failure(code, 'not today'));
+    if (code !== undefined) return refuse(response, code, 'not today');
     return answer(response, 201, { kind: 'Status', status: 'Success' });
   };
-  const bind = async (request: IncomingMessage, response: ServerResponse, name: string) => {
-    const binding = (await bodyOf(request)) as V1Binding;
+  const bind = async ({ body }: Asked, response: ServerResponse, name: string) => {
+    const binding = (await body()) as V1Binding;
     api.bindings.push(binding);
     await api.hold.bindings;
     if (api.fault === 'cut-before') return response.destroy();
@@ -137,52 +104,37 @@ export async function startApi(t: ExecutionContext, cards: Readonly<Record<strin
       await api.hold.afterCut;
     }
     const pod = api.pods.get(name);
-    if (api.fault === 'refused' || !pod?.spec || !pod.metadata) return answer(response, 403, failure(403, 'not today'));
-    if (pod.spec.nodeName) return answer(response, 409, failure(409, `pod ${name} is already assigned`));
+    if (api.fault === 'refused' || !pod?.spec || !pod.metadata) return refuse(response, 403, 'not today');
+    if (pod.spec.nodeName) return refuse(response, 409, `pod ${name} is already assigned`);
     pod.spec.nodeName = binding.target.name ?? '';
     pod.metadata.annotations = { ...pod.metadata.annotations, ...binding.metadata?.annotations };
     if (api.fault.startsWith('cut-')) return response.destroy();
     return answer(response, 201, { kind: 'Status', status: 'Success' });
   };
-  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<unknown> => {
-    const url = new URL(request.url ?? '', 'http://x');
+  const handle = async (asked: Asked, response: ServerResponse): Promise<unknown> => {
+    const { url, isWatch, body } = asked;
     const [, kind = ''] = /\/(nodes|pods|leases)$/.exec(url.pathname) ?? [];
     const [, name = '', verb] = /\/namespaces\/team\/pods\/([^/]+)(?:\/(binding|eviction))?$/.exec(url.pathname) ?? [];
-    if (verb === 'binding') return bind(request, response, name);
-    if (verb === 'eviction') return evict(request, response);
+    if (verb === 'binding') return bind(asked, response, name);
+    if (verb === 'eviction') return evict(asked, response);
     if (url.pathname.endsWith('/namespaces/team/events')) {
-      api.events.push((await bodyOf(request)) as CoreV1Event);
+      api.events.push((await body()) as CoreV1Event);
       return answer(response, 201, {});
     }
     if (name !== '') {
       if (api.fault === 'cut-and-blind') return response.destroy();
       const pod = api.pods.get(name);
-      return pod ? answer(response, 200, pod) : answer(response, 404, failure(404, 'no such pod'));
+      return pod ? answer(response, 200, pod) : refuse(response, 404, 'no such pod');
     }
-    if (kind !== 'nodes' && kind !== 'pods' && kind !== 'leases') return answer(response, 404, failure(404, 'what?'));
-    if (url.searchParams.get('watch') === 'true') {
-      response.writeHead(200, { 'content-type': 'application/json' });
-      response.flushHeaders();
-      watchers[kind].add(response);
-      return request.on('close', () => watchers[kind].delete(response));
-    }
+    if (kind !== 'nodes' && kind !== 'pods' && kind !== 'leases') return refuse(response, 404, 'what?');
+    if (isWatch) return watched[kind].add(response);
     if (kind === 'pods') {
       api.podLists += 1;
       await api.hold.lists;
     }
     const bound = [...api.pods.values()].filter(({ spec }) => spec?.nodeName);
     const items = { nodes, pods: bound, leases: lease ? [lease] : [] }[kind];
-    return answer(response, 200, { kind: 'List', metadata: { resourceVersion: String(version) }, items });
+    return answerList(response, items, String(version));
   };
-  const server = createServer((request, response) => void handle(request, response));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.teardown(api.close);
-  const { port } = server.address() as AddressInfo;
-  api.config.loadFromOptions({
-    clusters: [{ name: 'c', server: `http://127.0.0.1:${port}`, skipTLSVerify: true }],
-    users: [{ name: 'u' }],
-    contexts: [{ name: 'x', cluster: 'c', user: 'u' }],
-    currentContext: 'x',
-  });
-  return api;
+  return Object.assign(api, await startApiServer(t, handle));
 }
