@@ -71,6 +71,15 @@ test('every layout of the process lists holds the own processes, and what each c
   }
 });
 
+test('in a grant that became smaller than what is held nothing is free, and nothing is used that it does not have', async (t) => {
+  const node = await startNode(t, '--card', 'h100');
+  const { grant } = await tenants(t, node);
+  const nvml = await readyNvml(t, node, grant.both);
+  grant.rewrite([{ card: 0, memoryBytes: 64 * MIB }]);
+  for (const call of ['memory 0', `memory-second ${MEMORY_VERSION} 0`])
+    t.deepEqual((await nvml.ask(call)).rows, [[64 * MIB, 0, 64 * MIB, 0]], call);
+});
+
 test('too little room is an error that says how many there are, and nothing is written', async (t) => {
   const node = await startNode(t, '--card', 'h100');
   const { grant } = await tenants(t, node);

@@ -37,6 +37,33 @@ test('containers get their names from a list and a watch of this node only', asy
   t.deepEqual(problems, []);
 });
 
+test('init and debug containers have their names as the others of their pod do', async (t) => {
+  const api = await startApi(t);
+  const pod = podOf('one', UID, ID);
+  const [status] = pod.status?.containerStatuses ?? [];
+  const statusOf = (name: string, digits: string) =>
+    status && [{ ...status, name, containerID: `containerd://${digits.repeat(32)}` }];
+  const initContainerStatuses = statusOf('prepare', 'cd');
+  const ephemeralContainerStatuses = statusOf('debugger', 'ef');
+  api.pods = [
+    {
+      ...pod,
+      status: {
+        ...pod.status,
+        ...(initContainerStatuses && { initContainerStatuses }),
+        ...(ephemeralContainerStatuses && { ephemeralContainerStatuses }),
+      },
+    },
+  ];
+  const pods = watchPods(api.config, 'node-a', t.log);
+  t.teardown(() => pods.close());
+  await pods.ready;
+  t.deepEqual(
+    [ID, 'cd'.repeat(32), 'ef'.repeat(32)].map((id) => pods.of(id)?.container),
+    ['main', 'prepare', 'debugger'],
+  );
+});
+
 test('a watch that breaks is made anew, and nothing that was learned is forgotten meanwhile', async (t) => {
   const api = await startApi(t);
   api.pods = [podOf('one', UID, ID)];

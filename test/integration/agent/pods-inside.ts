@@ -115,12 +115,13 @@ function publish(started: Started, digit: number, containers: Record<string, num
   return publishAs(started, digit, containers, annotationsOf(containers), mounted);
 }
 
-/** `enforcement`: the mode that its namespace's rules have. */
+/** `enforcement`: the mode that its namespace's rules have. A container called `init` is one. */
 function annotationsOf(
   containers: Record<string, number>,
   enforcement?: 'off' | 'report',
 ): Readonly<Record<string, string>> {
   const shares = Object.entries(containers);
+  const kindOf = (name: string) => (name === 'init' ? 'init' : 'app');
   return {
     [REQUEST_ANNOTATION]: formatRecord({
       priority: 'normal',
@@ -129,7 +130,7 @@ function annotationsOf(
       ...(enforcement && { enforcement }),
       containers: shares.map(([name, mib]) => ({
         name,
-        kind: 'app',
+        kind: kindOf(name),
         dialect: 'cotenant',
         asked: {},
         memoryIsolation: 'on',
@@ -140,7 +141,7 @@ function annotationsOf(
       epoch: 1,
       containers: shares.map(([name, mib]) => ({
         name,
-        kind: 'app',
+        kind: kindOf(name),
         memoryIsolation: 'on',
         cards: [{ gpuUuid: CARD, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }],
       })),
@@ -332,6 +333,23 @@ const scenarios: Record<string, () => unknown> = {
     const third = start('off');
     const off = { done: rounds(third, 4), told: told(third) };
     return { asRecorded, changed, after, off, problems: [...started.problems, ...second.problems, ...third.problems] };
+  },
+
+  init() {
+    const started = start();
+    const { node, actions } = started;
+    node.onSample(sampleOf());
+    const given = publish(started, 1, { init: 700, main: 600 });
+    const seen = (process: SampledProcess) => {
+      node.onSample(sampleOf(process));
+      return shown(started);
+    };
+    const main = { ...processOf(1, 'main', 550), pid: 2 ** 22 + 100 };
+    const phases = [seen(processOf(1, 'init', 650)), seen(main)];
+    const room = granted(started);
+    actions.length = 0;
+    for (let round = 0; round < 3; round++) node.onSample(sampleOf(processOf(1, 'init', 900)));
+    return { given, phases, room, foreign: node.view()?.foreign, actions };
   },
 
   anew() {

@@ -78,6 +78,24 @@ test('each pod goes by the mode that its namespace, itself and administrators sa
   t.deepEqual(problems, []);
 });
 
+test('an init container has a grant and figures of its own, in room that the others use again, and is held to it', (t) => {
+  const { given, phases, room, foreign, actions } = inside(t, 'init');
+  t.is(given, 'given', 'both amounts together would not fit');
+  t.deepEqual(phases, [
+    [
+      { who: 'pod-1/init', tampered: false, usedMib: 650 },
+      { who: 'pod-1/main', tampered: false, usedMib: 0 },
+    ],
+    [
+      { who: 'pod-1/init', tampered: false, usedMib: 0 },
+      { who: 'pod-1/main', tampered: false, usedMib: 550 },
+    ],
+  ]);
+  t.is(room, 700);
+  t.deepEqual(foreign, []);
+  t.deepEqual(actions, ['warn init', 'kill init']);
+});
+
 test('a volume that could not be made leaves no grant and nothing open, however often it is tried', (t) => {
   const { tries, after, later, stored } = inside(t, 'half');
   t.is((tries as string[]).length, 1);

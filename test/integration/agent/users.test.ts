@@ -1,11 +1,13 @@
-// Programs that run as another user than the agent: what they must open of a grant, they can.
-import { chmodSync } from 'node:fs';
+// Programs that run as another user than the agent, in many groups, or under an odd name: what they must open of a grant they can, and
+// what they hold is told as theirs.
+import { chmodSync, copyFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import test from 'ava';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../support/node.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
 
 const NOBODY = '65534';
 const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');
@@ -45,3 +47,26 @@ testAsRoot(
     t.is(seen.fence, 'interposer');
   },
 );
+
+test('a program whose name has blanks and brackets in it is in its own books', async (t) => {
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
+  // As /proc/PID/stat shows it, what follows looks like the fields behind a name.
+  const name = 'x) S 1 1 (y';
+  const program = join(temporaryFolder(t), name);
+  copyFileSync(join(BUILD, 'tests/client'), program);
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi'], [program]);
+  await tell(tenant, 'init');
+  await tell(tenant, 'context 0');
+  await tell(tenant, `alloc ${256 * MIB}`);
+  const seen = await eventually(async () => {
+    const container = (await agent.view())?.containers[0];
+    return (container?.usedBytes ?? 0) > 256 * MIB ? container : undefined;
+  }, 'its memory is seen');
+  t.is(seen.bypassBytes, 0);
+  t.is(seen.fence, 'interposer');
+  t.deepEqual(
+    seen.processes.map(({ command, inLedger }) => [command, inLedger]),
+    [[name, true]],
+  );
+});

@@ -313,6 +313,21 @@ test('MetaGPU 13 and 14: an error of the driver is a page that says so; a card t
   t.is(seriesOf(page, 'cotenant_exporter_nvml_errors_total', { call: 'nvmlInit_v2', code: '999' }), 3);
 });
 
+test('HAMi: what is called a ratio is a part of 1, of cards and of containers alike', async (t) => {
+  const parts = {
+    ...{ utilizationPercent: 50, memoryBusyPercent: 50, encoderPercent: 50, decoderPercent: 50 },
+    ...{ graphicsActivePpm: 500_000, smActivePpm: 500_000, smOccupancyPpm: 500_000 },
+    ...{ tensorActivePpm: 500_000, dramActivePpm: 500_000, fp32ActivePpm: 500_000 },
+  };
+  const sample = sampleOf([card(0, parts)], [sampledProcess(1, [use(0, { bytes: MIB, smPercent: 50 })])]);
+  const grant = pod('a', 'main');
+  const cards = grant.cards.map((one) => ({ ...one, coresPercent: 50 }));
+  const page = await show(follow([sample], [{ ...grant, cards }], { 1: of('a') }).state);
+  const ratios = page.split('\n').filter((line) => /^cotenant_\w+_ratio\{/.test(line));
+  t.true(new Set(ratios.map((line) => line.split('{')[0])).size >= 13, 'eleven of a card, two of a container');
+  for (const line of ratios) t.is(Number(line.split(' ').at(-1)), 0.5, line);
+});
+
 test('HAMi 281, 1794: a container is there with 0 before it uses its card, and gone when its grant is; its counters stay a while', async (t) => {
   const idle = sampleOf([card(0)], []);
   const busy = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
