@@ -1,4 +1,4 @@
-// The arbiter and the gate as a library, joined by the bytes of pages: cases in programs/arbiter.c. And the rules without
+// The arbiter and the gate as a library, joined by the bytes of pages: cases in programs/arbiter*.c. And the rules without
 // which its model failed, each held and each left out, in the laboratory.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
@@ -7,33 +7,42 @@ import { type Run, runLab, type Tenant } from '../bench/compute/lab.ts';
 import { after, percentOf } from '../bench/compute/measure.ts';
 import { BUILD } from '../support/node.ts';
 
-const run = (...words: string[]) => spawnSync(join(BUILD, 'tests/arbiter'), words, { encoding: 'utf8' });
+const run = (program: string, ...words: string[]) =>
+  spawnSync(join(BUILD, 'tests', program), words, { encoding: 'utf8' });
 
-for (const [name, what] of [
-  ['probe', 'of a launch whose length nobody knows, one is under way'],
-  ['depth', 'alone, too, no more than a quantum of predicted work is under way'],
-  ['wake', 'a release and a new demand are decided at once, whatever timer was set before'],
-  ['credit', 'who waits for a long launch of a peer keeps what it is owed'],
-  ['anticipation', 'one that pauses for a moment is waited for, one that slept is owed a quantum at most'],
-  ['idle', 'an idle holder loses the card to whoever wants it'],
-  ['overrun', 'a holder that does not drain is passed by, pays, and shares the time that it takes'],
-  ['crash', 'a dead process holds nobody up, and its slot goes on with its account'],
-  ['high', 'high priority launches behind what is under way, and nobody pays for the other'],
-  ['outage', 'without an agent all processes of a container go by one credit, with which a new agent goes on'],
-  [
-    'slept',
-    'what a container loses of its credit while it sleeps through an absence of the agent, no later credit lacks',
+const CASES = {
+  arbiter: [
+    ['probe', 'of a launch whose length nobody knows, one is under way'],
+    ['depth', 'alone, too, no more than a quantum of predicted work is under way'],
+    ['wake', 'a release and a new demand are decided at once, whatever timer was set before'],
+    ['credit', 'who waits for a long launch of a peer keeps what it is owed'],
+    ['anticipation', 'one that pauses for a moment is waited for, one that slept is owed a quantum at most'],
+    ['idle', 'an idle holder loses the card to whoever wants it'],
+    ['overrun', 'a holder that does not drain is passed by, pays, and shares the time that it takes'],
+    ['high', 'high priority launches behind what is under way, and nobody pays for the other'],
+    ['gang', 'containers whose launches on two cards need one another take turns with both'],
+    ['catch-up', 'a turn that ends between two launches that belong together lets the second follow'],
   ],
-  ['record', 'a record half written leaves the one before it'],
-  ['digest', 'a page full of nonsense is counted as faults and as nothing'],
-  ['gang', 'containers whose launches on two cards need one another take turns with both'],
-  ['catch-up', 'a turn that ends between two launches that belong together lets the second follow'],
-] as const) {
-  test(`arbiter: ${what}`, (t) => {
-    const { status, stdout, stderr } = run(name);
-    t.is(stdout + stderr, '');
-    t.is(status, 0);
-  });
+  arbiter_faults: [
+    ['crash', 'a dead process holds nobody up, and its slot goes on with its account'],
+    ['outage', 'without an agent all processes of a container go by one credit, with which a new agent goes on'],
+    [
+      'slept',
+      'what a container loses of its credit while it sleeps through an absence of the agent, no later credit lacks',
+    ],
+    ['record', 'a record half written leaves the one before it'],
+    ['digest', 'a page full of nonsense is counted as faults and as nothing'],
+  ],
+} as const;
+
+for (const [program, cases] of Object.entries(CASES)) {
+  for (const [name, what] of cases) {
+    test(`arbiter: ${what}`, (t) => {
+      const { status, stdout, stderr } = run(program, name);
+      t.is(stdout + stderr, '');
+      t.is(status, 0);
+    });
+  }
 }
 
 for (const [name, what] of [
@@ -42,7 +51,7 @@ for (const [name, what] of [
 ] as const) {
   test(`arbiter, random programs: ${what}`, (t) => {
     for (let seed = 1; seed <= 20; seed += 1) {
-      const { status, stdout } = run(name, String(seed));
+      const { status, stdout } = run('arbiter_faults', name, String(seed));
       t.is(stdout, '', `seed ${seed}`);
       t.is(status, 0, `seed ${seed}`);
     }
@@ -76,7 +85,7 @@ const POLICIES: readonly (readonly [what: string, policy: number, requests: stri
 ];
 for (const [what, policy, requests, shares] of POLICIES) {
   test(`shares under policy ${what}`, (t) => {
-    const { stdout } = run('policy', String(policy), '20', ...requests);
+    const { stdout } = run('arbiter', 'policy', String(policy), '20', ...requests);
     t.deepEqual(stdout.trim().split('\n'), shares);
   });
 }
