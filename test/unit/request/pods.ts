@@ -2,6 +2,7 @@
 
 import { formatProblem } from '../../../src/request/problem.ts';
 import { readPodRequest } from '../../../src/request/read.ts';
+import type { PodRequest } from '../../../src/request/request.ts';
 import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rules.ts';
 
 /** Rules with both foreign dialects on, and `changes` in the words of the operator's settings. */
@@ -28,3 +29,17 @@ export function outcome(pod: object, under: Rules): unknown {
   if (reading.kind === 'refused') return reading.problems.map(formatProblem);
   return reading.request.containers[0]?.cards;
 }
+
+/** The request of a pod that has one; throws with what is wrong otherwise. */
+export function requestOf(pod: object, under: Rules = rules()): PodRequest {
+  const reading = readPodRequest(pod, under);
+  if (reading.kind === 'request') return reading.request;
+  throw new Error(reading.kind === 'none' ? 'asks for nothing' : reading.problems.map(formatProblem).join('\n'));
+}
+
+/** A container that asks for a GiB of one card. */
+export const share = (name: string, more: object = {}): object => ({
+  name,
+  resources: { limits: { 'cotenant.io/gpu-memory': '1Gi' } },
+  ...more,
+});

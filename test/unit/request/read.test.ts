@@ -1,19 +1,12 @@
+// What a pod asks for, and what is said of one that asks wrongly. Annotations that choose are in choices.test.ts, sizes by name in
+// templates.test.ts.
 import test from 'ava';
 import fc from 'fast-check';
-import { formatProblem } from '../../../src/request/problem.ts';
 import { readPodRequest } from '../../../src/request/read.ts';
-import type { PodRequest } from '../../../src/request/request.ts';
-import { COMPUTE_POLICIES, type Rules } from '../../../src/request/rules.ts';
-import { outcome, podWith, rules } from './pods.ts';
+import type { Rules } from '../../../src/request/rules.ts';
+import { outcome, podWith, requestOf, rules, share } from './pods.ts';
 
 const M = 'cotenant.io/gpu-memory';
-const share = (name: string, more: object = {}) => ({ name, resources: { limits: { [M]: '1Gi' } }, ...more });
-
-function requestOf(pod: object, under: Rules = rules()): PodRequest {
-  const reading = readPodRequest(pod, under);
-  if (reading.kind === 'request') return reading.request;
-  throw new Error(reading.kind === 'none' ? 'asks for nothing' : reading.problems.map(formatProblem).join('\n'));
-}
 
 function warningsOf(pod: object, under: Rules = rules()): readonly string[] {
   const reading = readPodRequest(pod, under);
@@ -138,39 +131,6 @@ for (const [name, [pod, expected]] of Object.entries(REFUSED)) {
   });
 }
 
-test('annotations choose for the whole pod where the rules allow it', (t) => {
-  const allowed = rules({
-    priorities: ['normal', 'high'],
-    allowGpuUuid: true,
-    allowMemoryIsolationOff: true,
-    computePolicies: ['native'],
-  });
-  const annotations = {
-    'cotenant.io/placement': 'spread',
-    'cotenant.io/compute-policy': 'native',
-    'cotenant.io/priority': 'high',
-    'cotenant.io/memory-isolation': 'off',
-    'cotenant.io/gpu-model': 'Tesla T4, NVIDIA H200,Tesla T4',
-    'cotenant.io/gpu-uuid': 'GPU-2,GPU-1',
-  };
-  const { containers, ...chosen } = requestOf(
-    podWith({ [M]: '2Gi', 'cotenant.io/gpu': '2' }, { annotations }),
-    allowed,
-  );
-  t.deepEqual(chosen, {
-    priority: 'high',
-    placement: 'spread',
-    computePolicy: 'native',
-    gpuModels: ['NVIDIA H200', 'Tesla T4'],
-    gpuUuids: ['GPU-1', 'GPU-2'],
-  });
-  t.is(containers[0]?.memoryIsolation, 'off');
-  const three = podWith({ [M]: '3Gi', 'cotenant.io/gpu': '3' }, { annotations });
-  t.deepEqual(outcome(three, allowed), [
-    'metadata.annotations["cotenant.io/gpu-uuid"]: "GPU-1,GPU-2" names fewer cards than the 3 that "main" asks for; name 3 cards',
-  ]);
-});
-
 test('where every share must count in a quota on memory, whole cards and percent are refused, however they are asked for', (t) => {
   const counted = rules({ allowUncountedMemory: false, templates: { whole: { gpu: 1 } } });
   const refusal = (amounts: string) =>
@@ -188,16 +148,6 @@ test('where every share must count in a quota on memory, whole cards and percent
   }
 });
 
-test('an isolation that is on and off at once is refused', (t) => {
-  const pod = podWith(
-    { 'aliyun.com/gpu-mem': '3' },
-    { annotations: { 'cotenant.io/memory-isolation': 'on' }, env: [{ name: 'CGPU_DISABLE', value: '1' }] },
-  );
-  t.deepEqual(outcome(pod, rules({ allowMemoryIsolationOff: true })), [
-    'spec.containers[0].env: "CGPU_DISABLE=1" contradicts cotenant.io/memory-isolation: on; leave one of the two out',
-  ]);
-});
-
 test('what a user must know but need not change is a warning', (t) => {
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi' })), []);
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), []);
@@ -206,72 +156,6 @@ test('what a user must know but need not change is a warning', (t) => {
   ]);
   t.deepEqual(warningsOf(podWith({ 'cotenant.io/gpu-cores': '10' })), [
     'cotenant.io/gpu-memory is not given, so all memory of the card is reserved and nobody else fits on it',
-  ]);
-});
-
-const sizes = rules({
-  templates: { small: { gpuMemory: '4Gi' }, large: { gpu: 2, gpuMemory: '64Gi', gpuCores: 100 } },
-});
-const templated = (template: string, ...containers: object[]) => ({
-  metadata: { annotations: { 'cotenant.io/template': template } },
-  spec: { containers },
-});
-
-test('a template stands for amounts, for the only container or for those that are named', (t) => {
-  const [only] = requestOf(templated('small', { name: 'main' }), sizes).containers;
-  t.deepEqual(only?.asked, {
-    'cotenant.io/gpu': '1',
-    'cotenant.io/gpu-memory': '4Gi',
-    'cotenant.io/template': 'small',
-  });
-  const named = requestOf(templated('b=small, a=large', { name: 'a' }, { name: 'b' }, { name: 'c' }), sizes);
-  t.deepEqual(
-    named.containers.map(({ name, cards }) => [name, cards.length]),
-    [
-      ['a', 2],
-      ['b', 1],
-    ],
-  );
-});
-
-test('blanks around names of templates do not count, however many there are', (t) => {
-  const blanks = ' '.repeat(4000);
-  const spaced = requestOf(templated(`${blanks}b =${blanks}small , a= large`, { name: 'a' }, { name: 'b' }), sizes);
-  t.deepEqual(
-    spaced.containers.map(({ name, asked }) => [name, asked['cotenant.io/template']]),
-    [
-      ['a', 'large'],
-      ['b', 'small'],
-    ],
-  );
-  // Whoever tries all ways to split these blanks never comes to an end.
-  const hostile = outcome(templated(`${' '.repeat(8000)}x\ny`, { name: 'a' }), sizes) as string[];
-  t.regex(hostile[0] ?? '', /is no configured template/);
-});
-
-test('an annotation that is absurdly long is refused unread', (t) => {
-  t.deepEqual(outcome(templated(`small${' '.repeat(8188)}`, { name: 'a' }), sizes), [
-    `metadata.annotations["cotenant.io/template"]: "small${' '.repeat(75)}..." is longer than 8192 characters; write a shorter text`,
-  ]);
-});
-
-test('a template that is unclear, unknown or contradicted is refused', (t) => {
-  const path = 'metadata.annotations["cotenant.io/template"]';
-  const two = [{ name: 'a' }, { name: 'b' }];
-  t.deepEqual(outcome(templated('small', ...two), sizes), [
-    `${path}: "small" does not say which container it is for; write container=small for each of the 2 containers that is meant`,
-  ]);
-  t.deepEqual(outcome(templated('huge', { name: 'a' }), sizes), [
-    `${path}: "huge" is no configured template; write one of small, large, or container=template with commas`,
-  ]);
-  t.deepEqual(outcome(templated('z=small', ...two), sizes), [
-    `${path}: "z=small" names a container that is not in the pod; write one of a, b`,
-  ]);
-  t.deepEqual(outcome(templated('a=small,a=large', ...two), sizes), [
-    `${path}: "a=large" names no container, or one twice; write one of small, large, or container=template with commas`,
-  ]);
-  t.deepEqual(outcome(templated('small', share('a')), sizes), [
-    `spec.containers[0].resources.limits: "${M}: 1Gi" stands beside template "small", which is cotenant.io/gpu: 1, ${M}: 4Gi; leave out the amounts or annotation cotenant.io/template`,
   ]);
 });
 
@@ -306,6 +190,9 @@ test('a request of any JSON-like value is read or refused, never thrown over', (
       fc.dictionary(names, tie('pod'), { maxKeys: 6, noNullPrototype: false }),
     ),
   }));
+  const sizes = rules({
+    templates: { small: { gpuMemory: '4Gi' }, large: { gpu: 2, gpuMemory: '64Gi', gpuCores: 100 } },
+  });
   t.notThrows(() => {
     fc.assert(
       fc.property(pod, (value) => {
@@ -323,90 +210,4 @@ test('a problem about hostile text stays one short line', (t) => {
   t.is(problems.length, 1);
   t.true((problems[0]?.length ?? 0) < 400);
   t.false(problems[0]?.includes('\n'));
-});
-
-test('a policy is chosen by its word or by the number that cGPU has for it', (t) => {
-  const annotated = (annotations: object) => podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' }, { annotations });
-  for (const [number, name] of COMPUTE_POLICIES.entries()) {
-    const allowed = rules({ computePolicies: COMPUTE_POLICIES });
-    t.is(requestOf(annotated({ 'cotenant.io/compute-policy': String(number) }), allowed).computePolicy, name);
-    t.is(requestOf(annotated({ 'cotenant.io/compute-policy': name }), allowed).computePolicy, name);
-  }
-  t.deepEqual(outcome(annotated({ 'cotenant.io/compute-policy': '5' }), rules()), [
-    'metadata.annotations["cotenant.io/compute-policy"]: "5" is not allowed in this namespace; write one of average, preemptive, weighted, fixed, soft',
-  ]);
-  t.deepEqual(outcome(annotated({ 'cotenant.io/compute-policy': '6' }), rules()), [
-    'metadata.annotations["cotenant.io/compute-policy"]: "6" is not known; write one of average, preemptive, weighted, fixed, soft',
-  ]);
-});
-
-const LIMIT = 'cotenant.io/gpu-cores-limit';
-const WEIGHT = 'cotenant.io/compute-weight';
-const refusalOf = (key: string, rest: string) => [`metadata.annotations["${key}"]: ${rest}`];
-
-test('a weight is chosen up to the largest that the rules allow', (t) => {
-  const weighing = (weight: string) => podWith({ [M]: '1Gi' }, { annotations: { [WEIGHT]: weight } });
-  t.is(requestOf(weighing('7'), rules({ mostComputeWeight: 10 })).computeWeight, 7);
-  t.deepEqual(
-    outcome(weighing('11'), rules({ mostComputeWeight: 10 })),
-    refusalOf(WEIGHT, '"11" is more than 10; write a whole number from 1 to 10'),
-  );
-  t.deepEqual(
-    outcome(weighing('1'), rules()),
-    refusalOf(WEIGHT, '"1" is not allowed in this namespace; leave it out, or have mostComputeWeight raised'),
-  );
-});
-
-test('a limit above the share is a total over the cards, of the only container with a share or of those that are named', (t) => {
-  const cores = (limits: Readonly<Record<string, string>>, limit: string) =>
-    podWith({ [M]: '2Gi', ...limits }, { annotations: { [LIMIT]: limit } });
-  const limitsOf = (pod: object) => requestOf(pod, rules()).containers[0]?.cards.map((card) => card.coresLimitPercent);
-  t.deepEqual(limitsOf(cores({ 'cotenant.io/gpu-cores': '20' }, '80')), [80]);
-  t.deepEqual(limitsOf(cores({ 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' }, 'main=80')), [40, 40]);
-  const refused: readonly [Readonly<Record<string, string>>, string, string][] = [
-    [
-      { 'cotenant.io/gpu-cores': '20' },
-      '10',
-      '"10" is no limit for "main"; write 20 to 100, whole percent of each card',
-    ],
-    [
-      { 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' },
-      '41',
-      '"41" is no limit for "main"; write 20 to 200, whole percent of each card',
-    ],
-    [{}, '80', '"80" stands beside no cotenant.io/gpu-cores of "main"; write both'],
-    [{ 'cotenant.io/gpu-cores': '20' }, 'other=80', '"other" names no container with a share; write one of main'],
-    [
-      { 'cotenant.io/gpu-cores': '20' },
-      'main=80,main=90',
-      '"main=90" names no container, or one twice; write percent over all its cards, such as "80", or container=percent with commas',
-    ],
-    [
-      { 'cotenant.io/gpu-cores': '20' },
-      'much',
-      '"much" is no percentage; write percent over all its cards, such as "80", or container=percent with commas',
-    ],
-  ];
-  for (const [limits, limit, text] of refused)
-    t.deepEqual(outcome(cores(limits, limit), rules()), refusalOf(LIMIT, text));
-  t.deepEqual(
-    outcome(cores({ 'cotenant.io/gpu-cores': '20' }, '80'), rules({ computePolicies: ['fixed'] })),
-    refusalOf(LIMIT, '"80" is not allowed in this namespace; leave it out, or have the policy soft allowed'),
-  );
-});
-
-test('a pod chooses a mode of enforcement that is as strict as its namespace’s, or stricter', (t) => {
-  const KEY = 'cotenant.io/enforcement';
-  const choosing = (mode?: string) =>
-    podWith({ [M]: '1Gi' }, mode === undefined ? {} : { annotations: { [KEY]: mode } });
-  t.is(requestOf(choosing(), rules()).enforcement, undefined);
-  t.is(requestOf(choosing('enforce'), rules()).enforcement, undefined);
-  // The namespace's is what is recorded; the pod's own is in its annotation.
-  for (const mode of [undefined, 'report', 'enforce'])
-    t.is(requestOf(choosing(mode), rules({ enforcement: 'report' })).enforcement, 'report');
-  t.deepEqual(
-    outcome(choosing('off'), rules({ enforcement: 'report' })),
-    refusalOf(KEY, '"off" is not allowed in this namespace; write one of report, enforce'),
-  );
-  t.deepEqual(outcome(choosing('kill'), rules()), refusalOf(KEY, '"kill" is not known; write one of enforce'));
 });
