@@ -35,6 +35,8 @@ export const CONFIGURATION = {
   utilizationGaps: { within: '15m', lasts: '15m' },
   seriesDropped: { within: '10m' },
   notEnforcing: { lasts: '1h' },
+  /** What somebody has made less for a look at one container is over by then, or was forgotten. */
+  notEnforced: { lasts: '24h' },
   /** Longer than it takes to reload a driver. */
   deviceMissing: { within: '6h', step: '5m', lasts: '10m' },
   deviceUnhealthy: { lasts: '1m' },

@@ -16,6 +16,7 @@ export function containerAlerts(configuration: Configuration): readonly AlertRul
     stopFailed(configuration),
     bypass(configuration),
     fenceWeakened(configuration),
+    notEnforced(configuration),
     ledgerMismatch(configuration),
     denialStorm(configuration),
     coresIgnored(configuration),
@@ -146,6 +147,20 @@ function fenceWeakened(configuration: Configuration): AlertRule {
     lasts,
     summary: `${CONTAINER}: its limit is held by the {{ $labels.fence }} now, and by something stronger before.`,
     description: `Within the last ${within} a stronger fence held it on ${CARD}: the driver, or the interposer.`,
+  });
+}
+
+/** Weaker than its node's mode, by somebody's word. Of a node that is weak itself, the node's own alert tells. */
+function notEnforced(configuration: Configuration): AlertRule {
+  const { lasts } = configuration.notEnforced;
+  const isUnder = (container: string, node: string) =>
+    `(${select('cotenant_container_enforcement', container)} and on (job, instance) (${select('cotenant_enforcement_mode', node)} == 1))`;
+  const weaker = `${isUnder('enforcement!="enforce"', 'mode="enforce"')} or ${isUnder('enforcement="off"', 'mode="report"')}`;
+  return rule(configuration, 'CotenantContainerNotEnforced', 'info', {
+    expr: `max by (job, instance, namespace, pod, container, enforcement, said_by) (${weaker})`,
+    lasts,
+    summary: `${CONTAINER}: its node enforces more than is done to it.`,
+    description: `For ${lasts} it has been under the mode {{ $labels.enforcement }}, said by {{ $labels.said_by }}: it is not stopped when it goes past its grant on {{ $labels.instance }}.`,
   });
 }
 

@@ -133,6 +133,13 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantFenceWeakened', / or \(max by .*?\)\)\)/, ''],
   ['CotenantFenceWeakened', / on \(job, instance, gpu[^)]*\)/g, ''],
   ['CotenantFenceWeakened', / and on \(job, instance\).*$/, ''],
+  ['CotenantContainerNotEnforced', 'enforcement!="enforce"', 'enforcement="off"'],
+  ['CotenantContainerNotEnforced', '{enforcement!="enforce"}', ''],
+  ['CotenantContainerNotEnforced', 'mode="enforce"', 'mode=~"enforce|off"'],
+  ['CotenantContainerNotEnforced', /mode="enforce"} == 1/, 'mode="enforce"} >= 0'],
+  ['CotenantContainerNotEnforced', /on \(job, instance\)/g, 'on (job)'],
+  ['CotenantContainerNotEnforced', '{enforcement="off"}', ''],
+  ['CotenantContainerNotEnforced', / or \(cotenant_container_enforcement.*?== 1\)\)/, ''],
   [
     'CotenantLedgerMismatch',
     '- cotenant_container_bypass_memory_bytes',
