@@ -1,10 +1,11 @@
-// Cards that an Xid has taken from those who come next, over samples and restarts: the file in the state folder, and what is said
-// when one comes or goes. What counts, and what ends it, is decided in quota/card-fault.ts.
-import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+// Cards that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
+// is said when one comes or goes. What counts, and what ends it, is decided in quota/card-fault.ts.
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type CardFault, faultWords, followFaults, parseXidList } from '../quota/card-fault.ts';
 import { field, isObject } from '../request/json.ts';
 import type { Sample } from './sample.ts';
+import { openStateFile, type StateFormat } from './state-file.ts';
 
 export type CardFaults = {
   see(sample: Sample): void;
@@ -26,7 +27,6 @@ export type CardFaultsOptions = {
   readonly bootId?: string;
 };
 
-const VERSION = 1;
 /** More than cards can come; a file beyond that is none of ours. */
 const MOST = 256;
 
@@ -42,21 +42,17 @@ function parseFault(value: unknown): CardFault | undefined {
   return { gpuUuid, xid, atMs, bootId, driverVersion, lost, counts };
 }
 
-export function parseFaults(text: string): readonly CardFault[] | { readonly wrong: string } {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (error) {
-    return { wrong: (error as Error).message };
-  }
-  if (field(value, 'version') !== VERSION) return { wrong: `it is not of version ${VERSION}` };
-  const given = field(value, 'faults');
-  if (!Array.isArray(given) || given.length > MOST) return { wrong: 'its faults are no list of them' };
-  const faults = given.map(parseFault);
-  const bad = faults.indexOf(undefined);
-  if (bad >= 0) return { wrong: `its faults[${bad}] is none` };
-  return faults.filter((fault) => fault !== undefined);
-}
+export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly CardFault[] }> = {
+  version: 1,
+  read(value) {
+    const given = field(value, 'faults');
+    if (!Array.isArray(given) || given.length > MOST) return { wrong: 'its faults are no list of them' };
+    const faults = given.map(parseFault);
+    const bad = faults.indexOf(undefined);
+    if (bad >= 0) return { wrong: `its faults[${bad}] is none` };
+    return { faults: faults.filter((fault) => fault !== undefined) };
+  },
+};
 
 const bootIdOfMachine = (): string => {
   try {
@@ -68,13 +64,11 @@ const bootIdOfMachine = (): string => {
 
 export function openCardFaults(options: CardFaultsOptions): CardFaults {
   const { stateFolder, unhealthyXids, onProblem, onChange, bootId = bootIdOfMachine() } = options;
-  const path = join(stateFolder, 'card-faults.json');
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
-  const read = existsSync(path) ? parseFaults(readFileSync(path, 'utf8')) : [];
-  if ('wrong' in read)
-    onProblem(`${path} is passed over, so cards that an Xid was held against are offered: ${read.wrong}`);
-  let faults: readonly CardFault[] = 'wrong' in read ? [] : read;
+  const lost = 'cards that an Xid was held against are offered';
+  const file = openStateFile(join(stateFolder, 'card-faults.json'), FAULTS_FORMAT, { lost, onProblem });
+  let faults: readonly CardFault[] = file.found?.faults ?? [];
   /** What counts grew by is not worth a write: what the file has is less, and a reset is seen all the same. */
   const keyOf = (list: readonly CardFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
   let kept = keyOf(faults);
@@ -83,8 +77,7 @@ export function openCardFaults(options: CardFaultsOptions): CardFaults {
     const key = keyOf(faults);
     if (key === kept) return;
     try {
-      writeFileSync(`${path}.new`, `${JSON.stringify({ version: VERSION, faults }, null, 2)}\n`, { mode: 0o644 });
-      renameSync(`${path}.new`, path);
+      file.write({ faults });
       kept = key;
     } catch (error) {
       onProblem(`what is held against cards is not kept for the next agent: ${(error as Error).message}`);

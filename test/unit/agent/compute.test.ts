@@ -10,9 +10,10 @@ import {
   policyOfCard,
   type Shared,
 } from '../../../src/agent/compute/policy.ts';
-import { formatNodeCompute, type NodeCompute, parseNodeCompute } from '../../../src/agent/compute/store.ts';
+import { COMPUTE_FORMAT, type NodeCompute } from '../../../src/agent/compute/store.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { changeOf } from '../../../src/agent/grants/plain.ts';
+import { formatState, parseState } from '../../../src/agent/state-file.ts';
 import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
 import { addChange, changed, readChanges } from '../../../src/request/compute-change.ts';
 import type { ComputePolicy } from '../../../src/request/request.ts';
@@ -243,15 +244,15 @@ test('a share that the others do not leave is refused, one that it has already i
 
 test('what was set of a node is read back as it was written, and nothing else is', (t) => {
   const set: NodeCompute = { policy: 'soft', cards: { A: 'fixed' }, highCapPercent: 90 };
-  t.deepEqual(parseNodeCompute(formatNodeCompute(set)), set);
-  t.deepEqual(parseNodeCompute(formatNodeCompute({ cards: {} })), { cards: {} });
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, set)), set);
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { cards: {} })), { cards: {} });
   for (const text of [
     '',
     '{"version":2}',
     '{"version":1,"cards":{"A":"6"}}',
     '{"version":1,"cards":{},"highCapPercent":0}',
   ])
-    t.true('wrong' in parseNodeCompute(text), text);
+    t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
 });
 
 const told = (id: string, chargedNs: number, faults = 0): Told => ({
