@@ -2,6 +2,7 @@
 // memory of this node, so its file mode is the access control; nothing of it listens on a network.
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
+import { type EffectiveMode, effectiveMode, MODES, type Mode, modeNamed } from '../quota/mode.ts';
 import { isWrong, readChange } from '../request/compute-change.ts';
 import { field, isObject, isWithin, type JsonObject } from '../request/json.ts';
 import type { CardShare, ComputeChoice } from '../request/request.ts';
@@ -20,6 +21,8 @@ export type GrantAnswer = {
   /** Its launches go by its share of compute. */
   readonly leased: boolean;
   readonly compute: ComputeChoice;
+  /** How far the agent goes when it is over, and who says so. */
+  readonly enforcement: EffectiveMode;
   readonly cards: readonly {
     readonly gpuUuid: string;
     readonly memoryBytes: number;
@@ -39,13 +42,14 @@ export type GrantBody = {
   readonly startTicks: number;
 };
 
-function answerOf(live: LiveGrant): GrantAnswer {
+function answerOf(live: LiveGrant, mode: Mode): GrantAnswer {
   return {
     id: live.grant.id,
     folder: live.folder,
     leased: live.leased,
     preload: PRELOADED.map((name) => join(live.folder, name)).join(' '),
     compute: live.grant.compute ?? {},
+    enforcement: effectiveMode(mode, live.grant.enforcement),
     cards: live.grant.cards.map(({ gpuUuid, memoryBytes, coresPercent, coresLimitPercent }) => ({
       gpuUuid,
       memoryBytes,
@@ -96,13 +100,14 @@ function nodeChange(body: unknown): NodeComputeChange | string {
 
 const idOf = (request: Request): string => String(request.params.id ?? '');
 
-export function createAdmin(node: Node, driver: Driver): Express {
+/** `mode`: of the node. */
+export function createAdmin(node: Node, driver: Driver, mode: Mode): Express {
   const app = express();
   app.disable('x-powered-by');
   app.use(express.json({ limit: '64kb', strict: true }));
   const answer = (response: Response, live: LiveGrant | Refusal, good: number) => {
     if ('refused' in live) response.status(live.later ? 503 : 409).json({ error: live.refused });
-    else response.status(good).json(answerOf(live));
+    else response.status(good).json(answerOf(live, mode));
   };
 
   app.get('/v1/status', (_request, response) => {
@@ -119,9 +124,14 @@ export function createAdmin(node: Node, driver: Driver): Express {
     answer(response, node.grant({ name, container, shares, gpuUuids, isolateMemory, owner: { pid, startTicks } }), 201);
   });
   app.patch('/v1/grants/:id', (request, response) => {
-    const { memoryBytes: bytes, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
+    const { memoryBytes: bytes, enforcement, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
     if (bytes !== undefined && (!Number.isSafeInteger(bytes) || Number(bytes) <= 0)) {
       response.status(400).json({ error: 'memoryBytes: want a number of bytes per card' });
+      return;
+    }
+    const said = enforcement === null ? null : modeNamed(enforcement);
+    if (enforcement !== undefined && said === undefined) {
+      response.status(400).json({ error: `enforcement: want one of ${MODES.join(', ')}, or null` });
       return;
     }
     const change = readChange(rest);
@@ -129,11 +139,12 @@ export function createAdmin(node: Node, driver: Driver): Express {
       response.status(400).json({ error: change.wrong });
       return;
     }
-    if (bytes === undefined && Object.keys(change).length === 0) {
-      response.status(400).json({ error: 'want memoryBytes, or something of compute' });
+    if (bytes === undefined && said === undefined && Object.keys(change).length === 0) {
+      response.status(400).json({ error: 'want memoryBytes, enforcement, or something of compute' });
       return;
     }
-    answer(response, node.change(idOf(request), change, bytes as number | undefined), 200);
+    const whole = said === undefined ? change : { ...change, enforcement: said };
+    answer(response, node.change(idOf(request), whole, bytes as number | undefined), 200);
   });
   app.get('/v1/driver', (_request, response) => {
     response.json(driver.state());

@@ -170,10 +170,12 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     },
     certFile === '' ? undefined : { source: fromFiles({ certFile, keyFile }), log: hooks.log },
   );
-  const admin = await serve(createAdmin(node, driver), { socket }).catch(async (error: unknown) => {
-    await exporter.close();
-    throw error;
-  });
+  const admin = await serve(createAdmin(node, driver, configuration.enforcement.mode), { socket }).catch(
+    async (error: unknown) => {
+      await exporter.close();
+      throw error;
+    },
+  );
   chmodSync(socket, 0o660);
   // Before the driver is read: pods that end need us whether there is a driver or not.
   if (pods && cluster) {

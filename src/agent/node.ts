@@ -5,7 +5,6 @@ import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
 import type { CardFault } from '../quota/card-fault.ts';
 import { effectiveMode } from '../quota/mode.ts';
-import type { ComputeChange } from '../request/compute-change.ts';
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import type { PodContainers } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
@@ -23,7 +22,7 @@ import { createModes } from './enforcement/modes.ts';
 import { type ActionRecord, openAudit } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
-import { changeGrant, type GrantAsk, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
+import { changeGrant, type GrantAsk, type GrantChange, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
 import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping } from './housekeeping.ts';
@@ -46,8 +45,8 @@ export type Node = {
   lookAtAge(): void;
   readonly view: () => View | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
-  /** Other amounts for a grant, and another choice of compute: all of it, or nothing. */
-  change(id: string, change: ComputeChange, memoryBytesPerCard?: number): LiveGrant | Refusal;
+  /** Other amounts for a grant, another choice of compute, another mode: all of it, or nothing. */
+  change(id: string, change: GrantChange, memoryBytesPerCard?: number): LiveGrant | Refusal;
   readonly compute: NodeCompute;
   /** A pod of this node has these annotations now. */
   onPod(podUid: string, annotations: unknown): void;

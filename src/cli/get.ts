@@ -1,5 +1,5 @@
-// `cotenant get`: how compute is divided, of cards and of whoever has a share: of this machine by its agent, or of a cluster by what
-// Nodes and pods say.
+// `cotenant get`: how compute is divided, of cards and of whoever has a share, and how far each is held to its grant: of this machine
+// by its agent, or of a cluster by what Nodes, pods and the pages of their agents say.
 import type { NodeComputeState } from '../agent/compute/node.ts';
 import type { View } from '../agent/view.ts';
 import { changed, isWrong, readChanges } from '../request/compute-change.ts';
@@ -7,11 +7,14 @@ import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } fro
 import { parseRecord } from '../request/record.ts';
 import { ask, errorOf, readView, stateFolder } from './agent-client.ts';
 import type { Cluster } from './cluster/api.ts';
+import { readUse } from './cluster/gather.ts';
+import type { Use } from './cluster/metrics.ts';
 import type { Pod } from './cluster/objects.ts';
-import { jsonText } from './cluster/words.ts';
+import { jsonText, oneLine } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
+import { modeOf, type ShownMode } from './enforcement.ts';
 import { columns } from './table.ts';
-import { clusterOf, OUTPUT_OPTIONS, WHERE_OPTIONS, wantsJson } from './where.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 type CardRow = { readonly where: string; readonly card: string; readonly policy: string; readonly source: string };
 export type ShareRow = {
@@ -26,12 +29,19 @@ export type ShareRow = {
   /** Parts of the card; null: nothing holds it, or nobody here knows. */
   readonly guaranteedRatio: number | null;
   readonly mostRatio: number | null;
+  /** How far the agent goes when it is over its grant, and who says so. */
+  readonly enforcement: ShownMode;
 };
-type Compute = { readonly cards: readonly CardRow[]; readonly shares: readonly ShareRow[] };
+type Compute = {
+  readonly cards: readonly CardRow[];
+  readonly shares: readonly ShareRow[];
+  /** What could not be read, a sentence each. */
+  readonly notes: readonly string[];
+};
 
 export const get: Command = {
   name: 'get',
-  summary: 'Shows how compute is divided: the policies of cards, and what each tenant or pod is due.',
+  summary: 'Shows how compute is divided, the policies of cards and what each is due, and how far it is held to that.',
   usage: '[-o table|json] [-n NAMESPACE]',
   options: {
     ...OUTPUT_OPTIONS,
@@ -43,7 +53,7 @@ export const get: Command = {
     if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
     const cluster = await clusterOf(parsed);
     const found = cluster
-      ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace)
+      ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace, systemOf(parsed))
       : await ofMachine(stateFolder(parsed));
     if (typeof found === 'string') {
       console.error(`cotenant: ${found}`);
@@ -78,26 +88,51 @@ export function machineCompute(view: Pick<View, 'containers'>, state: NodeComput
       coresLimitPercent: one.coresLimitPercent ?? null,
       guaranteedRatio: one.compute?.guaranteeRatio ?? null,
       mostRatio: one.compute?.limitRatio ?? null,
+      enforcement: one.enforcement,
     })),
+    notes: [],
   };
 }
 
-async function ofCluster(cluster: Cluster, namespace: string): Promise<Compute | string> {
+async function ofCluster(cluster: Cluster, namespace: string, system: string | undefined): Promise<Compute | string> {
   const pods = await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`);
   if (!pods.ok) return pods.message;
   const nodes = await cluster.list<Pod>('/api/v1/nodes');
   const labelled = nodes.ok ? nodes.value : [];
+  const notes: string[] = [];
+  const use = await usesOf(cluster, system, pods.value, notes);
   return {
     cards: labelled.flatMap(({ metadata: { name, labels } }) => {
       const policy = labels?.[COMPUTE_POLICY_ANNOTATION];
       return policy === undefined ? [] : [{ where: name, card: 'all', policy, source: 'label' }];
     }),
-    shares: pods.value.flatMap(podShares),
+    shares: pods.value.flatMap((pod) => podShares(pod, use.get(pod.spec.nodeName ?? ''))),
+    notes,
   };
 }
 
-/** What its containers chose, with what operators changed since. */
-export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>): readonly ShareRow[] {
+/** What the agents of these pods' nodes say. */
+async function usesOf(
+  cluster: Cluster,
+  system: string | undefined,
+  pods: readonly Pod[],
+  notes: string[],
+): Promise<ReadonlyMap<string, Use>> {
+  const sharing = pods.filter((pod) => pod.metadata.annotations?.[REQUEST_ANNOTATION] !== undefined);
+  const names = new Set(sharing.flatMap((pod) => pod.spec.nodeName ?? []));
+  if (names.size === 0) return new Map();
+  const uses = await readUse(cluster, system, names, notes, 'Modes of nodes are not known');
+  for (const name of names) {
+    const use = uses.get(name);
+    if (use === undefined) notes.push(`The mode of node ${name} is not known: no agent runs there.`);
+    else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
+      notes.push(`The mode of node ${name} is not known: ${use.why}.`);
+  }
+  return uses;
+}
+
+/** What its containers chose, with what operators changed since; `use`: of its node. */
+export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, use?: Use): readonly ShareRow[] {
   const { annotations = {} } = metadata;
   const record = parseRecord(annotations[REQUEST_ANNOTATION]);
   if (!record.ok) return [];
@@ -124,6 +159,11 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>): r
       coresLimitPercent: held[0]?.coresLimitPercent ?? null,
       guaranteedRatio: null,
       mostRatio: null,
+      enforcement: modeOf(
+        use,
+        { namespace: metadata.namespace ?? '', pod: metadata.name, container: name },
+        annotations,
+      ),
     };
   });
 }
@@ -131,7 +171,7 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>): r
 const percent = (value: number | null): string => (value === null ? '-' : `${Math.round(value * 10) / 10}%`);
 const part = (ratio: number | null): string => percent(ratio === null ? null : 100 * ratio);
 
-function lines({ cards, shares }: Compute): readonly string[] {
+function lines({ cards, shares, notes }: Compute): readonly string[] {
   const ofCards = cards.map(({ where, card, policy, source }) => [where, card, policy, source]);
   const ofShares = shares.map((share) => [
     share.name,
@@ -143,13 +183,16 @@ function lines({ cards, shares }: Compute): readonly string[] {
     percent(share.coresLimitPercent),
     part(share.guaranteedRatio),
     part(share.mostRatio),
+    share.enforcement.atMost ? `${share.enforcement.mode} at most` : share.enforcement.mode,
+    share.enforcement.by,
   ]);
   return [
     ...columns([['WHERE', 'CARD', 'POLICY', 'SAID BY'], ...ofCards]),
     '',
     ...columns([
-      ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MOST'],
+      ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MOST', 'MODE', 'SAID BY'],
       ...ofShares,
     ]),
+    ...(notes.length > 0 ? ['', ...notes.map((note) => oneLine(note))] : []),
   ];
 }

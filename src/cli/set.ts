@@ -1,27 +1,39 @@
-// `cotenant set`: changes what a tenant has while it runs, or how the compute of cards is divided; by this machine's agent, or in
-// a cluster by a pod's annotation and a Node's label, which its agent follows.
+// `cotenant set`: changes what a tenant has while it runs, how far it is held to that, or how the compute of cards is divided; by this
+// machine's agent, or in a cluster by a pod's annotations and a Node's label, which its agent follows.
 import type { GrantAnswer } from '../agent/admin.ts';
 import type { NodeComputeState } from '../agent/compute/node.ts';
+import type { Mode } from '../quota/mode.ts';
 import { addChange, type ComputeChange } from '../request/compute-change.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';
 import { MIB, parseWhole } from '../request/quantity.ts';
 import { parseRecord } from '../request/record.ts';
 import { MOST_MEMORY_BYTES } from '../request/request.ts';
 import { ask, errorOf, readView, stateFolder, tenantsNamed } from './agent-client.ts';
-import type { Cluster, Got } from './cluster/api.ts';
+import type { Cluster } from './cluster/api.ts';
+import { readUse } from './cluster/gather.ts';
 import type { Pod } from './cluster/objects.ts';
 import { jsonText } from './cluster/words.ts';
 import { type Command, flag, type Parsed, text, UsageError } from './command.ts';
 import { COMPUTE_OPTIONS, computeChange, policyOption, wholeOption } from './compute-options.ts';
-import { clusterOf, OUTPUT_OPTIONS, podNamed, WHERE_OPTIONS, wantsJson } from './where.ts';
+import { ENFORCEMENT_OPTIONS, enforcementOption, modeBy, modeSentence, wordOnPod } from './enforcement.ts';
+import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
+
+type Wanted = {
+  readonly compute: ComputeChange;
+  readonly bytes: number | undefined;
+  /** Null: what was said is taken back. */
+  readonly mode: Mode | null | undefined;
+};
 
 export const set: Command = {
   name: 'set',
-  summary: 'Changes what a tenant or pod has while it runs, or how the compute of cards is divided.',
+  summary:
+    'Changes what a tenant or pod has while it runs, what is done when it exceeds that, or how compute is divided.',
   usage: 'TENANT-OR-ID | [NAMESPACE/]POD | --card UUID | --all-cards | --node NODE  OPTIONS',
   options: {
     'gpu-memory': { type: 'string', short: 'm', value: 'SIZE', help: 'memory on each of its cards, whole MiB' },
     ...COMPUTE_OPTIONS,
+    ...ENFORCEMENT_OPTIONS,
     card: { type: 'string', value: 'UUID', help: 'of this machine: the policy of this card' },
     'all-cards': { type: 'boolean', help: 'of this machine: the policy of its cards, where nobody says another one' },
     'high-cap': {
@@ -36,22 +48,29 @@ export const set: Command = {
     ...WHERE_OPTIONS,
   },
   notes:
-    "Shrinking memory below what is in use refuses further requests; nothing is taken away. In a cluster, only users among the webhook's annotationWriters may change pods.",
+    "Shrinking memory below what is in use refuses further requests; nothing is taken away. In a cluster, only users among the webhook's annotationWriters may change pods; a mode that is stricter than the pod's, whoever may patch it.",
   async run(parsed) {
     const [name, ...rest] = parsed.words;
     const ofCards =
       text(parsed, 'card') !== undefined || flag(parsed, 'all-cards') || text(parsed, 'node') !== undefined;
     if (rest.length > 0 || (name !== undefined) === ofCards)
       throw new UsageError('want one tenant by name or id, or one pod, or --card, --all-cards or --node');
-    const change = name === undefined ? undefined : computeChange(parsed);
-    const bytes = memoryOption(parsed);
-    if (change && Object.keys(change).length === 0 && bytes === undefined)
+    const [bytes, mode] = [memoryOption(parsed), enforcementOption(parsed)];
+    if (name === undefined) {
+      if (mode !== undefined)
+        throw new UsageError(
+          "--enforcement: is of a tenant or a pod; a node's is enforcement.mode of its agent's settings",
+        );
+      const of = await clusterOf(parsed);
+      return of ? setNode(of, parsed) : setCards(parsed);
+    }
+    const wanted: Wanted = { compute: computeChange(parsed), bytes, mode };
+    if (Object.keys(wanted.compute).length === 0 && bytes === undefined && mode === undefined)
       throw new UsageError(`want something to change, such as --gpu-memory or --${Object.keys(COMPUTE_OPTIONS)[0]}`);
     const cluster = await clusterOf(parsed);
-    if (name === undefined || !change) return cluster ? setNode(cluster, parsed) : setCards(parsed);
-    if (!cluster) return setTenant(parsed, name, change, bytes);
+    if (!cluster) return setTenant(parsed, name, wanted);
     if (bytes !== undefined) throw new UsageError('--gpu-memory: is changed on the node itself, not in a cluster');
-    return setPod(cluster, parsed, name, change);
+    return setPod(cluster, parsed, name, wanted);
   },
 };
 
@@ -69,17 +88,22 @@ function refused(why: string): number {
   return 1;
 }
 
-async function setTenant(parsed: Parsed, name: string, change: ComputeChange, bytes?: number): Promise<number> {
+async function setTenant(parsed: Parsed, name: string, { compute: change, bytes, mode }: Wanted): Promise<number> {
+  if (flag(parsed, 'override')) throw new UsageError('--override: is of a pod in a cluster');
   const folder = stateFolder(parsed);
   const ids = tenantsNamed(await readView(folder), name);
   const [id = name] = ids;
   if (ids.length > 1) throw new UsageError(`${ids.length} tenants are called ${name}; say which: ${ids.join(', ')}`);
-  const body = { ...change, ...(bytes !== undefined && { memoryBytes: bytes }) };
+  const body = {
+    ...change,
+    ...(bytes !== undefined && { memoryBytes: bytes }),
+    ...(mode !== undefined && { enforcement: mode }),
+  };
   const answer = await ask(folder, 'PATCH', `/v1/grants/${encodeURIComponent(id)}`, body);
   if (answer.status !== 200) return refused(errorOf(answer));
-  const { cards, compute } = answer.body as GrantAnswer;
+  const { cards, compute, enforcement } = answer.body as GrantAnswer;
   if (wantsJson(parsed)) {
-    console.log(jsonText({ id, compute, cards }));
+    console.log(jsonText({ id, compute, enforcement, cards }));
     return 0;
   }
   for (const card of cards) {
@@ -89,6 +113,7 @@ async function setTenant(parsed: Parsed, name: string, change: ComputeChange, by
   }
   const chosen = Object.entries(compute).map(([key, value]) => `${key} ${value}`);
   if (chosen.length > 0) console.log(`${name}: ${chosen.join(', ')}`);
+  if (mode !== undefined) console.log(`${name}: ${modeSentence(mode, enforcement)}`);
   return 0;
 }
 
@@ -112,10 +137,13 @@ async function setNode(cluster: Cluster, parsed: Parsed): Promise<number> {
   const [node, policy] = [text(parsed, 'node'), policyOption(parsed)];
   if (node === undefined || policy === undefined) throw new UsageError('of a cluster want --node and --policy');
   const body = { metadata: { labels: { [COMPUTE_POLICY_ANNOTATION]: policy } } };
-  return told(await cluster.patch(`/api/v1/nodes/${node}`, body), parsed, { node, policy });
+  const got = await cluster.patch(`/api/v1/nodes/${node}`, body);
+  if (!got.ok) return refused(got.message);
+  console.log(wantsJson(parsed) ? jsonText({ node, policy }) : `node ${node}: policy ${policy}`);
+  return 0;
 }
 
-async function setPod(cluster: Cluster, parsed: Parsed, word: string, change: ComputeChange): Promise<number> {
+async function setPod(cluster: Cluster, parsed: Parsed, word: string, { compute, mode }: Wanted): Promise<number> {
   const { namespace, name } = podNamed(word, text(parsed, 'namespace'), cluster.namespace);
   const path = `/api/v1/namespaces/${namespace}/pods/${name}`;
   const found = await cluster.get<Pod>(path);
@@ -127,20 +155,34 @@ async function setPod(cluster: Cluster, parsed: Parsed, word: string, change: Co
   const only = text(parsed, 'container');
   if (only !== undefined && !names.includes(only))
     throw new UsageError(`-c ${only}: want one of ${names.join(', ')}, which have a share`);
-  const annotation = addChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], change);
+  if (only !== undefined && mode !== undefined)
+    throw new UsageError('--enforcement: is of the whole pod, not of one container');
+  const changes =
+    Object.keys(compute).length === 0
+      ? undefined
+      : addChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
+  const said = mode === undefined ? undefined : wordOnPod(annotations, mode, flag(parsed, 'override'));
+  if (said && 'wrong' in said) return refused(`pod ${namespace}/${name}: ${said.wrong}`);
+  const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...said?.annotations };
   // Two that change it at once must not undo each other.
-  const body = { metadata: { resourceVersion, annotations: { [COMPUTE_ANNOTATION]: annotation } } };
-  return told(await cluster.patch(path, body), parsed, {
-    pod: `${namespace}/${name}`,
-    compute: JSON.parse(annotation),
-  });
+  const got = await cluster.patch(path, { metadata: { resourceVersion, annotations: changed } });
+  if (!got.ok) return refused(got.message);
+  const nodeMode = said && (await modeOfNode(cluster, systemOf(parsed), found.value.spec.nodeName));
+  const enforcement = said && modeBy({ ...annotations, ...changed }, nodeMode);
+  if (wantsJson(parsed)) {
+    const all = { ...(changes !== undefined && { compute: JSON.parse(changes) }), ...(enforcement && { enforcement }) };
+    console.log(jsonText({ pod: `${namespace}/${name}`, ...all }));
+    return 0;
+  }
+  const who = `pod ${namespace}/${name}`;
+  if (changes !== undefined) console.log(`${who}: compute ${changes}`);
+  if (enforcement && mode !== undefined) console.log(`${who}: ${modeSentence(mode, enforcement)}`);
+  return 0;
 }
 
-function told(got: Got<unknown>, parsed: Parsed, what: Readonly<Record<string, unknown>>): number {
-  if (!got.ok) return refused(got.message);
-  const words = Object.entries(what).map(
-    ([key, value]) => `${key} ${typeof value === 'object' ? JSON.stringify(value) : value}`,
-  );
-  console.log(wantsJson(parsed) ? jsonText(what) : words.join(': '));
-  return 0;
+/** Undefined: it has no node yet, or the node's agent is not heard. */
+async function modeOfNode(cluster: Cluster, system: string | undefined, node?: string): Promise<Mode | undefined> {
+  if (!node) return undefined;
+  const use = (await readUse(cluster, system, new Set([node]), [])).get(node);
+  return use?.known ? use.mode : undefined;
 }

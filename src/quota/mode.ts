@@ -5,8 +5,11 @@
 export const MODES = ['off', 'report', 'enforce'] as const;
 export type Mode = (typeof MODES)[number];
 
-/** What was said of a pod, and by whom; absent: nobody made it anything else than `enforce`. */
-export type SaidMode = { readonly mode: Mode; readonly by: 'namespace' | 'pod' | 'administrator' };
+/** Who may say a mode that is not the node's; the last one's word goes before all others. */
+export const SAYERS = ['namespace', 'pod', 'administrator'] as const;
+
+/** What was said of a container, and by whom; absent: nobody made it anything else than `enforce`. */
+export type SaidMode = { readonly mode: Mode; readonly by: (typeof SAYERS)[number] };
 
 export type EffectiveMode = { readonly mode: Mode; readonly by: 'node' | SaidMode['by'] };
 

@@ -147,14 +147,14 @@ onCluster(
     t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
     const told = cotenant(bed, 'get', '-n', 'team');
     t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
-    t.regex(rowOf(told, 'team/one/main'), / the card's normal 30 30% - - -$/);
-    t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - -$/);
+    t.regex(rowOf(told, 'team/one/main'), / the card's normal 30 30% - - - enforce node$/);
+    t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
 
     cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
     await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.6);
     await hold(t, bed, pids, [60, 30, 10]);
     t.regex(await topOf(bed, 'one'), / 60% fixed interposer enforce within /);
-    t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - -$/);
+    t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - - enforce node$/);
 
     cotenant(bed, 'set', 'team/one', '--gpu-cores', '90');
     const refusals = async () =>

@@ -30,10 +30,12 @@ function inspectsAll(t: ExecutionContext, cotenant: Cotenant): void {
   const lines = out.trimEnd().split('\n');
   const row = (text: string) => lines.filter((line) => line.includes(text)).map((line) => line.trim().split(/ {2,}/));
   t.deepEqual(row(CARDS[0]), [
-    [NODE_NAME, '0', CARDS[0], 'NVIDIA L4', String(4096 + 6144 + 1024), '22600', '5312', '75%', '3/50'],
+    [NODE_NAME, '0', CARDS[0], 'NVIDIA L4', String(4096 + 6144 + 1024), '22600', '5312', '75%', '3/50', VIEW.self.mode],
   ]);
   t.deepEqual(row(CARDS[1]), [['1', CARDS[1], 'NVIDIA A10', String(6144 + 512), '22600', '0', '50%', '2/50']]);
-  t.deepEqual(row('team/train/main'), [['team/train/main', 'running', '4096', '3320', '25%', 'interposer']]);
+  t.deepEqual(row('team/train/main'), [
+    ['team/train/main', 'running', '4096', '3320', '25%', 'report, namespace', 'interposer'],
+  ]);
   t.deepEqual(row('team/mounts/main'), [['team/mounts/main', 'starting', '512', '-', '25%']]);
   t.regex(out, /^team\/large waits for \d+ s: main asks for 30720 MiB and 25 % of the compute of one card\.$/m);
   t.is(

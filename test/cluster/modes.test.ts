@@ -11,8 +11,10 @@ import { BUILD, eventually } from '../support/node.ts';
 import type { User } from './bed/api.ts';
 import type { Bed } from './bed/bed.ts';
 import { containerProcesses } from './bed/cgroups.ts';
+import { NODE_NAME } from './bed/node.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, type Whole, wholeGround } from './bed/whole.ts';
+import { cotenant, refusedBy } from './line/common.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import {
   answersOf,
@@ -35,7 +37,6 @@ const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
 const LIMIT = 1024 * MIB;
 const TEAM = 'watched';
 const OVERRIDE = 'cotenant.io/enforcement-override';
-const OPERATOR: User = { name: 'ops', groups: ['system:masters'] };
 const TENANT: User = { name: 'alice', groups: ['system:masters'] };
 const OUT_OF_MEMORY = 2;
 
@@ -97,7 +98,14 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
     annotate(bed, 'held', 'default', { [OVERRIDE]: 'off' }, TENANT),
     /may not be added by "?alice|cotenant-grants/,
   );
-  t.is((await annotate(bed, 'held', 'default', { [OVERRIDE]: 'report' }, OPERATOR)).status, 200);
+  t.is(
+    refusedBy(bed, 'set', 'default/held', '--enforcement', 'report'),
+    'cotenant: pod default/held: report is weaker than enforce, as its namespace has it; only administrators make it weaker, with --override\n',
+  );
+  t.is(
+    cotenant(bed, 'set', 'default/held', '--enforcement', 'report', '--override'),
+    'pod default/held: enforcement report, said by administrator\n',
+  );
   await isSeries(
     bed,
     'enforcement',
@@ -106,7 +114,14 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   );
   await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'the limit is taken back');
   t.is(limitOf(whole, folder).hardBytes, null);
-  t.is((await annotate(bed, 'held', 'default', { [OVERRIDE]: null }, OPERATOR)).status, 200);
+  t.regex(cotenant(bed, 'get', '-n', 'default'), /^default\/held\/main .* report +administrator$/m);
+  const table = cotenant(bed, 'inspect');
+  t.regex(table, new RegExp(`^${NODE_NAME} .*/50 +enforce$`, 'm'));
+  t.regex(table, /^ +default\/held\/main .* report, administrator +agent$/m);
+  t.is(
+    cotenant(bed, 'set', 'default/held', '--enforcement', 'default', '--override'),
+    'pod default/held: enforcement enforce, said by node\n',
+  );
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and set again');
   t.is(containerOf(await untilRunning(bed, 'held'))?.restartCount, 0);
   await client.leave();
@@ -146,7 +161,14 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
 
   const wish = (mode: string) => annotate(bed, 'seen', TEAM, { 'cotenant.io/enforcement': mode }, TENANT);
   await refused(t, wish('off'), /"off" is weaker than the pod's mode, report; write one of report, enforce/);
-  t.is((await wish('enforce')).status, 200);
+  t.regex(
+    refusedBy(bed, 'set', `${TEAM}/seen`, '--enforcement', 'off'),
+    /: off is weaker than report, as its namespace/,
+  );
+  t.is(
+    cotenant(bed, 'set', `${TEAM}/seen`, '--enforcement', 'enforce'),
+    `pod ${TEAM}/seen: enforcement enforce, said by pod\n`,
+  );
   const ended = await untilPod(bed, 'seen', 'is stopped', ({ status: now }) => now?.phase === 'Failed', own);
   t.regex(
     containerOf(ended)?.state.terminated?.message ?? '',
@@ -164,7 +186,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const settings = {
       ...configuration,
       namespaces: { [TEAM]: { enforcement: 'report' } },
-      annotationWriters: ['ops'],
+      annotationWriters: ['admin'],
     };
     const values = { ...WHOLE_VALUES, webhook: { ...WHOLE_VALUES.webhook, configuration: settings } };
     const whole = await startWhole(ground, ['l4'], (line) => t.log(line), values, '615.71.09');

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import type { CardGrant } from '../../placement/place.ts';
-import { modeNamed, type SaidMode } from '../../quota/mode.ts';
+import { modeNamed, SAYERS, type SaidMode } from '../../quota/mode.ts';
 import { isObject, isWithin } from '../../request/json.ts';
 import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../request/request.ts';
 import { COMPUTE_POLICIES, PRIORITIES } from '../../request/rules.ts';
@@ -38,7 +38,7 @@ export type Grant = {
   readonly compute?: ComputeChoice;
   /** The pod's annotation that its compute was last changed by. */
   readonly computeOverride?: string;
-  /** What was said of how far the agent goes when it is over; absent: nothing, as of plain processes. */
+  /** What was said of how far the agent goes when it is over; absent: nothing, so the node's mode holds. */
   readonly enforcement?: SaidMode | undefined;
   readonly owner: ProcessOwner | PodOwner;
 };
@@ -96,8 +96,6 @@ export function isChoice(value: unknown): value is ComputeChoice {
     (weight === undefined || isWithin(weight, 1, MOST_WEIGHT))
   );
 }
-
-const SAYERS: readonly SaidMode['by'][] = ['namespace', 'pod', 'administrator'];
 
 function isSaid(value: unknown): boolean {
   if (value === undefined) return true;

@@ -1,6 +1,7 @@
 // Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
 // answers to those who ask; the files are the registry's.
 import { type CardGrant, type CardStanding, type Placed, place } from '../../placement/place.ts';
+import type { Mode } from '../../quota/mode.ts';
 import { type ComputeChange, changed, isWrong } from '../../request/compute-change.ts';
 import type { CardShare } from '../../request/request.ts';
 import { unifiedPath } from '../attribution/cgroup.ts';
@@ -9,7 +10,7 @@ import type { AgentConfiguration } from '../configuration.ts';
 import type { Native } from '../native.ts';
 import { isShareable, type SampledCard } from '../sample.ts';
 import { releasedWords } from '../view.ts';
-import { freeName, type Grant, plainName } from './grant.ts';
+import { freeName, type Grant, isOfPod, plainName } from './grant.ts';
 import { grantedOn } from './granted.ts';
 import type { LiveGrant, Registry } from './registry.ts';
 import { resized } from './resize.ts';
@@ -25,6 +26,9 @@ export type GrantAsk = {
 
 /** `later`: the same question may be answered otherwise in a moment. */
 export type Refusal = { readonly refused: string; readonly later?: boolean };
+
+/** `enforcement`: by whoever may open the agent's socket; null takes back what was said. */
+export type GrantChange = ComputeChange & { readonly enforcement?: Mode | null };
 
 /** What a card leaves to programs. */
 export const usableBytes = (card: SampledCard): number =>
@@ -132,10 +136,22 @@ export function changeOf(
   return next;
 }
 
-/** Other amounts for a grant on the cards that it has, and another choice of compute. What is refused changes nothing. */
+/** What is said of a plain grant's enforcement. A pod's follows its annotations, which would take it back at the next look. */
+function saidOfPlain({ id, namespace, pod, owner }: Grant, mode: Mode | null): Pick<Grant, 'enforcement'> | Refusal {
+  if (isOfPod(owner))
+    return {
+      refused: `grant ${id} is of pod ${namespace}/${pod}, whose annotations say its mode: change it in the cluster`,
+    };
+  return { enforcement: mode === null ? undefined : { mode, by: 'administrator' } };
+}
+
+/**
+ * Other amounts for a grant on the cards that it has, another choice of compute, another word on its enforcement. What is refused
+ * changes nothing.
+ */
 export function changeGrant(
   id: string,
-  change: ComputeChange,
+  { enforcement, ...change }: GrantChange,
   memoryBytesPerCard: number | undefined,
   state: NodeState | undefined,
   registry: Registry,
@@ -146,7 +162,8 @@ export function changeGrant(
   const cards =
     memoryBytesPerCard === undefined ? entry.grant.cards : resizedCards(entry.grant, memoryBytesPerCard, others, state);
   if ('refused' in cards) return cards;
-  if (Object.keys(change).length === 0) return registry.resize(id, cards);
-  const next = changeOf({ ...entry.grant, cards }, change, others);
-  return 'refused' in next ? next : registry.change(id, next);
+  const said = enforcement === undefined ? {} : saidOfPlain(entry.grant, enforcement);
+  if ('refused' in said) return said;
+  const next = Object.keys(change).length === 0 ? { cards } : changeOf({ ...entry.grant, cards }, change, others);
+  return 'refused' in next ? next : registry.change(id, { ...next, ...said });
 }

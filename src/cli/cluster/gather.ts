@@ -81,16 +81,17 @@ async function listParts(
   });
 }
 
-/** Use by node, for those that are asked for and have an agent; nodes without one are left out. */
-async function readUse(
+/** Use by node, for those that are asked for and have an agent; nodes without one are left out. `lack` begins what is noted. */
+export async function readUse(
   cluster: Cluster,
   system: string | undefined,
   nodes: ReadonlySet<string>,
   notes: string[],
+  lack = 'Use is not shown',
 ): Promise<Map<string, Use>> {
   const agents = await listParts(cluster, system, 'agent');
   if (!agents.ok) {
-    notes.push(`Use is not shown: ${said(agents)}.`);
+    notes.push(`${lack}: ${said(agents)}.`);
     const word = agents.status === 403 ? 'forbidden' : 'not asked';
     const unknown: Use = { known: false, word, why: said(agents) };
     return new Map([...nodes].map((name) => [name, unknown]));
@@ -104,7 +105,7 @@ async function readUse(
     if (!use.get(name)?.known) use.set(name, found);
   });
   const refused = [...use.values()].find((one) => !one.known && one.word === 'forbidden');
-  if (refused && !refused.known) notes.push(`Use is not shown everywhere: ${refused.why}.`);
+  if (refused && !refused.known) notes.push(`${lack} everywhere: ${refused.why}.`);
   return use;
 }
 

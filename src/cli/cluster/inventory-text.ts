@@ -1,6 +1,6 @@
 // The cluster as text: one table for all nodes, what waits, a line with the sums, and what could not be read. Pure.
 import { columns } from '../table.ts';
-import type { Inventory, InventoryCard, InventoryNode } from './inventory.ts';
+import type { Inventory, InventoryCard, InventoryNode, Tenant } from './inventory.ts';
 import { age, mib, oneLine } from './words.ts';
 
 export const HEAD = [
@@ -13,9 +13,10 @@ export const HEAD = [
   'USED',
   'CORES',
   'TENANTS',
+  'MODE',
   '',
 ];
-const ALIGN = ['left', 'right', 'left', 'left', 'right', 'right', 'right', 'right', 'right', 'left'] as const;
+const ALIGN = ['left', 'right', 'left', 'left', 'right', 'right', 'right', 'right', 'right', 'left', 'left'] as const;
 const number = (bytes: number): string => mib(bytes).replace(' MiB', '');
 const numberOr = (bytes: number | undefined, otherwise: string): string =>
   bytes === undefined ? otherwise : number(bytes);
@@ -43,7 +44,7 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
 const count = (of: number, what: string): string => `${of} ${what}${of === 1 ? '' : 's'}`;
 
 function nodeRows(node: InventoryNode): string[][] {
-  return node.cards.flatMap((card, index) => [cardRow(node, card, index === 0), ...containerRows(card)]);
+  return node.cards.flatMap((card, index) => [cardRow(node, card, index === 0), ...containerRows(node, card)]);
 }
 
 function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): string[] {
@@ -63,13 +64,32 @@ function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): stri
     numberOr(card.usedBytes, node.use === 'known' ? '-' : node.use),
     percent(card.grantedCoresPercent),
     most === undefined ? String(card.tenants) : `${card.tenants}/${most}`,
+    first ? (node.mode ?? '') : '',
     warnings.join(', '),
   ];
 }
 
-function containerRows({ containers, foreign, others }: InventoryCard): string[][] {
+/** Where it is another one than its node's. */
+const otherMode = (node: InventoryNode, { enforcement }: Tenant): string =>
+  enforcement && enforcement.mode !== node.mode ? `${enforcement.mode}, ${enforcement.by}` : '';
+
+function containerRows(node: InventoryNode, { containers, foreign, others }: InventoryCard): string[][] {
   const byAgent = others
-    ? [['', '', "  by the node's agent", '', number(others.memoryBytes), '', '', percent(others.coresPercent), '', '']]
+    ? [
+        [
+          '',
+          '',
+          "  by the node's agent",
+          '',
+          number(others.memoryBytes),
+          '',
+          '',
+          percent(others.coresPercent),
+          '',
+          '',
+          '',
+        ],
+      ]
     : [];
   const granted = containers.map((one) => [
     '',
@@ -81,6 +101,7 @@ function containerRows({ containers, foreign, others }: InventoryCard): string[]
     numberOr(one.usedBytes, '-'),
     percent(one.coresPercent),
     '',
+    otherMode(node, one),
     one.memoryIsolation === 'off' ? 'not limited' : (one.fence ?? ''),
   ]);
   const without = foreign.map((one) => [
@@ -92,6 +113,7 @@ function containerRows({ containers, foreign, others }: InventoryCard): string[]
     '',
     numberOr(one.usedBytes, '-'),
     '-',
+    '',
     '',
     '',
   ]);

@@ -3,9 +3,11 @@
 import { type CardNeed, needOf } from '../../placement/need.ts';
 import { parseNodeCards } from '../../placement/node-cards.ts';
 import { type PodGrant, parsePodGrant } from '../../placement/pod-grant.ts';
+import type { EffectiveMode, Mode } from '../../quota/mode.ts';
 import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../request/names.ts';
 import { parseRecord } from '../../request/record.ts';
 import type { ContainerKind, MemoryIsolation } from '../../request/request.ts';
+import { modeOf } from '../enforcement.ts';
 import { type ContainerUse, type Use, useOn } from './metrics.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
 import { askedByPod } from './words.ts';
@@ -34,6 +36,8 @@ export type Tenant = {
   readonly usedBytes?: number;
   readonly smRatio?: number;
   readonly fence?: string;
+  /** How far the node's agent goes when it is over, and who says so; absent: the agent is not heard. */
+  readonly enforcement?: EffectiveMode;
 };
 
 export type InventoryCard = {
@@ -60,6 +64,8 @@ export type InventoryNode = {
   readonly name: string;
   readonly ready?: boolean;
   readonly mostTenantsPerCard?: number;
+  /** Of enforcement: the most that is done to anybody there; absent: its agent is not heard. */
+  readonly mode?: Mode;
   readonly use: 'known' | Extract<Use, { known: false }>['word'];
   readonly cards: readonly InventoryCard[];
 };
@@ -176,6 +182,7 @@ function nodeOf(
     name,
     ...(ready ? { ready: ready.status === 'True' } : {}),
     ...(list ? { mostTenantsPerCard: list.mostTenantsPerCard } : {}),
+    ...(use?.known && use.mode ? { mode: use.mode } : {}),
     use: use === undefined ? 'no agent' : use.known ? 'known' : use.word,
     cards: cards.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
   };
@@ -200,6 +207,9 @@ function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefine
       ...(seen?.usedBytes === undefined ? {} : { usedBytes: seen.usedBytes }),
       ...(seen?.smRatio === undefined ? {} : { smRatio: seen.smRatio }),
       ...(seen?.fence === undefined ? {} : { fence: seen.fence }),
+      ...(use?.known && use.mode
+        ? { enforcement: modeOf(use, { namespace, pod: name, container: container.name }, pod.metadata.annotations) }
+        : {}),
     };
   });
 }

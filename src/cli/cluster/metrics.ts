@@ -1,5 +1,6 @@
 // What an agent's page says about use, card by card and container by container. Pure: the page's text comes in. Owns the
 // few names of metrics that the CLI shows; the page itself is the agent's.
+import { type EffectiveMode, type Mode, modeNamed, SAYERS } from '../../quota/mode.ts';
 
 export type ContainerUse = {
   readonly namespace: string;
@@ -19,6 +20,10 @@ export type KnownUse = {
   readonly containers: readonly ContainerUse[];
   /** Those without a grant. */
   readonly foreign: readonly ContainerUse[];
+  /** Of enforcement, of the node; absent: the agent does not tell. */
+  readonly mode?: Mode;
+  /** Of containers, by `nameKey`. */
+  readonly modes: ReadonlyMap<string, EffectiveMode>;
 };
 
 /** `word` fits into a column, `why` is the sentence. */
@@ -41,6 +46,11 @@ const SM = 'cotenant_container_sm_utilization_ratio';
 const INFO = 'cotenant_container_info';
 const FOREIGN_USED = 'cotenant_foreign_memory_used_bytes';
 const UP = 'cotenant_up';
+const NODE_MODE = 'cotenant_enforcement_mode';
+const MODE = 'cotenant_container_enforcement';
+
+type Names = Pick<ContainerUse, 'namespace' | 'pod' | 'container'>;
+const nameKey = ({ namespace, pod, container }: Names): string => JSON.stringify([namespace, pod, container]);
 
 function seriesOf(page: string): readonly Series[] {
   return page.split('\n').flatMap((line) => {
@@ -79,8 +89,16 @@ export function useOf(page: string): Use {
       };
     });
   };
+  const mode = modeNamed(of(NODE_MODE).find(({ value }) => value === 1)?.labels.mode);
   return {
     known: true,
+    ...(mode && { mode }),
+    modes: new Map(
+      of(MODE).flatMap(({ labels: { namespace = '', pod = '', container = '', enforcement, said_by: saidBy } }) => {
+        const [is, by] = [modeNamed(enforcement), (['node', ...SAYERS] as const).find((one) => one === saidBy)];
+        return is && by ? [[nameKey({ namespace, pod, container }), { mode: is, by }]] : [];
+      }),
+    ),
     cards: new Map(of(CARD_USED).map(({ labels, value }) => [labels.gpu_uuid ?? '', value])),
     containers: collect(USED, SM, INFO),
     foreign: collect(FOREIGN_USED),
@@ -101,3 +119,7 @@ export const useOn = (
           one.gpuUuid === of.gpuUuid,
       )
     : undefined;
+
+/** Of one container; undefined: the agent does not say, or is not heard. */
+export const modeOn = (use: Use | undefined, of: Names): EffectiveMode | undefined =>
+  use?.known ? use.modes.get(nameKey(of)) : undefined;

@@ -36,10 +36,21 @@ export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: nu
     30_000,
   );
 
+const runCotenant = (bed: Bed, args: readonly string[]) => {
+  const env = { KUBECONFIG: join(bed.folder, 'kubeconfig') };
+  return bed.namespaces.run([process.execPath, MAIN, ...args, '--cluster'], { env });
+};
+
 /** What the program says on the cluster, as an administrator. */
 export const cotenant = (bed: Bed, ...args: readonly string[]): string => {
-  const env = { KUBECONFIG: join(bed.folder, 'kubeconfig') };
-  const { code, out, err } = bed.namespaces.run([process.execPath, MAIN, ...args, '--cluster'], { env });
+  const { code, out, err } = runCotenant(bed, args);
   if (code !== 0) throw new Error(`cotenant ${args.join(' ')}: ${err.trim()}`);
   return out;
+};
+
+/** Why it does not do that. */
+export const refusedBy = (bed: Bed, ...args: readonly string[]): string => {
+  const { code, out, err } = runCotenant(bed, args);
+  if (code !== 1 || out !== '') throw new Error(`cotenant ${args.join(' ')} ended with ${code}: ${out}${err}`);
+  return err;
 };

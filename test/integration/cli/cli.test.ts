@@ -114,6 +114,16 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [['set', '--card', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
+  [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce, or default/],
+  [['set', 'one', '--override', '--weight', '2'], /^cotenant: --override: is of --enforcement, which is missing/],
+  [
+    ['set', 'one', '--override', '--enforcement', 'off', '--state', '/tmp'],
+    /^cotenant: --override: is of a pod in a cluster/,
+  ],
+  [
+    ['set', '--node', 'n', '--enforcement', 'off'],
+    /^cotenant: --enforcement: is of a tenant or a pod; a node's is enforcement.mode of its agent's settings/,
+  ],
   [['showback'], /^cotenant: --prometheus is missing, and COTENANT_PROMETHEUS names none$/m],
   [['showback', '-o', 'csv', '--json'], /^cotenant: -o csv and --json: want one of them$/m],
   [['demo', '--driver', 'nouveau'], /^cotenant: --driver nouveau: want simulated or real/],
@@ -320,7 +330,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   await eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
   const ask = (...words: string[]) => cotenant(...words, '--state', agent.state);
   const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
-  t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30%'));
+  t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30% +enforce +node'));
 
   t.is(ask('set', '--all-cards', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, said by set\n`);
   const changed = ask(
@@ -341,7 +351,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
     `one: 1024 MiB and 20 % of the compute, up to 40 % on ${node.uuid(0)}\none: priority high, weight 7\n`,
   );
   await eventually(
-    () => (row('soft +high +7 +20% +40% +20% +90%').test(ask('get').out) ? true : undefined),
+    () => (row('soft +high +7 +20% +40% +20% +90% +enforce +node').test(ask('get').out) ? true : undefined),
     'it holds',
   );
   t.regex(ask('inspect').out, /^one .* 20-40% +soft, high +interposer +enforce +within +\w+$/m);
@@ -365,4 +375,65 @@ test('get and set show and change how compute is divided, as a table and as JSON
   const wrong = ask('set', '--card', 'GPU-0', '--policy', 'soft');
   t.is(wrong.code, 1);
   t.is(wrong.err, `cotenant: no card GPU-0 on this node; there are ${node.uuid(0)}\n`);
+});
+
+test('set says how far a plain grant is held to its amount, get shows it and who said so, and it outlives the agent', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4');
+  const state = join(temporaryFolder(t), 'state');
+  const start = (mode = 'enforce') =>
+    startAgent(t, node, {
+      state,
+      settings: { intervalMs: 100, urgentIntervalMs: 100, calibrate: false, 'enforcement.mode': mode },
+    });
+  let agent = await start();
+  const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
+  const tenant = runTenant(t, node, agent, ['-m', '1Gi', '--name', 'one'], bypassing);
+  await tell(tenant, 'init');
+  const seen = () =>
+    eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
+  await seen();
+  const ask = (...words: string[]) => cotenant(...words, '--state', state);
+  const is = (mode: string, by: string) =>
+    eventually(
+      () => (new RegExp(`^one +0 +\\S+ .* ${mode} +${by}$`, 'm').test(ask('get').out) ? true : undefined),
+      `${mode}, said by ${by}`,
+    );
+  await is('enforce', 'node');
+  const lax = ask('set', 'one', '--enforcement', 'report');
+  t.is(lax.code, 0, lax.err);
+  t.is(lax.out, `one: 1024 MiB on ${node.uuid(0)}\none: enforcement report, said by administrator\n`);
+  await is('report', 'administrator');
+  t.deepEqual(JSON.parse(ask('get', '--json').out).shares[0].enforcement, { mode: 'report', by: 'administrator' });
+  for (const command of ['context 0', `alloc ${2048 * MIB}`]) t.is((await tell(tenant, command))[0], 0);
+  await eventually(
+    () => (agent.audit().some(({ action }) => action === 'would-stop') ? true : undefined),
+    'it would have been stopped',
+  );
+
+  // On a node that only reports, more than that is written down and comes to nothing.
+  await agent.stop();
+  agent = await start('report');
+  await seen();
+  const more = ask('set', 'one', '--enforcement', 'enforce', '--weight', '3');
+  t.is(more.code, 0, more.err);
+  t.regex(
+    more.out,
+    /^one: weight 3\none: enforcement report, said by node: that is the most that is done on its node\n$/m,
+  );
+  await is('report', 'node');
+  t.is(ask('set', 'one', '--enforcement', 'off', '--json').code, 0);
+  await is('off', 'administrator');
+  t.like(JSON.parse(ask('set', 'one', '--weight', '4', '--json').out), {
+    compute: { weight: 4 },
+    enforcement: { mode: 'off', by: 'administrator' },
+  });
+
+  await agent.stop();
+  agent = await start();
+  await seen();
+  await is('off', 'administrator');
+  t.is(tenant.child.exitCode, null);
+  t.is(ask('set', 'one', '--enforcement', 'default').code, 0);
+  t.deepEqual(await tenant.ended, { code: 137, signal: null });
 });

@@ -2,6 +2,7 @@
 import test from 'ava';
 import { createModes, saidOf } from '../../../src/agent/enforcement/modes.ts';
 import { formatGrant, type Grant, parseGrant } from '../../../src/agent/grants/grant.ts';
+import { changeGrant } from '../../../src/agent/grants/plain.ts';
 import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
 import { formatRecord } from '../../../src/request/record.ts';
 import { grantOf } from './node.ts';
@@ -78,4 +79,36 @@ test('what was said outlives a restart, and a stored grant with what is no mode 
   t.deepEqual(parseGrant(formatGrant(grant)), grant);
   const broken = formatGrant(grant).replace('"report"', '"none"');
   t.deepEqual(parseGrant(broken), { wrong: 'its enforcement is no mode' });
+});
+
+test('of a plain grant the socket says the mode, of a pod’s its annotations alone, and what is refused changes nothing', (t) => {
+  const owner = { podUid: 'a', target: '/x', kind: 'app' } as const;
+  const books = new Map(
+    [grantOf('plain', 100), grantOf('ofpod', 100, [0], { owner })].map((grant) => [grant.id, { grant }]),
+  );
+  const registry = {
+    list: () => [...books.values()],
+    get: (id: string) => books.get(id),
+    change(id: string, parts: Partial<Grant>) {
+      const live = { grant: { ...(books.get(id)?.grant as Grant), ...parts } };
+      books.set(id, live);
+      return live;
+    },
+  } as unknown as Registry;
+  const set = (id: string, change: object) => changeGrant(id, change, undefined, undefined, registry);
+  const modeOf = (id: string) => books.get(id)?.grant.enforcement;
+  set('plain', { enforcement: 'report' });
+  t.deepEqual(modeOf('plain'), { mode: 'report', by: 'administrator' });
+  set('plain', { weight: 3 });
+  t.deepEqual(modeOf('plain'), { mode: 'report', by: 'administrator' }, 'another change leaves it');
+  const tooMuch = set('plain', { enforcement: 'off', coresPercent: 100, coresLimitPercent: 50 });
+  t.true('refused' in tooMuch);
+  t.is(modeOf('plain')?.mode, 'report');
+  set('plain', { enforcement: null });
+  t.is(modeOf('plain'), undefined);
+  t.is(books.get('plain')?.grant.compute?.weight, 3);
+  t.deepEqual(set('ofpod', { enforcement: 'off', weight: 2 }), {
+    refused: 'grant ofpod is of pod local/pod-ofpod, whose annotations say its mode: change it in the cluster',
+  });
+  t.is(books.get('ofpod')?.grant.compute, undefined);
 });

@@ -40,6 +40,7 @@ const lostNode = (node: Node): Node => ({
 });
 const use = (fence: string): KnownUse => ({
   known: true,
+  modes: new Map(),
   cards: new Map(),
   containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: CARD, usedBytes: 3320 * 2 ** 20, fence }],
   foreign: [],

@@ -1,5 +1,6 @@
-// What `cotenant get` says of a pod: what it chose, and what operators changed since.
+// What `cotenant get` says of a pod: what it chose, what operators changed since, and how far it is held to that.
 import test from 'ava';
+import { useOf } from '../../../src/cli/cluster/metrics.ts';
 import { podShares } from '../../../src/cli/get.ts';
 
 const REQUEST =
@@ -18,6 +19,7 @@ const CHOSEN = {
   coresLimitPercent: 50,
   guaranteedRatio: null,
   mostRatio: null,
+  enforcement: { mode: 'enforce', by: 'node', atMost: true },
 };
 
 const CASES: readonly [string, string | undefined, object][] = [
@@ -43,3 +45,50 @@ for (const [what, compute, expected] of CASES) {
 test('a pod without a share is not among them', (t) => {
   t.deepEqual(podShares(pod({})), []);
 });
+
+const PAGE = (mode: string, ...more: readonly string[]) =>
+  useOf(['cotenant_up 1', `cotenant_enforcement_mode{mode="${mode}"} 1`, ...more].join('\n'));
+const told = (names: string, enforcement: string, by: string) =>
+  `cotenant_container_enforcement{namespace="team",pod="one",${names},enforcement="${enforcement}",said_by="${by}"} 1`;
+const OVERRIDE = { 'cotenant.io/enforcement-override': 'report' };
+
+const MODE_CASES: readonly [string, Readonly<Record<string, string>>, ReturnType<typeof useOf> | undefined, object][] =
+  [
+    [
+      'by the annotations at most, where its agent is not heard',
+      OVERRIDE,
+      undefined,
+      { mode: 'report', by: 'administrator', atMost: true },
+    ],
+    [
+      'by the annotations, of what its agent does not know yet',
+      OVERRIDE,
+      PAGE('enforce'),
+      { mode: 'report', by: 'administrator' },
+    ],
+    ['the node’s, where that is weaker', OVERRIDE, PAGE('off'), { mode: 'off', by: 'node' }],
+    [
+      'what the agent says is in force',
+      OVERRIDE,
+      PAGE('enforce', told('container="main"', 'off', 'namespace')),
+      { mode: 'off', by: 'namespace' },
+    ],
+    [
+      'not what it says of another container',
+      {},
+      PAGE('enforce', told('container="other"', 'off', 'namespace')),
+      { mode: 'enforce', by: 'node' },
+    ],
+    [
+      'not what nobody of ours would say',
+      {},
+      PAGE('enforce', told('container="main"', 'lax', 'pod'), told('container="main"', 'off', 'me')),
+      { mode: 'enforce', by: 'node' },
+    ],
+  ];
+for (const [what, annotations, use, expected] of MODE_CASES) {
+  test(`the mode of a pod: ${what}`, (t) => {
+    const [row] = podShares(pod({ 'cotenant.io/request': REQUEST, ...annotations }), use);
+    t.deepEqual(row?.enforcement, expected as never);
+  });
+}

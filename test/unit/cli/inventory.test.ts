@@ -4,7 +4,7 @@ import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import { staleView, type View } from '../../../src/agent/view.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
 import { inventoryLines } from '../../../src/cli/cluster/inventory-text.ts';
-import { type Use, useOf } from '../../../src/cli/cluster/metrics.ts';
+import { modeOn, type Use, useOf } from '../../../src/cli/cluster/metrics.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import { askedByPod } from '../../../src/cli/cluster/words.ts';
 import { formatNodeCards } from '../../../src/placement/node-cards.ts';
@@ -90,6 +90,8 @@ const waiting: Pod = {
 
 const usesOf = (train: number): Use => ({
   known: true,
+  mode: 'enforce',
+  modes: new Map([[JSON.stringify(['team', 'train', 'main']), { mode: 'report', by: 'administrator' }]]),
   cards: new Map([[uuid(0), 5312 * MIB]]),
   containers: [
     { namespace: 'team', pod: 'train', container: 'main', gpuUuid: uuid(0), usedBytes: train, fence: 'interposer' },
@@ -138,14 +140,14 @@ test('a pod counts on a card with what it needs at one time, until it has ended'
 
 test('the table: cards, their containers, what waits, the sums, and what is wrong', (t) => {
   t.deepEqual(inventoryLines(inventoryOf(objects({ notes: ['A note.'] })), NOW), [
-    'NODE     GPU  CARD, CONTAINER                           MODEL, STATE      GRANTED MiB  USABLE      USED  CORES  TENANTS',
-    `node-2     0  ${uuid(0)}  NVIDIA L4                7680   22600      5312    75%     3/50`,
+    'NODE     GPU  CARD, CONTAINER                           MODEL, STATE      GRANTED MiB  USABLE      USED  CORES  TENANTS  MODE',
+    `node-2     0  ${uuid(0)}  NVIDIA L4                7680   22600      5312    75%     3/50  enforce`,
     '                team/train/log                          sidecar, running          512                 -    25%',
-    '                team/train/main                         running                  4096              3320    25%           interposer',
+    '                team/train/main                         running                  4096              3320    25%           report, administrator  interposer',
     '                team/train/warm                         init, running            6144                 -    25%',
     '                team/two/main                           running                  1024                 -    25%',
     '                team/sneaky/main                        WITHOUT A GRANT             0               300      -',
-    `           1  ${uuid(1)}  NVIDIA L4                1024   22600         -    25%     1/50  LOST`,
+    `           1  ${uuid(1)}  NVIDIA L4                1024   22600         -    25%     1/50                         LOST`,
     '                team/two/main                           running                  1024                 -    25%',
     `node-10    2  ${uuid(2)}  NVIDIA L4                   0   22600  no agent      -     0/50`,
     '',
@@ -167,6 +169,30 @@ test('of one namespace only its containers are listed, and the sums are of all',
   );
   t.is(some.pending.length, 1);
   t.is(inventoryOf(objects(), 'team').pending.length, 0);
+});
+
+test('the mode of a node, and of its containers as its agent has them or their annotations say', (t) => {
+  const off = { 'cotenant.io/enforcement-override': 'off' };
+  const of = pod('two', 'node-2', [container('main', 1024, [0])]);
+  const said = { ...of, metadata: { ...of.metadata, annotations: { ...of.metadata.annotations, ...off } } };
+  const train = pod('train', 'node-2', [container('main', 4096, [0])]);
+  const inventory = inventoryOf(objects({ pods: [train, said] }));
+  const [node2, node10] = inventory.nodes;
+  t.deepEqual([node2?.mode, node10?.mode], ['enforce', undefined]);
+  t.deepEqual(
+    node2?.cards[0]?.containers.map((one) => one.enforcement),
+    [
+      { mode: 'report', by: 'administrator' },
+      { mode: 'off', by: 'administrator' },
+    ],
+  );
+  const lines = inventoryLines(inventory, NOW);
+  t.regex(lines.find((line) => line.includes('team/two/main')) ?? '', / off, administrator$/);
+  const unheard = inventoryOf(objects({ pods: [train, said], use: new Map() }));
+  t.deepEqual(
+    unheard.nodes[0]?.cards[0]?.containers.map((one) => one.enforcement),
+    [undefined, undefined],
+  );
 });
 
 test('without a look at nodes, grants alone tell of cards', (t) => {
@@ -268,13 +294,22 @@ test("labels of an agent's page are shown as text, whatever is in them", (t) => 
 });
 
 test('use is read from the page that the agent publishes', async (t) => {
-  const odd = { ...exampleContainer, pod: 'a"b\\c', gpuUuid: 'GPU-1', gpuIndex: 1, fence: 'agent' as const };
+  const odd = {
+    ...exampleContainer,
+    grantId: 'odd123',
+    pod: 'a"b\\c',
+    gpuUuid: 'GPU-1',
+    gpuIndex: 1,
+    fence: 'agent' as const,
+  };
   const view: View = { ...exampleView, containers: [...exampleView.containers, odd], assigned: [] };
   const { text } = await createPage(FAMILIES)(view);
   const use = useOf(text);
   t.true(use.known);
   if (!use.known) return;
   t.is(use.cards.get('GPU-0'), 6 * GIB);
+  t.is(use.mode, view.self.mode);
+  for (const one of view.containers) t.deepEqual(modeOn(use, one), one.enforcement);
   t.deepEqual(
     use.containers.map(({ pod: name, usedBytes, fence, smRatio }) => [name, usedBytes, fence, smRatio]),
     view.containers.map((one) => [one.pod, one.usedBytes, one.fence, one.smPercent / 100]),
