@@ -5,6 +5,7 @@ import { type CardFences, type FenceState, fenceState, isDriversAlone, unfencedB
 import { createCanary, type Trial } from './canary/canary.ts';
 import { driverLimitTrial } from './canary/driver-limit.ts';
 import { interposerTrial } from './canary/interposer.ts';
+import { openLeftBehind } from './canary/left-behind.ts';
 import { canaryProgram } from './canary/program.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
@@ -56,7 +57,8 @@ export function createProbing(options: ProbingOptions): Probing {
   const heldEngine = interposerEngine === 0 ? undefined : interposerEngine;
   const canaryOf = (trial: Trial) => createCanary({ trial, onProblem, onChange, clock });
   const interposer = canaryOf(interposerTrial({ native, run, stateFolder, profileOf: profiles.of, heldEngine }));
-  const limits = canaryOf(driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf: profiles.of }));
+  const leftBehind = openLeftBehind({ tools, stateFolder, nvmlLibrary, onProblem, onChange, clock });
+  const limits = canaryOf(driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf: profiles.of, leftBehind }));
   const canaries = [
     ...(configuration.canary ? [interposer] : []),
     ...(configuration.canary && configuration.driverLimits ? [limits] : []),
@@ -77,6 +79,7 @@ export function createProbing(options: ProbingOptions): Probing {
       (card) => card.healthy && isShareable(card) && faultOf(card.uuid) === undefined,
     );
     try {
+      await leftBehind.takeBack();
       if (configuration.calibrate) {
         const uuids = healthy.map((card) => card.uuid);
         if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();

@@ -1,15 +1,23 @@
 // The driver's own limit of memory as a canary tries it: in a group of its own that has one, without the interposer. Owns that
-// group and its limit, which are there for the time of the try.
-import { existsSync, mkdirSync, readdirSync, rmdirSync } from 'node:fs';
+// group and its limit, which are there for the time of the try; what an agent that was ended meanwhile left of them is left-behind.ts'.
+import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../quota/canary.ts';
 import { unifiedPath } from '../attribution/cgroup.ts';
-import { askDriverLimits, FUNCTION_NOT_FOUND, getLine, NOT_SUPPORTED, setLine } from '../driver-limits-tool.ts';
+import {
+  askDriverLimits,
+  FUNCTION_NOT_FOUND,
+  getLine,
+  type LimitPlace,
+  NOT_SUPPORTED,
+  setLine,
+} from '../driver-limits-tool.ts';
 import { unifiedMount } from '../enforcement/targets.ts';
 import type { CardProfile } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
 import type { Tools } from '../tools.ts';
 import type { Trial } from './canary.ts';
+import { canaryGroup, type LeftBehind } from './left-behind.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
 export type DriverLimitTrialOptions = {
@@ -18,13 +26,13 @@ export type DriverLimitTrialOptions = {
   readonly run: RunCanary;
   readonly nvmlLibrary: string;
   readonly profileOf: (gpuUuid: string) => CardProfile;
+  readonly leftBehind: LeftBehind;
 };
 
-/** With the agent's pid behind it: there may be another agent beside this one. */
-const GROUP = 'cotenant-canary-';
 const GRANULES_BYTES = 4 * 1024 * 1024;
 
-export function driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf }: DriverLimitTrialOptions): Trial {
+export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
+  const { native, tools, run, nvmlLibrary, profileOf, leftBehind } = options;
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
   /** Where its group lies; undefined: there is no unified hierarchy, or our path in it is not that of the mount. */
@@ -34,19 +42,18 @@ export function driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf }:
     return mount === undefined || own === undefined || own.includes('..') ? undefined : join(mount, own);
   };
 
-  /** A group whose limit could not be taken back stays, so that the next try takes it. */
-  const takeDown = async (gpuUuid: string, group: string): Promise<void> => {
+  /** What cannot be taken back now stays written down, and is tried again. */
+  const takeDown = async (place: LimitPlace): Promise<void> => {
     try {
-      const answers = await ask([setLine({ gpuUuid, folder: group }, undefined)]);
-      if (answers?.every(({ result }) => result === 0 || result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED))
-        rmdirSync(group);
+      const [set, read] = (await ask([setLine(place, undefined), getLine(place)])) ?? [];
+      const isNone = read?.result === 0 && read.softBytes === 0 && read.hardBytes === null;
+      if (set?.result !== 0 && !isNone) return;
+      rmdirSync(place.folder);
+      leftBehind.end(place);
     } catch {
       // Whoever hangs in the driver is still in it.
     }
   };
-
-  const isLeftBehind = (name: string): boolean =>
-    name.startsWith(GROUP) && !existsSync(`/proc/${name.slice(GROUP.length)}`);
 
   const inGroup = async (
     gpuUuid: string,
@@ -55,10 +62,11 @@ export function driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf }:
   ): Promise<CanaryVerdict | 'none' | undefined> => {
     const limitBytes = contextBytes + ROOM_BYTES;
     const place = { gpuUuid, folder: group };
+    leftBehind.begin({ ...place, hardBytes: limitBytes });
+    mkdirSync(group, { recursive: true });
     const answers = await ask([setLine(place, limitBytes), getLine(place)]);
     if (!answers) return undefined;
     const [set, read] = answers;
-    if (set?.result === FUNCTION_NOT_FOUND || set?.result === NOT_SUPPORTED) return 'none';
     if (set?.result !== 0) return { result: 'untried', why: `the driver sets no limit (NVML code ${set?.result})` };
     if (read?.result !== 0 || read.hardBytes !== limitBytes)
       return { result: 'fails', why: `a limit of ${limitBytes} bytes is read back as ${read?.hardBytes ?? 'none'}` };
@@ -77,13 +85,14 @@ export function driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf }:
       const own = ownFolder();
       if (own === undefined) return 'none';
       if (roomBytes < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
-      for (const name of readdirSync(own).filter(isLeftBehind)) await takeDown(gpuUuid, join(own, name));
-      const group = join(own, `${GROUP}${process.pid}`);
-      mkdirSync(group, { recursive: true });
+      const asked = await ask([getLine({ gpuUuid, folder: own })]);
+      if (!asked) return undefined;
+      if (asked.some(({ result }) => result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED)) return 'none';
+      const group = canaryGroup(own);
       try {
         return await inGroup(gpuUuid, group, contextBytes);
       } finally {
-        await takeDown(gpuUuid, group);
+        await takeDown({ gpuUuid, folder: group });
       }
     },
     words: {

@@ -1,10 +1,11 @@
 // The driver's own limits as the agent sets them: for tenants with a group of their own, on the simulated driver that has them.
 import { execFileSync } from 'node:child_process';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
-import { type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
+import { engineName, enginesIn } from '../../../src/agent/engines.ts';
+import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
@@ -201,5 +202,93 @@ testUnless(reason())(
       existsSync(join(agent.state, 'driver-limits.json')) &&
         readFileSync(join(agent.state, 'driver-limits.json'), 'utf8').includes('GPU-'),
     );
+  },
+);
+
+/** A build whose canary, when it is to try that card, goes into its group, says so in the file, and stays there. */
+function stalling(t: ExecutionContext, uuid: string, mark: string): string {
+  const root = anotherBuild(
+    t,
+    enginesIn(BUILD).map((number) => join(BUILD, engineName(number))),
+  );
+  const program = join(root, 'native/build/cotenant-canary');
+  rmSync(program);
+  const script = [
+    '#!/bin/sh',
+    'for word; do last=$word; done',
+    `case "$CUDA_VISIBLE_DEVICES $*" in ${uuid}*--group*)`,
+    `  echo 0 > "$last/cgroup.procs" && echo $$ > ${mark}.new && mv ${mark}.new ${mark} && exec sleep 600;;`,
+    'esac',
+    `exec ${join(BUILD, 'cotenant-canary')} "$@"`,
+  ];
+  writeFileSync(program, `${script.join('\n')}\n`, { mode: 0o755 });
+  return root;
+}
+
+testUnless(reason())(
+  'an agent that is killed while a canary tries the driver leaves nothing: the next one takes the limit back, and no other',
+  async (t) => {
+    t.timeout(120_000);
+    const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--driver', '615.71.09');
+    // The second one: the next agent begins with the first.
+    const uuid = node.uuid(1);
+    const [state, mark] = [join(temporaryFolder(t), 'state'), join(temporaryFolder(t), 'mark')];
+    const root = stalling(t, uuid, mark);
+    const settings = { intervalMs: 100, calibrate: false, canary: true };
+    const start = () => startAgent(t, node, { state, settings });
+    const hardBytes = (group: string) => limits(node, `get ${uuid} ${group}`).hardBytes;
+    const killed = async () => {
+      rmSync(mark, { force: true });
+      const agent = await startAgent(t, node, { state, settings, root });
+      const pid = Number(
+        await eventually(
+          () => (existsSync(mark) ? readFileSync(mark, 'utf8') : undefined),
+          'a canary is in its group',
+          30_000,
+        ),
+      );
+      t.teardown(() => {
+        try {
+          process.kill(pid, 'SIGKILL');
+        } catch {} // it has ended
+      });
+      await agent.stop('SIGKILL');
+      return { group: join(own(), `cotenant-canary-${agent.child.pid}`), pid };
+    };
+    const bothHold = (agent: RunningAgent) =>
+      eventually(
+        async () => ((await agent.metric('cotenant_device_fence_holds', { fence: 'driver' })) === 2 ? true : undefined),
+        'both cards were tried',
+        60_000,
+      );
+
+    const first = await killed();
+    t.true((hardBytes(first.group) ?? 0) > 0, 'it is there while no agent is');
+    const next = await start();
+    await eventually(() => (hardBytes(first.group) === null ? true : undefined), 'the limit is taken back', 30_000);
+    t.true(existsSync(first.group), 'somebody is in it still');
+    process.kill(first.pid, 'SIGKILL');
+    await eventually(() => (existsSync(first.group) ? undefined : true), 'its group goes, too', 30_000);
+    t.true(next.log.some((line) => line.includes(`the limit on ${uuid} that a canary left with its group`)));
+    await bothHold(next);
+    await eventually(
+      () => (/"limits": \[\]/.test(readFileSync(join(state, 'canary-limits.json'), 'utf8')) ? true : undefined),
+      'nothing is written down any more',
+    );
+    await next.stop();
+
+    const second = await killed();
+    limits(node, `set ${uuid} 0 ${5 * LIMIT} ${second.group}`);
+    process.kill(second.pid, 'SIGKILL');
+    const last = await start();
+    await eventually(
+      () => (last.log.some((line) => /of which a limit on GPU-\S+ is not the canary's/.test(line)) ? true : undefined),
+      'it is told',
+      30_000,
+    );
+    await bothHold(last);
+    t.is(hardBytes(second.group), 5 * LIMIT);
+    limits(node, `set ${uuid} 0 max ${second.group}`);
+    rmdirSync(second.group);
   },
 );
