@@ -20,9 +20,10 @@ import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { createRecorder } from './history.ts';
 import { createExporter, serve } from './http.ts';
+import { selfMetrics } from './metrics/self.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
-import { selfMetrics, startPage } from './page.ts';
+import { startPage } from './page.ts';
 import type { Cluster, PodServices } from './pods.ts';
 import { startSampler } from './sampler.ts';
 import type { NameOf } from './view.ts';
@@ -156,8 +157,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   const exporter = await serve(
     createExporter(
       {
-        page: page.current,
-        openMetrics: page.openMetrics,
+        scrape: page.scrape,
         self: () => self.metrics(),
         view: node.view,
         history: recorder.history,

@@ -1,5 +1,5 @@
-// What the exporter serves: the page of metrics, health, the status page and its data. No request reads the driver, takes a
-// lock of sampling or renders anything: it hands out what the last sample left.
+// What the exporter serves: the page of metrics, health, the status page and its data. No request reads the driver or takes a
+// lock of sampling: it hands out what the last sample left.
 import { once } from 'node:events';
 import type { Server } from 'node:http';
 import type { Server as HttpsServer } from 'node:https';
@@ -8,14 +8,14 @@ import express, { type Express, type RequestHandler } from 'express';
 import type { CertificateSource } from '../tls/certificate.ts';
 import type { History } from './history.ts';
 import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './metrics/open-metrics.ts';
-import type { Page } from './page.ts';
+import type { PageForm } from './metrics/page-worker.ts';
+import type { Scraped } from './page.ts';
 import { STATUS_PAGE } from './status-page.ts';
 import type { View } from './view.ts';
 
 export type ExporterSource = {
-  readonly page: () => Page | undefined;
-  readonly openMetrics: () => Page | undefined;
-  /** Text of the process's own metrics, for the time before the first page. */
+  readonly scrape: (form: PageForm) => Promise<Scraped>;
+  /** Text of the process's own metrics, for when there is no page. */
   readonly self: () => Promise<string>;
   readonly view: () => View | undefined;
   /** Use over the last minutes. */
@@ -48,9 +48,17 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
 
   app.get('/metrics', async (request, response) => {
     const open = wantsOpenMetrics(request.headers.accept);
-    const page = open ? source.openMetrics() : source.page();
+    const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');
+    const body = await source.scrape(`${open ? 'openmetrics' : 'text'}${gzip ? '+gzip' : ''}`);
+    if (body === 'late') {
+      response
+        .status(503)
+        .type('text')
+        .send('the page is not made yet: the machine is short of time, or the agent hangs\n');
+      return;
+    }
     response.setHeader('Content-Type', open ? OPEN_METRICS : TEXT_FORMAT);
-    if (!page) {
+    if (body === 'nothing') {
       // Before the first sample, and without a driver library: absence must be visible.
       const down =
         '# HELP cotenant_up 1 while the driver answers and the last sample is fresh.\n# TYPE cotenant_up gauge\ncotenant_up 0\n';
@@ -58,10 +66,8 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
       response.end(open ? toOpenMetrics(text) : text);
       return;
     }
-    const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');
     if (gzip) response.setHeader('Content-Encoding', 'gzip');
     response.setHeader('Vary', 'Accept, Accept-Encoding');
-    const body = gzip ? page.gzip : page.plain;
     response.setHeader('Content-Length', body.byteLength);
     response.end(body);
   });

@@ -1,50 +1,73 @@
-// The finished page that all scrapers share: one rendering per sample, in the worker; a scrape only hands out bytes. While a
-// rendering is under way newer views wait, and only the newest of them is rendered next.
-
+// The page that all scrapers share. It is made in a thread of its own, when a scrape is expected before the next sample, or when
+// one came that was not: a node that nobody scrapes renders nothing. A page is handed out as long as it is of the newest view,
+// and for the moment that the next one takes to be made.
 import { Worker } from 'node:worker_threads';
-import { gzipSync } from 'node:zlib';
-import { toOpenMetrics } from './metrics/open-metrics.ts';
+import { type Arrivals, graceMs, isWanted, withArrival } from './metrics/expected-scrapes.ts';
 import type { PageAnswer, PageForm, PageOptions, PageRequest } from './metrics/page-worker.ts';
-import { collectDefaultMetrics, Registry } from './metrics/prom-client.ts';
+import type { Registry } from './metrics/prom-client.ts';
 import type { View } from './view.ts';
 
-export type Page = PageForm;
+/** Bytes; or that there is nothing to tell of, or no thread that could; or that it took too long. */
+export type Scraped = Uint8Array | 'nothing' | 'late';
 
 export type PageServer = {
   publish(view: View): void;
-  current(): Page | undefined;
-  /** The same page as OpenMetrics. Whoever asks first waits for it; from then on it is there with each page. */
-  openMetrics(): Page | undefined;
-  /** Renderings so far; a scrape adds none. */
-  renderings(): number;
+  scrape(form: PageForm): Promise<Scraped>;
+  /** Pages made so far, because a scrape was expected, or because one came. */
+  renderings(): { readonly expected: number; readonly asked: number };
   close(): Promise<void>;
 };
 
-/** The process about itself; these names are prom-client's own and common to all Node programs. */
-export function selfMetrics(): Registry {
-  const registry = new Registry();
-  collectDefaultMetrics(registry);
-  return registry;
-}
+export const PAGE_LIMITS = {
+  /** Of a scrape. Less than Prometheus waits (10 s), so that it hears why. */
+  waitMs: 5000,
+  /** A thread that takes longer hangs. Its start is in it, on a machine that is short of time. */
+  renderMs: 20_000,
+} as const;
+/** Prometheus scrapes at least every few minutes: then the thread and its memory are given back. */
+const IDLE_MS = 15 * 60 * 1000;
 
-/** Nobody reads a form that was not asked for in so many pages. */
-const PAGES_WITHOUT_READER = 600;
+/** Which view a page is of; the view itself is not kept longer than it is the newest. */
+type Published = {
+  readonly up: boolean;
+  /** When the next view came. */
+  followedMs?: number;
+};
+type Made = { readonly of: Published; readonly bodies: Map<PageForm, Uint8Array> };
+type Job = PromiseWithResolvers<Made | undefined> & { readonly forms: Set<PageForm>; asked: boolean };
+
+async function within<T>(promise: Promise<T>, ms: number): Promise<T | 'late'> {
+  const { promise: late, resolve } = Promise.withResolvers<'late'>();
+  const timer = setTimeout(resolve, ms, 'late');
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 export function startPage(
   options: PageOptions & {
     readonly self: Registry;
     readonly onProblem: (text: string) => void;
+    /** A clock that nobody sets, in milliseconds. */
+    readonly clock?: () => number;
+    readonly limits?: { readonly waitMs: number; readonly renderMs: number };
   },
 ): PageServer {
-  let page: PageAnswer | undefined;
-  let unread = PAGES_WITHOUT_READER;
-  let waiting: View | undefined;
-  let busy = false;
-  let count = 0;
-  let closing = false;
+  const { self, onProblem, clock = () => performance.now(), limits = PAGE_LIMITS } = options;
+  let newest: { readonly of: Published; readonly view: View } | undefined;
+  let publishedMs = Number.NEGATIVE_INFINITY;
+  let intervalMs = 0;
+  let page: Made | undefined;
+  let running: (Job & { readonly of: Published }) | undefined;
+  let next: Job | undefined;
   let worker: Worker | undefined;
+  let usedMs = 0;
+  const scrapes = new Map<PageForm, Arrivals>();
+  const count = { expected: 0, asked: 0 };
 
-  const begin = (): Worker => {
+  const startWorker = (): Worker => {
     const fresh = new Worker(new URL('./metrics/page-worker.ts', import.meta.url), {
       workerData: {
         processes: options.processes,
@@ -55,59 +78,113 @@ export function startPage(
       resourceLimits: { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 6 },
     });
     fresh.on('message', (answer: PageAnswer) => {
-      page = answer;
-      count += 1;
-      for (const problem of answer.problems) options.onProblem(problem);
-      goOn();
+      if (worker !== fresh || !running) return;
+      for (const problem of answer.problems) onProblem(problem);
+      const before = page?.of === running.of ? page.bodies : [];
+      page = { of: running.of, bodies: new Map([...before, ...answer.bodies]) };
+      goOn(page);
     });
-    fresh.on('error', (error) => options.onProblem(`the page cannot be rendered: ${String(error)}`));
+    fresh.on('error', (error) => onProblem(`the page cannot be rendered: ${String(error)}`));
     fresh.on('exit', () => {
-      if (closing) return;
-      // An old page would pass for a fresh one. The next view starts the next worker.
-      page = undefined;
-      worker = undefined;
-      goOn();
+      if (worker !== fresh) return;
+      // An old page would pass for a fresh one. The next rendering starts the next thread.
+      endWorker();
+      goOn(undefined);
     });
     fresh.unref();
     return fresh;
   };
-  const send = async (view: View) => {
-    busy = true;
-    const append = await options.self.metrics().catch((error: unknown) => {
-      options.onProblem(`the process's own metrics cannot be read: ${String(error)}`);
+  const endWorker = () => {
+    const ended = worker;
+    worker = undefined;
+    page = undefined;
+    return ended?.terminate();
+  };
+  const goOn = (made: Made | undefined) => {
+    running?.resolve(made);
+    running = undefined;
+    if (next && newest) void begin(next, newest.of, newest.view);
+  };
+  const begin = async (job: Job, of: Published, view: View) => {
+    next = undefined;
+    const current = { ...job, of };
+    running = current;
+    usedMs = clock();
+    const isMade = page?.of === of;
+    if (!isMade) count[job.asked ? 'asked' : 'expected'] += 1;
+    const append = isMade ? '' : await ownMetrics();
+    if (running !== current) return; // the thread has ended meanwhile
+    const request: PageRequest = {
+      ...(isMade ? {} : { rendering: { view, append } }),
+      forms: [...job.forms],
+    };
+    try {
+      worker ??= startWorker();
+      worker.postMessage(request);
+    } catch (error) {
+      onProblem(`the page cannot be rendered: ${String(error)}`);
+      goOn(undefined);
+      return;
+    }
+    if ((await within(job.promise, limits.renderMs)) !== 'late' || running !== current) return;
+    onProblem(`the page was not rendered in ${limits.renderMs} ms; its thread is started again`);
+    void endWorker();
+    goOn(undefined);
+  };
+  const ownMetrics = () =>
+    self.metrics().catch((error: unknown) => {
+      onProblem(`the process's own metrics cannot be read: ${String(error)}`);
       return '';
     });
-    unread += 1;
-    const request: PageRequest = { view, append, openMetrics: unread < PAGES_WITHOUT_READER };
-    worker ??= begin();
-    worker.postMessage(request);
+
+  /** The newest view in these forms; whoever wants them at the same time shares one rendering. */
+  const make = ({ of, view }: NonNullable<typeof newest>, forms: readonly PageForm[], asked: boolean) => {
+    if (running?.of === of && forms.every((form) => running?.forms.has(form))) return running.promise;
+    next ??= { ...Promise.withResolvers<Made | undefined>(), forms: new Set(), asked };
+    for (const form of forms) next.forms.add(form);
+    next.asked ||= asked;
+    const { promise } = next;
+    if (!running) void begin(next, of, view);
+    return promise;
   };
-  const goOn = () => {
-    busy = false;
-    const next = waiting;
-    waiting = undefined;
-    if (next) void send(next);
+
+  /** What was made last, unless it would pass for newer than it is. */
+  const ready = (form: PageForm): Uint8Array | undefined => {
+    if (!page || !newest) return undefined;
+    if (page.of !== newest.of) {
+      // What ends or begins with a view (the driver is silent, or back) is told at once.
+      if (!page.of.up || !newest.of.up) return undefined;
+      if (clock() - (page.of.followedMs ?? 0) > graceMs(intervalMs)) return undefined;
+    }
+    return page.bodies.get(form);
   };
 
   return {
     publish(view) {
-      if (busy) waiting = view;
-      else void send(view);
+      const now = clock();
+      if (newest) {
+        newest.of.followedMs = now;
+        intervalMs = now - publishedMs;
+      }
+      newest = { of: { up: view.self.up }, view };
+      publishedMs = now;
+      const wanted = [...scrapes].flatMap(([form, arrivals]) => (isWanted(arrivals, now, intervalMs) ? [form] : []));
+      if (wanted.length > 0) void make(newest, wanted, false);
+      else if (worker && !running && now - usedMs > IDLE_MS) void endWorker();
     },
-    current: () => page,
-    openMetrics() {
-      unread = 0;
-      if (!page) return undefined;
-      if (page.openMetrics) return page.openMetrics;
-      const plain = Buffer.from(toOpenMetrics(Buffer.from(page.plain).toString()));
-      const openMetrics = { plain, gzip: gzipSync(plain, { level: 1 }) };
-      page = { ...page, openMetrics };
-      return openMetrics;
+    async scrape(form) {
+      scrapes.set(form, withArrival(scrapes.get(form) ?? [], clock()));
+      const there = ready(form);
+      if (there) return there;
+      if (!newest) return 'nothing';
+      const made = await within(make(newest, [form], true), limits.waitMs);
+      return made === 'late' ? made : (made?.bodies.get(form) ?? 'nothing');
     },
-    renderings: () => count,
+    renderings: () => ({ ...count }),
     async close() {
-      closing = true;
-      await worker?.terminate();
+      await endWorker();
+      running?.resolve(undefined);
+      next?.resolve(undefined);
     },
   };
 }

@@ -1,4 +1,4 @@
-// The page's own thread: a view comes in, the finished page goes out as bytes, plain and compressed. Rendering ten thousand
+// The page's own thread: a view comes in, the finished page goes out as bytes, in the forms that are read. Rendering ten thousand
 // series takes longer than a loop that also stops containers may be held up.
 import { parentPort, workerData } from 'node:worker_threads';
 import { gzipSync } from 'node:zlib';
@@ -15,11 +15,14 @@ export type PageOptions = {
   readonly nodeName: string;
 };
 
-/** `openMetrics`: is anybody reading that form? */
-export type PageRequest = { readonly view: View; readonly append: string; readonly openMetrics: boolean };
-export type PageForm = { readonly plain: Uint8Array; readonly gzip: Uint8Array };
-export type PageAnswer = PageForm & {
-  readonly openMetrics?: PageForm;
+export type PageForm = `${'text' | 'openmetrics'}${'' | '+gzip'}`;
+export type PageRequest = {
+  /** None: more forms of the page that was made last. */
+  readonly rendering?: { readonly view: View; readonly append: string };
+  readonly forms: readonly PageForm[];
+};
+export type PageAnswer = {
+  readonly bodies: readonly (readonly [PageForm, Uint8Array])[];
   readonly problems: readonly string[];
 };
 
@@ -29,6 +32,7 @@ const make = createPage([
   ...(processes ? [PROCESS_FAMILY] : []),
   ...compatFamilies(compatibility, { nodeName }),
 ]);
+let page = '';
 
 /** Bytes in a buffer of their own: a pooled one must not be given away. */
 function own(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
@@ -37,16 +41,20 @@ function own(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
   return copy;
 }
 
-function formOf(text: string) {
-  const plain = own(Buffer.from(text));
-  return { plain, gzip: own(gzipSync(plain, { level: 1 })) };
-}
-
-parentPort?.on('message', async ({ view, append, openMetrics }: PageRequest) => {
-  const { text, problems } = await make(view);
-  const page = formOf(`${text}${append}`);
-  const open = openMetrics ? formOf(toOpenMetrics(`${text}${append}`)) : undefined;
-  const answer: PageAnswer = { ...page, problems, ...(open && { openMetrics: open }) };
-  const buffers = [page, open].flatMap((form) => (form ? [form.plain.buffer, form.gzip.buffer] : []));
-  parentPort?.postMessage(answer, buffers);
+parentPort?.on('message', async ({ rendering, forms }: PageRequest) => {
+  const problems: string[] = [];
+  if (rendering) {
+    const made = await make(rendering.view);
+    problems.push(...made.problems);
+    page = `${made.text}${rendering.append}`;
+  }
+  const bodies = forms.map((form) => {
+    const bytes = Buffer.from(form.startsWith('openmetrics') ? toOpenMetrics(page) : page);
+    return [form, own(form.endsWith('+gzip') ? gzipSync(bytes, { level: 1 }) : bytes)] as const;
+  });
+  const answer: PageAnswer = { bodies, problems };
+  parentPort?.postMessage(
+    answer,
+    bodies.map(([, { buffer }]) => buffer),
+  );
 });

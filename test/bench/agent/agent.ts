@@ -18,6 +18,9 @@ import { childrenOf, cpuSeconds, residentMib } from './process.ts';
 const CARDS = 8;
 const CONTAINERS_PER_CARD = 10;
 const PROCESSES_PER_CONTAINER = 10;
+/** As Prometheus does by many charts' default. */
+const SCRAPE_EVERY_MS = 15_000;
+const SCRAPE_HEADERS = { accept: 'application/openmetrics-text;version=1.0.0', 'accept-encoding': 'gzip' };
 const PROCESSES = CARDS * CONTAINERS_PER_CARD * PROCESSES_PER_CONTAINER;
 
 type Use = { agentCores: number; samplerCores: number; agentMib: number; samplerMib: number };
@@ -37,6 +40,14 @@ async function useOver(pid: number, sampler: number, seconds: number): Promise<U
     agentMib: median(looks.map((look) => look.agent)),
     samplerMib: median(looks.map((look) => look.sampler)),
   };
+}
+
+/** Scrapes it in even steps until the end. */
+function startScraper(scope: Teardown, { url }: RunningAgent): void {
+  const scrape = async () => (await fetch(`${url}/metrics`, { headers: SCRAPE_HEADERS })).arrayBuffer();
+  // One that fails is seen by what follows it.
+  const timer = setInterval(() => void scrape().catch(() => {}), SCRAPE_EVERY_MS);
+  scope.teardown(() => clearInterval(timer));
 }
 
 /** Memory of a Node process that does nothing. */
@@ -61,7 +72,7 @@ export const agent: Bench = {
   name: 'agent',
   what: `memory and processor time of the agent at ${CARDS} cards and ${PROCESSES} processes`,
   async run(scope, { quick, note }) {
-    const seconds = quick ? 10 : 60;
+    const seconds = quick ? 15 : 60;
     const node = await startNode(scope, ...Array.from({ length: CARDS }, () => ['--card', 'h200']).flat());
     const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
     // As the chart starts it, and not for the first time on its node: that one compiles.
@@ -70,6 +81,7 @@ export const agent: Bench = {
     const env = { ...CHART_ENV, NODE_COMPILE_CACHE: folder };
     await compiled(() => startAgent(scope, node, { env }));
     const running = await startAgent(scope, node, { env });
+    startScraper(scope, running);
     const pid = running.child.pid ?? 0;
     // Measuring what a context costs is a matter of the first seconds of a card's life.
     const sampler = await eventually(() => {

@@ -1,5 +1,6 @@
 // Calls of NVML that scrapes cause, counted by a library in the driver's place (test/bench/drivers/counting.c) under a real
-// agent. Its sampler rests meanwhile, so that every call that is counted is a scrape's.
+// agent. Its sampler rests meanwhile, so that every call that is counted is a scrape's; all that it goes on with is to wait for
+// Xids, in a thread of its own that asks anew each second, and those calls are counted apart.
 import { closeSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { startAgent } from '../../support/agent.ts';
@@ -12,7 +13,7 @@ export async function driverCalls(scope: Teardown): Promise<Row> {
   const node = await startNode(scope, ...Array.from({ length: 8 }, () => ['--card', 'h100']).flat());
   const file = join(temporaryFolder(scope), 'calls');
   closeSync(openSync(file, 'w'));
-  writeFileSync(file, Buffer.alloc(8));
+  writeFileSync(file, Buffer.alloc(16));
   const calls = () => Number(readFileSync(file).readBigUInt64LE());
   const agent = await startAgent(scope, node, {
     library: join(BUILD, 'bench/counting/libnvidia-ml.so.1'),

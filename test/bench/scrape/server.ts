@@ -5,7 +5,9 @@ import { createServer } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
 import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
-import { type Page, selfMetrics, startPage } from '../../../src/agent/page.ts';
+import type { PageForm } from '../../../src/agent/metrics/page-worker.ts';
+import { selfMetrics } from '../../../src/agent/metrics/self.ts';
+import { startPage } from '../../../src/agent/page.ts';
 import { viewOfSize } from './view.ts';
 
 export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };
@@ -16,6 +18,8 @@ export type Reading = {
   readonly delayMs: number;
   readonly published: number;
   readonly renderings: number;
+  /** Of them, those that a scrape waited for. */
+  readonly asked: number;
 };
 
 const PUBLISH_MS = 1000;
@@ -32,27 +36,30 @@ const page = startPage({
   onProblem: (text) => console.error(text),
 });
 
-async function publish(containers: number, turn: number): Promise<Page> {
-  const before = page.renderings();
-  page.publish(viewOfSize(containers, turn));
-  while (page.renderings() === before) await delay(1);
-  const current = page.current();
-  if (!current) throw new Error('no page was rendered');
-  return current;
+async function scraped(form: PageForm): Promise<Uint8Array> {
+  const body = await page.scrape(form);
+  if (typeof body === 'string') throw new Error(`no page was rendered: ${body}`);
+  return body;
 }
 
-const seriesIn = ({ plain }: Page): number =>
-  Buffer.from(plain)
+async function seriesOf(containers: number): Promise<number> {
+  page.publish(viewOfSize(containers, 0));
+  // For a moment the page before may still be handed out.
+  await delay(300);
+  return Buffer.from(await scraped('text'))
     .toString()
     .split('\n')
     .filter((line) => line !== '' && !line.startsWith('#')).length;
+}
 
 // Two sizes tell what the rest of the page and what a container has, and so how many containers make the size.
-const few = seriesIn(await publish(10, 0));
-const perContainer = (seriesIn(await publish(20, 0)) - few) / 10;
+const few = await seriesOf(10);
+const perContainer = ((await seriesOf(20)) - few) / 10;
 const containers = Math.ceil((wanted - few) / perContainer) + 10;
-const first = await publish(containers, 0);
-const ready = { series: seriesIn(first), bytes: first.plain.byteLength };
+const series = await seriesOf(containers);
+const plainBody = await scraped('text');
+const body = await scraped('text+gzip');
+const ready = { series, bytes: plainBody.byteLength };
 
 const cpuMs = (): number => {
   const { user, system } = process.threadCpuUsage();
@@ -73,12 +80,15 @@ function watchLoop(): void {
   probe({ cpu: cpuMs(), wall: performance.now() });
 }
 let published = 0;
-let renderedBefore = 0;
+let before = page.renderings();
+const read = (): Reading => {
+  const { expected, asked } = page.renderings();
+  const asksSince = asked - before.asked;
+  return { ...longest, published, renderings: expected - before.expected + asksSince, asked: asksSince };
+};
 
 if (bare) {
   await page.close();
-  const body = first.gzip;
-  const plainBody = first.plain;
   const server = createServer((request, response) => {
     const gzip = request.headers['accept-encoding'] === 'gzip';
     const bytes = gzip ? body : plainBody;
@@ -92,8 +102,7 @@ if (bare) {
 } else {
   let view = viewOfSize(containers, 1);
   const exporter = createExporter({
-    page: page.current,
-    openMetrics: page.openMetrics,
+    scrape: page.scrape,
     self: () => self.metrics(),
     view: () => view,
     history: createRecorder().history,
@@ -115,9 +124,7 @@ process.on('message', (word) => {
   if (word === 'reset') {
     longest = { blockMs: 0, delayMs: 0 };
     published = 0;
-    renderedBefore = page.renderings();
-    process.send?.({ ...longest, published: 0, renderings: 0 } satisfies Reading);
-  } else {
-    process.send?.({ ...longest, published, renderings: page.renderings() - renderedBefore } satisfies Reading);
+    before = page.renderings();
   }
+  process.send?.(read());
 });

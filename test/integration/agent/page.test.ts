@@ -1,5 +1,5 @@
-// The page as scrapers get it from a running agent: well-formed by Prometheus' own judgement, rendered once per sample, and
-// never telling of now what was true once.
+// The page as scrapers get it from a running agent: well-formed by Prometheus' own judgement, rendered at most once per
+// sample, and never telling of now what was true once.
 import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -45,7 +45,7 @@ testUnless('reason' in promtool ? promtool.reason : undefined)(
   },
 );
 
-test('scrapers share one rendering per sample, plain and compressed alike', async (t) => {
+test('all scrapers of a sample share one rendering, plain and compressed alike', async (t) => {
   const node = await startNode(t, '--card', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 500 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');

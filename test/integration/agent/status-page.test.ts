@@ -100,7 +100,7 @@ testInBrowser(
   async (t) => {
     t.timeout(120_000);
     const shown = async (view: View): Promise<string> => {
-      const nothing = { page: () => undefined, openMetrics: () => undefined, self: async () => '' };
+      const nothing = { scrape: async () => 'nothing' as const, self: async () => '' };
       const history = () => ({ stepMs: 5000, atMs: [], cards: {}, containers: {} });
       const { close, port } = await serve(createExporter({ ...nothing, view: () => view, history }), {
         host: '127.0.0.1',

@@ -281,8 +281,7 @@ test('MetaGPU 11: nothing of ours runs a program in a container of others, or co
 
 test('MetaGPU 12: nobody can have anything stopped, granted or changed over the network', async (t) => {
   const source = {
-    page: () => undefined,
-    openMetrics: () => undefined,
+    scrape: async () => 'nothing' as const,
     self: async () => '',
     view: () => undefined,
     history: () => ({ cards: [], containers: [] }) as never,
