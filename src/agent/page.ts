@@ -20,7 +20,7 @@ export type PageServer = {
 
 export const PAGE_LIMITS = {
   /** Of a scrape. Less than Prometheus waits (10 s), so that it hears why. */
-  waitMs: 5000,
+  waitMs: 8000,
   /** A thread that takes longer hangs. Its start is in it, on a machine that is short of time. */
   renderMs: 20_000,
 } as const;

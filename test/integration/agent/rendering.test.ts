@@ -103,6 +103,9 @@ test('a process in both lists counts once, and a renderer takes from what others
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 1);
   t.is(await agent.metric('cotenant_container_fence', { ...own, fence: 'interposer' }), 1);
   t.true(((await agent.metric('cotenant_container_bypass_memory_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
+  // What the driver holds beyond a process's books is told to it after a round in which they did not change.
+  const seenMs = (await agent.view())?.atMs ?? 0;
+  await eventually(async () => ((await agent.view())?.atMs ?? 0) >= seenMs + 500 || undefined, 'two more samples');
   // 100 MiB are left of the grant: the interposer refuses the other one what the renderer has.
   await eventually(
     async () => (await tell(tenant, `alloc ${300 * MIB}`))[0] === OUT_OF_MEMORY || undefined,

@@ -12,7 +12,10 @@ import { eventually, type Teardown } from '../../support/node.ts';
 import { exampleView } from '../../support/views.ts';
 
 type Limits = { readonly waitMs: number; readonly renderMs: number };
-function pageOf(t: Teardown, limits?: Limits) {
+/** A machine that is short of time is no failure, but where that is what is tried. */
+const PATIENT: Limits = { waitMs: 60_000, renderMs: 60_000 };
+
+function pageOf(t: Teardown, limits = PATIENT) {
   const problems: string[] = [];
   let now = 1_000_000;
   const page = startPage({
@@ -22,7 +25,7 @@ function pageOf(t: Teardown, limits?: Limits) {
     self: selfMetrics(),
     onProblem: (text) => problems.push(text),
     clock: () => now,
-    ...(limits && { limits }),
+    limits,
   });
   t.teardown(page.close);
   let atMs = exampleView.atMs;
