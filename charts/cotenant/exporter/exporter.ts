@@ -27,7 +27,8 @@ export type Relay = {
 };
 
 const HANDED_ON = ['content-type', 'content-encoding', 'content-length', 'vary', 'www-authenticate'] as const;
-const TIMEOUT_MS = 5000;
+/** The agent answers within 8 s, if only that the page is late; Prometheus waits 10. */
+const TIMEOUT_MS = 9000;
 const MOST_CONNECTIONS = 64;
 /** A mounted Secret changes without a word on some file systems. */
 const READ_EVERY_MS = 10_000;

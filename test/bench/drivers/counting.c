@@ -1,7 +1,7 @@
 /* An NVML that counts: every exported name adds one to a counter in a shared file and jumps on to the real library, so
  * that calls of the driver are counted whoever makes them. COTENANT_BENCH_NVML names the real library,
- * COTENANT_BENCH_CALLS the file: two counters of eight bytes, the second of them for waits for an event, which a thread of
- * whoever watches cards asks for again and again, whatever else is done. */
+ * COTENANT_BENCH_CALLS the file: two counters of eight bytes, the second of them for waits for an event, which a thread
+ * of whoever watches cards asks for again and again, whatever else is done. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -29,7 +29,8 @@ __attribute__((constructor)) static void find_targets(void) {
     const char *library = getenv("COTENANT_BENCH_NVML"), *file = getenv("COTENANT_BENCH_CALLS");
     int fd = file ? open(file, O_RDWR | O_CLOEXEC) : -1;
     void *handle = library ? dlopen(library, RTLD_NOW | RTLD_LOCAL) : NULL;
-    uint64_t *counters = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    uint64_t *counters = MAP_FAILED;
+    if (fd >= 0) counters = mmap(NULL, 2 * sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (counters == MAP_FAILED || !handle) {
         fputs("counting libnvidia-ml: COTENANT_BENCH_NVML or COTENANT_BENCH_CALLS cannot be used\n", stderr);
         abort();
@@ -43,8 +44,8 @@ __attribute__((constructor)) static void find_targets(void) {
 }
 
 /* Arguments are not known here, so the way on is a jump; r11 carries none. */
-#define TRAMPOLINE(index, symbol, verb, group)                                         \
-    __asm__(".text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n"  \
+#define TRAMPOLINE(index, symbol, verb, group)                                            \
+    __asm__(".text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n"     \
             "endbr64\nmovq counting_counter+8*" #index "(%rip), %r11\nlock incq (%r11)\n" \
             "jmp *counting_target+8*" #index "(%rip)\n.size " #symbol ", .-" #symbol "\n");
 COT_NVML_ROWS(TRAMPOLINE)

@@ -119,7 +119,7 @@ async function measureSize(size: number, { quick, note }: BenchOptions): Promise
     if (size === 3000) {
       rows.push({
         name: `${name}.unexpected_ms`,
-        value: median(await unexpected(served, quick ? 5 : 20)),
+        value: median(await unexpected(served, quick ? 3 : 20)),
         unit: 'ms',
         reference: {
           value: median(ours),

@@ -16,6 +16,7 @@ export type Reading = {
   readonly blockMs: number;
   /** Longest time between two turns, what other processes took of the machine included. */
   readonly delayMs: number;
+  /** Views that there were since `reset`, with the one that was there then. */
   readonly published: number;
   readonly renderings: number;
   /** Of them, those that a scrape waited for. */
@@ -123,7 +124,7 @@ if (bare) {
 process.on('message', (word) => {
   if (word === 'reset') {
     longest = { blockMs: 0, delayMs: 0 };
-    published = 0;
+    published = 1; // the one that is there already
     before = page.renderings();
   }
   process.send?.(read());
