@@ -3,9 +3,13 @@
 //
 //   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1]
 //
+// The first line names every process, each later one those that are new or other than they were in the line before:
+// src/agent/sample-reader.ts puts them together.
+//
 // On standard input, one command a line: "interval MS" (all cards from now on), "stop" (gives its handles up and ends).
 // It ends when standard input does, and with code 3 when the driver that it opened is gone. What the figures mean is
 // written beside their fields in src/agent/sample.ts.
+#include <algorithm>
 #include <cerrno>
 #include <cinttypes>
 #include <csignal>
@@ -17,6 +21,7 @@
 #include <poll.h>
 #include <string>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "sample.h"
@@ -78,6 +83,16 @@ bool listen(uint64_t deadline_ns, uint64_t &interval_ms) {
     }
 }
 
+// Each process that is followed wants a descriptor. No more than those: some programs close all that they may have, and
+// a driver's library may start one.
+void allow_descriptors() {
+    constexpr rlim_t MOST = 65536;
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, MOST));
+    setrlimit(RLIMIT_NOFILE, &limit); // where it fails, fewer are followed so
+}
+
 int usage() {
     std::fputs("usage: cotenant-sampler [--interval-ms 50..60000] [--library PATH]\n", stderr);
     return 2;
@@ -97,6 +112,7 @@ int main(int argc, char **argv) {
     if (interval_ms < 50 || interval_ms > 60000) return usage();
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     std::signal(SIGPIPE, SIG_IGN);
+    allow_descriptors();
     Sampler sampler(library);
     uint64_t next = now_ns(CLOCK_MONOTONIC);
     for (;;) {

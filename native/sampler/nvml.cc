@@ -1,5 +1,6 @@
 #include "nvml.h"
 
+#include <algorithm>
 #include <cstring>
 #include <dlfcn.h>
 
@@ -220,7 +221,7 @@ bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
 
 // Entries end where the filling begins. A name's nominal stride is not trusted: one name has had 16, 24 and 32 bytes.
 size_t Library::stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) {
-    size_t end = size;
+    size_t end = std::min(size, count * size_t{32}); // the longest entries
     while (end > 0 && buffer[end - 1] == FILLING) end--;
     if (count == 0 || end == 0) return nominal;
     for (const size_t stride : {size_t{16}, size_t{24}, size_t{32}}) {

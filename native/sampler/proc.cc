@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +14,24 @@ namespace proc {
 
 int open_pidfd(pid_t pid) {
     return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+}
+
+Handle::~Handle() {
+    if (descriptor_ >= 0) close(descriptor_);
+}
+
+bool Handle::lives() const {
+    pollfd wait{};
+    wait.fd = descriptor_;
+    wait.events = POLLIN;
+    return descriptor_ >= 0 && poll(&wait, 1, 0) == 0;
+}
+
+void Handle::move_up(int least) {
+    if (descriptor_ < 0 || descriptor_ >= least) return;
+    const int above = fcntl(descriptor_, F_DUPFD_CLOEXEC, least);
+    close(descriptor_);
+    descriptor_ = above;
 }
 
 namespace {
@@ -48,15 +67,11 @@ pid_t last_namespace_pid(const std::string &text) {
 }
 
 // A handle tells it at once. Linux before 5.5 tells it in `status` only, which a tenant can make 17 ms long to read.
-pid_t namespace_pid(pid_t pid) {
+pid_t namespace_pid(pid_t pid, const Handle &handle) {
     std::string text;
     pid_t found = 0;
-    const int handle = open_pidfd(pid);
-    if (handle >= 0) {
-        if (read_file("/proc/self/fdinfo/" + std::to_string(handle), text, MOST_STATUS))
-            found = last_namespace_pid(text);
-        close(handle);
-    }
+    if (handle && read_file("/proc/self/fdinfo/" + std::to_string(handle.descriptor()), text, MOST_STATUS))
+        found = last_namespace_pid(text);
     if (found == 0 && read_file(path_of(pid, "status"), text, MOST_STATUS)) found = last_namespace_pid(text);
     return found;
 }
@@ -83,21 +98,31 @@ bool read_stat(pid_t pid, Process &out) {
     return true;
 }
 
-bool read_process(pid_t pid, Process &out) {
+bool read_process(pid_t pid, Process &out, Handle &handle) {
+    if (!handle) handle = Handle(pid);
     if (!read_stat(pid, out)) return false;
     read_file(path_of(pid, "cgroup"), out.cgroup, MOST_CGROUP);
-    out.namespace_pid = namespace_pid(pid);
+    if (out.namespace_pid == 0) out.namespace_pid = namespace_pid(pid, handle);
     struct stat info;
-    if (stat(path_of(pid, "ns/pid").c_str(), &info) == 0) out.pid_namespace = info.st_ino;
+    if (out.pid_namespace == 0 && stat(path_of(pid, "ns/pid").c_str(), &info) == 0) out.pid_namespace = info.st_ino;
+    if (handle.lives()) return true; // then all of it was read of the handle's process
     Process again;
     return read_stat(pid, again) && again.start_ticks == out.start_ticks;
 }
 
-std::vector<pid_t> ancestors(pid_t pid, size_t most) {
+bool read_process(pid_t pid, Process &out) {
+    Handle handle;
+    return read_process(pid, out, handle);
+}
+
+std::vector<pid_t> ancestors(pid_t pid, size_t most, Parents &parents) {
     std::vector<pid_t> chain;
-    Process process;
-    while (chain.size() < most && read_stat(pid, process) && process.parent > 1) {
-        pid = process.parent;
+    while (chain.size() < most) {
+        const auto [known, is_new] = parents.try_emplace(pid, 0);
+        Process process;
+        if (is_new && read_stat(pid, process)) known->second = process.parent;
+        pid = known->second;
+        if (pid <= 1) break;
         chain.push_back(pid);
     }
     return chain;

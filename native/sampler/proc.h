@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 #include <sys/types.h>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace proc {
@@ -20,11 +22,42 @@ struct Process {
 
 // A handle that never comes to mean another process; negative: errno says why not.
 int open_pidfd(pid_t pid);
+
+// Such a handle with its end; none where none is to be had (Linux before 5.3, no descriptor left, no such process).
+class Handle {
+  public:
+    Handle() = default;
+    explicit Handle(pid_t pid) : descriptor_(open_pidfd(pid)) {}
+    Handle(const Handle &) = delete;
+    Handle &operator=(const Handle &) = delete;
+    Handle(Handle &&other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+    Handle &operator=(Handle &&other) noexcept {
+        std::swap(descriptor_, other.descriptor_);
+        return *this;
+    }
+    ~Handle();
+    explicit operator bool() const { return descriptor_ >= 0; }
+    int descriptor() const { return descriptor_; }
+    // Its process has not exited: the pid has been its own ever since the handle was opened. False also without a
+    // handle.
+    bool lives() const;
+    // Leaves descriptors below `least` to others; none where there is none from there on.
+    void move_up(int least);
+
+  private:
+    int descriptor_ = -1;
+};
+
 // Only what stat tells: start time, parent, state, command. False: no such process, or unreadable.
 bool read_stat(pid_t pid, Process &out);
-// Everything; false when the process was gone before all of it could be read as one process's.
+// Everything; false when the process was gone before all of it could be read as one process's. What cannot change in a
+// process's life, its pid namespace and its pid there, is not read where `out` has it: whoever fills it in compares the
+// start time with the one before. `handle` gets a handle on the process where it is none.
+bool read_process(pid_t pid, Process &out, Handle &handle);
 bool read_process(pid_t pid, Process &out);
-// Parent, its parent and so on, nearest first, at most `most`; ends before pid 1.
-std::vector<pid_t> ancestors(pid_t pid, size_t most);
+// Who is whose parent, as far as it was read; 0: nobody's.
+using Parents = std::unordered_map<pid_t, pid_t>;
+// Parent, its parent and so on, nearest first, at most `most`; ends before pid 1. Reads only who is not in `parents`.
+std::vector<pid_t> ancestors(pid_t pid, size_t most, Parents &parents);
 
 } // namespace proc

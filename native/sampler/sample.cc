@@ -1,19 +1,22 @@
 #include "sample.h"
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdint>
-#include <cstdio>
 #include <ctime>
+#include <map>
+
+#include "json.h"
+
+using json::add_field;
+using json::add_number;
+using json::add_text;
 
 namespace {
 
 constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
 constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
-constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup
 constexpr uint64_t HEALTH_ROUNDS = 5;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
-constexpr size_t MOST_ANCESTORS = 24;
 
 uint64_t now_ns(clockid_t clock) {
     timespec now{};
@@ -24,38 +27,6 @@ uint64_t now_ns(clockid_t clock) {
 // What is no pid is nobody's, and a negative number would cost the agent the whole line.
 bool is_pid(uint32_t pid) {
     return pid > 0 && pid <= INT32_MAX;
-}
-
-// Text as JSON, bytes that are not printable ASCII escaped one by one: a command name may hold anything.
-void add_text(std::string &out, const std::string &text) {
-    out += '"';
-    for (const char c : text) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte == '"' || byte == '\\') {
-            out += '\\';
-            out += c;
-        } else if (byte < 0x20 || byte > 0x7e) {
-            char escaped[8];
-            std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
-            out += escaped;
-        } else {
-            out += c;
-        }
-    }
-    out += '"';
-}
-
-void add_field(std::string &out, const char *name, uint64_t value) {
-    char text[96];
-    std::snprintf(text, sizeof text, ",\"%s\":%" PRIu64, name, value);
-    out += text;
-}
-
-void add_field(std::string &out, const char *name, const std::string &value) {
-    out += ",\"";
-    out += name;
-    out += "\":";
-    add_text(out, value);
 }
 
 } // namespace
@@ -77,34 +48,16 @@ bool Sampler::open_driver() {
     return true;
 }
 
-// A pid that starts anew is another process: what the old one used stays with the old one's record until it is
-// forgotten.
-Sampler::Known &Sampler::know(pid_t pid) {
-    Known &known = known_[pid];
-    proc::Process stat;
-    const bool there = proc::read_stat(pid, stat);
-    const bool same = known.read_round != 0 && there && stat.start_ticks == known.process.start_ticks;
-    if (there && !same) known = Known{};
-    if (there && (!same || round_ - known.read_round >= REREAD_ROUNDS)) {
-        known.gone = !proc::read_process(pid, known.process);
-        known.ancestors = proc::ancestors(pid, MOST_ANCESTORS);
-        known.read_round = round_;
-    } else if (!there) {
-        known.gone = true;
-    }
-    known.seen_round = round_;
-    return known;
-}
-
 // Compute, graphics and MPS lists name the same process with the same total, so they are united, never added.
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
-    std::vector<nvml::Entry> entries;
+    std::vector<nvml::Entry> entries[3];
+    std::vector<pid_t> pids;
     out += ",\"lists\":[";
     bool first = true;
     for (unsigned i = 0; i < 3; i++) {
-        if (!library_.processes(cards_[index].device, LISTS[i], entries)) {
+        if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
             cards_[index].lost = nvml::Library::means_lost(library_.last_code());
             continue;
         }
@@ -114,16 +67,20 @@ void Sampler::read_lists(size_t index, std::string &out) {
         out += NAMES[i];
         out += '"';
         first = false;
-        for (const nvml::Entry &entry : entries) {
-            if (!is_pid(entry.pid)) continue;
-            Usage &usage = know(static_cast<pid_t>(entry.pid)).usage[index];
+        std::erase_if(entries[i], [](const nvml::Entry &entry) { return !is_pid(entry.pid); });
+        for (const nvml::Entry &entry : entries[i]) pids.push_back(static_cast<pid_t>(entry.pid));
+    }
+    out += ']';
+    processes_.meet(pids);
+    for (unsigned i = 0; i < 3; i++) {
+        for (const nvml::Entry &entry : entries[i]) {
+            Usage &usage = processes_.use(static_cast<pid_t>(entry.pid), index);
             usage.listed = true;
             usage.types |= 1u << i;
             usage.bytes = std::max(usage.bytes, entry.bytes);
             usage.bytes_known = usage.bytes_known || entry.known;
         }
     }
-    out += ']';
 }
 
 // Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
@@ -132,10 +89,6 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
     Card &card = cards_[index];
     const uint64_t since = card.last_seen_us;
     std::vector<nvml::Utilisation> rows;
-    for (auto &[pid, known] : known_) {
-        auto usage = known.usage.find(index);
-        if (usage != known.usage.end()) usage->second.sm_percent = 0;
-    }
     if (card.last_poll_us && now_us - card.last_poll_us > RING_US) card.gaps++;
     if (!library_.process_utilization(card.device, since, rows)) return;
     card.last_poll_us = now_us;
@@ -155,7 +108,7 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
     }
     const uint64_t window = std::min(newest - since, RING_US);
     for (const nvml::Utilisation &row : rows) {
-        Usage &usage = know(static_cast<pid_t>(row.pid)).usage[index];
+        Usage &usage = processes_.use(static_cast<pid_t>(row.pid), index);
         usage.sm_us += row.sm * window / 100;
         usage.memory_us += row.memory * window / 100;
         usage.encoder_us += std::min(row.encoder, 100u) * window / 100;
@@ -221,9 +174,8 @@ void Sampler::write_activity(Card &card, std::string &out) {
 // sum over all of them counts anything twice.
 void Sampler::write_card(size_t index, std::string &out) {
     Card &card = cards_[index];
-    char text[64];
-    std::snprintf(text, sizeof text, "{\"index\":%zu", index);
-    out += text;
+    out += "{\"index\":";
+    add_number(out, index);
     add_field(out, "uuid", card.uuid);
     add_field(out, "name", card.name);
     add_field(out, "pciBusId", card.pci);
@@ -251,45 +203,6 @@ void Sampler::write_card(size_t index, std::string &out) {
     out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 
-void Sampler::write_process(pid_t pid, const Known &known, std::string &out) {
-    char text[64];
-    std::snprintf(text, sizeof text, "{\"pid\":%d", static_cast<int>(pid));
-    out += text;
-    if (known.gone) out += ",\"gone\":true"; /* not in /proc (any more) */
-    if (known.read_round != 0) {
-        add_field(out, "startTicks", known.process.start_ticks);
-        add_field(out, "command", known.process.command);
-        add_field(out, "cgroup", known.process.cgroup);
-        add_field(out, "pidNamespace", known.process.pid_namespace);
-        if (known.process.namespace_pid > 0)
-            add_field(out, "namespacePid", static_cast<uint64_t>(known.process.namespace_pid));
-        out += ",\"ancestors\":[";
-        for (size_t i = 0; i < known.ancestors.size(); i++) {
-            std::snprintf(text, sizeof text, "%s%d", i ? "," : "", static_cast<int>(known.ancestors[i]));
-            out += text;
-        }
-        out += ']';
-    }
-    out += ",\"cards\":[";
-    bool first = true;
-    for (const auto &[index, usage] : known.usage) {
-        std::snprintf(text, sizeof text, "%s{\"card\":%zu", first ? "" : ",", index);
-        out += text;
-        first = false;
-        out += usage.listed ? ",\"listed\":true" : ",\"listed\":false";
-        if (usage.listed && usage.bytes_known) add_field(out, "bytes", usage.bytes);
-        add_field(out, "types", usage.types);
-        add_field(out, "smPercent", usage.sm_percent);
-        add_field(out, "smUs", usage.sm_us);
-        add_field(out, "memoryUs", usage.memory_us);
-        add_field(out, "encoderUs", usage.encoder_us);
-        add_field(out, "decoderUs", usage.decoder_us);
-        if (usage.active_us) add_field(out, "activeUs", usage.active_us);
-        out += '}';
-    }
-    out += "]}";
-}
-
 // Events of a card that is not in the inventory (any more) are nobody's.
 void Sampler::write_events(std::string &out) {
     std::map<int, uint64_t> errors;
@@ -299,11 +212,9 @@ void Sampler::write_events(std::string &out) {
         const auto card =
             std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.device == event.device; });
         if (card == cards_.end() || event.type != NVML_ABI_EVENT_XID) continue;
-        char text[64];
-        std::snprintf(text, sizeof text, "%s{\"card\":%zu", first ? "" : ",",
-                      static_cast<size_t>(card - cards_.begin()));
-        out += text;
+        out += first ? "{\"card\":" : ",{\"card\":";
         first = false;
+        add_number(out, static_cast<size_t>(card - cards_.begin()));
         add_field(out, "xid", event.data);
         add_field(out, "count", event.count);
         add_field(out, "atMs", event.at_ms);
@@ -313,34 +224,20 @@ void Sampler::write_events(std::string &out) {
     for (const auto &[code, times] : errors) library_.count("nvmlEventSetWait_v2", code, times);
 }
 
-// A process is told once after its end, so that its last use is not lost, then forgotten.
-void Sampler::forget_unseen() {
-    for (auto entry = known_.begin(); entry != known_.end();) {
-        if (entry->second.seen_round != round_) entry = known_.erase(entry);
-        else ++entry;
-    }
-}
-
 std::string Sampler::take() {
     round_++;
     std::string out;
-    char text[160];
     const uint64_t started = now_ns(CLOCK_MONOTONIC);
     const bool ready = open_driver();
     if (ready) read_inventory();
-    std::snprintf(text, sizeof text, "{\"round\":%" PRIu64 ",\"atMs\":%" PRIu64 ",\"bootNs\":%" PRIu64, round_,
-                  now_ns(CLOCK_REALTIME) / 1000000, now_ns(CLOCK_BOOTTIME));
-    out += text;
+    out += "{\"round\":";
+    add_number(out, round_);
+    add_field(out, "atMs", now_ns(CLOCK_REALTIME) / 1000000);
+    add_field(out, "bootNs", now_ns(CLOCK_BOOTTIME));
     if (!ready) add_field(out, "problem", problem_);
     add_field(out, "driverVersion", driver_version_);
     add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
-    for (auto &[pid, known] : known_) {
-        for (auto &[index, usage] : known.usage) {
-            usage.listed = usage.bytes_known = false;
-            usage.bytes = 0;
-            usage.types = 0;
-        }
-    }
+    processes_.begin(round_);
     out += ",\"cards\":[";
     bool some = false;
     for (size_t i = 0; ready && i < cards_.size(); i++) {
@@ -354,17 +251,11 @@ std::string Sampler::take() {
                                    card.lost; // a card that fell off the bus is told of by a driver that is there
                         });
     silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
-    out += "],\"processes\":[";
-    bool first = true;
-    for (const auto &[pid, known] : known_) {
-        if (!first) out += ',';
-        first = false;
-        write_process(pid, known, out);
-    }
     out += ']';
+    processes_.tell(out);
     write_events(out);
     out += ",\"errors\":[";
-    first = true;
+    bool first = true;
     for (const auto &[key, count] : library_.errors()) {
         out += first ? "{\"call\":" : ",{\"call\":";
         first = false;
@@ -375,9 +266,7 @@ std::string Sampler::take() {
     }
     out += ']';
     if (silent) add_field(out, "problem", "the driver answers nothing about any card");
-    forget_unseen();
-    const uint64_t took = (now_ns(CLOCK_MONOTONIC) - started) / 1000;
-    std::snprintf(text, sizeof text, ",\"tookUs\":%" PRIu64 "}\n", took);
-    out += text;
+    add_field(out, "tookUs", (now_ns(CLOCK_MONOTONIC) - started) / 1000);
+    out += "}\n";
     return out;
 }

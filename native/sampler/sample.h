@@ -1,8 +1,8 @@
-// One round of sampling: every card's readings, who uses it, how much, and who those processes are.
+// One round of sampling: every card's readings, who uses it and how much. Who those processes are is Processes'
+// business.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +11,7 @@
 #include "events.h"
 #include "health.h"
 #include "nvml.h"
-#include "proc.h"
+#include "processes.h"
 
 class Sampler {
   public:
@@ -47,23 +47,6 @@ class Sampler {
         bool tells_events = false;
         Activity activity;
     };
-    struct Usage { // of one process on one card, since the sampler first saw it
-        uint64_t sm_us = 0, memory_us = 0, encoder_us = 0, decoder_us = 0;
-        uint32_t sm_percent = 0; // over the last window
-        uint64_t active_us = 0;  // wall clock of its last sample with SM use
-        uint64_t bytes = 0;
-        uint32_t types = 0; // 1 compute, 2 graphics, 4 MPS
-        bool bytes_known = false, listed = false;
-    };
-    struct Known {
-        proc::Process process;
-        std::vector<pid_t> ancestors;
-        uint64_t read_round = 0;
-        uint64_t seen_round = 0;
-        bool gone = false;             // listed by the driver, but not in /proc
-        std::map<size_t, Usage> usage; // by card
-    };
-
     bool open_driver();
     void read_inventory();
     size_t add_card(nvml::Device device, const std::string &uuid);
@@ -75,15 +58,12 @@ class Sampler {
     void write_readings(Card &card, std::string &out);
     void write_activity(Card &card, std::string &out);
     void write_events(std::string &out);
-    static void write_process(pid_t pid, const Known &known, std::string &out);
-    Known &know(pid_t pid);
-    void forget_unseen();
 
     std::string library_path_, problem_;
     nvml::Library library_;
     nvml::Events events_;
     std::vector<Card> cards_;
-    std::map<pid_t, Known> known_;
+    Processes processes_;
     unsigned silent_rounds_ = 0;
     uint64_t round_ = 0, inventory_round_ = 0, retry_at_ns_ = 0;
     std::string driver_version_;

@@ -1,5 +1,5 @@
-// One snapshot of the node as the sampler prints it: what the driver says, joined with who the processes are. Owns the
-// shape and its check; the sampler is our own program, yet a half-written or foreign line must not become figures.
+// One snapshot of the node: what the driver says, joined with who the processes are. Owns the shape; sample-line.ts checks
+// what the sampler prints of it, and sample-reader.ts puts its lines together.
 
 /** Readings of one card. Absent: the driver does not tell it. */
 export type SampledCard = {
@@ -89,6 +89,7 @@ export type SampledUse = {
   readonly activeUs?: number;
 };
 
+/** One that is as it was is the same object in the next sample, and its `cards` with it. */
 export type SampledProcess = {
   readonly pid: number;
   /** The driver lists it, /proc does not (any more). Identity is then what was read before, or missing. */
@@ -124,6 +125,7 @@ export type Sample = {
   readonly driverVersion: string;
   readonly cudaVersion: number;
   readonly cards: readonly SampledCard[];
+  /** By pid. */
   readonly processes: readonly SampledProcess[];
   /** Absent: none. */
   readonly xids?: readonly SampledXid[];
@@ -145,165 +147,3 @@ export const tellsCompute = (gpuUuid: string): boolean => !gpuUuid.startsWith('M
 
 export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
   cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);
-
-const isNumber = (value: unknown): boolean => Number.isInteger(value) && Number(value) >= 0;
-const isText = (value: unknown): boolean => typeof value === 'string';
-type Kind = 'text' | 'texts' | 'number' | 'numbers' | 'flag';
-const KINDS: Readonly<Record<Kind, readonly [good: (value: unknown) => boolean, want: string]>> = {
-  text: [isText, 'text'],
-  texts: [(value) => Array.isArray(value) && value.every(isText), 'a list of texts'],
-  number: [isNumber, 'a whole number'],
-  numbers: [(value) => Array.isArray(value) && value.every(isNumber), 'a list of whole numbers'],
-  flag: [(value) => typeof value === 'boolean', 'true or false'],
-};
-
-type Fields = Readonly<Record<string, Kind>>;
-type Shape = readonly {
-  readonly name: string;
-  readonly mayLack: boolean;
-  readonly good: (value: unknown) => boolean;
-  readonly want: string;
-}[];
-/** Kind of each field. Numbers are whole and not negative. */
-const shape = (needed: Fields, optional: Fields): Shape =>
-  [needed, optional].flatMap((fields) =>
-    Object.entries(fields).map(([name, kind]) => {
-      const [good, want] = KINDS[kind];
-      return { name, mayLack: fields === optional, good, want };
-    }),
-  );
-
-const SAMPLE = shape(
-  { round: 'number', atMs: 'number', bootNs: 'number', driverVersion: 'text', cudaVersion: 'number', tookUs: 'number' },
-  { problem: 'text' },
-);
-const CARD = shape(
-  {
-    index: 'number',
-    uuid: 'text',
-    name: 'text',
-    pciBusId: 'text',
-    lists: 'texts',
-    utilizationGaps: 'number',
-    healthy: 'flag',
-  },
-  {
-    minor: 'number',
-    totalBytes: 'number',
-    usedBytes: 'number',
-    freeBytes: 'number',
-    reservedBytes: 'number',
-    utilizationPercent: 'number',
-    memoryBusyPercent: 'number',
-    encoderPercent: 'number',
-    decoderPercent: 'number',
-    temperatureC: 'number',
-    powerMw: 'number',
-    powerLimitMw: 'number',
-    energyMj: 'number',
-    smMhz: 'number',
-    memoryMhz: 'number',
-    maxSmMhz: 'number',
-    maxMemoryMhz: 'number',
-    throttleReasons: 'number',
-    eccCorrectedVolatile: 'number',
-    eccCorrectedAggregate: 'number',
-    eccUncorrectedVolatile: 'number',
-    eccUncorrectedAggregate: 'number',
-    rowsCorrected: 'number',
-    rowsUncorrected: 'number',
-    rowsPending: 'number',
-    rowsFailed: 'number',
-    pagesCorrected: 'number',
-    pagesUncorrected: 'number',
-    pagesPending: 'number',
-    pcieReceivedBytes: 'number',
-    pcieSentBytes: 'number',
-    nvlinkReceivedBytes: 'number',
-    nvlinkSentBytes: 'number',
-    graphicsActivePpm: 'number',
-    smActivePpm: 'number',
-    smOccupancyPpm: 'number',
-    tensorActivePpm: 'number',
-    dramActivePpm: 'number',
-    fp32ActivePpm: 'number',
-    activityDenied: 'flag',
-    tellsEvents: 'flag',
-    divided: 'flag',
-    parent: 'number',
-    gpuInstance: 'number',
-    computeInstance: 'number',
-  },
-);
-const PROCESS = shape(
-  { pid: 'number' },
-  {
-    gone: 'flag',
-    startTicks: 'number',
-    command: 'text',
-    cgroup: 'text',
-    pidNamespace: 'number',
-    namespacePid: 'number',
-    ancestors: 'numbers',
-  },
-);
-const USE = shape(
-  {
-    card: 'number',
-    listed: 'flag',
-    types: 'number',
-    smPercent: 'number',
-    smUs: 'number',
-    memoryUs: 'number',
-    encoderUs: 'number',
-    decoderUs: 'number',
-  },
-  { bytes: 'number', activeUs: 'number' },
-);
-const XID = shape({ card: 'number', xid: 'number', count: 'number', atMs: 'number' }, {});
-const ERROR = shape({ call: 'text', code: 'number', count: 'number' }, {});
-
-/** The first thing in `value` that is not as it must be, with its place. */
-function wrongIn(value: unknown, fields: Shape): string | undefined {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return ': want an object';
-  const entry = value as Readonly<Record<string, unknown>>;
-  for (const { name, mayLack, good, want } of fields) {
-    const found = entry[name];
-    if (!(found === undefined && mayLack) && !good(found)) return `.${name}: want ${want}`;
-  }
-  return undefined;
-}
-
-/** `place`: of the list, made into words only where something is wrong. */
-function wrongInList(value: unknown, fields: Shape, place: () => string): string | undefined {
-  if (!Array.isArray(value)) return `${place()}: want a list`;
-  for (let index = 0; index < value.length; index += 1) {
-    const wrong = wrongIn(value[index], fields);
-    if (wrong !== undefined) return `${place()}[${index}]${wrong}`;
-  }
-  return undefined;
-}
-
-/** The sample of one line, or what is wrong with the line. */
-export function parseSample(line: string): Sample | { readonly wrong: string } {
-  let value: unknown;
-  try {
-    value = JSON.parse(line);
-  } catch (error) {
-    return { wrong: `not JSON: ${String(error)}` };
-  }
-  const wrong = wrongIn(value, SAMPLE);
-  if (wrong !== undefined) return { wrong: `sample${wrong}` };
-  const sample = value as Sample;
-  const wrongEntry =
-    wrongInList(sample.cards, CARD, () => 'cards') ??
-    wrongInList(sample.errors, ERROR, () => 'errors') ??
-    wrongInList(sample.xids ?? [], XID, () => 'xids') ??
-    wrongInList(sample.processes, PROCESS, () => 'processes');
-  if (wrongEntry !== undefined) return { wrong: wrongEntry };
-  for (const [index, process] of sample.processes.entries()) {
-    const wrongUse = wrongInList(process.cards, USE, () => `processes[${index}].cards`);
-    if (wrongUse !== undefined) return { wrong: wrongUse };
-  }
-  return sample;
-}

@@ -5,12 +5,15 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { BUILD_FOLDER } from './native.ts';
-import { parseSample, type Sample } from './sample.ts';
+import type { Sample } from './sample.ts';
+import { createSampleReader } from './sample-reader.ts';
 
 export type SamplerOptions = {
   readonly intervalMs: number;
   /** The driver's management library, by name or path. */
   readonly library: string;
+  /** A program in the sampler's place. */
+  readonly program?: string;
   /** Silence after which a sampler is abandoned and another one started. */
   readonly silenceMs: number;
   readonly onSample: (sample: Sample) => void;
@@ -98,7 +101,8 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     const args = ['--interval-ms', String(intervalMs), '--library', options.library];
     // No preloaded library may come between the sampler and the driver.
     const { LD_PRELOAD: _, ...env } = process.env;
-    const current = spawn(join(BUILD_FOLDER, 'cotenant-sampler'), args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+    const program = options.program ?? join(BUILD_FOLDER, 'cotenant-sampler');
+    const current = spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
     child = current;
     const again = (problem: string) => {
       if (closing || child !== current) return;
@@ -118,12 +122,18 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
           : `the sampler ended (${signal ?? `code ${code}`}); it is started again`,
       ),
     );
+    const reader = createSampleReader();
+    let refused = false;
     createInterface({ input: current.stdout }).on('line', (line) => {
-      if (child !== current || closing) return;
+      if (child !== current || closing || refused) return;
       watch(current);
-      const sample = parseSample(line);
-      if ('wrong' in sample) options.onProblem(`the sampler wrote a line that cannot be used: ${sample.wrong}`);
-      else {
+      const sample = reader.read(line);
+      if ('wrong' in sample) {
+        // Its lines build on each other; the next one begins with all there is.
+        refused = true;
+        options.onProblem(`the sampler wrote a line that cannot be used, and is ended: ${sample.wrong}`);
+        current.kill('SIGKILL');
+      } else {
         tellDenial(sample);
         options.onSample(sample);
       }

@@ -9,6 +9,7 @@ import { formatNodeCards, type NodeCards } from '../../src/placement/node-cards.
 import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../../src/request/names.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
+import { firstSample } from '../support/sample.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { addProgramImage, addSimulatedCards } from './bed/product.ts';
@@ -143,7 +144,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
       eventually(() => {
         const { out } = bed.kubectl('logs', name, '-c', container);
         if (!out.includes('\n')) return undefined;
-        const { cards, problem } = JSON.parse(out) as { cards: { uuid: string }[]; problem?: string };
+        const { cards, problem } = firstSample(out);
         return { uuids: cards.map(({ uuid }) => uuid), problem };
       }, `${name}/${container} says what it sees`);
 

@@ -34,7 +34,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in = {data, size};
     proc::Process process;
     if (proc::read_process(static_cast<pid_t>(getpid()), process) && process.command.size() > 1024) std::abort();
+    // Who is read again is whom was read before, without whom there is no handle.
     in = {data, size};
-    if (proc::ancestors(2, 8).size() > 8) std::abort();
+    proc::Handle handle;
+    proc::Parents parents;
+    for (int turn = 0; turn < 2; turn++) {
+        proc::read_process(static_cast<pid_t>(getpid()), process, handle);
+        if (!handle || !handle.lives()) std::abort();
+        if (proc::ancestors(2, 8, parents).size() > 8) std::abort();
+    }
     return 0;
 }

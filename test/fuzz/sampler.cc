@@ -1,10 +1,12 @@
 // A round of the sampler above an NVML that answers anything: names without an end, counts beyond what was asked for,
 // pids that no process has, functions that are missing. Whatever it says, the round is one line of JSON in printable
-// ASCII, of the shape that the agent takes, for what it cannot take costs it the whole round.
+// ASCII, of the shape that the agent takes, and what it says of processes follows from the lines before: what the agent
+// cannot take costs it the sampler.
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <set>
 #include <string>
 
 #include "../../native/sampler/sample.h"
@@ -282,6 +284,35 @@ const char *through(const char *at) {
     return at;
 }
 
+// What stands behind this name in the line. In text the quotation marks would be escaped.
+const char *behind(const std::string &line, const char *name) {
+    const size_t at = line.find(name);
+    if (at == std::string::npos) std::abort();
+    return line.c_str() + at + std::strlen(name);
+}
+
+// Whom the agent knows after the line, as src/agent/sample-reader.ts does; aborts where it would refuse it.
+void follow(const std::string &line, std::set<long> &known) {
+    char *at = const_cast<char *>(behind(line, ",\"left\":["));
+    while (*at != ']') {
+        if (known.erase(std::strtol(at, &at, 10)) != 1) std::abort();
+        if (*at == ',') at++;
+    }
+    const std::string entries(behind(line, ",\"processes\":["), behind(line, ",\"left\":["));
+    static const std::string ENTRY = "{\"pid\":";
+    long last = 0;
+    for (size_t from = 0; (from = entries.find(ENTRY, from)) != std::string::npos;) {
+        char *end;
+        const long pid = std::strtol(entries.c_str() + from + ENTRY.size(), &end, 10);
+        if (pid <= last) std::abort();
+        last = pid;
+        if (begins(end, ",\"gone\":true") || begins(end, ",\"startTicks\":")) known.insert(pid);
+        else if (!begins(end, ",\"cards\":[") || !known.count(pid)) std::abort();
+        from += ENTRY.size();
+    }
+    if (std::strtoul(behind(line, ",\"total\":"), nullptr, 10) != known.size()) std::abort();
+}
+
 } // namespace
 
 // By the names that the sampler is compiled with. Samples of counters are held against each other after seconds.
@@ -304,10 +335,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in = {data, size};
     seconds = 1000000;
     Sampler sampler("libnvidia-ml.so.1");
-    for (int round = 0; round < 3; round++) {
+    std::set<long> known;
+    for (int round = 0; round < 4; round++) {
         const std::string line = sampler.take();
         const char *end = through(line.c_str());
         if (std::strcmp(end, "\n") != 0) std::abort();
+        follow(line, known);
     }
     return 0;
 }

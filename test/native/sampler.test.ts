@@ -3,17 +3,13 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
+import type { SampledCard, Sample as Told } from '../../src/agent/sample.ts';
 import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
 import { MIB } from '../support/grant.ts';
 import { BUILD, environment, type SimulatedNode, startNode } from '../support/node.ts';
+import { sampleReader } from '../support/sample.ts';
 
-type Sample = {
-  round: number;
-  cards: { healthy: boolean; tellsEvents: boolean; [field: string]: unknown }[];
-  xids: { card: number; xid: number; count: number; atMs: number }[];
-  errors: { call: string; code: number; count: number }[];
-  processes: { pid: number; gone?: boolean; cards: { card: number; listed: boolean; bytes?: number }[] }[];
-};
+type Sample = Omit<Told, 'cards'> & { readonly cards: readonly (SampledCard & Readonly<Record<string, unknown>>)[] };
 
 /** A sampler of this node, and the way to wait for what it says. */
 function follow(t: ExecutionContext, node: SimulatedNode, cards: number, env: Record<string, string> = {}) {
@@ -25,12 +21,13 @@ function follow(t: ExecutionContext, node: SimulatedNode, cards: number, env: Re
   t.teardown(() => child.kill('SIGKILL'));
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const seen = { rounds: 0 };
-  /** The first sample from now on that looks so; every sample on the way is one whole line of JSON. */
+  const read = sampleReader();
+  /** The first sample from now on that looks so; every line on the way is one that the agent takes. */
   const until = async (looks: (sample: Sample) => boolean, what: string): Promise<Sample> => {
     for (const deadline = Date.now() + 30_000; Date.now() < deadline; ) {
       const { value, done } = await lines.next();
       if (done) throw new Error(`the sampler ended before ${what}`);
-      const sample = JSON.parse(String(value)) as Sample;
+      const sample: Sample = read(String(value));
       t.is(sample.cards.length, cards);
       t.true(sample.round > seen.rounds, 'rounds are counted');
       seen.rounds = sample.round;
@@ -72,7 +69,7 @@ test('a sampler follows processes that come and go and a card that is lost and f
 });
 
 /** What this sample says of Xids: card, number, how often. */
-const xidsOf = (sample: Sample) => sample.xids.map(({ card, xid, count }) => [card, xid, count]);
+const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ card, xid, count }) => [card, xid, count]);
 
 test('Xids are told once, of the card that had them and as often as they came, of a lost card, too, and no sample waits for them', async (t) => {
   const node = await startNode(t, '--card', 'h100', '--card', 't4');
@@ -83,7 +80,7 @@ test('Xids are told once, of the card that had them and as often as they came, o
   const met: number[][] = [];
   const all = (sample: Sample, more: number) => {
     met.push(...xidsOf(sample));
-    for (const { atMs } of sample.xids) t.true(atMs >= before && atMs <= Date.now(), String(atMs));
+    for (const { atMs } of sample.xids ?? []) t.true(atMs >= before && atMs <= Date.now(), String(atMs));
     return met.reduce((sum, [, , count = 0]) => sum + count, 0) >= more;
   };
   for (const words of [
@@ -211,8 +208,9 @@ test('an instance that is gone is told of no more, and those behind it keep thei
   });
   t.teardown(() => child.kill('SIGKILL'));
   const seen: string[] = [];
+  const read = sampleReader();
   for await (const line of createInterface({ input: child.stdout })) {
-    const { cards } = JSON.parse(line) as Sample;
+    const { cards } = read(line);
     const places = cards.map(({ index }) => index).join(' ');
     if (seen.at(-1) !== places) seen.push(places);
     if (seen.length === 2) break;

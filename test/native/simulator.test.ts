@@ -5,6 +5,7 @@ import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../support/client.ts';
 import { MIB } from '../support/grant.ts';
 import { BUILD, eventually, startNode } from '../support/node.ts';
+import { firstSample } from '../support/sample.ts';
 
 const GRANULE = 2 * MIB;
 
@@ -236,9 +237,7 @@ test('cuGetProcAddress answers by version and stream mode, and says which of bot
 
 const sampler = join(BUILD, 'cotenant-sampler');
 const sampleOnce = (library: string) =>
-  JSON.parse(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' })) as {
-    processes: { pid: number; cards: { types: number; bytes: number }[] }[];
-  };
+  firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
 
 test("NVML lists compute, graphics and MPS processes, each by its type, with the driver's bytes", async (t) => {
   const node = await startNode(t, '--card', 't4');

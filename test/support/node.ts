@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { engineName, enginesIn, PRELOADED } from '../../src/agent/engines.ts';
+import { firstSample } from './sample.ts';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
 /** Programs of BUILD are another machine's, run by an emulator: test/arm64. */
@@ -108,8 +109,7 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
     if (known) return known;
     const nvml = join(folder, 'lib/libnvidia-ml.so.1');
     const text = execFileSync(join(BUILD, 'cotenant-sampler'), ['--library', nvml], { input: '', encoding: 'utf8' });
-    const sample = JSON.parse(text) as { cards: { uuid: string }[] };
-    for (const [index, entry] of sample.cards.entries()) uuids.set(index, entry.uuid);
+    for (const [index, entry] of firstSample(text).cards.entries()) uuids.set(index, entry.uuid);
     const uuid = uuids.get(card);
     if (!uuid) throw new Error(`no card ${card}`);
     return uuid;

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { eventually } from '../../support/node.ts';
 import { pythonClients } from '../../support/python.ts';
+import { firstSample } from '../../support/sample.ts';
 import type { Bed } from './bed.ts';
 import { cdiSpec } from './cards.ts';
 import { AUDITED_NAMESPACE } from './control-plane.ts';
@@ -94,8 +95,8 @@ export async function addSimulatedNode(
   }
   const sampler = join(ROOT, 'native/build/cotenant-sampler');
   const library = join(folder, 'lib/libnvidia-ml.so.1');
-  const sample = JSON.parse(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
-  const uuids = (sample as { cards: { uuid: string }[] }).cards.map(({ uuid }) => uuid);
+  const sample = firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
+  const uuids = sample.cards.map(({ uuid }) => uuid);
   mkdirSync(join(folder, 'cards'));
   for (const uuid of uuids) writeFileSync(join(folder, 'cards', uuid), '');
   writeFileSync(join(bed.folder, 'cdi/simulated.json'), JSON.stringify(cdiSpec(folder, uuids)));

@@ -1,24 +1,28 @@
-// The sampler's lines: what is taken, and that nothing half-written, foreign or ill-typed becomes a figure.
+// The sampler's lines, each by itself: what is taken, and that nothing half-written, foreign or ill-typed becomes a figure.
 import test from 'ava';
 import fc from 'fast-check';
-import { parseSample, type Sample } from '../../../src/agent/sample.ts';
+import { parseLine, type SampleLine } from '../../../src/agent/sample-line.ts';
+import { createSampleReader } from '../../../src/agent/sample-reader.ts';
 import { card, compared, grantOf, reading, sampledProcess, sampleOf, use } from './node.ts';
 
-const good = (): Sample => ({
+const good = (): SampleLine => ({
   ...sampleOf(
     [card(0), { ...card(1, { usedBytes: 2 ** 64 }), lists: [] }],
     [sampledProcess(11, [use(0, { bytes: 5 }), use(1)]), { pid: 12, gone: true, cards: [] }],
   ),
+  left: [],
+  total: 2,
   errors: [{ call: 'nvmlDeviceGetMemoryInfo_v2', code: 3, count: 1 }],
 });
 const wrong = (line: string): string => {
-  const found = parseSample(line);
+  const found = parseLine(line);
   return 'wrong' in found ? found.wrong : 'taken';
 };
 
-test('a sample is taken as it is written, also one without cards and one with a reason for it', (t) => {
-  const lines: Sample[] = [good(), sampleOf([], []), { ...sampleOf([], []), problem: 'no libnvidia-ml.so.1' }];
-  for (const sample of lines) t.deepEqual(parseSample(JSON.stringify(sample)), sample);
+test('a line is taken as it is written, also one without cards and one with a reason for it', (t) => {
+  const empty = { ...sampleOf([], []), left: [], total: 0 };
+  const lines: SampleLine[] = [good(), empty, { ...empty, problem: 'no libnvidia-ml.so.1' }];
+  for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), line);
 });
 
 test('a field of a later sampler is no fault', (t) => {
@@ -50,6 +54,9 @@ test('what is not a sample is refused with the place and what would be right', (
     [changed(['bootNs'], null), 'sample.bootNs: want a whole number'],
     [changed(['driverVersion'], 580), 'sample.driverVersion: want text'],
     [changed(['problem'], false), 'sample.problem: want text'],
+    [changed(['left'], undefined), 'sample.left: want a list of whole numbers'],
+    [changed(['left'], [11, '12']), 'sample.left: want a list of whole numbers'],
+    [changed(['total'], undefined), 'sample.total: want a whole number'],
     [changed(['cards'], undefined), 'cards: want a list'],
     [changed(['cards'], { 0: {} }), 'cards: want a list'],
     [changed(['cards', 1], null), 'cards[1]: want an object'],
@@ -89,7 +96,8 @@ test('a line that is cut anywhere, or is no JSON, is refused', (t) => {
 });
 
 test('whatever is in a line, it is refused or can be compared without a fault', (t) => {
-  const fields = ['round', 'atMs', 'bootNs', 'cudaVersion', 'tookUs', 'driverVersion', 'cards', 'processes', 'errors'];
+  const texts = ['driverVersion', 'cards', 'processes', 'errors', 'left'];
+  const fields = ['round', 'atMs', 'bootNs', 'cudaVersion', 'tookUs', 'total', ...texts];
   const value = fc.oneof(
     fc.jsonValue({ maxDepth: 2 }),
     fc.constantFrom<unknown>([null], [[]], [{}], [{ cards: [null] }]),
@@ -103,7 +111,7 @@ test('whatever is in a line, it is refused or can be compared without a fault', 
   t.notThrows(() => {
     fc.assert(
       fc.property(fc.constantFrom(...paths), value, (path, put) => {
-        const sample = parseSample(changed(path, put));
+        const sample = createSampleReader().read(changed(path, put));
         if ('wrong' in sample) return;
         const state = compared(sample, [reading(grantOf('one', 1))], { 11: { kind: 'grant', id: 'one' } });
         const used = state.containers[0]?.cards[0]?.usedBytes;

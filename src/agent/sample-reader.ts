@@ -1,0 +1,66 @@
+// Samples from what a sampler prints. A line tells what is other than in the line before, so it is worth nothing by itself:
+// whatever does not add up is refused, and all that follows with it, until another sampler begins with all there is.
+import type { Sample, SampledProcess } from './sample.ts';
+import { parseLine, type SampleLine } from './sample-line.ts';
+
+export type Refused = { readonly wrong: string };
+
+export type SampleReader = {
+  /** The sample after this line, or why there is none, and will be none of this sampler. */
+  read(line: string): Sample | Refused;
+};
+
+/** Its entry says who it is: of a process of which nothing could be read, that it is gone. */
+const isWhole = ({ startTicks, gone }: SampledProcess): boolean => startTicks !== undefined || gone === true;
+/** These may not stand without that. */
+const PARTS = ['gone', 'command', 'cgroup', 'pidNamespace', 'namespacePid', 'ancestors'] as const;
+
+/** For the lines of one sampler, from its first one on. */
+export function createSampleReader(): SampleReader {
+  const known = new Map<number, SampledProcess>();
+  let processes: readonly SampledProcess[] = [];
+  let rounds = 0;
+  let refused: Refused | undefined;
+
+  /** Takes in what a line says of processes; undefined: it adds up. */
+  const follow = ({ processes: told, left, total }: SampleLine): string | undefined => {
+    let others = left.length > 0;
+    for (const [index, pid] of left.entries())
+      if (!known.delete(pid)) return `left[${index}]: process ${pid} was not told of`;
+    let last = 0;
+    for (const [index, entry] of told.entries()) {
+      const before = known.get(entry.pid);
+      if (entry.pid <= last) return `processes[${index}]: process ${entry.pid} stands behind ${last}: want them by pid`;
+      last = entry.pid;
+      if (isWhole(entry)) {
+        others ||= before === undefined;
+        known.set(entry.pid, entry);
+      } else if (before === undefined || PARTS.some((part) => entry[part] !== undefined))
+        return `processes[${index}]: want startTicks, or gone: who process ${entry.pid} is was not told`;
+      else known.set(entry.pid, { ...before, cards: entry.cards });
+    }
+    if (known.size !== total) return `total: ${total} processes are told of, ${known.size} are known`;
+    if (others) processes = [...known.values()].sort((a, b) => a.pid - b.pid);
+    else if (told.length > 0) processes = processes.map((process) => known.get(process.pid) ?? process);
+    return undefined;
+  };
+
+  return {
+    read(text) {
+      if (refused) return refused;
+      const line = parseLine(text);
+      if ('wrong' in line) refused = line;
+      else if (line.round !== rounds + 1) refused = { wrong: `sample.round: ${line.round} follows ${rounds}` };
+      else {
+        rounds = line.round;
+        const wrong = follow(line);
+        if (wrong === undefined) {
+          const { left: _, total: __, ...sample } = line;
+          return { ...sample, processes };
+        }
+        refused = { wrong };
+      }
+      return refused;
+    },
+  };
+}

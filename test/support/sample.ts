@@ -1,0 +1,16 @@
+// Samples from what a sampler printed, as the agent reads them.
+import type { Sample } from '../../src/agent/sample.ts';
+import { createSampleReader } from '../../src/agent/sample-reader.ts';
+
+/** A reader of one sampler's lines, for which a line that the agent refuses is an error. */
+export function sampleReader(): (line: string) => Sample {
+  const reader = createSampleReader();
+  return (line) => {
+    const sample = reader.read(line);
+    if ('wrong' in sample) throw new Error(`the agent refuses what the sampler printed: ${sample.wrong}: ${line}`);
+    return sample;
+  };
+}
+
+/** Of a sampler that ended after its first sample, for its standard input was at its end. */
+export const firstSample = (text: string): Sample => sampleReader()(text);
