@@ -1,5 +1,6 @@
 // Alerts that fire from conditions as they come: agents on simulated nodes, scraped by a real Prometheus that has our rules with
 // short times. The same Prometheus answers every query of every board.
+import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
@@ -14,6 +15,7 @@ import { BUILD, eventually, startNode } from '../../support/node.ts';
 import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
+const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
 const testWithPrometheus = testUnless(prometheusReason());
 
 /** The rules as they are, but for their times. */
@@ -24,6 +26,7 @@ const SHORT: Configuration = {
   overLimit: { for: '2s' },
   bypass: { ...CONFIGURATION.bypass, for: '2s' },
   notEnforcing: { lasts: '2s' },
+  notEnforced: { lasts: '2s' },
   deviceUnhealthy: { lasts: '2s' },
   clocksHeld: { ...CONFIGURATION.clocksHeld, lasts: '2s' },
   unattributed: { ...CONFIGURATION.unattributed, lasts: '2s' },
@@ -41,6 +44,7 @@ const FIRED = [
   'CotenantComputeDrift',
   'CotenantComputeThrottled',
   'CotenantContainerNearLimit',
+  'CotenantContainerNotEnforced',
   'CotenantContainerOverLimit',
   'CotenantContainerStopped',
   'CotenantDenialStorm',
@@ -60,7 +64,7 @@ const MAY_BE_EMPTY =
   /foreign|retired_pages|nvlink|cotenant_container_engine_refused|attribution_failures|series_dropped|== 1\) \* 0|> \d+\) \* 0/;
 
 testWithPrometheus(
-  'seventeen alerts fire from what causes them, and every query of the boards is answered',
+  'eighteen alerts fire from what causes them, and every query of the boards is answered',
   async (t) => {
     t.timeout(240_000);
     const [node, lax] = [
@@ -108,9 +112,14 @@ testWithPrometheus(
     };
     const past = ['env', '-u', 'LD_PRELOAD', CLIENT];
 
-    // Near its limit; and idle, since it does nothing else.
+    // Near its limit; and idle, since it does nothing else. It would not be stopped either, by an administrator's word.
     const near = start(['--gpu-memory', '1Gi', '--name', 'near']);
     t.deepEqual(await say(near, 'init', 'context 0', `alloc ${800 * MIB}`), [0, 0, 0]);
+    await eventually(
+      async () => (await agent.view())?.containers.some(({ pod }) => pod === 'near') || undefined,
+      'it is in a sample',
+    );
+    execFileSync(process.execPath, [MAIN, 'set', 'near', '--enforcement', 'report', '--state', agent.state]);
     // Past the interposer and within the grant; and one that goes from inside to past it.
     const inside = start(['--gpu-memory', '2Gi', '--name', 'static'], past);
     await say(inside, 'init', 'context 0', `alloc ${200 * MIB}`);
