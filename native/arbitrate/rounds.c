@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
+#define QUIET_BEATS 8u /* of a page on which nothing waits or runs, until its records are told again */
 #define TELL_NS 1000000000ull
 /* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */
 #define MOST_BELLS 127u
@@ -205,10 +206,21 @@ static void mend_order(struct page *page, uint32_t card) {
     page_publish(page, card, &arbiter);
 }
 
-static void beat(uint64_t now) {
+/* Where nothing waits and nothing is under way the records stay true, for they tell of a time, and nobody can have died
+ * at work. Most containers of a full node are like that at most times. */
+static bool is_quiet(const struct page *page) {
+    for (uint32_t card = 0; card < page->card_count; card++) {
+        if (page->last[card].waiting || page->last[card].inflight) return false;
+    }
+    return true;
+}
+
+static void beat(uint64_t now, bool all) {
     for (uint32_t i = 0; i < page_count; i++) {
         struct page *page = pages[i];
         page->rings = 0;
+        page->quiet_beats = is_quiet(page) ? page->quiet_beats + 1 : 0;
+        if (!all && page->quiet_beats > 1 && page->quiet_beats % QUIET_BEATS != 0) continue;
         for (uint32_t card = 0; card < page->card_count && !page->broken; card++) {
             if (page->member[card] < 0) continue;
             struct cot_compute_record record =
@@ -320,7 +332,7 @@ static void *run(void *nothing) {
         looked_ns = now = now_ns();
         for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], now);
         if (now - beat_ns >= COT_COMPUTE_HEARTBEAT_NS || plan) {
-            beat(now);
+            beat(now, plan != NULL);
             beat_ns = now;
         }
         if (now - told_ns >= TELL_NS || plan) {
