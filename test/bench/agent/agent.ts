@@ -12,8 +12,8 @@ import { eventually, startNode, type Teardown } from '../../support/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median } from '../statistics.ts';
-import { startContainer } from './load.ts';
-import { childrenOf, cpuSeconds, residentMib } from './process.ts';
+import { type Load, startContainer } from './load.ts';
+import { childrenNamed, childrenOf, cpuSeconds, residentMib } from './process.ts';
 
 const CARDS = 8;
 const CONTAINERS_PER_CARD = 10;
@@ -23,23 +23,31 @@ const SCRAPE_EVERY_MS = 15_000;
 const SCRAPE_HEADERS = { accept: 'application/openmetrics-text;version=1.0.0', 'accept-encoding': 'gzip' };
 const PROCESSES = CARDS * CONTAINERS_PER_CARD * PROCESSES_PER_CONTAINER;
 
-type Use = { agentCores: number; samplerCores: number; agentMib: number; samplerMib: number };
+type Cost = { readonly cores: number; readonly mib: number };
+/** Of the agent's own process and of its two programs. */
+type Use = { readonly agent: Cost; readonly sampler: Cost; readonly arbiter: Cost };
 
 /** Cores and memory over `seconds`; memory as the median of one look a second, for a garbage collector saws. */
-async function useOver(pid: number, sampler: number, seconds: number): Promise<Use> {
-  const before = { at: performance.now(), agent: cpuSeconds(pid), sampler: cpuSeconds(sampler) };
-  const looks: { agent: number; sampler: number }[] = [];
+async function useOver(agent: RunningAgent, seconds: number): Promise<Use> {
+  const pid = agent.child.pid ?? 0;
+  const sampler = childrenNamed(pid, 'cotenant-sampler');
+  if (sampler.length !== 1) throw new Error(`the agent has ${sampler.length} samplers`);
+  const pids = { agent: [pid], sampler, arbiter: childrenNamed(pid, 'cotenant-arbitrate') };
+  const sum = (of: readonly number[], value: (one: number) => number) => of.reduce((all, one) => all + value(one), 0);
+  const at = performance.now();
+  const before = Object.values(pids).map((of) => sum(of, cpuSeconds));
+  const looks: number[][] = [];
   for (let second = 0; second < seconds; second += 1) {
     await delay(1000);
-    looks.push({ agent: residentMib(pid), sampler: residentMib(sampler) });
+    looks.push(Object.values(pids).map((of) => sum(of, residentMib)));
   }
-  const wall = (performance.now() - before.at) / 1000;
-  return {
-    agentCores: (cpuSeconds(pid) - before.agent) / wall,
-    samplerCores: (cpuSeconds(sampler) - before.sampler) / wall,
-    agentMib: median(looks.map((look) => look.agent)),
-    samplerMib: median(looks.map((look) => look.sampler)),
-  };
+  const wall = (performance.now() - at) / 1000;
+  const [own, sampled, arbitrated] = Object.values(pids).map((of, index) => ({
+    cores: (sum(of, cpuSeconds) - (before[index] ?? 0)) / wall,
+    mib: median(looks.map((look) => look[index] ?? 0)),
+  }));
+  if (!own || !sampled || !arbitrated) throw new Error('unreachable');
+  return { agent: own, sampler: sampled, arbiter: arbitrated };
 }
 
 /** Scrapes it in even steps until the end. */
@@ -49,6 +57,11 @@ function startScraper(scope: Teardown, { url }: RunningAgent): void {
   const timer = setInterval(() => void scrape().catch(() => {}), SCRAPE_EVERY_MS);
   scope.teardown(() => clearInterval(timer));
 }
+
+const totalOf = ({ agent, sampler, arbiter }: Use): Cost => ({
+  cores: agent.cores + sampler.cores + arbiter.cores,
+  mib: agent.mib + sampler.mib + arbiter.mib,
+});
 
 /** Memory of a Node process that does nothing. */
 async function bareNodeMib(scope: Teardown): Promise<number> {
@@ -62,17 +75,11 @@ async function bareNodeMib(scope: Teardown): Promise<number> {
   return residentMib(child.pid ?? 0);
 }
 
-function samplerOf(agent: RunningAgent): number {
-  const [pid, ...others] = childrenOf(agent.child.pid ?? 0);
-  if (pid === undefined || others.length > 0) throw new Error('the agent has not exactly one child, its sampler');
-  return pid;
-}
-
 export const agent: Bench = {
   name: 'agent',
   what: `memory and processor time of the agent at ${CARDS} cards and ${PROCESSES} processes`,
   async run(scope, { quick, note }) {
-    const seconds = quick ? 15 : 60;
+    const seconds = quick ? 30 : 60;
     const node = await startNode(scope, ...Array.from({ length: CARDS }, () => ['--card', 'h200']).flat());
     const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
     // As the chart starts it, and not for the first time on its node: that one compiles.
@@ -82,67 +89,93 @@ export const agent: Bench = {
     await compiled(() => startAgent(scope, node, { env }));
     const running = await startAgent(scope, node, { env });
     startScraper(scope, running);
-    const pid = running.child.pid ?? 0;
     // Measuring what a context costs is a matter of the first seconds of a card's life.
-    const sampler = await eventually(() => {
-      const children = childrenOf(pid);
-      return children.length === 1 && children[0] !== undefined ? children[0] : undefined;
-    }, 'the cards are measured');
+    await running.measured(CARDS);
+    await eventually(
+      () => (childrenOf(running.child.pid ?? 0).length === 1 ? true : undefined),
+      'the cards have been tried',
+    );
     note(`agent: an empty node for ${seconds} s`);
-    const empty = await useOver(pid, sampler, seconds);
+    const empty = await useOver(running, seconds);
 
     note(`agent: starting ${PROCESSES} processes in ${CARDS * CONTAINERS_PER_CARD} containers`);
+    const loads: Load[] = [];
     for (let number = 0; number < CARDS * CONTAINERS_PER_CARD; number += 1) {
       const card = number % CARDS;
-      await startContainer(scope, node, running, {
+      const load = await startContainer(scope, node, running, {
         name: `tenant-${number}`,
         card,
         processes: PROCESSES_PER_CONTAINER,
         contextBytes,
       });
+      loads.push(load);
     }
     await eventually(async () => {
       const seen = (await running.view())?.containers.reduce((sum, { processes }) => sum + processes.length, 0);
       return seen === PROCESSES ? true : undefined;
     }, 'all processes are attributed');
     note(`agent: a full node for ${seconds} s`);
-    const full = await useOver(pid, samplerOf(running), seconds);
+    const full = await useOver(running, seconds);
+    for (const load of loads) load.work();
+    await eventually(async () => {
+      const view = await running.view();
+      return view?.containers.every(({ compute }) => (compute?.chargedSeconds ?? 0) > 0) ? true : undefined;
+    }, 'all containers run kernels');
+    note(`agent: a full node on which one process of each container runs a kernel of 1 ms a second, for ${seconds} s`);
+    const busy = await useOver(running, seconds);
     const lagSeconds = await running.metric('nodejs_eventloop_lag_max_seconds');
 
     const bare = await bareNodeMib(scope);
     const onEmpty = 'the same on an empty node (8 cards, no process)';
+    const parts = ['agent', 'sampler', 'arbiter'] as const;
     const rows: Row[] = [
       {
         name: 'agent.rss_mb',
-        value: full.agentMib + full.samplerMib,
+        value: totalOf(full).mib,
         unit: 'MiB',
-        reference: { value: bare, what: 'a Node process that does nothing; the value is agent and sampler together' },
+        reference: { value: bare, what: 'a Node process that does nothing; the value is agent, sampler and arbiter' },
         goal: { most: 120 },
       },
       {
         name: 'agent.empty_rss_mb',
-        value: empty.agentMib + empty.samplerMib,
+        value: totalOf(empty).mib,
         unit: 'MiB',
         reference: { value: bare, what: 'a Node process that does nothing; the value is of an empty node (8 cards)' },
       },
       {
-        name: 'agent.sampler_rss_mb',
-        value: full.samplerMib,
-        unit: 'MiB',
-        reference: { value: empty.samplerMib, what: onEmpty },
-      },
-      {
         name: 'agent.cpu_core_ratio',
-        value: full.agentCores + full.samplerCores,
+        value: totalOf(full).cores,
         unit: 'cores',
-        reference: { value: empty.agentCores + empty.samplerCores, what: `agent and sampler; ${onEmpty}` },
+        reference: { value: totalOf(empty).cores, what: `agent, sampler and arbiter; ${onEmpty}` },
       },
       {
-        name: 'agent.sampler_cpu_core_ratio',
-        value: full.samplerCores,
+        name: 'agent.busy.cpu_core_ratio',
+        value: totalOf(busy).cores,
         unit: 'cores',
-        reference: { value: empty.samplerCores, what: onEmpty },
+        reference: { value: totalOf(full).cores, what: 'the same where the processes only hold memory' },
       },
+      ...parts.map(
+        (part): Row => ({
+          name: `agent.busy.part.${part}.cpu_core_ratio`,
+          value: busy[part].cores,
+          unit: 'cores',
+          reference: { value: full[part].cores, what: 'the same where the processes only hold memory' },
+        }),
+      ),
+      ...parts.flatMap((part): Row[] => [
+        {
+          name: `agent.part.${part}.rss_mb`,
+          value: full[part].mib,
+          unit: 'MiB',
+          reference: { value: empty[part].mib, what: onEmpty },
+        },
+        {
+          name: `agent.part.${part}.cpu_core_ratio`,
+          value: full[part].cores,
+          unit: 'cores',
+          reference: { value: empty[part].cores, what: onEmpty },
+        },
+      ]),
     ];
     if (lagSeconds !== undefined)
       rows.push({ name: 'agent.event_loop.max_lag_ms', value: lagSeconds * 1000, unit: 'ms', reference: null });

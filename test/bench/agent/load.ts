@@ -11,13 +11,18 @@ import { BUILD, type SimulatedNode, type Teardown } from '../../support/node.ts'
 
 const MIB = 2 ** 20;
 
+export type Load = {
+  /** From now on one of its processes runs a kernel of 1 ms once a second. */
+  work(): void;
+};
+
 /** One container on a card with so many processes. It has its grant before its program starts, as `cotenant run` does. */
 export async function startContainer(
   scope: Teardown,
   node: SimulatedNode,
   agent: RunningAgent,
   { name, card, processes, contextBytes }: { name: string; card: number; processes: number; contextBytes: number },
-): Promise<void> {
+): Promise<Load> {
   // A shell that waits for a word: the owner of the grant exists before the grant that its program is started with.
   const words = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
   const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$CARD" exec "$0" "$@"';
@@ -49,4 +54,5 @@ export async function startContainer(
     exited.then(([code]) => Promise.reject(new Error(`holders ended with ${code}`))),
   ]);
   if (line !== 'holding') throw new Error(`holders said ${line}`);
+  return { work: () => void child.stdin.write('\n') };
 }

@@ -23,6 +23,15 @@ export function childrenOf(pid: number): number[] {
     });
 }
 
+/** Of a process's name the kernel keeps so much. */
+const NAME_BYTES = 15;
+
+/** The children of a process that run the program of that name. */
+export const childrenNamed = (pid: number, program: string): number[] =>
+  childrenOf(pid).filter(
+    (child) => readFileSync(`/proc/${child}/comm`, 'utf8').trimEnd() === program.slice(0, NAME_BYTES),
+  );
+
 /** CPU seconds of all its threads, user and system. */
 export function cpuSeconds(pid: number): number {
   const stat = statOf(pid);
