@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <utility>
 #include <vector>
 
@@ -149,9 +150,121 @@ Napi::Object row_object(Napi::Env env, const cot_slot_card &row) {
     return out;
 }
 
-// readLedger(fd, slots, cardCount) -> {whole, denied: number[], unknown, slots: [...], readNs}; sizes are the agent's
-// own, never the file's. `whole` is false when the file is shorter than it was made: then only what could be read is
-// there; and when it has so many locks that not all slots could be told locked or not: then those pass for locked.
+// Reads up to `size` bytes; what is not there is zero. How many there were.
+size_t read_at(int fd, char *to, size_t size, off_t offset) {
+    size_t got = 0;
+    while (got < size) {
+        const ssize_t length = pread(fd, to + got, size - got, offset + static_cast<off_t>(got));
+        if (length < 0 && errno == EINTR) continue;
+        if (length <= 0) break;
+        got += static_cast<size_t>(length);
+    }
+    std::memset(to + got, 0, size - got);
+    return got;
+}
+
+// A ledger as it was read: header, totals and the slots that were ever in use, then a byte for each of these slots (is
+// it locked?) and one for all of it (is it whole?).
+struct Seen {
+    std::vector<char> bytes;
+    uint32_t slots = 0;
+    const char *slot_at(uint32_t index, uint32_t cards) const {
+        return bytes.data() + cot_ledger_slots_offset(cards) + index * cot_slot_bytes(cards);
+    }
+    size_t flags_at(uint32_t cards) const { return cot_ledger_bytes(slots, cards); }
+    bool locked(uint32_t index, uint32_t cards) const { return bytes[flags_at(cards) + index] != 0; }
+    bool whole() const { return bytes.back() != 0; }
+};
+
+// Slots beyond those that the header says were ever taken are not read: a tenant that lies there hides its own
+// processes from its books, and whatever they hold passes for memory that no ledger knows.
+void see_ledger(int fd, uint32_t slots, uint32_t cards, Seen &seen) {
+    const size_t head = cot_ledger_slots_offset(cards);
+    seen.bytes.resize(head);
+    size_t got = read_at(fd, seen.bytes.data(), head, 0);
+    cot_ledger_header header;
+    std::memcpy(&header, seen.bytes.data(), sizeof header);
+    const bool is_ledger = header.magic == COT_LEDGER_MAGIC && cot_ledger_known(header.version);
+    seen.slots = is_ledger ? std::min(header.slots_used, slots) : slots;
+    const size_t body = seen.slots * cot_slot_bytes(cards);
+    seen.bytes.resize(head + body + seen.slots + 1);
+    got += read_at(fd, seen.bytes.data() + head, body, static_cast<off_t>(head));
+    std::vector<bool> used(seen.slots), locked(seen.slots);
+    for (uint32_t i = 0; i < seen.slots; i++) {
+        cot_slot slot;
+        std::memcpy(&slot, seen.slot_at(i, cards), sizeof slot);
+        used[i] = slot.stamp != 0;
+    }
+    const bool all_told = find_locked(fd, used, locked);
+    for (uint32_t i = 0; i < seen.slots; i++) seen.bytes[seen.flags_at(cards) + i] = locked[i];
+    struct stat file{};
+    const bool is_long = fstat(fd, &file) == 0 && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, cards);
+    seen.bytes.back() = is_ledger && is_long && got == head + body && all_told;
+}
+
+Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32_t cards) {
+    const char *at = seen.slot_at(index, cards);
+    cot_slot slot;
+    std::memcpy(&slot, at, sizeof slot);
+    Napi::Object entry = Napi::Object::New(env);
+    entry.Set("index", Napi::Number::New(env, index));
+    entry.Set("stamp", Napi::BigInt::New(env, slot.stamp));
+    entry.Set("pid", Napi::Number::New(env, slot.pid));
+    entry.Set("startTicks", bytes_value(env, slot.start_ticks));
+    entry.Set("pidNamespace", bytes_value(env, slot.pid_namespace));
+    entry.Set("debugged", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_DEBUGGER) != 0));
+    entry.Set("profiled", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_PROFILER) != 0));
+    entry.Set("engine", Napi::Number::New(env, slot.engine));
+    entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
+    entry.Set("locked", Napi::Boolean::New(env, seen.locked(index, cards)));
+    entry.Set("lockedForLife", Napi::Boolean::New(env, slot.life == slot.stamp));
+    Napi::Array rows = Napi::Array::New(env, cards);
+    for (uint32_t card = 0; card < cards; card++) {
+        cot_slot_card row;
+        std::memcpy(&row, at + sizeof slot + card * sizeof row, sizeof row);
+        rows.Set(card, row_object(env, row));
+    }
+    entry.Set("cards", rows);
+    return entry;
+}
+
+Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
+    Napi::Object out = Napi::Object::New(env);
+    cot_ledger_header header;
+    std::memcpy(&header, seen.bytes.data(), sizeof header);
+    Napi::Array denied = Napi::Array::New(env, cards);
+    for (uint32_t card = 0; card < cards; card++) {
+        cot_ledger_total total;
+        std::memcpy(&total, seen.bytes.data() + sizeof header + card * sizeof total, sizeof total);
+        denied.Set(card, bytes_value(env, total.denied));
+    }
+    Napi::Array list = Napi::Array::New(env);
+    for (uint32_t i = 0; i < seen.slots; i++) {
+        cot_slot slot;
+        std::memcpy(&slot, seen.slot_at(i, cards), sizeof slot);
+        if (slot.stamp != 0) list.Set(list.Length(), slot_object(env, seen, i, cards));
+    }
+    out.Set("whole", Napi::Boolean::New(env, seen.whole()));
+    out.Set("denied", denied);
+    out.Set("unknown", bytes_value(env, header.unknown));
+    out.Set("slots", list);
+    out.Set("seen", Napi::Buffer<char>::Copy(env, seen.bytes.data(), seen.bytes.size()));
+    return out;
+}
+
+// Does `before`, an earlier reading, say what was seen now?
+bool says(const Napi::Value &before, const Seen &seen) {
+    if (!before.IsObject()) return false;
+    const Napi::Value earlier = before.As<Napi::Object>().Get("seen");
+    if (!earlier.IsBuffer()) return false;
+    const Napi::Buffer<char> bytes = earlier.As<Napi::Buffer<char>>();
+    return bytes.Length() == seen.bytes.size() && std::memcmp(bytes.Data(), seen.bytes.data(), bytes.Length()) == 0;
+}
+
+// readLedger(fd, slots, cardCount, before?) -> {whole, denied: number[], unknown, slots: [...], seen, readNs}; sizes are
+// the agent's own, never the file's. `whole` is false when the file is shorter than it was made: then only what could
+// be read is there; and when it has so many locks that not all slots could be told locked or not: then those pass for
+// locked. Where nothing has changed since `before`, the parts of it are handed out again.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();
@@ -160,71 +273,27 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         errno = EINVAL;
         return fail(env, "ledger");
     }
-    static thread_local std::vector<uint64_t> buffer;
-    const uint64_t bytes = cot_ledger_bytes(slots, cards);
-    buffer.assign(bytes / sizeof(uint64_t), 0);
-    size_t got = 0;
-    while (got < bytes) {
-        const ssize_t length =
-            pread(fd, reinterpret_cast<char *>(buffer.data()) + got, bytes - got, static_cast<off_t>(got));
-        if (length < 0 && errno == EINTR) continue;
-        if (length <= 0) break;
-        got += static_cast<size_t>(length);
+    static thread_local Seen seen;
+    see_ledger(fd, slots, cards, seen);
+    Napi::Object out;
+    if (says(info[3], seen)) {
+        out = Napi::Object::New(env);
+        for (const char *part : {"whole", "denied", "unknown", "slots", "seen"})
+            out.Set(part, info[3].As<Napi::Object>().Get(part));
+    } else {
+        out = reading_object(env, seen, cards);
     }
-    const char *text = reinterpret_cast<const char *>(buffer.data());
-    cot_ledger_header header;
-    std::memcpy(&header, text, sizeof header);
-    Napi::Object out = Napi::Object::New(env);
-    const auto slot_at = [&](uint32_t index) {
-        return text + cot_ledger_slots_offset(cards) + index * cot_slot_bytes(cards);
-    };
-    std::vector<bool> used(slots), locked(slots);
-    for (uint32_t i = 0; i < slots; i++) {
-        cot_slot slot;
-        std::memcpy(&slot, slot_at(i), sizeof slot);
-        used[i] = slot.stamp != 0;
-    }
-    const bool all_told = find_locked(fd, used, locked);
-    out.Set("whole", Napi::Boolean::New(env, got == bytes && header.magic == COT_LEDGER_MAGIC &&
-                                                 cot_ledger_known(header.version) && all_told));
-    Napi::Array denied = Napi::Array::New(env, cards);
-    for (uint32_t card = 0; card < cards; card++) {
-        cot_ledger_total total;
-        std::memcpy(&total, text + sizeof header + card * sizeof total, sizeof total);
-        denied.Set(card, bytes_value(env, total.denied));
-    }
-    out.Set("denied", denied);
-    out.Set("unknown", bytes_value(env, header.unknown));
-    Napi::Array list = Napi::Array::New(env);
-    for (uint32_t i = 0; i < slots; i++) {
-        if (!used[i]) continue;
-        const char *at = slot_at(i);
-        cot_slot slot;
-        std::memcpy(&slot, at, sizeof slot);
-        Napi::Object entry = Napi::Object::New(env);
-        entry.Set("index", Napi::Number::New(env, i));
-        entry.Set("stamp", Napi::BigInt::New(env, slot.stamp));
-        entry.Set("pid", Napi::Number::New(env, slot.pid));
-        entry.Set("startTicks", bytes_value(env, slot.start_ticks));
-        entry.Set("pidNamespace", bytes_value(env, slot.pid_namespace));
-        entry.Set("debugged", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_DEBUGGER) != 0));
-        entry.Set("profiled", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_PROFILER) != 0));
-        entry.Set("engine", Napi::Number::New(env, slot.engine));
-        entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
-        entry.Set("locked", Napi::Boolean::New(env, locked[i]));
-        entry.Set("lockedForLife", Napi::Boolean::New(env, slot.life == slot.stamp));
-        Napi::Array rows = Napi::Array::New(env, cards);
-        for (uint32_t card = 0; card < cards; card++) {
-            cot_slot_card row;
-            std::memcpy(&row, at + sizeof slot + card * sizeof row, sizeof row);
-            rows.Set(card, row_object(env, row));
-        }
-        entry.Set("cards", rows);
-        list.Set(list.Length(), entry);
-    }
-    out.Set("slots", list);
     out.Set("readNs", Napi::Number::New(env, static_cast<double>(boot_ns())));
     return out;
+}
+
+// isSameFile(fd, path): is the file of that name the open one? A link in its place is another file, wherever it leads.
+Napi::Value IsSameFile(const Napi::CallbackInfo &info) {
+    const std::string path = info[1].ToString().Utf8Value();
+    struct stat held{}, named{};
+    const bool is_same = fstat(info[0].ToNumber().Int32Value(), &held) == 0 && lstat(path.c_str(), &named) == 0 &&
+                         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+    return Napi::Boolean::New(info.Env(), is_same);
 }
 
 } // namespace
@@ -235,4 +304,5 @@ void InitLedgers(Napi::Env env, Napi::Object exports) {
     exports.Set("ledgerFileBytes", Napi::Function::New(env, LedgerFileBytes));
     exports.Set("clearLedger", Napi::Function::New(env, ClearLedger));
     exports.Set("readLedger", Napi::Function::New(env, ReadLedger));
+    exports.Set("isSameFile", Napi::Function::New(env, IsSameFile));
 }

@@ -40,6 +40,14 @@ Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     return out;
 }
 
+// isRunning(pid, startTicks): is there such a process, and has it not ended?
+Napi::Value IsRunning(const Napi::CallbackInfo &info) {
+    proc::Process process;
+    const bool is_running = proc::read_stat(info[0].ToNumber().Int32Value(), process) && process.state != 'Z' &&
+                            static_cast<double>(process.start_ticks) == info[1].ToNumber().DoubleValue();
+    return Napi::Boolean::New(info.Env(), is_running);
+}
+
 // signalExact(pid, startTicks, cgroup, signal) -> 'sent' | 'gone' | 'reused' | 'moved' | 'refused: ...'.
 // The handle is opened first, then identity is read through /proc and compared, then the handle is asked whether its
 // process still lives: only then can what was read have been the handle's own process.
@@ -79,6 +87,7 @@ Napi::Value DieWithParent(const Napi::CallbackInfo &info) {
 
 void InitProcesses(Napi::Env env, Napi::Object exports) {
     exports.Set("readProcess", Napi::Function::New(env, ReadProcess));
+    exports.Set("isRunning", Napi::Function::New(env, IsRunning));
     exports.Set("signalExact", Napi::Function::New(env, SignalExact));
     exports.Set("becomeSubreaper", Napi::Function::New(env, BecomeSubreaper));
     exports.Set("dieWithParent", Napi::Function::New(env, DieWithParent));

@@ -1,5 +1,6 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
+import type { CardNeed } from '../placement/need.ts';
 import type { CardGrant } from '../placement/place.ts';
 import { type Fence, fenceOf } from '../quota/fence.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
@@ -8,12 +9,12 @@ import type { Owner } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import { processFinder } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
-import { grantedOn } from './grants/granted.ts';
+import { grantedByCard } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
-import { type Sample, type SampledCard, type SampledProcess, tellsAll, toldCard } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
 import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted.ts';
-import { onCard, type ProcessState, processState, type Using, usingOf } from './using.ts';
+import { type ProcessState, processState, type Using, usingOf } from './using.ts';
 
 /** `inLedger`: its memory is in the container's ledger. */
 export type GrantedProcess = ProcessState & { readonly inLedger: boolean };
@@ -105,21 +106,25 @@ export type GrantReading = {
   readonly driverHolds?: boolean;
 };
 
+/** `before`: containers of the sample before. Those of which nothing has changed are the very same objects again. */
 export function compare(
   sample: Sample,
   grants: readonly GrantReading[],
   ownerOf: (process: SampledProcess) => Owner,
   tolerance: Tolerance,
   others: Others = NO_OTHERS,
+  before: readonly ContainerState[] = [],
 ): NodeState {
   const owners = new Map(sample.processes.map((process) => [process, ownerOf(process)]));
   const byGrant = Map.groupBy(sample.processes, (process) => {
     const owner = owners.get(process);
     return owner?.kind === 'grant' ? owner.id : undefined;
   });
-  const containers = grants.map((reading) =>
-    containerState(sample, reading, byGrant.get(reading.grant.id) ?? [], tolerance),
-  );
+  const earlier = new Map(before.map((container) => [container.grant.id, container]));
+  const containers = grants.map((reading) => {
+    const { id } = reading.grant;
+    return unlessSame(earlier.get(id), sample, reading, byGrant.get(id) ?? [], tolerance);
+  });
   const failures: Record<string, number> = {
     gone: 0,
     no_cgroup: 0,
@@ -128,11 +133,10 @@ export function compare(
     memory_not_available: 0,
   };
   for (const [process, owner] of owners) {
-    const listed = process.cards.filter((use) => use.listed);
-    if (listed.length === 0) continue;
+    if (!process.cards.some(isListed)) continue;
     if (owner.kind === 'unknown') failures[owner.reason] = (failures[owner.reason] ?? 0) + 1;
     if (owner.kind === 'host') failures.host = (failures.host ?? 0) + 1;
-    if (listed.some((use) => use.bytes === undefined))
+    if (process.cards.some((use) => use.listed && use.bytes === undefined))
       failures.memory_not_available = (failures.memory_not_available ?? 0) + 1;
   }
   const { assigned, foreign } = ungranted(
@@ -141,8 +145,43 @@ export function compare(
     grants.map(({ grant }) => grant),
     others,
   );
-  const devices = sample.cards.map((card) => deviceState(card, sample, grants, containers, assigned, foreign));
+  const uses = Map.groupBy(
+    sample.processes.flatMap(({ cards }) => cards.filter(isListed)),
+    ({ card }) => card,
+  );
+  const granted = grantedByCard(grants.map(({ grant }) => grant));
+  const devices = sample.cards.map((card) =>
+    deviceState(card, uses.get(card.index) ?? [], granted.get(card.uuid), containers, assigned, foreign),
+  );
   return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
+}
+
+const isListed = (use: SampledUse): boolean => use.listed;
+
+/** All that a container's state is made of. */
+const madeOf = new WeakMap<ContainerState, readonly unknown[]>();
+
+/** The state of the sample before, where it was made of the same. */
+function unlessSame(
+  before: ContainerState | undefined,
+  sample: Sample,
+  reading: GrantReading,
+  own: readonly SampledProcess[],
+  tolerance: Tolerance,
+): ContainerState {
+  const { grant, ledger, untouched, engines, behind, driverHolds = false } = reading;
+  const inputs: unknown[] = [grant, untouched, engines, behind, driverHolds, tolerance];
+  inputs.push(ledger.slots, ledger.denied, ledger.whole, ledger.unknown);
+  for (const { gpuUuid } of grant.cards) {
+    const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
+    inputs.push(card?.index, card && toldCard(sample, gpuUuid) === card);
+  }
+  for (const process of own) inputs.push(process);
+  const last = before && madeOf.get(before);
+  if (before && last?.length === inputs.length && inputs.every((input, index) => input === last[index])) return before;
+  const state = containerState(sample, reading, own, tolerance);
+  madeOf.set(state, inputs);
+  return state;
 }
 
 function containerState(
@@ -230,34 +269,31 @@ function observedIn({ slots }: LedgerReading): Observed {
   };
 }
 
+/** `uses`: who is on it now. */
 function deviceState(
   card: SampledCard,
-  sample: Sample,
-  grants: readonly GrantReading[],
+  uses: readonly SampledUse[],
+  granted: CardNeed | undefined,
   containers: readonly ContainerState[],
   assigned: readonly AssignedState[],
   foreign: readonly ForeignState[],
 ): DeviceState {
-  const granted = grantedOn(
-    grants.map(({ grant }) => grant),
-    card.uuid,
-  );
+  const { memoryBytes: grantedBytes = 0, coresPercent: grantedCoresPercent = 0 } = granted ?? {};
   const using = containers.flatMap((container) =>
     container.cards.filter((entry) => entry.gpuUuid === card.uuid && entry.usedBytes > 0),
   );
   const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === card.uuid);
-  const uses = sample.processes.flatMap((process) => onCard(process, card) ?? []);
   const told = card.usedBytes !== undefined && uses.every(({ bytes }) => bytes !== undefined);
   const attributed =
     using.reduce((total, entry) => total + entry.usedBytes, 0) +
     others.reduce((total, entry) => total + (entry.usedBytes ?? 0), 0);
   const onThis = assigned.filter((entry) => entry.gpuUuid === card.uuid);
-  const shared = granted.memoryBytes > 0 || onThis.length > 1;
+  const shared = grantedBytes > 0 || onThis.length > 1;
   const count = (bit: number) => uses.filter((use) => (use.types & bit) !== 0).length;
   return {
     card,
-    grantedBytes: granted.memoryBytes,
-    grantedCoresPercent: granted.coresPercent,
+    grantedBytes,
+    grantedCoresPercent,
     containers: using.length + others.filter((entry) => entry.usedBytes !== 0).length,
     processes: { compute: count(1), graphics: count(2), mps: count(4) },
     mode: card.divided

@@ -32,11 +32,16 @@ export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & 
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
+const isSame = (one: readonly unknown[], other: readonly unknown[] | undefined): boolean =>
+  one.length === other?.length && one.every((value, index) => value === other[index]);
+
 export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideView(native);
   const rounds = new Map<string, Round>();
   const written = new Map<string, string>();
+  /** What the last lesson was made of, where it had nothing new. */
+  const learnt = new Map<string, readonly unknown[]>();
   const ending = new Map<string, number>();
   const justResized = new Map<string, number>();
   const failing = new Map<string, string>();
@@ -62,22 +67,28 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   ) => {
     const { id, cards } = live.grant;
     const after = roundOf(reading, living);
-    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
-    const text = (entry: Feedback) =>
-      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const taught = {
-      before: rounds.get(id),
-      after,
-      sampledNs: sample.bootNs,
-      processes,
-      cardIndex: cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid)?.index),
-      listsComplete: tellsAll(sample, cards),
-    };
-    const news = feedbackOf(taught, (entry) => written.get(key(entry)) !== text(entry));
-    registry.writeFeedback(live, news);
-    for (const entry of news) written.set(key(entry), text(entry));
-    // Samples may queue up: only a reading that this one came after is done with.
+    const cardIndex = cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid)?.index);
+    const listsComplete = tellsAll(sample, cards);
     const before = rounds.get(id);
+    // Of the same readings with the same processes between them nothing new can be learnt.
+    const from = [before?.ledger.slots, reading.slots, after.dead.size, listsComplete, ...cardIndex, ...processes];
+    if (before && isSame(from, learnt.get(id)) && after.dead.size === 0) {
+      registry.touch(live);
+    } else {
+      const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
+      const text = (entry: Feedback) =>
+        `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
+      const news = feedbackOf(
+        { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete },
+        (entry) => written.get(key(entry)) !== text(entry),
+      );
+      registry.writeFeedback(live, news);
+      for (const entry of news) written.set(key(entry), text(entry));
+      // Not where some were left for the next time, or the sample was from before the first reading.
+      if (before && news.length === 0 && sample.bootNs > before.ledger.readNs) learnt.set(id, from);
+      else learnt.delete(id);
+    }
+    // Samples may queue up: only a reading that this one came after is done with.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
   };
 
@@ -87,6 +98,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     const resizedNs = justResized.get(grant.id);
     if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
     justResized.delete(grant.id);
+    if (grant.cards.every(({ heldBytes }) => heldBytes === undefined)) return;
     // By the driver's word: a ledger could claim forever what a smaller grant took away.
     const after = grant.cards.map((card) => {
       const bytes = toldBytes(card.gpuUuid, sample, processes);
@@ -111,6 +123,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     registry.remove(id);
     removeGroup(entry.grant, unifiedMount());
     rounds.delete(id);
+    learnt.delete(id);
     ending.delete(id);
     justResized.delete(id);
     for (const map of [written, failing]) {

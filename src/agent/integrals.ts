@@ -1,6 +1,5 @@
 // Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
 // plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
-import { processKey } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import type { ContainerCardState, NodeState } from './compare.ts';
 import type { SampledProcess, SampledUse } from './sample.ts';
@@ -68,8 +67,8 @@ export type Totals = {
   readonly xids: readonly XidTotal[];
   /** Where the minute began that is not over, per container and card. */
   readonly minutes: ReadonlyMap<string, Minute>;
-  /** Engine microseconds per process and card, as last sampled. */
-  readonly processes: ReadonlyMap<string, Engines>;
+  /** Processes as last sampled, by their pids. */
+  readonly processes: ReadonlyMap<number, SampledProcess>;
 };
 
 /** Of a container on a card, among the containers of the totals. */
@@ -117,24 +116,23 @@ export function advance(
 ): Totals {
   const { sample } = state;
   const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
-  const processes = new Map<string, Engines>();
+  const processes = new Map(sample.processes.map((process) => [process.pid, process]));
   const grown = new Map<string, Engines>();
   for (const process of sample.processes) {
+    const last = before.processes.get(process.pid);
+    if (last === process) continue; // none of its figures has changed
     const owner = ownerOf(process);
     const name =
       owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
+    if (name === undefined) continue;
+    const earlier = last?.startTicks === process.startTicks ? last?.cards : undefined;
     for (const use of process.cards) {
-      const key = `${processKey(process.pid, process.startTicks ?? 0)} ${use.card}`;
-      const last = before.processes.get(key);
+      const then = earlier?.find(({ card }) => card === use.card);
       // A new sampler counts from zero again: then what it has counted is what is new.
-      const since = (now: number, then: number | undefined) => (then === undefined || now < then ? now : now - then);
-      processes.set(
-        key,
-        each((engine) => use[engine]),
-      );
-      if (name === undefined) continue;
-      const fresh = each((engine) => since(use[engine], last?.[engine]));
-      grown.set(`${name} ${use.card}`, sumOf(grown.get(`${name} ${use.card}`) ?? NONE, fresh));
+      const since = (now: number, past: number | undefined) => (past === undefined || now < past ? now : now - past);
+      const key = `${name} ${use.card}`;
+      const fresh = each((engine) => since(use[engine], then?.[engine]));
+      grown.set(key, sumOf(grown.get(key) ?? NONE, fresh));
     }
   }
 

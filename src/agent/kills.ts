@@ -3,6 +3,7 @@
 import type { OverReason } from '../quota/limits.ts';
 import type { NodeState } from './compare.ts';
 import type { ActionRecord } from './enforcement/record.ts';
+import type { Grant } from './grants/grant.ts';
 import type { KillTotal, SelfView } from './view.ts';
 
 type Decision = SelfView['decisions'][number]['decision'];
@@ -23,23 +24,31 @@ export type KillBook = {
   decisions(): SelfView['decisions'];
 };
 
-export function createKillBook(): KillBook {
-  const totals = new Map<string, KillTotal & { seenMs: number }>();
-  const decisions = new Map<string, { decision: Decision; reason: string; count: number }>();
+type Entry = { total: KillTotal; seenMs: number };
 
-  const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number) => {
-    const key = JSON.stringify([
-      record.namespace,
-      record.pod,
-      record.container,
-      record.gpuUuid,
-      record.reason,
-      record.action,
-      record.result,
-    ]);
-    const found = totals.get(key) ?? { ...record, count: 0, lastMs: 0, seenMs };
-    totals.set(key, { ...found, seenMs });
-    return key;
+export function createKillBook(): KillBook {
+  const totals = new Map<string, Entry>();
+  const decisions = new Map<string, { decision: Decision; reason: string; count: number }>();
+  /** Those that each grant has from the beginning. */
+  const usual = new WeakMap<Grant, readonly Entry[]>();
+
+  const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number): Entry => {
+    const { namespace, pod, container, gpuUuid, reason, action, result } = record;
+    const key = JSON.stringify([namespace, pod, container, gpuUuid, reason, action, result]);
+    const found = totals.get(key) ?? { total: { ...record, count: 0, lastMs: 0 }, seenMs };
+    found.seenMs = seenMs;
+    totals.set(key, found);
+    return found;
+  };
+  const usualOf = (grant: Grant, seenMs: number): readonly Entry[] => {
+    const { namespace, pod, container, cards } = grant;
+    const made = cards.flatMap(({ gpuUuid }) =>
+      REASONS.map((reason) =>
+        entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'released' }, seenMs),
+      ),
+    );
+    usual.set(grant, made);
+    return made;
   };
 
   /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
@@ -58,11 +67,7 @@ export function createKillBook(): KillBook {
     see(state) {
       const now = state.sample.atMs;
       for (const { grant } of state.containers) {
-        const { namespace, pod, container } = grant;
-        for (const { gpuUuid } of grant.cards) {
-          for (const reason of REASONS)
-            entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'released' }, now);
-        }
+        for (const one of usual.get(grant) ?? usualOf(grant, now)) one.seenMs = now;
       }
       const alive = new Set(state.containers.map(({ grant }) => grant.id));
       for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
@@ -81,21 +86,20 @@ export function createKillBook(): KillBook {
         }
         // Memory is back as a rule. A counter is not taken back where it is not: then "stuck" is counted beside it.
         const result = RESULTS[record.result] ?? 'refused';
-        const key = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
-        const found = totals.get(key);
+        const found = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
+        const { total } = found;
         // When it was last stopped, not when that was last tried.
-        const lastMs = result === 'released' || result === 'interrupted' ? atMs : found?.lastMs;
-        if (found && lastMs !== undefined) totals.set(key, { ...found, count: found.count + 1, lastMs });
+        const lastMs = result === 'released' || result === 'interrupted' ? atMs : total.lastMs;
+        found.total = { ...total, count: total.count + 1, lastMs };
       }
       for (const record of records.filter((one) => one.action === 'stuck')) {
         const { namespace, pod, container, atMs } = record;
         const { gpuUuid, reason } = stopped.get(record.grantId) ?? record;
-        const key = entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'stuck' }, atMs);
-        const found = totals.get(key);
-        if (found) totals.set(key, { ...found, count: found.count + 1 });
+        const found = entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'stuck' }, atMs);
+        found.total = { ...found.total, count: found.total.count + 1 };
       }
     },
-    totals: () => [...totals.values()].map(({ seenMs: _, ...total }) => total),
+    totals: () => [...totals.values()].map(({ total }) => total),
     decisions: () => [...decisions.values()],
   };
 }

@@ -52,6 +52,8 @@ export type LedgerReading = {
   readonly slots: readonly LedgerSlot[];
   /** CLOCK_BOOTTIME when all of it had been read. */
   readonly readNs: number;
+  /** The bytes behind it, by which the next reading knows what has changed. */
+  readonly seen?: Uint8Array;
 };
 
 export type Feedback = {
@@ -102,8 +104,13 @@ export type Native = {
   ledgerFileBytes(slots: number, cardCount: number): number;
   /** Frees all slots in place and keeps what counts for the container as a whole. */
   clearLedger(fd: number, slots: number, cardCount: number, ratesPpm?: readonly number[]): void;
-  readLedger(fd: number, slots: number, cardCount: number): LedgerReading;
+  /** What has not changed since `before`, an earlier reading of it, is the same object in both: all but `readNs`. */
+  readLedger(fd: number, slots: number, cardCount: number, before?: LedgerReading): LedgerReading;
+  /** Is the file of that name the open one? */
+  isSameFile(fd: number, path: string): boolean;
   readProcess(pid: number): ProcessFacts | undefined;
+  /** Is there a process with that pid and start time, and has it not ended? Cheaper than all of its facts. */
+  isRunning(pid: number, startTicks: number): boolean;
   /** 'sent', 'gone', 'reused', 'moved' or 'refused: ...' */
   signalExact(pid: number, startTicks: number, cgroup: string, signal: number): string;
   becomeSubreaper(): boolean;

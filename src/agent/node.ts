@@ -185,10 +185,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   const failures = new Map<string, number>();
 
-  const isAlive = (pid: number, startTicks: number): boolean => {
-    const facts = native.readProcess(pid);
-    return facts !== undefined && facts.state !== 'Z' && facts.startTicks === startTicks;
-  };
+  const isAlive = native.isRunning;
 
   const owners = createOwners({ registry, pods, isAlive });
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
@@ -266,6 +263,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         ownerOf,
         enforcement,
         { assigned: hooks.assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf: hooks.nameOf },
+        state?.containers,
       );
       hooks.assignments?.met(new Set(state.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       totals = advance(totals, state, ownerOf);

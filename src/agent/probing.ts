@@ -86,7 +86,7 @@ export function createProbing(options: ProbingOptions): Probing {
         if (driver.releasedMs() === undefined) measuredOnce = true;
       }
       for (const canary of canaries)
-        await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: roomOn(card) })));
+        await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: () => roomOn(card) })));
     } catch (error) {
       onProblem(`the cards could not be measured: ${(error as Error).message}`);
     } finally {

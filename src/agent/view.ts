@@ -6,7 +6,7 @@ import type { Fence } from '../quota/fence.ts';
 import type { Verdict } from '../quota/limits.ts';
 import { type EffectiveMode, effectiveMode, type Mode } from '../quota/mode.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
-import type { ContainerState, DeviceState, EngineUse, NodeState, Observed } from './compare.ts';
+import type { ContainerState, DeviceState, EngineUse, GrantedProcess, NodeState, Observed } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
 import { type CardPolicy, weightOf } from './compute/policy.ts';
 import type { ShareState } from './compute/shares.ts';
@@ -277,12 +277,23 @@ function viewContainer(
     overShare: isOverShare(verdict, card.gpuUuid),
     engines,
     observed,
-    processes: card.processes.map(({ pid, command, usedBytes, smPercent, inLedger }) => ({
+    processes: viewProcesses(card.processes),
+  };
+}
+
+/** Made once: what has not changed from sample to sample is the same list. */
+const viewed = new WeakMap<readonly GrantedProcess[], readonly ViewProcess[]>();
+
+function viewProcesses(processes: readonly GrantedProcess[]): readonly ViewProcess[] {
+  const made =
+    viewed.get(processes) ??
+    processes.map(({ pid, command, usedBytes, smPercent, inLedger }) => ({
       pid,
       command,
       usedBytes,
       smPercent,
       inLedger,
-    })),
-  };
+    }));
+  viewed.set(processes, made);
+  return made;
 }

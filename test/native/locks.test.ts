@@ -18,6 +18,9 @@ function ledger(t: ExecutionContext, used: readonly number[]) {
   const fd = openSync(path, 'w+');
   t.teardown(() => closeSync(fd));
   native.initLedger(fd, SLOTS, 1);
+  const ever = Buffer.alloc(4);
+  ever.writeUInt32LE(SLOTS);
+  writeSync(fd, ever, 0, 4, 20); // slots_used of native/format/ledger.h
   for (const slot of used) writeSync(fd, Buffer.from([1]), 0, 1, HEADER + slot * SLOT);
   return { path, read: () => native.readLedger(fd, SLOTS, 1) };
 }

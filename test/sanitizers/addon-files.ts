@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import type { LedgerReading, Native } from '../../src/agent/native.ts';
 
 const [addon = '', folder = ''] = process.argv.slice(2);
@@ -57,7 +58,9 @@ function refused(what: string, request: () => unknown): void {
 const fd = openSync(join(folder, 'ledger'), 'w+');
 native.initLedger(fd, SLOTS, CARDS);
 const fresh = readFileSync(join(folder, 'ledger'));
-judge(native.readLedger(fd, SLOTS, CARDS));
+fresh.writeUInt32LE(SLOTS, 20); // slots_used of native/format/ledger.h
+let last = native.readLedger(fd, SLOTS, CARDS);
+judge(last);
 for (let round = 0; round < 2000; round++) {
   const bytes = Buffer.from(fresh);
   if (round % 2 === 0) for (let i = 64; i < LENGTH; i += 8) bytes.writeBigUInt64LE(random(), i);
@@ -66,7 +69,14 @@ for (let round = 0; round < 2000; round++) {
   writeSync(fd, bytes, 0, LENGTH, 0);
   if (round % 3 === 0) ftruncateSync(fd, Number(random() % BigInt(LENGTH + 1)));
   if (round % 50 === 1) ftruncateSync(fd, 2 ** 40); // longer than any memory
-  judge(native.readLedger(fd, SLOTS, CARDS));
+  const anew = native.readLedger(fd, SLOTS, CARDS);
+  judge(anew);
+  // Whatever was there before, and for a reading of the same the parts of the last one.
+  const { readNs: _, ...since } = native.readLedger(fd, SLOTS, CARDS, last);
+  const { readNs: __, ...said } = anew;
+  if (!isDeepStrictEqual(since, said)) counts.foundWrong.push('another reading after an earlier one');
+  last = native.readLedger(fd, SLOTS, CARDS, anew);
+  if (last.slots !== anew.slots || last.readNs < anew.readNs) counts.foundWrong.push('slots made anew');
 }
 
 // Locks anywhere in the file, and beyond any file.

@@ -5,7 +5,7 @@ import type { CanaryVerdict } from '../../quota/canary.ts';
 export type CanaryCard = {
   readonly gpuUuid: string;
   /** What neither grants nor programs have of it. */
-  readonly roomBytes: number;
+  readonly roomBytes: () => number;
 };
 
 /** A fence that can be tried. */

@@ -84,7 +84,7 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
       const need = 2 * contextBytes + ROOM_BYTES + GRANULES_BYTES;
       const own = ownFolder();
       if (own === undefined) return 'none';
-      if (roomBytes < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
+      if (roomBytes() < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
       const asked = await ask([getLine({ gpuUuid, folder: own })]);
       if (!asked) return undefined;
       if (asked.some(({ result }) => result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED)) return 'none';

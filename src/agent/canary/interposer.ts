@@ -71,7 +71,7 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
     async tryCard({ gpuUuid, roomBytes }) {
       // Who has a grant may fill it at any moment: the canary must not be what is in the way.
       const need = (profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES) + MOST_TAKEN_BYTES;
-      if (roomBytes < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
+      if (roomBytes() < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
       const first = await fenced(gpuUuid);
       if (!first || !isUnclear(first)) return first && verdictOf(first);
       const alone = await run({ gpuUuid, beyondBytes: BEYOND_BYTES, preload: '' });

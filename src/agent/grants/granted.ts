@@ -13,15 +13,23 @@ export function heldBy(grants: readonly Grant[]): readonly Held[] {
   });
 }
 
-/** Sum over the grants on a card; for containers of pods this is less than the sum of their cards' figures. */
-export function grantedOn(grants: readonly Grant[], gpuUuid: string): CardNeed {
-  const sum = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
+const NOTHING: CardNeed = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
+
+/** Sums over the grants on each card that has any; for containers of pods this is less than the sum of their cards' figures. */
+export function grantedByCard(grants: readonly Grant[]): ReadonlyMap<string, CardNeed> {
+  const sums = new Map<string, CardNeed>();
   for (const { containers } of heldBy(grants)) {
-    if (!containers.some(({ cards }) => cards.some((card) => card.gpuUuid === gpuUuid))) continue;
-    const need = needOf(containers).get(gpuUuid);
-    sum.memoryBytes += need?.memoryBytes ?? 0;
-    sum.coresPercent += need?.coresPercent ?? 0;
-    sum.tenants += need?.tenants ?? 0;
+    for (const [gpuUuid, need] of needOf(containers)) {
+      const sum = sums.get(gpuUuid) ?? NOTHING;
+      sums.set(gpuUuid, {
+        memoryBytes: sum.memoryBytes + need.memoryBytes,
+        coresPercent: sum.coresPercent + need.coresPercent,
+        tenants: sum.tenants + need.tenants,
+      });
+    }
   }
-  return sum;
+  return sums;
 }
+
+export const grantedOn = (grants: readonly Grant[], gpuUuid: string): CardNeed =>
+  grantedByCard(grants).get(gpuUuid) ?? NOTHING;

@@ -4,8 +4,6 @@ import { randomBytes } from 'node:crypto';
 import {
   closeSync,
   existsSync,
-  fstatSync,
-  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -39,6 +37,8 @@ export type LiveGrant = GrantFiles & {
   leased: boolean;
   /** Grows when its ledger is made anew, and the compute page with it. */
   ledgerTurn: number;
+  /** Of its ledger, the last one. */
+  reading: LedgerReading | undefined;
 };
 
 /** Of one container of a pod. */
@@ -150,6 +150,7 @@ export function openRegistry(options: RegistryOptions): Registry {
     gateClosed: false,
     leased: false,
     ledgerTurn: 0,
+    reading: undefined,
   });
   const putRight = (entry: LiveGrant): void =>
     allOf(
@@ -331,6 +332,7 @@ export function openRegistry(options: RegistryOptions): Registry {
     holdsAll: (podUid, target) =>
       volumes?.containers(target).every((container) => live.has(podGrantId(podUid, container))) ?? false,
     repair() {
+      if (unread.size === 0 && notRight.size === 0) return;
       for (const id of unread.keys()) {
         if (live.has(id)) unread.delete(id);
         else tryRead(id);
@@ -344,7 +346,10 @@ export function openRegistry(options: RegistryOptions): Registry {
     change,
     reconsider: changed,
     remove,
-    readLedger: (entry) => native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length),
+    readLedger(entry) {
+      entry.reading = native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length, entry.reading);
+      return entry.reading;
+    },
     clearLedger(entry) {
       try {
         const rates = entry.compute ? ratesOf(entry.grant) : undefined;
@@ -356,16 +361,7 @@ export function openRegistry(options: RegistryOptions): Registry {
         throw error;
       }
     },
-    isUntouched(entry) {
-      const held = fstatSync(entry.ledgerFd);
-      try {
-        // A link in its place is another file, wherever it leads.
-        const named = lstatSync(entry.ledgerPath);
-        return named.ino === held.ino && named.dev === held.dev;
-      } catch {
-        return false;
-      }
-    },
+    isUntouched: (entry) => native.isSameFile(entry.ledgerFd, entry.ledgerPath),
     writeFeedback: (entry, entries) =>
       writing(entry, (fd) => {
         if (entries.length > 0) native.writeFeedback(fd, entry.grant.cards.length, entries);

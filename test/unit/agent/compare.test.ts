@@ -2,8 +2,24 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { compare, type GrantReading, type NodeState } from '../../../src/agent/compare.ts';
+import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
+import { NO_OTHERS } from '../../../src/agent/ungranted.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
-import { card, compared, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
+import {
+  card,
+  compared,
+  grantOf,
+  ledgerOf,
+  owners,
+  reading,
+  row,
+  sampledProcess,
+  sampleOf,
+  slot,
+  use,
+} from './node.ts';
 
 const grant = (id: string): Owner => ({ kind: 'grant', id });
 const container = (digit: string): Owner => ({
@@ -366,4 +382,47 @@ test('processes are counted by engine, and what a tenant makes up becomes no nam
     behind: true,
   });
   t.deepEqual(found?.observed, { debugger: 1, profiler: 0 }, 'the dead do not count');
+});
+
+test('a container of which nothing has changed is the same object as in the sample before; whatever changes, it is made anew', (t) => {
+  const byPid = { 11: grant('one'), 12: grant('one'), 13: grant('two') };
+  const processes = [11, 12, 13].map((pid) => sampledProcess(pid, [use(0, { bytes: 100 * MIB })]));
+  const [first, , third] = processes as [SampledProcess, SampledProcess, SampledProcess];
+  const ledger = ledgerOf([slot(11, [row({ heldBytes: 100 * MIB })])], { denied: [0] });
+  const one = reading(grantOf('one', 1000), ledger);
+  const two = reading(grantOf('two', 1000), ledgerOf([], { denied: [0] }));
+  const stateOf = (sample: Sample, grants: readonly GrantReading[], before?: NodeState) =>
+    compare(sample, grants, owners(byPid), DEFAULT_TOLERANCE, NO_OTHERS, before?.containers);
+  const before = stateOf(sampleOf([card(0)], processes), [one, two]);
+
+  const later = sampleOf([card(0, { temperatureC: 60 })], processes, 1_700_000_001_000);
+  const readLater = { ...one, ledger: { ...ledger, readNs: 2000 } };
+  const again = stateOf(later, [readLater, two], before);
+  t.is(again.containers[0], before.containers[0]);
+  t.is(again.containers[1], before.containers[1]);
+  t.is(again.devices[0]?.card.temperatureC, 60, 'of the card everything is of this sample');
+
+  const other = sampledProcess(12, [use(0, { bytes: 100 * MIB, smPercent: 7 })]);
+  const changes: Readonly<Record<string, readonly [Sample, GrantReading]>> = {
+    'one of its processes': [sampleOf([card(0)], [first, other, third]), one],
+    'one process less': [sampleOf([card(0)], [first, third]), one],
+    'its grant': [later, reading(grantOf('one', 150), ledger)],
+    'its ledger': [later, { ...one, ledger: ledgerOf([]) }],
+    'refusals of its ledger': [later, { ...one, ledger: { ...ledger, denied: [4] } }],
+    'a ledger that was cut': [later, { ...one, ledger: { ...ledger, whole: false } }],
+    'entry points': [later, { ...one, ledger: { ...ledger, unknown: 2 } }],
+    'a ledger in another place': [later, { ...one, untouched: false }],
+    'its engines': [later, { ...one, engines: [] }],
+    'its page': [later, { ...one, behind: true }],
+    'its fence': [later, { ...one, driverHolds: true }],
+    'a card that is not told': [sampleOf([card(0, { lists: [] })], processes), one],
+    'a card with another number': [sampleOf([card(1, { uuid: 'GPU-0' })], processes), one],
+    'no card': [sampleOf([], processes), one],
+    'a sample that tells nothing': [{ ...later, problem: 'gone' }, one],
+  };
+  for (const [what, [sample, changed]] of Object.entries(changes)) {
+    const after = stateOf(sample, [changed, two], before);
+    t.not(after.containers[0], before.containers[0], what);
+    t.deepEqual(after, stateOf(sample, [changed, two]), what);
+  }
 });

@@ -71,6 +71,7 @@ function registryOf(grants: readonly Grant[]): Registry {
         compute: false,
         leased: false,
         ledgerTurn: 0,
+        reading: undefined,
       },
     ]),
   );
