@@ -261,10 +261,10 @@ bool says(const Napi::Value &before, const Seen &seen) {
     return bytes.Length() == seen.bytes.size() && std::memcmp(bytes.Data(), seen.bytes.data(), bytes.Length()) == 0;
 }
 
-// readLedger(fd, slots, cardCount, before?) -> {whole, denied: number[], unknown, slots: [...], seen, readNs}; sizes are
-// the agent's own, never the file's. `whole` is false when the file is shorter than it was made: then only what could
-// be read is there; and when it has so many locks that not all slots could be told locked or not: then those pass for
-// locked. Where nothing has changed since `before`, the parts of it are handed out again.
+// readLedger(fd, slots, cardCount, before?) -> {whole, denied: number[], unknown, slots: [...], seen, readNs}; sizes
+// are the agent's own, never the file's. `whole` is false when the file is shorter than it was made: then only what
+// could be read is there; and when it has so many locks that not all slots could be told locked or not: then those pass
+// for locked. Where nothing has changed since `before`, the parts of it are handed out again.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();

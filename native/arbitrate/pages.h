@@ -25,7 +25,7 @@ struct page {
     uint32_t next_slot; /* where the search for the dead goes on */
     const char *broken; /* why it is not used any more */
     struct cot_digest last[COT_MAX_CARDS];
-    uint32_t quiet_beats; /* heartbeats in a row at which nothing of it waited or was under way */
+    uint32_t quiet_beats;  /* heartbeats in a row at which nothing of it waited or was under way */
     _Atomic bool released; /* the arbiter's thread will not touch it again */
     struct page *next;
 };

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
+#define RINGS 128u     /* of a page until the next heartbeat; further ones are looked at then */
 #define QUIET_BEATS 8u /* of a page on which nothing waits or runs, until its records are told again */
 #define TELL_NS 1000000000ull
 /* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */

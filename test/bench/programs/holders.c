@@ -58,8 +58,8 @@ static void go_on(const sigset_t *word) {
 
 int main(int argc, char **argv) {
     int count = argc == 4 ? atoi(argv[1]) : 0, ready[2];
-    pid_t *children = count > 0 ? calloc((size_t)count, sizeof *children) : NULL;
-    if (!children || pipe(ready) != 0) {
+    pid_t worker = 0;
+    if (count < 1 || pipe(ready) != 0) {
         fputs("usage: holders COUNT CARD BYTES\n", stderr);
         return 2;
     }
@@ -68,9 +68,10 @@ int main(int argc, char **argv) {
     sigaddset(&word, SIGUSR1);
     sigprocmask(SIG_BLOCK, &word, NULL);
     for (int i = 0; i < count; i++) {
-        children[i] = fork();
-        if (children[i] < 0) return perror("holders: fork"), 1;
-        if (children[i] > 0) continue;
+        pid_t child = fork();
+        if (child < 0) return perror("holders: fork"), 1;
+        if (i == 0) worker = child;
+        if (child > 0) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         abi_result result = hold(atoi(argv[2]), strtoull(argv[3], NULL, 10));
         if (write(ready[1], &result, sizeof result) != sizeof result) return 1;
@@ -89,7 +90,7 @@ int main(int argc, char **argv) {
     for (int letter; (letter = getchar()) != EOF;) {
         if (letter != '\n' || is_told) continue;
         is_told = true;
-        kill(children[0], SIGUSR1);
+        kill(worker, SIGUSR1);
     }
     return 0;
 }
