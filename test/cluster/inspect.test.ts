@@ -140,6 +140,16 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
     'Use is not shown: pods is forbidden: User "system:serviceaccount:team:reader" cannot list resource "pods" in API group "" in the namespace "cotenant-system".',
   );
   t.regex(cotenant('inspect').out, new RegExp(`^${NODE_NAME} +\\? +${CARDS[0]} +- +11264 +- +forbidden +75% +3$`, 'm'));
+  const got = cotenant('get');
+  t.is(got.code, 0, got.err);
+  t.regex(got.out, /^team\/train\/main .* enforce at most +node$/m);
+  t.regex(got.out, /^Modes of nodes are not known: csidrivers\.storage\.k8s\.io "cotenant\.io" is forbidden: .*\.$/m);
+  const weaker = cotenant('set', 'train', '--enforcement', 'report', '--cluster');
+  t.is(weaker.code, 1);
+  t.regex(weaker.err, /^cotenant: pod team\/train: report is weaker than enforce, as its namespace has it; only /);
+  const stricter = cotenant('set', 'train', '--enforcement', 'enforce', '--cluster');
+  t.is(stricter.code, 1);
+  t.regex(stricter.err, /^cotenant: pods "train" is forbidden: User "system:serviceaccount:team:reader" cannot patch /);
   const other = cotenant('inspect', '-n', 'default');
   t.is(other.code, 1);
   t.regex(other.err, /^cotenant: pods cannot be listed: pods is forbidden: .* in the namespace "default"\n$/);
