@@ -163,6 +163,27 @@ test('a thread that ends leaves no page, and is told of; the next scrape starts 
   t.is(page.problems.length, 2);
 });
 
+test('a thread that nobody had a page of for a quarter of an hour is ended; the next scrape starts another', async (t) => {
+  const page = pageOf(t);
+  // On a thread's first page there is no time of the page before.
+  const isFirst = async () => seriesOf(await page.text(), 'cotenant_exporter_render_duration_seconds') === undefined;
+  const after = async (ms: number) => {
+    page.pass(ms);
+    page.publish();
+    page.pass(1000);
+    page.publish();
+    page.pass(1000);
+    return isFirst();
+  };
+  page.publish();
+  t.true(await isFirst());
+  t.false(await after(0));
+  t.false(await after(14 * 60_000));
+  t.true(await after(15 * 60_000));
+  t.deepEqual(page.renderings(), { expected: 0, asked: 4 });
+  t.deepEqual(page.problems, []);
+});
+
 test('a scrape that would wait too long is told so, and a thread that hangs is ended', async (t) => {
   const slow = pageOf(t, { waitMs: 1, renderMs: 60_000 });
   slow.publish();
