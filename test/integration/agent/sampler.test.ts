@@ -1,7 +1,8 @@
 // Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
+// And one whose lines do not add up.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmodSync, copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import type { Sample } from '../../../src/agent/sample.ts';
@@ -127,4 +128,43 @@ test('a driver that is taken away is opened anew when another one has come, and 
   });
   t.teardown(() => next.kill('SIGTERM'));
   t.is((await until(well, 'another driver is there')).driverVersion, '590.1');
+});
+
+test('a sampler whose lines do not add up is ended, and the next one begins with everything', async (t) => {
+  const program = join(temporaryFolder(t), 'sampler');
+  const lineOf = (round: number, processes: unknown[], left: number[], total: number) =>
+    JSON.stringify({
+      ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, cards: [], errors: [], tookUs: 1 },
+      ...{ processes, left, total },
+    });
+  const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', cards: [] }], [], 1);
+  const other = lineOf(1, [{ pid: 8, startTicks: 80, command: 'other', cards: [] }], [], 1);
+  const goesOn = lineOf(2, [], [], 1);
+  // The first one's second line tells that a process has left which it never told of, and its third one would be right.
+  writeFileSync(`${program}.1`, `${[first, lineOf(2, [], [9], 1), goesOn].join('\n')}\n`);
+  writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
+  writeFileSync(program, '#!/bin/sh\necho >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
+  chmodSync(program, 0o755);
+  const told: [round: number, commands: (string | undefined)[]][] = [];
+  const problems: string[] = [];
+  const sampler = startSampler({
+    intervalMs: 100,
+    library: 'none',
+    program,
+    silenceMs: 30_000,
+    onSample: ({ round, processes }) => told.push([round, processes.map(({ command }) => command)]),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(() => sampler.close());
+  await eventually(() => told.length === 3 || undefined, 'samples of both');
+  t.deepEqual(told, [
+    [1, ['first']],
+    [1, ['other']],
+    [2, ['other']],
+  ]);
+  t.deepEqual(problems, [
+    'the sampler wrote a line that cannot be used, and is ended: left[0]: process 9 was not told of',
+    'the sampler ended (SIGKILL); it is started again',
+  ]);
+  t.deepEqual(sampler.leftBehind(), { abandoned: 0, hung: 0 });
 });

@@ -1,0 +1,233 @@
+// Who the sampler says that a card's processes are, and what it reads and tells of them from round to round. The card is of
+// a library that lists whom the test wants; a round is taken when the test asks for it.
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import test, { type ExecutionContext } from 'ava';
+import type { Sample } from '../../src/agent/sample.ts';
+import { parseLine, type SampleLine } from '../../src/agent/sample-line.ts';
+import { testUnless } from '../support/gate.ts';
+import { BUILD, environment, eventually, temporaryFolder } from '../support/node.ts';
+import { sampleReader } from '../support/sample.ts';
+
+const REREAD_ROUNDS = 10;
+
+function cardOf(t: ExecutionContext) {
+  const library = join(temporaryFolder(t), 'listed.so');
+  copyFileSync(join(BUILD, 'tests/listed.so'), library);
+  const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
+  list();
+  return { library, list };
+}
+
+/** A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. */
+function follow(t: ExecutionContext, library: string, within: readonly string[] = []) {
+  let intervalMs = 60_000;
+  const words = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library];
+  const [file = '', ...args] = [...within, ...words];
+  const begin = () => {
+    const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'], env: environment({}) });
+    t.teardown(() => child.kill('SIGKILL'));
+    return { child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
+  };
+  let begun: ReturnType<typeof begin> | undefined;
+  const read = sampleReader();
+  const next = async (): Promise<{ line: SampleLine; sample: Sample }> => {
+    // A shorter interval begins now.
+    if (begun) begun.child.stdin.write(`interval ${--intervalMs}\n`);
+    begun ??= begin();
+    const { value, done } = await begun.lines.next();
+    if (done) throw new Error('the sampler ended');
+    const line = parseLine(String(value));
+    if ('wrong' in line) throw new Error(line.wrong);
+    return { line, sample: read(String(value)) };
+  };
+  const folder = () => `/proc/${begun?.child.pid}`;
+  return {
+    next,
+    /** Calls of read(2) so far. */
+    reads: () => Number(/^syscr: (\d+)/m.exec(readFileSync(`${folder()}/io`, 'utf8'))?.[1]),
+    descriptors: () => readdirSync(`${folder()}/fd`).map((name) => readlinkSync(`${folder()}/fd/${name}`)),
+  };
+}
+const handles = (descriptors: readonly string[]) => descriptors.filter((to) => to.includes('pidfd')).length;
+
+function start(t: ExecutionContext, file: string, ...words: string[]) {
+  const child = spawn(file, words, { stdio: ['pipe', 'pipe', 'inherit'] });
+  t.teardown(() => child.kill('SIGKILL'));
+  if (child.pid === undefined) throw new Error(`${file} does not start`);
+  return { pid: child.pid, child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
+}
+type Started = ReturnType<typeof start>;
+const sleepers = (t: ExecutionContext, count: number) => Array.from({ length: count }, () => start(t, 'sleep', '1000'));
+async function end({ child }: Started): Promise<void> {
+  const ended = once(child, 'exit');
+  child.kill('SIGKILL');
+  await ended;
+}
+
+test('of processes that go on as before nothing is told, and of most of them nothing is read', async (t) => {
+  const ROUNDS = 2 * REREAD_ROUNDS;
+  const { library, list } = cardOf(t);
+  const { next, reads, descriptors } = follow(t, library);
+  const pids = sleepers(t, 100).map(({ pid }) => pid);
+  list(...pids);
+  const { sample: first } = await next();
+  t.is(first.processes.length, pids.length);
+  t.is(handles(descriptors()), pids.length);
+  const before = reads();
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const { line, sample } = await next();
+    t.deepEqual([line.processes, line.left, line.total], [[], [], pids.length]);
+    t.is(sample.processes, first.processes);
+  }
+  // Two for each time that a process's start time is read.
+  const made = reads() - before;
+  t.true(made < pids.length * ROUNDS, `${made} reads in ${ROUNDS} rounds of ${pids.length} processes`);
+  t.is(handles(descriptors()), pids.length);
+});
+
+test('what a process uses is told without who it is, and one that ends once more, and then that it left', async (t) => {
+  const { library, list } = cardOf(t);
+  const { next, descriptors } = follow(t, library);
+  const [first, second] = sleepers(t, 2).toSorted((a, b) => a.pid - b.pid);
+  if (!first || !second) throw new Error('two of them');
+  list(first.pid, second.pid);
+  const one = await next();
+  t.deepEqual(
+    one.sample.processes.map(({ pid, cards }) => [pid, cards[0]?.bytes]),
+    [
+      [first.pid, 1],
+      [second.pid, 2],
+    ],
+  );
+
+  list(second.pid, first.pid); // other bytes
+  const two = await next();
+  t.deepEqual(two.line.processes.map(Object.keys), [
+    ['pid', 'cards'],
+    ['pid', 'cards'],
+  ]);
+  t.deepEqual(
+    two.sample.processes.map(({ cards }) => cards[0]?.bytes),
+    [2, 1],
+  );
+  t.is(two.sample.processes[0]?.command, 'sleep');
+
+  await end(second);
+  list(first.pid);
+  const three = await next();
+  t.deepEqual(
+    three.line.processes.map(({ pid, cards }) => [pid, cards[0]?.listed]),
+    [
+      [first.pid, true],
+      [second.pid, false],
+    ],
+  );
+  t.deepEqual([three.line.left, three.line.total], [[], 2]);
+  const four = await next();
+  t.deepEqual([four.line.processes, four.line.left, four.line.total], [[], [second.pid], 1]);
+  t.deepEqual(
+    four.sample.processes.map(({ pid }) => pid),
+    [first.pid],
+  );
+  t.is(handles(descriptors()), 1);
+
+  await end(first); // listed all the same
+  const five = await next();
+  const [gone] = five.sample.processes;
+  t.deepEqual([gone?.pid, gone?.gone, gone?.command, gone?.cards[0]?.listed], [first.pid, true, 'sleep', true]);
+  t.is(handles(descriptors()), 0);
+  t.is((await next()).sample.processes[0], gone);
+});
+
+test('one that has ended and that nobody waits for is told of as before while the driver lists it', async (t) => {
+  const { library, list } = cardOf(t);
+  const { next, descriptors } = follow(t, library);
+  // What the shell becomes does not know of its child.
+  const parent = start(t, '/bin/sh', '-c', 'sleep 1000 & echo $!; exec sleep 1001');
+  const pid = Number((await parent.lines.next()).value);
+  const stat = (of: number) => readFileSync(`/proc/${of}/stat`, 'utf8');
+  await eventually(() => stat(pid).includes('(sleep)') || undefined, 'it has become its program');
+  list(pid);
+  const { sample } = await next();
+  t.is(handles(descriptors()), 1);
+  process.kill(pid, 'SIGKILL');
+  await eventually(() => / Z /.test(stat(pid)) || undefined, 'it has ended');
+  for (let round = 0; round <= REREAD_ROUNDS; round += 1) {
+    const [now] = (await next()).sample.processes;
+    t.deepEqual({ ...now, cgroup: '' }, { ...sample.processes[0], cgroup: '' });
+  }
+  t.is(handles(descriptors()), 0, 'a handle would say nothing new');
+});
+
+test('a process that becomes another program is told of so after ten rounds at most', async (t) => {
+  const { library, list } = cardOf(t);
+  const { next } = follow(t, library);
+  const { child, pid } = start(t, '/bin/sh', '-c', 'read line; exec sleep 1000');
+  const command = () => readFileSync(`/proc/${pid}/comm`, 'utf8').trim();
+  list(pid);
+  const { sample } = await next();
+  t.is(sample.processes[0]?.command, 'sh');
+  child.stdin.write('\n');
+  await eventually(() => command() === 'sleep' || undefined, 'it is another program');
+  const told: (string | undefined)[] = [];
+  for (let round = 0; round < REREAD_ROUNDS; round += 1) told.push((await next()).sample.processes[0]?.command);
+  t.is(told.at(-1), 'sleep', told.join());
+});
+
+const again = spawnSync(join(BUILD, 'tests/again'), { input: '\n' });
+const cannotChoose = again.status === 4 ? 'needs the right to choose pids' : undefined;
+
+testUnless(cannotChoose)(
+  'a pid that is used again is another process, though a handle on the first one was held',
+  async (t) => {
+    const { library, list } = cardOf(t);
+    const { next, descriptors } = follow(t, library);
+    const { child, lines } = start(t, join(BUILD, 'tests/again'));
+    const pid = Number((await lines.next()).value);
+    list(pid);
+    let last = (await next()).sample.processes[0];
+    for (let turn = 0; turn < 3; turn += 1) {
+      t.is(handles(descriptors()), 1);
+      child.stdin.write('\n');
+      t.is(Number((await lines.next()).value), pid);
+      const { line, sample } = await next();
+      const [now] = sample.processes;
+      t.deepEqual([line.left, line.total, now?.pid, now?.gone], [[], 1, pid, undefined]);
+      t.true((now?.startTicks ?? 0) > (last?.startTicks ?? 0));
+      t.is(line.processes[0]?.startTicks, now?.startTicks, 'and who it is is told');
+      t.is((await next()).sample.processes[0], now);
+      last = now;
+    }
+  },
+);
+
+test('where there is no room for handles, the samples are the same', async (t) => {
+  const LIMIT = 24;
+  const { library, list } = cardOf(t);
+  const rich = follow(t, library);
+  const poor = follow(t, library, ['/bin/sh', '-c', `ulimit -n ${LIMIT}; exec "$@"`, 'sh']);
+  const children = sleepers(t, 40);
+  const same = async () => {
+    const [one, other] = await Promise.all([rich.next(), poor.next()]);
+    t.deepEqual(other.sample.processes, one.sample.processes);
+    return one.sample.processes;
+  };
+  list(...children.map(({ pid }) => pid));
+  t.is((await same()).length, children.length);
+  t.is(handles(rich.descriptors()), children.length);
+  const few = handles(poor.descriptors());
+  t.true(few > 0 && few < LIMIT, `${few} handles`);
+  await Promise.all(children.slice(0, 20).map(end));
+  t.is((await same()).filter(({ gone }) => gone).length, 20);
+  list(...children.slice(20).map(({ pid }) => pid));
+  await same();
+  t.is((await same()).length, 20);
+  // Those that are read again find the room that others left.
+  for (let round = 0; round < REREAD_ROUNDS; round += 1) await same();
+  t.true(poor.descriptors().length <= LIMIT);
+  t.is(handles(rich.descriptors()), 20);
+});
