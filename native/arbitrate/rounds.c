@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 #define RINGS 128u     /* of a page until the next heartbeat; further ones are looked at then */
-#define QUIET_BEATS 8u /* of a page on which nothing waits or runs, until its records are told again */
+#define QUIET_BEATS 4u /* of a page on which nothing waits or runs, until its records are told again */
 #define TELL_NS 1000000000ull
+#define QUIET_PAUSE_NS (3 * COT_COMPUTE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
 /* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */
 #define MOST_BELLS 127u
 #define POLL_NS 1000000ull
@@ -183,13 +184,15 @@ static bool any(const uint64_t *masks) {
     return all != 0;
 }
 
-/* When to come back. `watch` goes from one round to the next. */
+/* When to come back; UINT64_MAX: nothing but a heartbeat is due. `watch` goes from one round to the next. */
 static uint64_t decide(uint64_t watch[COT_ARBITER_CARDS], bool all) {
     struct cot_decision decision;
     report_rung(all, now_ns());
     report_masked(watch, now_ns());
-    for (;;) {
-        cot_arbiter_decide(&arbiter, now_ns(), &decision);
+    for (uint64_t now;;) {
+        now = now_ns();
+        cot_arbiter_decide(&arbiter, now, &decision);
+        if (decision.next_ns >= now + COT_COMPUTE_HEARTBEAT_NS) decision.next_ns = UINT64_MAX;
         publish(&decision);
         if (!any(decision.look)) break;
         report_masked(decision.look, now_ns());
@@ -215,11 +218,14 @@ static bool is_quiet(const struct page *page) {
     return true;
 }
 
-static void beat(uint64_t now, bool all) {
+/* Until the next heartbeat, which must be well before this one is stale. */
+static uint64_t beat(uint64_t now, bool all) {
+    uint64_t pause_ns = QUIET_PAUSE_NS;
     for (uint32_t i = 0; i < page_count; i++) {
         struct page *page = pages[i];
         page->rings = 0;
         page->quiet_beats = is_quiet(page) ? page->quiet_beats + 1 : 0;
+        if (page->quiet_beats == 0) pause_ns = COT_COMPUTE_HEARTBEAT_NS;
         if (!all && page->quiet_beats > 1 && page->quiet_beats % QUIET_BEATS != 0) continue;
         for (uint32_t card = 0; card < page->card_count && !page->broken; card++) {
             if (page->member[card] < 0) continue;
@@ -231,6 +237,7 @@ static void beat(uint64_t now, bool all) {
         page_find_dead(page);
         if (page->broken) leave(page, now);
     }
+    return pause_ns;
 }
 
 /* ---- waiting ---- */
@@ -321,7 +328,7 @@ static void rise(void) {
 }
 
 static void *run(void *nothing) {
-    uint64_t watch[COT_ARBITER_CARDS] = {0}, beat_ns = 0, told_ns = 0, looked_ns = 0;
+    uint64_t watch[COT_ARBITER_CARDS] = {0}, beat_ns = 0, pause_ns = 0, told_ns = 0, looked_ns = 0;
     rise();
     for (;;) {
         uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);
@@ -332,14 +339,14 @@ static void *run(void *nothing) {
         looked_ns = now = now_ns();
         for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], now);
         if (now - beat_ns >= COT_COMPUTE_HEARTBEAT_NS || plan) {
-            beat(now, plan != NULL);
+            pause_ns = beat(now, plan != NULL);
             beat_ns = now;
         }
         if (now - told_ns >= TELL_NS || plan) {
             tell();
             told_ns = now;
         }
-        if (next > beat_ns + COT_COMPUTE_HEARTBEAT_NS) next = beat_ns + COT_COMPUTE_HEARTBEAT_NS;
+        if (next > beat_ns + pause_ns) next = beat_ns + pause_ns;
         listen(plan_bell_seen, next);
         now = now_ns();
         if (now > next && now - next > late_ns) late_ns = now - next;

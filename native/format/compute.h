@@ -25,7 +25,7 @@
 #define COT_COMPUTE_REPORTS_AT 8192u         /* where the tenant's half begins: a boundary of pages */
 #define COT_PPM 1000000u                     /* a share of all of a card */
 #define COT_COMPUTE_STALE_NS 60000000ull     /* a heartbeat as old as this: the agent is not there */
-#define COT_COMPUTE_HEARTBEAT_NS 10000000ull /* how often the agent comes by at least */
+#define COT_COMPUTE_HEARTBEAT_NS 10000000ull /* how often the agent comes by, while anything waits or runs */
 #define COT_COMPUTE_SANE_NS (1ull << 60)     /* a word above this was scribbled over */
 
 /* State of a card's lease, the low byte of `lease`; above it the epoch, which grows with every change. */
