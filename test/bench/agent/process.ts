@@ -10,27 +10,23 @@ function statOf(pid: number): readonly string[] {
   return text.slice(text.lastIndexOf(')') + 2).split(' ');
 }
 
-export function childrenOf(pid: number): number[] {
+/** Of a process's name the kernel keeps so much. */
+const NAME_BYTES = 15;
+
+/** The children of a process that run the program of that name. */
+export function childrenNamed(pid: number, program: string): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .map(Number)
     .filter((candidate) => {
       try {
-        return Number(statOf(candidate)[1]) === pid;
+        const name = readFileSync(`/proc/${candidate}/comm`, 'utf8').trimEnd();
+        return name === program.slice(0, NAME_BYTES) && Number(statOf(candidate)[1]) === pid;
       } catch {
         return false; // it has ended meanwhile
       }
     });
 }
-
-/** Of a process's name the kernel keeps so much. */
-const NAME_BYTES = 15;
-
-/** The children of a process that run the program of that name. */
-export const childrenNamed = (pid: number, program: string): number[] =>
-  childrenOf(pid).filter(
-    (child) => readFileSync(`/proc/${child}/comm`, 'utf8').trimEnd() === program.slice(0, NAME_BYTES),
-  );
 
 /** CPU seconds of all its threads, user and system. */
 export function cpuSeconds(pid: number): number {
