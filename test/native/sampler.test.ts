@@ -186,7 +186,9 @@ test('instances of a divided card are sampled each by itself: its memory, its pr
     sample.processes
       .find((process) => process.pid === pid)
       ?.cards.map(({ card, listed, bytes }) => [card, listed, bytes]);
-  const sample = await until((one) => bytesOf(one, second.pid)?.[0]?.[2] === context + 300 * MIB, 'they are listed');
+  // Cards are asked one after the other: what comes meanwhile may be in a sample of one of them only.
+  const holds = (one: Sample, pid: number, mib: number) => bytesOf(one, pid)?.[0]?.[2] === context + mib * MIB;
+  const sample = await until((one) => holds(one, first.pid, 100) && holds(one, second.pid, 300), 'they are listed');
   t.deepEqual(bytesOf(sample, first.pid), [[2, true, context + 100 * MIB]], 'on its instance, and nowhere else');
   t.deepEqual(bytesOf(sample, second.pid), [[3, true, context + 300 * MIB]]);
   t.is(sample.cards[2]?.usedBytes, context + 100 * MIB);
