@@ -15,8 +15,11 @@ export type Race = {
   kills: number;
   started: number;
   longestMs: number;
-  /** The longest call, less the time that it waited for a processor. */
+  /** The longest call, less the time that it waited for a processor, and for which a processor was taken from the machine. */
   longestStallMs: number;
+  /** For how long processors were away: of all of them together, and the longest time of one. */
+  awayMs: number;
+  longestAwayMs: number;
   lastError: number;
 };
 

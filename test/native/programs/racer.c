@@ -4,8 +4,9 @@
  * It goes on until all of those kills were made, and until so many requests were. A worker holds up to `hold` blocks at
  * a time and pauses so long after each step. With spaces=1 each worker is in a PID namespace of its own, with 2 in a
  * user namespace of its own as well. Prints one JSON line: attempts, granted, refused, other failures, kills, longest
- * call in ms, the longest without what it waited for a processor, wrong bytes found. Unless probe=0, each worker writes
- * its own pattern into what it gets and checks it before it frees. */
+ * call in ms, the longest without what the machine took of it (the worker waited for a processor, or a whole processor
+ * was away), the longest time that a processor was away, wrong bytes found. Unless probe=0, each worker writes its own
+ * pattern into what it gets and checks it before it frees. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -30,6 +32,7 @@
 struct shared {
     _Atomic uint64_t attempts, granted, refused, failed, wrong, started;
     _Atomic uint64_t longest_us, longest_stall_us;
+    _Atomic uint64_t away_us, longest_away_us; /* of processors, all of them together, and the longest time of one */
     _Atomic int go, last_error;
 };
 static struct shared *shared;
@@ -56,6 +59,38 @@ static double waited_for_cpu(void) {
     if (length <= 0) return 0;
     text[length] = 0;
     return sscanf(text, "%" SCNu64 " %" SCNu64, &ran, &waited) == 2 ? (double)waited / 1e9 : 0;
+}
+
+#define LOOK_NS 1000000
+#define LEAST_AWAY_US 500
+
+/* Whoever runs this machine may take a processor away, with who was on it, and with it all who wait for that one:
+ * nothing but a clock tells. One of these is on each processor, before all others; what it comes too late, the
+ * processor was away. */
+static void watch_processor(long processor) {
+    cpu_set_t only;
+    struct sched_param first = {.sched_priority = 1};
+    CPU_ZERO(&only);
+    CPU_SET((size_t)processor, &only);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (sched_setaffinity(0, sizeof only, &only) != 0 || sched_setscheduler(0, SCHED_FIFO, &first) != 0) _exit(0);
+    for (;;) {
+        double due = now() + LOOK_NS / 1e9;
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        double late_us = (now() - due) * 1e6;
+        if (late_us < LEAST_AWAY_US) continue;
+        atomic_fetch_add(&shared->away_us, (uint64_t)late_us);
+        note_most(&shared->longest_away_us, late_us / 1e6);
+    }
+}
+
+/* They end with this process. */
+static void watch_processors(void) {
+    for (long i = 0; i < sysconf(_SC_NPROCESSORS_CONF); i++) {
+        pid_t pid = fork();
+        if (pid < 0) perror("racer");
+        if (pid == 0) watch_processor(i);
+    }
 }
 
 static struct {
@@ -102,10 +137,14 @@ static int worker(unsigned seed, uint64_t most_bytes, double until) {
                                  ? 1 + (uint64_t)rand_r(&seed) % 4096
                                  : 1 + ((uint64_t)rand_r(&seed) << 16 ^ (uint64_t)rand_r(&seed)) % most_bytes;
             double queued = waited_for_cpu(), before = now();
+            uint64_t away_us = atomic_load(&shared->away_us);
             result = alloc(&held[count].at, bytes);
             double took = now() - before;
             note_most(&shared->longest_us, took);
-            if (took > 1e-3) note_most(&shared->longest_stall_us, took - (waited_for_cpu() - queued));
+            if (took > 1e-3) {
+                double away = (double)(atomic_load(&shared->away_us) - away_us) / 1e6;
+                note_most(&shared->longest_stall_us, took - (waited_for_cpu() - queued) - away);
+            }
             atomic_fetch_add(&shared->attempts, 1);
             if (result == ABI_SUCCESS) {
                 atomic_fetch_add(&shared->granted, 1);
@@ -189,6 +228,7 @@ int main(int argc, char **argv) {
     unsigned seed = (unsigned)options.seed;
     pid_t pids[256];
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    watch_processors();
     double start_by = now() + 30;
     for (int i = 0; i < workers; i++) {
         if ((pids[i] = start(sequence++, start_by + options.seconds + patience)) < 0) return 1;
@@ -211,8 +251,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < workers; i++) waitpid(pids[i], NULL, 0);
     printf("{\"attempts\":%" PRIu64 ",\"granted\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"failed\":%" PRIu64
            ",\"wrongBytes\":%" PRIu64 ",\"kills\":%" PRIu64 ",\"started\":%" PRIu64
-           ",\"longestMs\":%.3f,\"longestStallMs\":%.3f,\"lastError\":%d}\n",
+           ",\"longestMs\":%.3f,\"longestStallMs\":%.3f,\"awayMs\":%.3f,\"longestAwayMs\":%.3f,\"lastError\":%d}\n",
            shared->attempts, shared->granted, shared->refused, shared->failed, shared->wrong, kills, shared->started,
-           (double)shared->longest_us / 1e3, (double)shared->longest_stall_us / 1e3, shared->last_error);
+           (double)shared->longest_us / 1e3, (double)shared->longest_stall_us / 1e3, (double)shared->away_us / 1e3,
+           (double)shared->longest_away_us / 1e3, shared->last_error);
     return 0;
 }
