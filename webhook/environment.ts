@@ -16,7 +16,7 @@ export const NO_DEVICES = { name: VISIBLE_DEVICES, value: 'void' };
  * /etc/ld.so.preload. CUDA_VISIBLE_DEVICES stays: it can only narrow what was granted.
  */
 const REMOVED: readonly { readonly names: RegExp; readonly because: string }[] = [
-  { names: /^CUDA_MPS_/, because: 'MPS is set up by the agent, and another pipe directory would leave its limits' },
+  { names: /^CUDA_MPS_/, because: 'who has a share chooses no MPS server, for all of its clients fail together' },
   { names: /^NVIDIA_GPU_MEMORY_/, because: 'the driver would take its memory limit from it' },
   { names: /^NVIDIA_MIG_(CONFIG|MONITOR)_DEVICES$/, because: 'it gives control over how cards are partitioned' },
   { names: /^LD_AUDIT$/, because: 'an audit library can lead the loader past the interposer' },
