@@ -4,27 +4,10 @@ import { createModes, saidOf } from '../../../src/agent/enforcement/modes.ts';
 import { formatGrant, type Grant, parseGrant } from '../../../src/agent/grants/grant.ts';
 import { changeGrant } from '../../../src/agent/grants/plain.ts';
 import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
-import { formatRecord } from '../../../src/request/record.ts';
+import { recordOf } from '../../support/record.ts';
 import { grantOf } from './node.ts';
 
-const record = (enforcement?: 'off' | 'report') => ({
-  'cotenant.io/request': formatRecord({
-    priority: 'normal',
-    gpuModels: [],
-    gpuUuids: [],
-    ...(enforcement && { enforcement }),
-    containers: [
-      {
-        name: 'main',
-        kind: 'app',
-        dialect: 'cotenant',
-        asked: {},
-        memoryIsolation: 'on',
-        cards: [{ memory: { kind: 'whole' } }],
-      },
-    ],
-  }),
-});
+const record = (enforcement?: 'off' | 'report') => ({ 'cotenant.io/request': recordOf(enforcement) });
 const wish = (mode: string) => ({ 'cotenant.io/enforcement': mode });
 const override = (mode: string) => ({ 'cotenant.io/enforcement-override': mode });
 

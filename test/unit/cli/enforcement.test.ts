@@ -3,30 +3,13 @@
 import test from 'ava';
 import { modeBy, modeSentence, wordOnPod } from '../../../src/cli/enforcement.ts';
 import type { Mode } from '../../../src/quota/mode.ts';
-import { formatRecord } from '../../../src/request/record.ts';
+import { recordOf } from '../../support/record.ts';
 
 const REQUEST = 'cotenant.io/request';
 const WISH = 'cotenant.io/enforcement';
 const OVERRIDE = 'cotenant.io/enforcement-override';
-const record = (enforcement?: 'off' | 'report') =>
-  formatRecord({
-    priority: 'normal',
-    gpuModels: [],
-    gpuUuids: [],
-    ...(enforcement && { enforcement }),
-    containers: [
-      {
-        name: 'main',
-        kind: 'app',
-        dialect: 'cotenant',
-        asked: {},
-        memoryIsolation: 'on',
-        cards: [{ memory: { kind: 'whole' } }],
-      },
-    ],
-  });
-const plain = { [REQUEST]: record() };
-const reported = { [REQUEST]: record('report') };
+const plain = { [REQUEST]: recordOf() };
+const reported = { [REQUEST]: recordOf('report') };
 
 const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, object][] = [
   ['a stricter mode than the namespace’s', reported, 'enforce', false, { annotations: { [WISH]: 'enforce' } }],

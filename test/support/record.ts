@@ -1,0 +1,22 @@
+// What the webhook writes down of a pod with one container that has a card to itself.
+import type { Mode } from '../../src/quota/mode.ts';
+import { formatRecord } from '../../src/request/record.ts';
+
+/** The annotation's text; `enforcement`: the mode of its namespace, where that is weaker than the node's. */
+export const recordOf = (enforcement?: Exclude<Mode, 'enforce'>): string =>
+  formatRecord({
+    priority: 'normal',
+    gpuModels: [],
+    gpuUuids: [],
+    ...(enforcement && { enforcement }),
+    containers: [
+      {
+        name: 'main',
+        kind: 'app',
+        dialect: 'cotenant',
+        asked: {},
+        memoryIsolation: 'on',
+        cards: [{ memory: { kind: 'whole' } }],
+      },
+    ],
+  });
