@@ -164,42 +164,103 @@ size_t read_at(int fd, char *to, size_t size, off_t offset) {
 }
 
 // A ledger as it was read: header, totals and the slots that were ever in use, then a byte for each of these slots (is
-// it locked?) and one for all of it (is it whole?).
+// it locked?), one for all of it (is it whole?) and one for its name (does it still lead there?).
 struct Seen {
     std::vector<char> bytes;
     uint32_t slots = 0;
+    uint64_t locks_ns = 0; // when its locks were asked for
     const char *slot_at(uint32_t index, uint32_t cards) const {
         return bytes.data() + cot_ledger_slots_offset(cards) + index * cot_slot_bytes(cards);
     }
     size_t flags_at(uint32_t cards) const { return cot_ledger_bytes(slots, cards); }
     bool locked(uint32_t index, uint32_t cards) const { return bytes[flags_at(cards) + index] != 0; }
-    bool whole() const { return bytes.back() != 0; }
+    bool whole() const { return bytes[bytes.size() - 2] != 0; }
+    bool untouched() const { return bytes.back() != 0; }
 };
+
+// An earlier reading: what was seen then, and when its locks were asked for. Nothing where there is none.
+class Before {
+  public:
+    explicit Before(const Napi::Value &reading) {
+        if (!reading.IsObject()) return;
+        const Napi::Object from = reading.As<Napi::Object>();
+        const Napi::Value seen = from.Get("seen"), locks_ns = from.Get("locksNs");
+        if (!seen.IsBuffer() || !locks_ns.IsNumber()) return;
+        const Napi::Buffer<char> buffer = seen.As<Napi::Buffer<char>>();
+        data_ = buffer.Data();
+        size_ = buffer.Length();
+        locks_ns_ = static_cast<uint64_t>(locks_ns.As<Napi::Number>().Int64Value());
+    }
+    size_t size() const { return size_; }
+    uint64_t locks_ns() const { return locks_ns_; }
+    const char *from(size_t offset) const { return data_ + offset; }
+    bool begins_with(const char *bytes, size_t size) const {
+        return size_ >= size && std::memcmp(data_, bytes, size) == 0;
+    }
+    bool says(const Seen &seen) const { return size_ == seen.bytes.size() && begins_with(seen.bytes.data(), size_); }
+
+  private:
+    const char *data_ = nullptr;
+    size_t size_ = 0;
+    uint64_t locks_ns_ = 0;
+};
+
+// Locks of before are those of now where not a byte of the ledger has changed, every slot in use was locked (who is
+// waited for is asked about each time) and nobody has asked for longer than `locks_for_ns`.
+bool keep_locks(const Before &before, uint64_t locks_for_ns, const std::vector<bool> &used, uint32_t cards,
+                Seen &seen) {
+    const size_t read = seen.flags_at(cards);
+    if (locks_for_ns == 0 || before.size() != seen.bytes.size() || !before.begins_with(seen.bytes.data(), read))
+        return false;
+    if (boot_ns() - before.locks_ns() >= locks_for_ns || *before.from(seen.bytes.size() - 2) == 0) return false;
+    for (uint32_t i = 0; i < seen.slots; i++) {
+        if (used[i] && *before.from(read + i) == 0) return false;
+    }
+    std::memcpy(seen.bytes.data() + read, before.from(read), seen.slots);
+    seen.locks_ns = before.locks_ns();
+    return true;
+}
+
+// Is the file of that name the open one? A link in its place is another file, wherever it leads.
+bool is_same_file(const struct stat &held, const char *path) {
+    struct stat named{};
+    return lstat(path, &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+}
 
 // Slots beyond those that the header says were ever taken are not read: a tenant that lies there hides its own
 // processes from its books, and whatever they hold passes for memory that no ledger knows.
-void see_ledger(int fd, uint32_t slots, uint32_t cards, Seen &seen) {
+void see_ledger(int fd, uint32_t slots, uint32_t cards, const char *path, const Before &before, uint64_t locks_for_ns,
+                Seen &seen) {
     const size_t head = cot_ledger_slots_offset(cards);
-    seen.bytes.resize(head);
-    size_t got = read_at(fd, seen.bytes.data(), head, 0);
+    // As much as there was before: then one call reads all of it.
+    const size_t first = std::max(head, std::min<size_t>(before.size(), cot_ledger_bytes(slots, cards)));
+    seen.bytes.resize(first);
+    size_t got = read_at(fd, seen.bytes.data(), first, 0);
     cot_ledger_header header;
     std::memcpy(&header, seen.bytes.data(), sizeof header);
     const bool is_ledger = header.magic == COT_LEDGER_MAGIC && cot_ledger_known(header.version);
     seen.slots = is_ledger ? std::min(header.slots_used, slots) : slots;
-    const size_t body = seen.slots * cot_slot_bytes(cards);
-    seen.bytes.resize(head + body + seen.slots + 1);
-    got += read_at(fd, seen.bytes.data() + head, body, static_cast<off_t>(head));
-    std::vector<bool> used(seen.slots), locked(seen.slots);
+    const size_t all = seen.flags_at(cards);
+    seen.bytes.resize(all + seen.slots + 2);
+    if (all > first) got += read_at(fd, seen.bytes.data() + first, all - first, static_cast<off_t>(first));
+    std::vector<bool> used(seen.slots);
     for (uint32_t i = 0; i < seen.slots; i++) {
         cot_slot slot;
         std::memcpy(&slot, seen.slot_at(i, cards), sizeof slot);
         used[i] = slot.stamp != 0;
     }
-    const bool all_told = find_locked(fd, used, locked);
-    for (uint32_t i = 0; i < seen.slots; i++) seen.bytes[seen.flags_at(cards) + i] = locked[i];
+    bool all_told = true;
+    if (!keep_locks(before, locks_for_ns, used, cards, seen)) {
+        seen.locks_ns = boot_ns();
+        std::vector<bool> locked(seen.slots);
+        all_told = find_locked(fd, used, locked);
+        for (uint32_t i = 0; i < seen.slots; i++) seen.bytes[all + i] = locked[i];
+    }
     struct stat file{};
-    const bool is_long = fstat(fd, &file) == 0 && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, cards);
-    seen.bytes.back() = is_ledger && is_long && got == head + body && all_told;
+    const bool is_told = fstat(fd, &file) == 0;
+    const bool is_long = is_told && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, cards);
+    seen.bytes[all + seen.slots] = is_ledger && is_long && got >= all && all_told;
+    seen.bytes.back() = !path || (is_told && is_same_file(file, path));
 }
 
 Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32_t cards) {
@@ -245,6 +306,7 @@ Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
         if (slot.stamp != 0) list.Set(list.Length(), slot_object(env, seen, i, cards));
     }
     out.Set("whole", Napi::Boolean::New(env, seen.whole()));
+    out.Set("untouched", Napi::Boolean::New(env, seen.untouched()));
     out.Set("denied", denied);
     out.Set("unknown", bytes_value(env, header.unknown));
     out.Set("slots", list);
@@ -252,19 +314,12 @@ Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
     return out;
 }
 
-// Does `before`, an earlier reading, say what was seen now?
-bool says(const Napi::Value &before, const Seen &seen) {
-    if (!before.IsObject()) return false;
-    const Napi::Value earlier = before.As<Napi::Object>().Get("seen");
-    if (!earlier.IsBuffer()) return false;
-    const Napi::Buffer<char> bytes = earlier.As<Napi::Buffer<char>>();
-    return bytes.Length() == seen.bytes.size() && std::memcmp(bytes.Data(), seen.bytes.data(), bytes.Length()) == 0;
-}
-
-// readLedger(fd, slots, cardCount, before?) -> {whole, denied: number[], unknown, slots: [...], seen, readNs}; sizes
-// are the agent's own, never the file's. `whole` is false when the file is shorter than it was made: then only what
-// could be read is there; and when it has so many locks that not all slots could be told locked or not: then those pass
-// for locked. Where nothing has changed since `before`, the parts of it are handed out again.
+// readLedger(fd, slots, cardCount, before?, path?, locksForMs?) -> {whole, untouched, denied: number[], unknown,
+// slots: [...], seen, locksNs, readNs}; sizes are the agent's own, never the file's. `whole` is false when the file is shorter
+// than it was made: then only what could be read is there; and when it has so many locks that not all slots could be
+// told locked or not: then those pass for locked. `untouched` is false when the file of that path is another one.
+// Where nothing has changed since `before`, the parts of it are handed out again; then its locks are asked for only
+// where that was done `locksForMs` ago or longer, or some slot had none.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();
@@ -273,27 +328,22 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
         errno = EINVAL;
         return fail(env, "ledger");
     }
+    const std::string path = info[4].IsString() ? info[4].As<Napi::String>().Utf8Value() : "";
+    const uint64_t locks_for_ns = info[5].IsNumber() ? info[5].As<Napi::Number>().Uint32Value() * 1000000ull : 0;
+    const Before before(info[3]);
     static thread_local Seen seen;
-    see_ledger(fd, slots, cards, seen);
+    see_ledger(fd, slots, cards, path.empty() ? nullptr : path.c_str(), before, locks_for_ns, seen);
     Napi::Object out;
-    if (says(info[3], seen)) {
+    if (before.says(seen)) {
         out = Napi::Object::New(env);
-        for (const char *part : {"whole", "denied", "unknown", "slots", "seen"})
+        for (const char *part : {"whole", "untouched", "denied", "unknown", "slots", "seen"})
             out.Set(part, info[3].As<Napi::Object>().Get(part));
     } else {
         out = reading_object(env, seen, cards);
     }
+    out.Set("locksNs", Napi::Number::New(env, static_cast<double>(seen.locks_ns)));
     out.Set("readNs", Napi::Number::New(env, static_cast<double>(boot_ns())));
     return out;
-}
-
-// isSameFile(fd, path): is the file of that name the open one? A link in its place is another file, wherever it leads.
-Napi::Value IsSameFile(const Napi::CallbackInfo &info) {
-    const std::string path = info[1].ToString().Utf8Value();
-    struct stat held{}, named{};
-    const bool is_same = fstat(info[0].ToNumber().Int32Value(), &held) == 0 && lstat(path.c_str(), &named) == 0 &&
-                         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
-    return Napi::Boolean::New(info.Env(), is_same);
 }
 
 } // namespace
@@ -304,5 +354,4 @@ void InitLedgers(Napi::Env env, Napi::Object exports) {
     exports.Set("ledgerFileBytes", Napi::Function::New(env, LedgerFileBytes));
     exports.Set("clearLedger", Napi::Function::New(env, ClearLedger));
     exports.Set("readLedger", Napi::Function::New(env, ReadLedger));
-    exports.Set("isSameFile", Napi::Function::New(env, IsSameFile));
 }

@@ -5,14 +5,15 @@ import type { CardGrant } from '../placement/place.ts';
 import { type Fence, fenceOf } from '../quota/fence.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
-import type { Owner } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
+import type { Owned } from './attribution/owned.ts';
 import { processFinder } from './feedback.ts';
 import type { Grant } from './grants/grant.ts';
 import { grantedByCard } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
 import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
+import { isSame, remembering, sameList } from './unchanged.ts';
 import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted.ts';
 import { type ProcessState, processState, type Using, usingOf } from './using.ts';
 
@@ -98,7 +99,6 @@ export type NodeState = {
 export type GrantReading = {
   readonly grant: Grant;
   readonly ledger: LedgerReading;
-  readonly untouched: boolean;
   /** Those in its folder. */
   readonly engines: readonly number[];
   readonly behind: boolean;
@@ -106,57 +106,90 @@ export type GrantReading = {
   readonly driverHolds?: boolean;
 };
 
-/** `before`: containers of the sample before. Those of which nothing has changed are the very same objects again. */
+/**
+ * `before`: the state of the sample before. Containers of which nothing has changed are the very same objects again, and the list
+ * of them where none has.
+ */
 export function compare(
   sample: Sample,
-  grants: readonly GrantReading[],
-  ownerOf: (process: SampledProcess) => Owner,
+  readings: readonly GrantReading[],
+  owned: Owned,
   tolerance: Tolerance,
   others: Others = NO_OTHERS,
-  before: readonly ContainerState[] = [],
+  before?: NodeState,
 ): NodeState {
-  const owners = new Map(sample.processes.map((process) => [process, ownerOf(process)]));
-  const byGrant = Map.groupBy(sample.processes, (process) => {
-    const owner = owners.get(process);
-    return owner?.kind === 'grant' ? owner.id : undefined;
-  });
-  const earlier = new Map(before.map((container) => [container.grant.id, container]));
-  const containers = grants.map((reading) => {
-    const { id } = reading.grant;
-    return unlessSame(earlier.get(id), sample, reading, byGrant.get(id) ?? [], tolerance);
-  });
+  const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
+  const told = new Map(sample.cards.map((card) => [card.uuid, { card, isTold: toldCard(sample, card.uuid) === card }]));
+  const containers = sameList(
+    readings.map((reading) => {
+      const { id } = reading.grant;
+      return unlessSame(earlier.get(id), sample, told, reading, owned.ofGrant(id), tolerance);
+    }),
+    before?.containers,
+  );
+  const uses = usesOf(sample.processes);
   const failures: Record<string, number> = {
     gone: 0,
     no_cgroup: 0,
     container_not_known: 0,
     host: 0,
-    memory_not_available: 0,
+    memory_not_available: uses.processesUntold,
   };
-  for (const [process, owner] of owners) {
-    if (!process.cards.some(isListed)) continue;
-    if (owner.kind === 'unknown') failures[owner.reason] = (failures[owner.reason] ?? 0) + 1;
-    if (owner.kind === 'host') failures.host = (failures.host ?? 0) + 1;
-    if (process.cards.some((use) => use.listed && use.bytes === undefined))
-      failures.memory_not_available = (failures.memory_not_available ?? 0) + 1;
+  for (const { process, owner } of owned.others) {
+    const reason = owner.kind === 'unknown' ? owner.reason : owner.kind;
+    if (owner.kind !== 'container' && process.cards.some(isListed)) failures[reason] = (failures[reason] ?? 0) + 1;
   }
-  const { assigned, foreign } = ungranted(
-    sample,
-    owners,
-    grants.map(({ grant }) => grant),
-    others,
-  );
-  const uses = Map.groupBy(
-    sample.processes.flatMap(({ cards }) => cards.filter(isListed)),
-    ({ card }) => card,
-  );
-  const granted = grantedByCard(grants.map(({ grant }) => grant));
+  const grants = readings.map(({ grant }) => grant);
+  const { assigned, foreign } = ungranted(sample, owned.others, grants, others);
+  const granted = grantedOf(...grants);
+  const held = heldOf(containers);
   const devices = sample.cards.map((card) =>
-    deviceState(card, uses.get(card.index) ?? [], granted.get(card.uuid), containers, assigned, foreign),
+    deviceState(card, uses.onCard.get(card.index), granted.get(card.uuid), held.get(card.uuid), assigned, foreign),
   );
   return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
 }
 
 const isListed = (use: SampledUse): boolean => use.listed;
+
+/** Processes in the lists of one card, by kind. */
+type CardUses = { compute: number; graphics: number; mps: number; bytesTold: boolean };
+const NO_USES: CardUses = { compute: 0, graphics: 0, mps: 0, bytesTold: true };
+
+const usesOf = remembering((processes: readonly SampledProcess[]) => {
+  const onCard = new Map<number, CardUses>();
+  let processesUntold = 0;
+  for (const { cards } of processes) {
+    let isUntold = false;
+    for (const { card, listed, types, bytes } of cards) {
+      if (!listed) continue;
+      const uses = onCard.get(card) ?? { ...NO_USES };
+      onCard.set(card, uses);
+      if (types & 1) uses.compute += 1;
+      if (types & 2) uses.graphics += 1;
+      if (types & 4) uses.mps += 1;
+      if (bytes !== undefined) continue;
+      uses.bytesTold = false;
+      isUntold = true;
+    }
+    if (isUntold) processesUntold += 1;
+  }
+  return { onCard, processesUntold };
+});
+
+const grantedOf = remembering((...grants: readonly Grant[]) => grantedByCard(grants));
+
+/** What containers with grants hold of a card, and how many of them hold something. */
+type Held = { bytes: number; containers: number };
+
+const heldOf = remembering((containers: readonly ContainerState[]) => {
+  const onCard = new Map<string, Held>();
+  for (const { gpuUuid, usedBytes } of containers.flatMap(({ cards }) => cards)) {
+    if (usedBytes <= 0) continue;
+    const held = onCard.get(gpuUuid) ?? { bytes: 0, containers: 0 };
+    onCard.set(gpuUuid, { bytes: held.bytes + usedBytes, containers: held.containers + 1 });
+  }
+  return onCard;
+});
 
 /** All that a container's state is made of. */
 const madeOf = new WeakMap<ContainerState, readonly unknown[]>();
@@ -165,20 +198,19 @@ const madeOf = new WeakMap<ContainerState, readonly unknown[]>();
 function unlessSame(
   before: ContainerState | undefined,
   sample: Sample,
+  told: ReadonlyMap<string, { readonly card: SampledCard; readonly isTold: boolean }>,
   reading: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
-  const { grant, ledger, untouched, engines, behind, driverHolds = false } = reading;
-  const inputs: unknown[] = [grant, untouched, engines, behind, driverHolds, tolerance];
-  inputs.push(ledger.slots, ledger.denied, ledger.whole, ledger.unknown);
+  const { grant, ledger, engines, behind, driverHolds = false } = reading;
+  const inputs: unknown[] = [grant, engines, behind, driverHolds, tolerance, own];
+  inputs.push(ledger.slots, ledger.denied, ledger.whole, ledger.untouched, ledger.unknown);
   for (const { gpuUuid } of grant.cards) {
-    const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
-    inputs.push(card?.index, card && toldCard(sample, gpuUuid) === card);
+    const on = told.get(gpuUuid);
+    inputs.push(on?.card.index, on?.isTold);
   }
-  for (const process of own) inputs.push(process);
-  const last = before && madeOf.get(before);
-  if (before && last?.length === inputs.length && inputs.every((input, index) => input === last[index])) return before;
+  if (before && isSame(inputs, madeOf.get(before))) return before;
   const state = containerState(sample, reading, own, tolerance);
   madeOf.set(state, inputs);
   return state;
@@ -186,7 +218,7 @@ function unlessSame(
 
 function containerState(
   sample: Sample,
-  { grant, ledger, untouched, engines, behind, driverHolds = false }: GrantReading,
+  { grant, ledger, engines, behind, driverHolds = false }: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
@@ -244,7 +276,7 @@ function containerState(
     cards,
     verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
     told: tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold),
-    tampered: !ledger.whole || !untouched,
+    tampered: !ledger.whole || !ledger.untouched,
     unknownEntryPoints: ledger.unknown,
     engines: { ...enginesUsed(ledger, engines), behind },
     observed: observedIn(ledger),
@@ -272,35 +304,28 @@ function observedIn({ slots }: LedgerReading): Observed {
 /** `uses`: who is on it now. */
 function deviceState(
   card: SampledCard,
-  uses: readonly SampledUse[],
+  { compute, graphics, mps, bytesTold }: CardUses = NO_USES,
   granted: CardNeed | undefined,
-  containers: readonly ContainerState[],
+  held: Held = { bytes: 0, containers: 0 },
   assigned: readonly AssignedState[],
   foreign: readonly ForeignState[],
 ): DeviceState {
   const { memoryBytes: grantedBytes = 0, coresPercent: grantedCoresPercent = 0 } = granted ?? {};
-  const using = containers.flatMap((container) =>
-    container.cards.filter((entry) => entry.gpuUuid === card.uuid && entry.usedBytes > 0),
-  );
   const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === card.uuid);
-  const told = card.usedBytes !== undefined && uses.every(({ bytes }) => bytes !== undefined);
-  const attributed =
-    using.reduce((total, entry) => total + entry.usedBytes, 0) +
-    others.reduce((total, entry) => total + (entry.usedBytes ?? 0), 0);
+  const attributed = others.reduce((total, entry) => total + (entry.usedBytes ?? 0), held.bytes);
   const onThis = assigned.filter((entry) => entry.gpuUuid === card.uuid);
   const shared = grantedBytes > 0 || onThis.length > 1;
-  const count = (bit: number) => uses.filter((use) => (use.types & bit) !== 0).length;
   return {
     card,
     grantedBytes,
     grantedCoresPercent,
-    containers: using.length + others.filter((entry) => entry.usedBytes !== 0).length,
-    processes: { compute: count(1), graphics: count(2), mps: count(4) },
+    containers: held.containers + others.filter((entry) => entry.usedBytes !== 0).length,
+    processes: { compute, graphics, mps },
     mode: card.divided
       ? 'mig'
       : shared && onThis.every(({ mode }) => mode !== 'mig')
         ? 'shared'
         : (onThis[0]?.mode ?? 'none'),
-    unattributedBytes: told ? Math.max(0, (card.usedBytes ?? 0) - attributed) : undefined,
+    unattributedBytes: card.usedBytes !== undefined && bytesTold ? Math.max(0, card.usedBytes - attributed) : undefined,
   };
 }

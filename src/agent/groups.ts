@@ -8,6 +8,7 @@ import { unifiedMount } from './enforcement/targets.ts';
 import { type Grant, groupOfGrant, isOfPod } from './grants/grant.ts';
 import type { Native } from './native.ts';
 import type { SampledProcess } from './sample.ts';
+import { isSame } from './unchanged.ts';
 
 export type Groups = {
   /** Folders by grant; absent: it is not known, or there is none. */
@@ -20,6 +21,8 @@ export type Groups = {
 /** A look through all of /proc costs a busy node's agent a part of a second, and a container between two starts has no process. */
 const SEARCH_AGAIN_MS = 1000;
 const MOST_DOUBLED = 6;
+/** Of a folder that is known by its name. */
+const MOST_DOUBLED_HERE = 3;
 
 export function createGroups(
   native: Pick<Native, 'readProcess'>,
@@ -30,7 +33,7 @@ export function createGroups(
   processes = () => readdirSync('/proc'),
 ): Groups {
   /** By container id. */
-  let known = new Map<string, string>();
+  const known = new Map<string, string>();
   let searches = new Map<string, { readonly count: number; readonly againMs: number }>();
 
   /** Each is looked for at once, and then after twice the time each time. */
@@ -57,27 +60,62 @@ export function createGroups(
     }
   };
 
+  /** By the id of the grant: of which folder and processes it was, what was found, and how often that has been so. */
+  const looks = new Map<
+    string,
+    { readonly of: readonly unknown[]; readonly count: number; readonly again: number; readonly isThere: boolean }
+  >();
+  /** A folder that comes or goes does so with processes, as a rule, and is looked at again at once; else less and less often. */
+  const isThere = (id: string, folder: string, processes: readonly SampledProcess[]): boolean => {
+    const before = looks.get(id);
+    const isOld = !before || !isSame([folder, processes], before.of);
+    const now = clock();
+    if (!isOld && now < before.again) return before.isThere;
+    const found = existsSync(folder);
+    const count = isOld || found !== before.isThere ? 0 : before.count + 1;
+    const again = now + SEARCH_AGAIN_MS * 2 ** Math.min(count, MOST_DOUBLED_HERE);
+    looks.set(id, { of: [folder, processes], count, again, isThere: found });
+    return found;
+  };
+  /** By the id of the grant: its newest container, its processes, and which container and group they come to. */
+  const found = new Map<string, { readonly of: readonly unknown[]; readonly id: string | undefined }>();
+  const containerOf = (
+    { id: grantId, owner, container }: Grant,
+    processes: readonly SampledProcess[],
+  ): string | undefined => {
+    if (!isOfPod(owner)) return undefined;
+    const newest = containers.newest(owner.podUid, container)?.id;
+    const last = found.get(grantId);
+    if (last && isSame([newest, processes], last.of)) return last.id;
+    const cgroups = processes.map(({ cgroup }) => cgroup ?? '');
+    const id = newest ?? ownerOf(cgroups.at(-1) ?? '').containerId;
+    const seen = id === undefined ? undefined : cgroups.flatMap((cgroup) => containerGroup(cgroup, id) ?? [])[0];
+    if (id !== undefined && seen !== undefined) known.set(id, seen);
+    found.set(grantId, { of: [newest, processes], id });
+    return id;
+  };
+
   return {
     of(grants, processesOf) {
       if (mount === undefined) return new Map();
       const ids = new Map<string, string>();
-      for (const { id, owner, container } of grants) {
-        if (!isOfPod(owner)) continue;
-        const cgroups = processesOf(id).map(({ cgroup }) => cgroup ?? '');
-        const newest = containers.newest(owner.podUid, container)?.id ?? ownerOf(cgroups.at(-1) ?? '').containerId;
-        if (newest === undefined) continue;
-        ids.set(id, newest);
-        const seen = cgroups.flatMap((cgroup) => containerGroup(cgroup, newest) ?? [])[0];
-        if (seen !== undefined) known.set(newest, seen);
+      for (const grant of grants) {
+        const id = containerOf(grant, processesOf(grant.id));
+        if (id !== undefined) ids.set(grant.id, id);
       }
-      search([...new Set(ids.values())].filter((id) => !known.has(id)));
-      known = new Map([...known].filter(([id]) => [...ids.values()].includes(id)));
+      const containerIds = new Set(ids.values());
+      search([...containerIds].filter((id) => !known.has(id)));
+      for (const id of known.keys()) if (!containerIds.has(id)) known.delete(id);
+      const live = new Set(grants.map(({ id }) => id));
+      for (const map of [found, looks]) {
+        for (const id of map.keys()) if (!live.has(id)) map.delete(id);
+      }
       return new Map(
         grants.flatMap((grant): [string, string][] => {
           const group = isOfPod(grant.owner) ? known.get(ids.get(grant.id) ?? '') : groupOfGrant(grant);
           if (group === undefined) return [];
           const folder = join(mount, group);
-          return existsSync(folder) ? [[grant.id, folder]] : [];
+          return isThere(grant.id, folder, processesOf(grant.id)) ? [[grant.id, folder]] : [];
         }),
       );
     },

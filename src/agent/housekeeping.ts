@@ -10,9 +10,10 @@ import type { LiveGrant, Registry } from './grants/registry.ts';
 import { givenBack, toldBytes } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './native.ts';
 import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
+import { isSame } from './unchanged.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
-/** Processes of a grant in the sample at hand, by its id. */
+/** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
 export type ProcessesOf = (id: string) => readonly SampledProcess[];
 
 export type Housekeeping = {
@@ -31,9 +32,6 @@ export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & 
 
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
-
-const isSame = (one: readonly unknown[], other: readonly unknown[] | undefined): boolean =>
-  one.length === other?.length && one.every((value, index) => value === other[index]);
 
 export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
@@ -71,7 +69,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     const listsComplete = tellsAll(sample, cards);
     const before = rounds.get(id);
     // Of the same readings with the same processes between them nothing new can be learnt.
-    const from = [before?.ledger.slots, reading.slots, after.dead.size, listsComplete, ...cardIndex, ...processes];
+    const from = [before?.ledger.slots, reading.slots, after.dead.size, listsComplete, processes, ...cardIndex];
     if (before && isSame(from, learnt.get(id)) && after.dead.size === 0) {
       registry.touch(live);
     } else {

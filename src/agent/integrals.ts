@@ -67,8 +67,8 @@ export type Totals = {
   readonly xids: readonly XidTotal[];
   /** Where the minute began that is not over, per container and card. */
   readonly minutes: ReadonlyMap<string, Minute>;
-  /** Processes as last sampled, by their pids. */
-  readonly processes: ReadonlyMap<number, SampledProcess>;
+  /** As last sampled. */
+  readonly processes: readonly SampledProcess[];
 };
 
 /** Of a container on a card, among the containers of the totals. */
@@ -81,7 +81,7 @@ export const NO_TOTALS: Totals = {
   foreign: new Map(),
   xids: [],
   minutes: new Map(),
-  processes: new Map(),
+  processes: [],
 };
 
 /** How long counters outlive what they counted: a few scrapes. */
@@ -116,11 +116,13 @@ export function advance(
 ): Totals {
   const { sample } = state;
   const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
-  const processes = new Map(sample.processes.map((process) => [process.pid, process]));
+  const { processes } = sample;
   const grown = new Map<string, Engines>();
-  for (const process of sample.processes) {
-    const last = before.processes.get(process.pid);
-    if (last === process) continue; // none of its figures has changed
+  const lastOf = earlierOf(before.processes);
+  // Of the very same list nobody's figures have changed.
+  for (const [index, process] of processes === before.processes ? [] : processes.entries()) {
+    const last = lastOf(process.pid, index);
+    if (last === process) continue;
     const owner = ownerOf(process);
     const name =
       owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
@@ -219,6 +221,16 @@ export function advance(
   }
   const xids = countXids(before.xids, sample);
   return { atMs: sample.atMs, containers, assigned, foreign, xids, minutes, processes };
+}
+
+/** Finds a process in the list of the sample before. Most of the time it stands in the same place. */
+function earlierOf(list: readonly SampledProcess[]): (pid: number, index: number) => SampledProcess | undefined {
+  let byPid: ReadonlyMap<number, SampledProcess> | undefined;
+  return (pid, index) => {
+    if (list[index]?.pid === pid) return list[index];
+    byPid ??= new Map(list.map((process) => [process.pid, process]));
+    return byPid.get(pid);
+  };
 }
 
 /**

@@ -45,6 +45,8 @@ export type LedgerSlot = {
 export type LedgerReading = {
   /** False: shorter than it was made, its header was overwritten, or it has too many locks to tell all slots that are free of one. */
   readonly whole: boolean;
+  /** False: the path that was given leads to another file, or to none. */
+  readonly untouched: boolean;
   /** Refusals per card since the ledger was made. */
   readonly denied: readonly number[];
   /** Entry points that its processes looked up and the interposer does not know, since the ledger was made. */
@@ -52,6 +54,8 @@ export type LedgerReading = {
   readonly slots: readonly LedgerSlot[];
   /** CLOCK_BOOTTIME when all of it had been read. */
   readonly readNs: number;
+  /** CLOCK_BOOTTIME when its locks were asked for; absent: with it. */
+  readonly locksNs?: number;
   /** The bytes behind it, by which the next reading knows what has changed. */
   readonly seen?: Uint8Array;
 };
@@ -104,10 +108,19 @@ export type Native = {
   ledgerFileBytes(slots: number, cardCount: number): number;
   /** Frees all slots in place and keeps what counts for the container as a whole. */
   clearLedger(fd: number, slots: number, cardCount: number, ratesPpm?: readonly number[]): void;
-  /** What has not changed since `before`, an earlier reading of it, is the same object in both: all but `readNs`. */
-  readLedger(fd: number, slots: number, cardCount: number, before?: LedgerReading): LedgerReading;
-  /** Is the file of that name the open one? */
-  isSameFile(fd: number, path: string): boolean;
+  /**
+   * What has not changed since `before`, an earlier reading of it, is the same object in both: all but times. `path`: the name
+   * that should lead to it. `locksForMs`: so long are the locks of `before` believed, where nothing else has changed and each
+   * slot in use had one; absent: locks are asked for.
+   */
+  readLedger(
+    fd: number,
+    slots: number,
+    cardCount: number,
+    before?: LedgerReading,
+    path?: string,
+    locksForMs?: number,
+  ): LedgerReading;
   readProcess(pid: number): ProcessFacts | undefined;
   /** Is there a process with that pid and start time, and has it not ended? Cheaper than all of its facts. */
   isRunning(pid: number, startTicks: number): boolean;

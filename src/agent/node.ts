@@ -1,17 +1,16 @@
-// The node half: what happens at each sample, in order: read the ledgers, attribute, compare, publish, act, teach the pages.
-// Owns the state that lives from sample to sample; every decision is made by the pure rooms it calls.
+// The node half: what happens at each sample, in order: it is taken in (intake.ts), acted upon, published, and the pages are taught.
+// Owns how the rooms of it are joined and what may be asked of them from outside; every decision is made by those rooms.
 import { statSync } from 'node:fs';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { PodGrant } from '../placement/pod-grant.ts';
 import type { CardFault } from '../quota/card-fault.ts';
 import { effectiveMode } from '../quota/mode.ts';
-import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
+import type { Assignments } from './attribution/assignments.ts';
 import type { PodContainers } from './attribution/attribute.ts';
 import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
 import { openCardFaults } from './card-faults.ts';
-import { compare, type NodeState } from './compare.ts';
+import type { NodeState } from './compare.ts';
 import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
-import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import type { Driver } from './driver.ts';
@@ -26,7 +25,7 @@ import { changeGrant, type GrantAsk, type GrantChange, grantPlain, type Refusal,
 import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping } from './housekeeping.ts';
-import { advance, NO_TOTALS } from './integrals.ts';
+import { createIntake } from './intake.ts';
 import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { offeredCards } from './offered.ts';
@@ -128,7 +127,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const compute = createNodeCompute({
     shares,
     registry,
-    cards: () => (state?.devices ?? []).map(({ card }) => card).filter(isShareable),
+    cards: () => (intake.state()?.devices ?? []).map(({ card }) => card).filter(isShareable),
     onProblem: hooks.onProblem,
     onRefused: (change) => {
       hooks.onProblem(`${change.namespace}/${change.pod}: ${change.message}`);
@@ -176,18 +175,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
-  let totals = NO_TOTALS;
-  let watched = NOBODY_WATCHED;
-  let state: NodeState | undefined;
   let view: View | undefined;
   let sampledAt = 0;
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
-  const isStale = () => state !== undefined && hooks.clock() - sampledAt > staleAfterMs;
+  const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   const failures = new Map<string, number>();
 
   const isAlive = native.isRunning;
 
-  const owners = createOwners({ registry, pods, isAlive });
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
   const faults = openCardFaults({
@@ -219,6 +214,16 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
 
+  const intake = createIntake({
+    registry,
+    shares,
+    owners: createOwners({ registry, pods, isAlive }),
+    policy: enforcement,
+    driverHolds: driverFence.holds,
+    assignments: hooks.assignments,
+    nameOf: hooks.nameOf,
+  });
+
   /** What cannot be done to anybody now must not keep what was seen from being told. */
   const act = (now: NodeState): readonly ActionRecord[] => {
     try {
@@ -247,36 +252,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       probing.notice(sample.driverVersion);
       faults.see(sample);
       untold.see(sample);
-      const live = registry.list();
-      const ownerOf = owners.of(sample);
-      const fresh = live.map((entry) => ({ live: entry, reading: registry.readLedger(entry) }));
-      state = compare(
-        sample,
-        fresh.map(({ live: entry, reading }) => ({
-          grant: entry.grant,
-          ledger: reading,
-          untouched: registry.isUntouched(entry),
-          engines: entry.engines,
-          behind: registry.isBehind(entry),
-          driverHolds: driverFence.holds(entry.grant),
-        })),
-        ownerOf,
-        enforcement,
-        { assigned: hooks.assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf: hooks.nameOf },
-        state?.containers,
-      );
-      hooks.assignments?.met(new Set(state.foreign.map(({ containerId, podUid }) => containerId || podUid)));
-      totals = advance(totals, state, ownerOf);
-      const stateOf = shares.stateOf(registry.list());
-      const judged = judgeCompute(watched, state, {
-        totals,
-        stateOf,
-        highCapPercent: shares.highCapPercent(),
-        isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
-        windowSeconds: enforcement.shareSeconds,
-      });
-      watched = judged.watched;
-      state = judged.state;
+      const { state, totals, owned, ledgers, stateOf } = intake.take(sample);
       kills.see(state);
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
@@ -306,14 +282,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onInterval(urgent ? configuration.urgentIntervalMs : configuration.intervalMs);
 
       // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
-      const byGrant = Map.groupBy(sample.processes, (process) => {
-        const owner = ownerOf(process);
-        return owner.kind === 'grant' ? owner.id : undefined;
-      });
-      keeping.after(sample, fresh, (id) => byGrant.get(id) ?? []);
+      keeping.after(sample, ledgers, owned.ofGrant);
       compute.again();
       const grants = registry.list().map(({ grant }) => grant);
-      driverFence.after(sample, grants, isEnforced, (id) => byGrant.get(id) ?? []);
+      driverFence.after(sample, grants, isEnforced, owned.ofGrant);
       void probing.look(sample);
     },
 
@@ -336,6 +308,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     view: () => view,
 
     grant(ask) {
+      const state = intake.state();
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       return (
         refusal ??
@@ -344,7 +317,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
 
     change(id, change, memoryBytesPerCard) {
-      const live = changeGrant(id, change, memoryBytesPerCard, state, registry);
+      const live = changeGrant(id, change, memoryBytesPerCard, intake.state(), registry);
       if (memoryBytesPerCard !== undefined && !('refused' in live))
         keeping.resized(id, registry.readLedger(live).readNs);
       return live;
@@ -354,6 +327,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     onPod,
 
     publish(ask) {
+      const state = intake.state();
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       const published = refusal ?? publishPod(ask, state as NodeState, registry, probing.notYet, enforcement.mode);
       if (!('refused' in published)) onPod(ask.podUid, ask.annotations);
@@ -384,15 +358,19 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     containers,
 
-    cards: () =>
-      state &&
-      offeredCards(state, {
-        isStale: isStale(),
-        mostTenantsPerCard: configuration.mostTenantsPerCard,
-        grants: registry.list().map(({ grant }) => grant),
-        standingOf: probing.standingOf,
-        fencesOf: configuration.canary ? probing.state : undefined,
-      }),
+    cards() {
+      const state = intake.state();
+      return (
+        state &&
+        offeredCards(state, {
+          isStale: isStale(),
+          mostTenantsPerCard: configuration.mostTenantsPerCard,
+          grants: registry.list().map(({ grant }) => grant),
+          standingOf: probing.standingOf,
+          fencesOf: configuration.canary ? probing.state : undefined,
+        })
+      );
+    },
 
     clearFault: faults.clear,
     release: keeping.takeDown,

@@ -6,8 +6,10 @@ import {
   type Owner,
   ownerOfProcess,
   type PodContainers,
+  processKey,
   remember,
 } from './attribution/attribute.ts';
+import { NOTHING_OWNED, type Owned, type OwnerOf, ownedBy } from './attribution/owned.ts';
 import { groupOfGrant, isOfPod, type ProcessOwner } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
 import { stillKnown } from './housekeeping.ts';
@@ -19,37 +21,68 @@ export type OwnersOptions = {
   readonly isAlive: (pid: number, startTicks: number) => boolean;
 };
 
-export type OwnerOf = (process: SampledProcess) => Owner;
+export type Owners = {
+  /** Once for each sample; the same object again where neither its processes nor whose they are have changed. */
+  of(sample: Sample): Owned;
+};
 
-/** Once for each sample; what it returns knows the processes of that sample. */
-export function createOwners({ registry, pods, isAlive }: OwnersOptions): { of(sample: Sample): OwnerOf } {
+export function createOwners({ registry, pods, isAlive }: OwnersOptions): Owners {
   let known = NOBODY_KNOWN;
   /** Of the sample before. Processes of which nothing has changed are the same objects again. */
   let before: ReadonlyMap<SampledProcess, Owner> = new Map();
+  let processes: readonly SampledProcess[] = [];
+  let owned: Owned = NOTHING_OWNED;
+  /** Are those that are remembered the very processes of that sample? */
+  let isSettled = true;
+
   return {
     of(sample) {
       const live = registry.list();
       const ids = new Set(live.map(({ grant }) => grant.id));
-      const roots = live.flatMap(({ grant: { id, owner } }) =>
-        isOfPod(owner) ? [] : [rootOf(id, owner, groupOfGrant({ id, owner }), isAlive)],
-      );
+      let roots: readonly GrantRoot[] | undefined;
+      const ask = (process: SampledProcess): Owner => {
+        roots ??= live.flatMap(({ grant: { id, owner } }) =>
+          isOfPod(owner) ? [] : [rootOf(id, owner, groupOfGrant({ id, owner }), isAlive)],
+        );
+        return ownerOfProcess(process, roots, ids, known, pods);
+      };
+      // Who belongs to a grant stays with it; all others are asked about in each sample, for what is told of them may change.
+      const isAsBefore =
+        isSettled &&
+        sample.processes === processes &&
+        owned.grantIds.every((id) => ids.has(id)) &&
+        owned.others.every(({ process, owner }) => isSameOwner(ask(process), owner));
+      if (isAsBefore) return owned;
+
       const owners = new Map<SampledProcess, Owner>();
-      let isNews = sample.processes.length !== before.size;
+      let [isNews, count] = [false, 0];
       for (const process of sample.processes) {
         const last = before.get(process);
-        const stays = last?.kind === 'grant' && ids.has(last.id);
-        isNews ||= !stays;
-        owners.set(process, stays ? last : ownerOfProcess(process, roots, ids, known, pods));
+        const owner = last?.kind === 'grant' && ids.has(last.id) ? last : ask(process);
+        owners.set(process, owner);
+        if (process.startTicks === undefined || process.gone) continue;
+        count += 1;
+        isNews ||=
+          owner !== last && !isSameOwner(owner, known.byProcess.get(processKey(process.pid, process.startTicks)));
       }
       const ownerOf: OwnerOf = (process) => owners.get(process) ?? { kind: 'host' };
       const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.cards ?? []);
       // Whoever is remembered without being seen has to be looked for again.
-      if (isNews || known.byProcess.size !== owners.size)
+      if (isNews || known.byProcess.size !== count)
         known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);
+      isSettled = known.byProcess.size === count;
       before = owners;
-      return ownerOf;
+      processes = sample.processes;
+      owned = ownedBy(processes, ownerOf, owned);
+      return owned;
     },
   };
+}
+
+function isSameOwner(one: Owner, other: Owner | undefined): boolean {
+  if (one === other || one.kind !== other?.kind) return one === other;
+  const words = (owner: Owner) => Object.values(owner).join(' ');
+  return words(one) === words(other);
 }
 
 /** Most processes are known already, and then nobody asks whether a root lives. */

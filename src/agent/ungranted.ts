@@ -2,6 +2,7 @@
 import { type Assigned, type Assignment, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import type { Owner } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
+import type { OtherOwned } from './attribution/owned.ts';
 import type { Grant } from './grants/grant.ts';
 import { type Sample, type SampledCard, type SampledProcess, toldCard } from './sample.ts';
 import { onCard, type ProcessState, processState, usingOf } from './using.ts';
@@ -48,16 +49,19 @@ export const NO_OTHERS: Others = {
 
 type Ungranted = { readonly process: SampledProcess; readonly owner: Extract<Owner, { kind: 'container' }> };
 
+const NOBODY: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
+
 /** Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. */
 export function ungranted(
   sample: Sample,
-  owners: ReadonlyMap<SampledProcess, Owner>,
+  owned: readonly OtherOwned[],
   grants: readonly Grant[],
   { assigned: { list }, nameOf }: Others,
 ): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
-  const processes = [...owners].flatMap(([process, owner]): Ungranted[] =>
+  const processes = owned.flatMap(({ process, owner }): Ungranted[] =>
     owner.kind === 'container' ? [{ process, owner }] : [],
   );
+  if (processes.length === 0 && list.length === 0) return NOBODY;
   const names = new Map(processes.map(({ owner }) => [idOf(owner), nameOf(owner.containerId, owner.podUid)] as const));
   // A container with a grant is told of with its grant, whatever else the kubelet has given it.
   const granted = new Set(grants.map(nameKey));

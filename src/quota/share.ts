@@ -68,7 +68,8 @@ export function watchShare(before: ShareWatch | undefined, look: ShareLook, wind
   }
   const stepMs = (windowSeconds * 1000) / LOOKS_PER_WINDOW;
   const oldestMs = look.atMs - (LONGER * windowSeconds * 1000 + 2 * stepMs);
-  const kept = before.looks.filter(({ atMs }) => atMs >= oldestMs);
+  const isLong = (before.looks[0] as ShareLook).atMs < oldestMs;
+  const kept = isLong ? before.looks.filter(({ atMs }) => atMs >= oldestMs) : before.looks;
   const { suspected } = before;
   return {
     looks: look.atMs - newest.atMs >= stepMs || kept.length === 0 ? [...kept, look] : kept,
@@ -104,6 +105,7 @@ export function judgeShare(gpuUuid: string, watch: ShareWatch, windowSeconds: nu
 /** Over the shorter window what the arbiter let pass is no fault: a long launch, for which it will wait. Over the longer one it
  * is, but for one launch: who says of itself that it is at work all the time would never be over. */
 function suspicion(watch: ShareWatch, windowSeconds: number): ShareUse | undefined {
+  if (watch.last.usedSeconds === watch.looks[0]?.usedSeconds) return undefined; // it has used nothing at all
   const shorter = useOver(watch, windowSeconds);
   if (!shorter) return undefined;
   const { limitRatio, usedRatio, chargedRatio } = shorter;

@@ -72,8 +72,8 @@ for (let round = 0; round < 2000; round++) {
   const anew = native.readLedger(fd, SLOTS, CARDS);
   judge(anew);
   // Whatever was there before, and for a reading of the same the parts of the last one.
-  const { readNs: _, ...since } = native.readLedger(fd, SLOTS, CARDS, last);
-  const { readNs: __, ...said } = anew;
+  const { readNs: _, locksNs: __, ...since } = native.readLedger(fd, SLOTS, CARDS, last);
+  const { readNs: ___, locksNs: ____, ...said } = anew;
   if (!isDeepStrictEqual(since, said)) counts.foundWrong.push('another reading after an earlier one');
   last = native.readLedger(fd, SLOTS, CARDS, anew);
   if (last.slots !== anew.slots || last.readNs < anew.readNs) counts.foundWrong.push('slots made anew');

@@ -68,8 +68,9 @@ export function ownerOfProcess(
   for (const root of roots) {
     // Another process of the root's pid is not the root, and a process cannot be older than its ancestor.
     const isRoot = process.pid === root.pid && process.startTicks === root.startTicks;
+    // Whether it lives is asked last: that is a look into /proc.
     const descends =
-      root.alive && (process.ancestors ?? []).includes(root.pid) && process.startTicks >= root.startTicks;
+      (process.ancestors ?? []).includes(root.pid) && process.startTicks >= root.startTicks && root.alive;
     if (isRoot || descends) return { kind: 'grant', id: root.id };
   }
   for (const pid of process.ancestors ?? []) {

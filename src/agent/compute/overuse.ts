@@ -5,6 +5,7 @@ import { judgeShare, type ShareLook, type ShareVerdict, type ShareWatch, watchSh
 import type { ContainerState, NodeState } from '../compare.ts';
 import { type Totals, totalsKey } from '../integrals.ts';
 import { toldCard } from '../sample.ts';
+import { sameList } from '../unchanged.ts';
 import { hardLimitOf } from './policy.ts';
 import type { ShareState } from './shares.ts';
 
@@ -27,34 +28,35 @@ export function judgeCompute(
   watching: Watching,
 ): { readonly watched: Watched; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
+  // Concurrent kernels of several clients of MPS are told of one of them.
+  const ofMps = new Set(state.devices.flatMap(({ card, processes }) => (processes.mps > 0 ? [card.uuid] : [])));
   const containers = state.containers.map((container): ContainerState => {
-    const verdicts = container.cards.flatMap(({ gpuUuid }, position): ShareVerdict[] => {
-      const look = lookAt(container, position, state, watching);
-      if (!look) return [];
+    let share: ShareVerdict | undefined;
+    for (const [position, { gpuUuid }] of container.grant.cards.entries()) {
+      const look = ofMps.has(gpuUuid) ? undefined : lookAt(container, position, state, watching);
+      if (!look) continue;
       const key = totalsKey(container.grant.id, gpuUuid);
       const watch = watchShare(before.get(key), look, watching.windowSeconds);
       watched.set(key, watch);
-      return [judgeShare(gpuUuid, watch, watching.windowSeconds)];
-    });
-    const share =
-      verdicts.find(({ severity }) => severity === 'hard') ?? verdicts.find(({ severity }) => severity === 'soft');
+      const verdict = judgeShare(gpuUuid, watch, watching.windowSeconds);
+      if (verdict.severity === 'hard' ? share?.severity !== 'hard' : verdict.severity === 'soft' && !share)
+        share = verdict;
+    }
     return share ? { ...container, verdict: harder(container.verdict as MemoryVerdict, share) } : container;
   });
-  return { watched, state: { ...state, containers } };
+  return { watched, state: { ...state, containers: sameList(containers, state.containers) } };
 }
 
 function lookAt(
   { grant }: ContainerState,
   position: number,
-  { sample, devices }: NodeState,
+  { sample }: NodeState,
   { totals, stateOf, highCapPercent, isGateClosed }: Watching,
 ): ShareLook | undefined {
   const granted = grant.cards[position];
   const card = granted && toldCard(sample, granted.gpuUuid);
   const { policy, use } = stateOf(grant.id, position);
   if (!card || !use) return undefined;
-  // Concurrent kernels of several of its clients are told of one of them.
-  if (devices.some((device) => device.card.uuid === card.uuid && device.processes.mps > 0)) return undefined;
   const limitRatio = hardLimitOf(policy, grant, granted, highCapPercent);
   const used = totals.containers.get(totalsKey(grant.id, card.uuid));
   // What the arbiter holds it to is behind what was said for a moment.

@@ -6,6 +6,7 @@ import { policyNamed } from '../../request/rules.ts';
 import type { AgentConfiguration } from '../configuration.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
+import { remembering } from '../unchanged.ts';
 import type { ComputeUse } from './account.ts';
 import { createArbiter } from './arbiter.ts';
 import { type CardPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfCard } from './policy.ts';
@@ -61,24 +62,29 @@ export function openShares(settings: Settings, onProblem: (text: string) => void
   const policyOf = (gpuUuid: string) => ofCard(gpuUuid).policy;
   const highCapPercent = () => store.get().highCapPercent ?? settings.highCapPercent;
 
+  /** Grows whenever what holds may be another. */
+  let turn = 0;
+  const stateOf = remembering((entries: readonly LiveGrant[], _turn: number) => {
+    const policies = policiesOf(
+      policyOf,
+      entries.map(({ grant }) => grant),
+    );
+    const leased = new Set(entries.flatMap((entry) => (entry.leased ? [entry.grant.id] : [])));
+    return (grantId: string, card: number): ShareState => ({
+      policy: (leased.has(grantId) ? policies.get(grantId)?.[card] : undefined) ?? 'native',
+      use: leased.has(grantId) ? arbiter.use(grantId, card) : undefined,
+    });
+  });
+
   return {
     leasedOf: (grants) => leasedGrants(policyOf, grants),
     follow(registry) {
+      turn += 1;
       arbiter.follow(registry.list(), { policyOf, instances: mostTenantsPerCard, highCapPercent: highCapPercent() });
     },
     ofCard,
     highCapPercent,
-    stateOf(entries) {
-      const policies = policiesOf(
-        policyOf,
-        entries.map(({ grant }) => grant),
-      );
-      const leased = new Set(entries.flatMap((entry) => (entry.leased ? [entry.grant.id] : [])));
-      return (grantId, card) => ({
-        policy: (leased.has(grantId) ? policies.get(grantId)?.[card] : undefined) ?? 'native',
-        use: leased.has(grantId) ? arbiter.use(grantId, card) : undefined,
-      });
-    },
+    stateOf: (entries) => stateOf(entries, turn),
     set({ gpuUuid, policy, highCapPercent: cap }, registry) {
       const { policy: nodePolicy, cards, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherCards } = cards;

@@ -18,6 +18,7 @@ import { copyLibrary, engineName, enginesIn, PRELOADED } from '../engines.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
 import { allOf, createFileKeeper, type GrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
 import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
+import { type Beat, isDue } from './heartbeat.ts';
 import { createRenewal } from './renewal.ts';
 
 /** What was measured on a card: the driver profile that pages carry. 0: not measured. */
@@ -39,6 +40,8 @@ export type LiveGrant = GrantFiles & {
   ledgerTurn: number;
   /** Of its ledger, the last one. */
   reading: LedgerReading | undefined;
+  /** What its page was last told. */
+  beat: Beat | undefined;
 };
 
 /** Of one container of a pod. */
@@ -76,11 +79,10 @@ export type Registry = {
   /** Who launches by the arbiter may have changed without anything in the books. */
   reconsider(): void;
   remove(id: string): void;
-  readLedger(live: LiveGrant): LedgerReading;
+  /** `locksForMs`: as the native part takes it. */
+  readLedger(live: LiveGrant, locksForMs?: number): LedgerReading;
   /** The container starts anew: none of the processes in its ledger is left. */
   clearLedger(live: LiveGrant): void;
-  /** True when the name in the folder still is the file that the agent holds. */
-  isUntouched(live: LiveGrant): boolean;
   /** What the driver's truth teaches, and that the agent was here. */
   writeFeedback(live: LiveGrant, entries: readonly Feedback[]): void;
   touch(live: LiveGrant): void;
@@ -113,6 +115,8 @@ export function openRegistry(options: RegistryOptions): Registry {
   const root = join(stateFolder, 'grants');
   mkdirSync(root, { recursive: true, mode: 0o755 });
   const live = new Map<string, LiveGrant>();
+  /** The same lists until who holds a grant, or what, changes. */
+  let listed: readonly LiveGrant[] | undefined;
 
   /** With one that is being made. */
   const leasedNow = (grant?: Grant): ReadonlySet<string> => {
@@ -151,6 +155,7 @@ export function openRegistry(options: RegistryOptions): Registry {
     leased: false,
     ledgerTurn: 0,
     reading: undefined,
+    beat: undefined,
   });
   const putRight = (entry: LiveGrant): void =>
     allOf(
@@ -188,6 +193,7 @@ export function openRegistry(options: RegistryOptions): Registry {
   const adopt = (grant: Grant, folder: string): void => {
     const entry = open(grant, folder);
     live.set(grant.id, entry);
+    listed = undefined;
     tryPutRight(entry);
   };
 
@@ -219,12 +225,13 @@ export function openRegistry(options: RegistryOptions): Registry {
 
   /** Who comes and goes changes whose launches go by the arbiter. */
   const changed = (): void => {
+    listed = undefined;
     const leased = leasedNow();
     for (const entry of live.values()) {
       const is = entry.compute && leased.has(entry.grant.id);
       if (is !== entry.leased) {
         entry.leased = is;
-        writing(entry, (fd) => native.touchPage(fd, entry.gateClosed, entry.leased));
+        touch(entry);
       }
     }
     onGrants();
@@ -244,9 +251,18 @@ export function openRegistry(options: RegistryOptions): Registry {
       onProblem(`the limits page of ${entry.grant.namespace}/${entry.grant.pod}: ${(error as Error).message}`);
     }
   };
+  const touch = (entry: LiveGrant): void => {
+    const beat = { atMs: performance.now(), gateClosed: entry.gateClosed, leased: entry.leased };
+    if (!isDue(entry.beat, beat)) return;
+    writing(entry, (fd) => {
+      native.touchPage(fd, beat.gateClosed, beat.leased);
+      entry.beat = beat;
+    });
+  };
   const remove = (id: string): void => {
     const entry = found(id);
     live.delete(id);
+    listed = undefined;
     notRight.delete(id);
     renewal.forget(id);
     letGo(entry);
@@ -294,7 +310,10 @@ export function openRegistry(options: RegistryOptions): Registry {
   changed(); // those that were adopted
 
   return {
-    list: () => [...live.values()],
+    list() {
+      listed ??= [...live.values()];
+      return listed;
+    },
     get: (id) => live.get(id),
     create(request) {
       const id = randomBytes(6).toString('hex');
@@ -346,8 +365,9 @@ export function openRegistry(options: RegistryOptions): Registry {
     change,
     reconsider: changed,
     remove,
-    readLedger(entry) {
-      entry.reading = native.readLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length, entry.reading);
+    readLedger(entry, locksForMs) {
+      const { ledgerFd, ledgerPath, grant, reading } = entry;
+      entry.reading = native.readLedger(ledgerFd, SLOTS, grant.cards.length, reading, ledgerPath, locksForMs);
       return entry.reading;
     },
     clearLedger(entry) {
@@ -361,13 +381,11 @@ export function openRegistry(options: RegistryOptions): Registry {
         throw error;
       }
     },
-    isUntouched: (entry) => native.isSameFile(entry.ledgerFd, entry.ledgerPath),
-    writeFeedback: (entry, entries) =>
-      writing(entry, (fd) => {
-        if (entries.length > 0) native.writeFeedback(fd, entry.grant.cards.length, entries);
-        native.touchPage(fd, entry.gateClosed, entry.leased);
-      }),
-    touch: (entry) => writing(entry, (fd) => native.touchPage(fd, entry.gateClosed, entry.leased)),
+    writeFeedback(entry, entries) {
+      if (entries.length > 0) writing(entry, (fd) => native.writeFeedback(fd, entry.grant.cards.length, entries));
+      touch(entry);
+    },
+    touch,
     refreshProfiles() {
       for (const entry of live.values()) writing(entry, (fd) => native.writePage(fd, pageOf(entry.grant)));
     },

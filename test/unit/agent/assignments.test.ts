@@ -1,14 +1,11 @@
 // Names of devices that other people's plugins and drivers give out, and what the kubelet tells of them.
 import test from 'ava';
 import { assignedOf, type PodResources } from '../../../src/agent/attribution/assignments.ts';
-import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { claimedDevice, type NamedDevice, pluginDevice } from '../../../src/agent/attribution/devices.ts';
 import { deviceKey, uuidsOfSlices } from '../../../src/agent/attribution/slices.ts';
-import { compare } from '../../../src/agent/compare.ts';
 import type { AssignedState, Others } from '../../../src/agent/ungranted.ts';
-import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
-import { card, grantOf, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
+import { card, compared, grantOf, ofContainer, ofGrant, reading, sampledProcess, sampleOf, use } from './node.ts';
 
 const ONE = 'GPU-00000000-1111-4222-8333-444444444444';
 const TWO = 'GPU-aaaaaaaa-1111-4222-8333-444444444444';
@@ -195,7 +192,7 @@ const assign = (name: string, mode: 'exclusive' | 'shared' | 'mig', gpuUuid: str
   mode,
   gpuUuid,
 });
-const inContainer = (containerId: string): Owner => ({ kind: 'container', containerId, podUid: `uid-${containerId}` });
+const inContainer = (containerId: string) => ofContainer(containerId, `uid-${containerId}`);
 const named: Others['nameOf'] = (containerId, podUid) =>
   containerId === ''
     ? { namespace: 'team', pod: (podUid ?? '').slice('uid-'.length), container: '' }
@@ -226,9 +223,9 @@ test('a card that others gave away is no foreign use, and shown with 0 while it 
     1: inContainer('a'),
     2: inContainer('a'),
     3: inContainer('mig'),
-    4: { kind: 'container', containerId: '', podUid: 'uid-idle' } as Owner,
+    4: ofContainer('', 'uid-idle'),
   };
-  const state = compare(sample, [], owners(byPid), DEFAULT_TOLERANCE, {
+  const state = compared(sample, [], byPid, {
     assigned: { list, unknown: 1 },
     nameOf: named,
   });
@@ -272,7 +269,7 @@ test('containers on instances of one card are told apart, each with what it hold
   );
   const list = [assign('a', 'mig', 'MIG-1'), assign('b', 'mig', 'MIG-2'), assign('elsewhere', 'mig', 'MIG-1')];
   const byPid = { 1: inContainer('a'), 2: inContainer('b'), 3: inContainer('a') };
-  const state = compare(sample, [], owners(byPid), DEFAULT_TOLERANCE, {
+  const state = compared(sample, [], byPid, {
     assigned: { list, unknown: 0 },
     nameOf: named,
   });
@@ -302,10 +299,15 @@ test('a container that has a grant is told of once, whatever else the kubelet ga
     assign('b', 'exclusive', 'GPU-1'),
     assign('c', 'exclusive', 'GPU-1'),
   ];
-  const state = compare(sampleOf([card(0), card(1)], []), [reading(grant)], owners({}), DEFAULT_TOLERANCE, {
-    assigned: { list, unknown: 0 },
-    nameOf: named,
-  });
+  const state = compared(
+    sampleOf([card(0), card(1)], []),
+    [reading(grant)],
+    {},
+    {
+      assigned: { list, unknown: 0 },
+      nameOf: named,
+    },
+  );
   t.deepEqual(state.assigned.map(brief), [
     ['b', 'exclusive', 'GPU-1', 0],
     ['c', 'exclusive', 'GPU-1', 0],
@@ -328,12 +330,12 @@ test('memory that the driver does not tell is no figure: not of the container, n
     ],
   );
   const byPid = {
-    1: { kind: 'grant', id: 'g' },
-    2: { kind: 'grant', id: 'g' },
+    1: ofGrant('g'),
+    2: ofGrant('g'),
     3: inContainer('whole'),
     4: inContainer('stray'),
   };
-  const state = compare(sample, [reading(grant)], owners(byPid as Record<number, Owner>), DEFAULT_TOLERANCE, {
+  const state = compared(sample, [reading(grant)], byPid, {
     assigned: { list: [assign('whole', 'exclusive', 'GPU-0')], unknown: 0 },
     nameOf: named,
   });

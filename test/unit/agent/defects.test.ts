@@ -23,6 +23,8 @@ import {
   compared,
   grantOf,
   ledgerOf,
+  ofContainer,
+  ofGrant,
   owners,
   reading,
   row,
@@ -66,7 +68,6 @@ function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Own
   return { state: state as NodeState, totals };
 }
 
-const of = (id: string): Owner => ({ kind: 'grant', id });
 const pod = (id: string, container: string, mib = 1000, on = [0]) =>
   grantOf(id, mib, on, { namespace: 'team', pod: 'one', container });
 const used = (page: string, labels: Record<string, string>) =>
@@ -77,7 +78,9 @@ test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum o
     [card(0)],
     [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
   );
-  const page = await show(follow([sample], [pod('a', 'main'), pod('b', 'side')], { 1: of('a'), 2: of('b') }).state);
+  const page = await show(
+    follow([sample], [pod('a', 'main'), pod('b', 'side')], { 1: ofGrant('a'), 2: ofGrant('b') }).state,
+  );
   t.is(used(page, { pod: 'one', container: 'main' }), 300 * MIB);
   t.is(used(page, { pod: 'one', container: 'side' }), 50 * MIB);
 });
@@ -87,9 +90,7 @@ test('dcgm-exporter 2: no family holds cards and containers both, so sums are ri
     [card(0, { usedBytes: 500 * MIB })],
     [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
   );
-  const page = await show(
-    follow([sample], [pod('a', 'main')], { 1: of('a'), 2: { kind: 'container', containerId: 'c' } }).state,
-  );
+  const page = await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a'), 2: ofContainer('c') }).state);
   const sum = (name: string) => seriesOf(page, name) ?? 0;
   t.is(
     sum('cotenant_container_memory_used_bytes') +
@@ -102,7 +103,7 @@ test('dcgm-exporter 2: no family holds cards and containers both, so sums are ri
 
 test('dcgm-exporter 3: memory that the driver does not tell is absent and counted, and no number', async (t) => {
   const sample = sampleOf([card(0, { usedBytes: 500 * MIB })], [sampledProcess(1, [use(0)])]);
-  const page = await show(follow([sample], [pod('a', 'main')], { 1: of('a') }).state);
+  const page = await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
   t.is(seriesOf(page, 'cotenant_container_processes'), 1);
   t.is(seriesOf(page, 'cotenant_device_unattributed_memory_bytes'), undefined);
@@ -117,9 +118,9 @@ test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once
       [1, 2, 3].map((pid) => sampledProcess(pid, [use(0, { smPercent: 34, smUs })])),
     );
   const { state, totals } = follow([at(0), at(300_000), at(300_000)], [pod('a', 'main')], {
-    1: of('a'),
-    2: of('a'),
-    3: of('a'),
+    1: ofGrant('a'),
+    2: ofGrant('a'),
+    3: ofGrant('a'),
   });
   const page = await show(state, totals);
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio'), 1);
@@ -131,8 +132,8 @@ test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who
   const told = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const failed = sampleOf([card(0, { lists: ['graphics'] })], []);
   const grants = [pod('a', 'main')];
-  t.is(used(await show(follow([told], grants, { 1: of('a') }).state), {}), 300 * MIB);
-  const page = await show(follow([told, failed], grants, { 1: of('a') }).state);
+  t.is(used(await show(follow([told], grants, { 1: ofGrant('a') }).state), {}), 300 * MIB);
+  const page = await show(follow([told, failed], grants, { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
   t.is(seriesOf(page, 'cotenant_container_processes'), undefined);
   const idle = await show(follow([sampleOf([card(0)], [])], grants, {}).state);
@@ -148,7 +149,9 @@ test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two list
       sampledProcess(3, [use(0, { bytes: MIB, types: 3 })]),
     ],
   );
-  const page = await show(follow([sample], [pod('a', 'main')], { 1: of('a'), 2: of('a'), 3: of('a') }).state);
+  const page = await show(
+    follow([sample], [pod('a', 'main')], { 1: ofGrant('a'), 2: ofGrant('a'), 3: ofGrant('a') }).state,
+  );
   t.is(used(page, {}), 111 * MIB);
   t.is(seriesOf(page, 'cotenant_container_processes'), 3);
   for (const [type, count] of [
@@ -161,16 +164,16 @@ test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two list
 
 test('dcgm-exporter 7: less than a MiB is seen', async (t) => {
   const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 4097 })])]);
-  t.is(used(await show(follow([sample], [pod('a', 'main')], { 1: of('a') }).state), {}), 4097);
+  t.is(used(await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state), {}), 4097);
 });
 
 test('dcgm-exporter 9: a pid that is used again is another process, with a time of its own', (t) => {
-  const known = { byProcess: new Map([['7@70', of('a')]]), grantByPid: new Map() };
+  const known = { byProcess: new Map([['7@70', ofGrant('a')]]), grantByPid: new Map() };
   const again: SampledProcess = { ...sampledProcess(7, []), startTicks: 99, ancestors: [] };
   t.deepEqual(ownerOfProcess(again, [], new Set(['a']), known), { kind: 'host' });
   const at = (startTicks: number, smUs: number) =>
     sampleOf([card(0)], [{ ...sampledProcess(7, [use(0, { smUs })]), startTicks }]);
-  const { totals } = follow([at(70, 2_000_000), at(99, 500_000)], [pod('a', 'main')], { 7: of('a') });
+  const { totals } = follow([at(70, 2_000_000), at(99, 500_000)], [pod('a', 'main')], { 7: ofGrant('a') });
   t.is([...totals.containers.values()][0]?.smSeconds, 2.5);
 });
 
@@ -188,7 +191,7 @@ test('dcgm-exporter 10, MetaGPU 4: containers are found by both cgroup versions 
 test("dcgm-exporter: a tenant's text cannot break the page", async (t) => {
   const sample = sampleOf([card(0, { name: 'a "card"\\' })], [sampledProcess(1, [use(0, { bytes: MIB })])]);
   const hostile = grantOf('a', 100, [0], { namespace: 'x', pod: 'a",b="\n# HELP', container: '\\' });
-  const page = await show(follow([sample], [hostile], { 1: of('a') }).state);
+  const page = await show(follow([sample], [hostile], { 1: ofGrant('a') }).state);
   for (const line of page.split('\n'))
     t.regex(line, /^(|# (HELP|TYPE) [a-zA-Z_]\w* .*|[a-zA-Z_]\w*(\{(\w+="([^"\\\n]|\\["\\n])*",?)*\})? [-+.\de]+)$/);
 });
@@ -202,7 +205,7 @@ test('MetaGPU 1: many processes below the limit are over it together', (t) => {
     [card(0)],
     [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: 900 * MIB })])),
   );
-  t.like(verdictOf(sample, pod('a', 'main'), { 1: of('a'), 2: of('a') }), {
+  t.like(verdictOf(sample, pod('a', 'main'), { 1: ofGrant('a'), 2: ofGrant('a') }), {
     severity: 'hard',
     reason: 'far-over-limit',
   });
@@ -213,7 +216,7 @@ test('MetaGPU 2: a grant on two cards is held on each of them', (t) => {
     [card(0), card(1)],
     [sampledProcess(1, [use(0, { bytes: 10 * MIB }), use(1, { bytes: 1500 * MIB })])],
   );
-  t.like(verdictOf(sample, pod('a', 'main', 1000, [0, 1]), { 1: of('a') }), {
+  t.like(verdictOf(sample, pod('a', 'main', 1000, [0, 1]), { 1: ofGrant('a') }), {
     severity: 'hard',
     worst: { gpuUuid: 'GPU-1' },
   });
@@ -222,7 +225,7 @@ test('MetaGPU 2: a grant on two cards is held on each of them', (t) => {
 test('MetaGPU 5: utilisation is that of the last window, not of the life of a process', async (t) => {
   const at = (smPercent: number, smUs: number) =>
     sampleOf([card(0)], [sampledProcess(1, [use(0, { smPercent, smUs })])]);
-  const { state, totals } = follow([at(100, 1_000_000), at(0, 1_000_000)], [pod('a', 'main')], { 1: of('a') });
+  const { state, totals } = follow([at(100, 1_000_000), at(0, 1_000_000)], [pod('a', 'main')], { 1: ofGrant('a') });
   const page = await show(state, totals);
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio'), 0);
   t.is(seriesOf(page, 'metagpu_process_absolute_gpu_utilization'), 0);
@@ -234,7 +237,7 @@ test('MetaGPU 6 and 7: what is given out is counted to the byte, and each contai
     [card(0)],
     [1, 2, 3].map((pid) => sampledProcess(pid, [use(0, { bytes: 1 })])),
   );
-  const page = await show(follow([sample], grants, { 1: of('a'), 2: of('b'), 3: of('c') }).state);
+  const page = await show(follow([sample], grants, { 1: ofGrant('a'), 2: ofGrant('b'), 3: ofGrant('c') }).state);
   t.is(seriesOf(page, 'cotenant_device_memory_allocated_bytes'), 1002 * MIB);
   t.is(seriesOf(page, 'cotenant_device_containers'), 3);
   t.is(seriesOf(page, 'metagpu_device_memory_share_size'), 240, 'its shares are no whole MiB by force');
@@ -321,7 +324,7 @@ test('HAMi: what is called a ratio is a part of 1, of cards and of containers al
   const sample = sampleOf([card(0, parts)], [sampledProcess(1, [use(0, { bytes: MIB, smPercent: 50 })])]);
   const grant = pod('a', 'main');
   const cards = grant.cards.map((one) => ({ ...one, coresPercent: 50 }));
-  const page = await show(follow([sample], [{ ...grant, cards }], { 1: of('a') }).state);
+  const page = await show(follow([sample], [{ ...grant, cards }], { 1: ofGrant('a') }).state);
   const ratios = page.split('\n').filter((line) => /^cotenant_\w+_ratio\{/.test(line));
   t.true(new Set(ratios.map((line) => line.split('{')[0])).size >= 13, 'eleven of a card, two of a container');
   for (const line of ratios) t.is(Number(line.split(' ').at(-1)), 0.5, line);
@@ -331,7 +334,7 @@ test('HAMi 281, 1794: a container is there with 0 before it uses its card, and g
   const idle = sampleOf([card(0)], []);
   const busy = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
   t.is(used(await show(follow([idle], [pod('a', 'main')], {}).state), { container: 'main' }), 0);
-  const during = follow([busy], [pod('a', 'main')], { 1: of('a') });
+  const during = follow([busy], [pod('a', 'main')], { 1: ofGrant('a') });
   const after = compared({ ...idle, atMs: idle.atMs + 5000 }, [], {});
   const page = await show(after, advance(during.totals, after, owners({})));
   t.is(used(page, {}), undefined);
@@ -347,7 +350,7 @@ test('HAMi 863, 2158: a container with two cards beside one with the first has i
     ],
   );
   const grants = [pod('a', 'main', 1000, [0, 1]), pod('b', 'side', 1000)];
-  const { state } = follow([sample], grants, { 1: of('a'), 2: of('b') });
+  const { state } = follow([sample], grants, { 1: ofGrant('a'), 2: ofGrant('b') });
   const page = await show(state);
   t.is(used(page, { container: 'main', gpu: '0' }), 100 * MIB);
   t.is(used(page, { container: 'main', gpu: '1' }), 5000 * MIB);
@@ -362,7 +365,7 @@ test('HAMi 863, 2158: a container with two cards beside one with the first has i
 test('HAMi: what a tenant writes into its ledger is shown as its word, and no figure of the driver', async (t) => {
   const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const forged = ledgerOf([slot(1, [row({ heldBytes: 2 ** 50 })])]);
-  const page = await show(compared(sample, [reading(pod('a', 'main'), forged)], { 1: of('a') }));
+  const page = await show(compared(sample, [reading(pod('a', 'main'), forged)], { 1: ofGrant('a') }));
   t.is(used(page, {}), 300 * MIB);
   t.is(seriesOf(page, 'cotenant_container_memory_ledger_bytes', { kind: 'buffer' }), 2 ** 50);
 });

@@ -72,6 +72,7 @@ function registryOf(grants: readonly Grant[]): Registry {
         leased: false,
         ledgerTurn: 0,
         reading: undefined,
+        beat: undefined,
       },
     ]),
   );

@@ -10,6 +10,8 @@ import {
   compared,
   grantOf,
   ledgerOf,
+  ofContainer,
+  ofGrant,
   owners,
   reading,
   row,
@@ -20,8 +22,8 @@ import {
 } from './node.ts';
 
 const START = 1_700_000_000_000;
-const ONE: Owner = { kind: 'grant', id: 'one' };
-const FOREIGN: Owner = { kind: 'container', containerId: 'f'.repeat(64) };
+const ONE = ofGrant('one');
+const FOREIGN = ofContainer('f'.repeat(64));
 const OWNERS: Readonly<Record<number, Owner>> = { 11: ONE, 12: ONE, 21: FOREIGN };
 
 type Tick = {

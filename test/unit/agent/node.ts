@@ -1,9 +1,11 @@
 // Samples, ledgers and grants in few words, for the tests of what the agent makes of them.
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { ownedBy } from '../../../src/agent/attribution/owned.ts';
 import { compare, type GrantReading, type NodeState } from '../../../src/agent/compare.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/native.ts';
 import type { Sample, SampledCard, SampledProcess, SampledUse } from '../../../src/agent/sample.ts';
+import { NO_OTHERS } from '../../../src/agent/ungranted.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 
@@ -114,6 +116,7 @@ export const READ_NS = 1000;
 
 export const ledgerOf = (slots: readonly LedgerSlot[], more: Partial<LedgerReading> = {}): LedgerReading => ({
   whole: true,
+  untouched: true,
   denied: [],
   unknown: 0,
   slots,
@@ -125,7 +128,14 @@ export const reading = (
   grant: Grant,
   ledger: LedgerReading = ledgerOf([]),
   more: Partial<GrantReading> = {},
-): GrantReading => ({ grant, ledger, untouched: true, engines: [1], behind: false, ...more });
+): GrantReading => ({ grant, ledger, engines: [1], behind: false, ...more });
+
+export const ofGrant = (id: string): Owner => ({ kind: 'grant', id });
+export const ofContainer = (containerId: string, podUid?: string): Owner => ({
+  kind: 'container',
+  containerId,
+  ...(podUid === undefined ? {} : { podUid }),
+});
 
 /** Owners by pid; whoever is not named is of the host. */
 export const owners =
@@ -137,4 +147,5 @@ export const compared = (
   sample: Sample,
   grants: readonly GrantReading[],
   byPid: Readonly<Record<number, Owner>>,
-): NodeState => compare(sample, grants, owners(byPid), DEFAULT_TOLERANCE);
+  others = NO_OTHERS,
+): NodeState => compare(sample, grants, ownedBy(sample.processes, owners(byPid)), DEFAULT_TOLERANCE, others);

@@ -6,7 +6,7 @@ import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { advance, NO_TOTALS } from '../../../src/agent/integrals.ts';
 import type { SampledCard } from '../../../src/agent/sample.ts';
 import type { ComputePolicy } from '../../../src/request/request.ts';
-import { card, compared, grantOf, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
+import { card, compared, grantOf, ofGrant, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
 
 type Asked = { readonly cores?: number; readonly limit?: number; readonly high?: boolean };
 const HARD: readonly [ComputePolicy, Asked, highCap: number, expected: number | undefined][] = [
@@ -52,7 +52,7 @@ function after(seconds: number, { card: about = {}, grant = {}, policy = 'fixed'
   for (let second = 0; second <= seconds; second++) {
     const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
     const sample = sampleOf([card(0, about)], [sampledProcess(7, uses)], 1e12 + second * 1000);
-    const byPid = { 7: { kind: 'grant', id: 'a' } as const };
+    const byPid = { 7: ofGrant('a') };
     const state = compared(sample, [reading(granted)], byPid);
     totals = advance(totals, state, owners(byPid));
     const counts = { chargedSeconds: 0, contendedSeconds: 0, throttledSeconds: 0, overruns: 0, faults: 0 };

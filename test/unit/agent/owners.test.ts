@@ -25,7 +25,7 @@ function ownersOf(grants: () => readonly Grant[]) {
       alive = false;
     },
     of(processes: readonly SampledProcess[], cards = [card(0)]) {
-      const ownerOf = owners.of(sampleOf(cards, processes));
+      const { ownerOf } = owners.of(sampleOf(cards, processes));
       return processes.map((process) => {
         const owner = ownerOf(process);
         return owner.kind === 'grant' ? owner.id : owner.kind;

@@ -3,7 +3,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import { parseLine, type SampleLine } from '../../../src/agent/sample-line.ts';
 import { createSampleReader } from '../../../src/agent/sample-reader.ts';
-import { card, compared, grantOf, reading, sampledProcess, sampleOf, use } from './node.ts';
+import { card, compared, grantOf, ofGrant, reading, sampledProcess, sampleOf, use } from './node.ts';
 
 const good = (): SampleLine => ({
   ...sampleOf(
@@ -113,7 +113,7 @@ test('whatever is in a line, it is refused or can be compared without a fault', 
       fc.property(fc.constantFrom(...paths), value, (path, put) => {
         const sample = createSampleReader().read(changed(path, put));
         if ('wrong' in sample) return;
-        const state = compared(sample, [reading(grantOf('one', 1))], { 11: { kind: 'grant', id: 'one' } });
+        const state = compared(sample, [reading(grantOf('one', 1))], { 11: ofGrant('one') });
         const used = state.containers[0]?.cards[0]?.usedBytes;
         if (!Number.isInteger(used)) throw new Error(`${path.join('.')} = ${JSON.stringify(put)} made ${used}`);
       }),

@@ -10,6 +10,8 @@ import {
   compared,
   grantOf,
   ledgerOf,
+  ofContainer,
+  ofGrant,
   owners,
   reading,
   row,
@@ -21,9 +23,9 @@ import {
 
 const FOREIGN = 'f'.repeat(64);
 const OWNERS: Readonly<Record<number, Owner>> = {
-  11: { kind: 'grant', id: 'one' },
-  12: { kind: 'grant', id: 'one' },
-  21: { kind: 'container', containerId: FOREIGN },
+  11: ofGrant('one'),
+  12: ofGrant('one'),
+  21: ofContainer(FOREIGN),
 };
 const SELF: SelfView = {
   up: true,

@@ -1,0 +1,97 @@
+// A sample taken in: processes are attributed, ledgers read, all of it compared, added up, and compute judged. Owns what lives from
+// sample to sample for that; what is done about it is the node's.
+import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
+import { NOTHING_OWNED, type Owned } from './attribution/owned.ts';
+import { compare, type NodeState } from './compare.ts';
+import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
+import type { ShareState, Shares } from './compute/shares.ts';
+import type { AgentConfiguration } from './configuration.ts';
+import type { Grant } from './grants/grant.ts';
+import type { Registry } from './grants/registry.ts';
+import type { ReadGrant } from './housekeeping.ts';
+import { advance, NO_TOTALS, type Totals } from './integrals.ts';
+import type { Owners } from './owners.ts';
+import type { Sample } from './sample.ts';
+import type { NameOf } from './view.ts';
+
+/** What a sample comes to. */
+export type Taken = {
+  readonly state: NodeState;
+  readonly totals: Totals;
+  readonly owned: Owned;
+  /** Of each grant, as it was read for this sample. */
+  readonly ledgers: readonly ReadGrant[];
+  readonly stateOf: (grantId: string, card: number) => ShareState;
+};
+
+export type IntakeOptions = {
+  readonly registry: Pick<Registry, 'list' | 'get' | 'readLedger' | 'isBehind'>;
+  readonly shares: Pick<Shares, 'stateOf' | 'highCapPercent'>;
+  readonly owners: Owners;
+  readonly policy: AgentConfiguration['enforcement'];
+  readonly driverHolds: (grant: Grant) => boolean;
+  readonly assignments: Assignments | undefined;
+  readonly nameOf: NameOf;
+};
+
+export type Intake = {
+  take(sample: Sample): Taken;
+  /** The newest state; undefined: no sample was taken in yet. */
+  readonly state: () => NodeState | undefined;
+};
+
+/**
+ * Who lives is asked of each slot's lock, which is most of what reading a ledger takes. Whoever holds memory of a card and ends is
+ * missed in the sample, or told of as gone, and then locks are asked for at once. Who holds none is in no sample: its end is seen
+ * so much later, and nobody waits for that, for other processes of its container look at its lock themselves.
+ */
+const LOCKS_FOR_MS = 5000;
+
+export function createIntake(options: IntakeOptions): Intake {
+  const { registry, shares, owners, policy, driverHolds, assignments, nameOf } = options;
+  let state: NodeState | undefined;
+  let totals = NO_TOTALS;
+  let watched = NOBODY_WATCHED;
+  let owned = NOTHING_OWNED;
+
+  return {
+    state: () => state,
+    take(sample) {
+      const before = owned;
+      owned = owners.of(sample);
+      const { ofGrant, ownerOf } = owned;
+      const ledgers = registry.list().map((live) => {
+        const { id } = live.grant;
+        const isQuiet = ofGrant(id) === before.ofGrant(id);
+        return { live, reading: registry.readLedger(live, isQuiet ? LOCKS_FOR_MS : 0) };
+      });
+      const compared = compare(
+        sample,
+        ledgers.map(({ live, reading }) => ({
+          grant: live.grant,
+          ledger: reading,
+          engines: live.engines,
+          behind: registry.isBehind(live),
+          driverHolds: driverHolds(live.grant),
+        })),
+        owned,
+        policy,
+        { assigned: assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf },
+        state,
+      );
+      assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
+      totals = advance(totals, compared, ownerOf);
+      const stateOf = shares.stateOf(registry.list());
+      const judged = judgeCompute(watched, compared, {
+        totals,
+        stateOf,
+        highCapPercent: shares.highCapPercent(),
+        isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
+        windowSeconds: policy.shareSeconds,
+      });
+      watched = judged.watched;
+      state = judged.state;
+      return { state, totals, owned, ledgers, stateOf };
+    },
+  };
+}
