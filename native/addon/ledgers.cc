@@ -315,11 +315,11 @@ Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
 }
 
 // readLedger(fd, slots, cardCount, before?, path?, locksForMs?) -> {whole, untouched, denied: number[], unknown,
-// slots: [...], seen, locksNs, readNs}; sizes are the agent's own, never the file's. `whole` is false when the file is shorter
-// than it was made: then only what could be read is there; and when it has so many locks that not all slots could be
-// told locked or not: then those pass for locked. `untouched` is false when the file of that path is another one.
-// Where nothing has changed since `before`, the parts of it are handed out again; then its locks are asked for only
-// where that was done `locksForMs` ago or longer, or some slot had none.
+// slots: [...], seen, locksNs, readNs}; sizes are the agent's own, never the file's. `whole` is false when the file is
+// shorter than it was made: then only what could be read is there; and when it has so many locks that not all slots
+// could be told locked or not: then those pass for locked. `untouched` is false when the file of that path is another
+// one. Where nothing has changed since `before`, the parts of it are handed out again; then its locks are asked for
+// only where that was done `locksForMs` ago or longer, or some slot had none.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();

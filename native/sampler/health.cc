@@ -31,6 +31,13 @@ void read_repairs(nvml::Library &library, nvml::Device device, Health &out) {
         out.emplace_back("pagesPending", pending != 0);
 }
 
+void read_limits(nvml::Library &library, nvml::Device device, Health &out) {
+    uint32_t value = 0;
+    if (library.number(device, "nvmlDeviceGetEnforcedPowerLimit", value)) out.emplace_back("powerLimitMw", value);
+    if (library.number(device, "nvmlDeviceGetMaxClockInfo", 1u, value)) out.emplace_back("maxSmMhz", value);
+    if (library.number(device, "nvmlDeviceGetMaxClockInfo", 2u, value)) out.emplace_back("maxMemoryMhz", value);
+}
+
 void read_links(nvml::Library &library, nvml::Device device, Health &out) {
     static const struct {
         uint32_t id;
@@ -66,6 +73,7 @@ Health read_health(nvml::Library &library, nvml::Device device) {
     if (library.wide(device, "nvmlDeviceGetCurrentClocksEventReasons", reasons) ||
         library.wide(device, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons))
         out.emplace_back("throttleReasons", reasons);
+    read_limits(library, device, out);
     read_ecc(library, device, out);
     read_repairs(library, device, out);
     read_links(library, device, out);

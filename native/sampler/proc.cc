@@ -51,6 +51,16 @@ bool read_file(const std::string &path, std::string &text, size_t most) {
     return !text.empty();
 }
 
+// Of a file of one record the kernel gives all in one piece, where there is room for it.
+bool read_record(const std::string &path, char *text, size_t room) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const ssize_t got = read(fd, text, room - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    return got > 0;
+}
+
 std::string path_of(pid_t pid, const char *name) {
     return "/proc/" + std::to_string(pid) + "/" + name;
 }
@@ -79,10 +89,10 @@ pid_t namespace_pid(pid_t pid, const Handle &handle) {
 } // namespace
 
 bool read_stat(pid_t pid, Process &out) {
-    std::string text;
-    if (!read_file(path_of(pid, "stat"), text, 1024)) return false;
+    char text[1024];
+    if (!read_record(path_of(pid, "stat"), text, sizeof text)) return false;
     // "pid (command) state ppid ...": the command may hold brackets and spaces, so it ends at the last bracket.
-    const char *open_bracket = std::strchr(text.c_str(), '('), *close_bracket = std::strrchr(text.c_str(), ')');
+    const char *open_bracket = std::strchr(text, '('), *close_bracket = std::strrchr(text, ')');
     if (!open_bracket || !close_bracket || close_bracket < open_bracket) return false;
     out.command.assign(open_bracket + 1, close_bracket);
     int parent = 0;
@@ -108,6 +118,15 @@ bool read_process(pid_t pid, Process &out, Handle &handle) {
     if (handle.lives()) return true; // then all of it was read of the handle's process
     Process again;
     return read_stat(pid, again) && again.start_ticks == out.start_ticks;
+}
+
+bool read_changes(pid_t pid, Process &out, const Handle &handle) {
+    char comm[128];
+    if (!read_record(path_of(pid, "comm"), comm, sizeof comm)) return false;
+    if (!read_file(path_of(pid, "cgroup"), out.cgroup, MOST_CGROUP)) return false;
+    out.command = comm;
+    if (out.command.ends_with('\n')) out.command.pop_back();
+    return handle.lives();
 }
 
 bool read_process(pid_t pid, Process &out) {

@@ -9,6 +9,7 @@
 namespace {
 
 constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup, and become another program
+constexpr uint64_t WHOLE_ROUNDS = 30;  // its parents can end; whose it was it stays, and all this is dear to read
 constexpr size_t MOST_ANCESTORS = 24;
 // Descriptors that are not taken for handles: for the driver's library, which may use select(2), and for files in
 // /proc.
@@ -60,6 +61,18 @@ void Processes::read_first(pid_t pid, Known &known) {
     parents_[pid] = known.process.parent;
     known.ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
     known.read_round = round_ + 1 + static_cast<uint64_t>(pid) % REREAD_ROUNDS;
+    known.whole_round = round_ + 1 + static_cast<uint64_t>(pid) % WHOLE_ROUNDS;
+}
+
+// Of one whose handle says that it lives.
+void Processes::read_changes(pid_t pid, Known &known) {
+    proc::Process now = known.process;
+    if (known.gone || round_ >= known.whole_round || !proc::read_changes(pid, now, known.handle))
+        return read_again(pid, known);
+    known.tell_identity =
+        known.tell_identity || now.command != known.process.command || now.cgroup != known.process.cgroup;
+    known.process = std::move(now);
+    known.read_round = round_ + REREAD_ROUNDS;
 }
 
 void Processes::read_again(pid_t pid, Known &known) {
@@ -84,6 +97,7 @@ void Processes::read_again(pid_t pid, Known &known) {
     known.process = std::move(now);
     known.ancestors = std::move(ancestors);
     known.read_round = round_ + REREAD_ROUNDS;
+    known.whole_round = round_ + WHOLE_ROUNDS;
 }
 
 // A pid that starts anew is another process: nothing of what the old one used is the new one's.
@@ -93,7 +107,7 @@ Processes::Known &Processes::know(pid_t pid) {
     if (known.known == question_) return known;
     known.known = question_;
     if (known.asked == question_ ? known.lives : known.handle.lives()) {
-        if (round_ >= known.read_round) read_again(pid, known);
+        if (round_ >= known.read_round) read_changes(pid, known);
         return known;
     }
     known.handle = proc::Handle();

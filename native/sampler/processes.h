@@ -45,11 +45,12 @@ class Processes {
         proc::Process process;
         proc::Handle handle;
         std::vector<pid_t> ancestors;
-        std::vector<Use> uses;   // by card
-        uint64_t seen_round = 0; // named by the driver
-        uint64_t read_round = 0; // when what can change is to be read again; 0: nothing could be read yet
-        uint64_t asked = 0;      // the question that said whether it lives
-        uint64_t known = 0;      // the question after which it was settled who it is
+        std::vector<Use> uses;    // by card
+        uint64_t seen_round = 0;  // named by the driver
+        uint64_t read_round = 0;  // when what can change is to be read again; 0: nothing could be read yet
+        uint64_t whole_round = 0; // the same of all of it
+        uint64_t asked = 0;       // the question that said whether it lives
+        uint64_t known = 0;       // the question after which it was settled who it is
         bool lives = false;
         bool gone = false; // named by the driver, but not in /proc
         bool tell_identity = true, tell_uses = true;
@@ -57,6 +58,7 @@ class Processes {
 
     Known &know(pid_t pid);
     void read_first(pid_t pid, Known &known);
+    void read_changes(pid_t pid, Known &known);
     void read_again(pid_t pid, Known &known);
     static bool is_told(const Known &known);
     static void write(pid_t pid, const Known &known, std::string &out);

@@ -143,12 +143,9 @@ void Sampler::write_readings(Card &card, std::string &out) {
         add_field(out, "decoderPercent", first);
     if (library_.number(card.device, "nvmlDeviceGetTemperature", 0u, first)) add_field(out, "temperatureC", first);
     if (library_.number(card.device, "nvmlDeviceGetPowerUsage", first)) add_field(out, "powerMw", first);
-    if (library_.number(card.device, "nvmlDeviceGetEnforcedPowerLimit", first)) add_field(out, "powerLimitMw", first);
     if (library_.wide(card.device, "nvmlDeviceGetTotalEnergyConsumption", wide)) add_field(out, "energyMj", wide);
     if (library_.number(card.device, "nvmlDeviceGetClockInfo", 1u, first)) add_field(out, "smMhz", first);
     if (library_.number(card.device, "nvmlDeviceGetClockInfo", 2u, first)) add_field(out, "memoryMhz", first);
-    if (library_.number(card.device, "nvmlDeviceGetMaxClockInfo", 1u, first)) add_field(out, "maxSmMhz", first);
-    if (library_.number(card.device, "nvmlDeviceGetMaxClockInfo", 2u, first)) add_field(out, "maxMemoryMhz", first);
     if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS) {
         card.health = read_health(library_, card.device);
         card.health_round = round_;

@@ -1,10 +1,10 @@
 // Which slots of a ledger are told as locked, and how long that may take, whatever locks a tenant holds on the file.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { closeSync, openSync, writeSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { loadNative } from '../../src/agent/native.ts';
+import { type LedgerReading, loadNative } from '../../src/agent/native.ts';
 import { BUILD, temporaryFolder } from '../support/node.ts';
 
 const native = loadNative();
@@ -22,17 +22,18 @@ function ledger(t: ExecutionContext, used: readonly number[]) {
   ever.writeUInt32LE(SLOTS);
   writeSync(fd, ever, 0, 4, 20); // slots_used of native/format/ledger.h
   for (const slot of used) writeSync(fd, Buffer.from([1]), 0, 1, HEADER + slot * SLOT);
-  return { path, read: () => native.readLedger(fd, SLOTS, 1) };
+  return { path, fd, read: () => native.readLedger(fd, SLOTS, 1) };
 }
 const all = Array.from({ length: SLOTS }, (_, slot) => slot);
 
 /** A process that holds locks: FROM:LENGTH[:STEP:COUNT], in bytes of the file. */
-async function hold(t: ExecutionContext, path: string, ...ranges: readonly string[]): Promise<void> {
+async function hold(t: ExecutionContext, path: string, ...ranges: readonly string[]) {
   const child = spawn(join(BUILD, 'tests/locks'), [path, ...ranges], { stdio: ['ignore', 'pipe', 'inherit'] });
   t.teardown(() => child.kill('SIGKILL'));
   const failed = once(child, 'exit').then(([code]) => Promise.reject(new Error(`locks ended with ${code}`)));
   failed.catch(() => {});
   await Promise.race([once(child.stdout, 'data'), failed]);
+  return child;
 }
 
 test('exactly the slots in use whose bytes somebody has locked are told as locked, in whatever pieces', async (t) => {
@@ -56,6 +57,58 @@ test('exactly the slots in use whose bytes somebody has locked are told as locke
     locked(),
     used.filter((slot) => held(slot) || slot >= 1021),
   );
+});
+
+test('locks of an earlier reading are believed for as long as is said, and only where nothing stirs and all slots had one', async (t) => {
+  const { path, fd } = ledger(t, [0, 1]);
+  const holder = await hold(t, path, '0:2');
+  const locked = ({ slots }: LedgerReading) => slots.flatMap(({ index, locked: is }) => (is ? [index] : []));
+  const all = native.readLedger(fd, SLOTS, 1);
+  t.deepEqual(locked(all), [0, 1]);
+  const ended = once(holder, 'exit');
+  holder.kill('SIGKILL');
+  await ended;
+  const believed = native.readLedger(fd, SLOTS, 1, all, path, 60_000);
+  t.is(believed.slots, all.slots, 'as they were');
+  t.is(believed.locksNs, all.locksNs);
+  t.true(believed.readNs > all.readNs);
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, all, path)), [], 'they are asked for where nothing is said');
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, all, path, 0)), []);
+  const old = { ...all, locksNs: (all.locksNs ?? 0) - 61e9 };
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, old, path, 60_000)), [], 'a minute has passed');
+  const { seen: _, ...unseen } = all;
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, unseen, path, 60_000)), [], 'nobody knows what was there');
+
+  // Of a slot that had no lock it is asked each time: whoever takes it locks it first.
+  const free = native.readLedger(fd, SLOTS, 1);
+  await hold(t, path, '1:1');
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, free, path, 60_000)), [1]);
+  // So it is where a byte of the ledger has changed.
+  const other = await hold(t, path, '0:1');
+  const both = native.readLedger(fd, SLOTS, 1);
+  t.deepEqual(locked(both), [0, 1]);
+  const gone = once(other, 'exit');
+  other.kill('SIGKILL');
+  await gone;
+  writeSync(fd, Buffer.from([7]), 0, 1, HEADER + 64);
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, both, path, 60_000)), [1]);
+});
+
+test('a ledger whose name leads to another file, or to none, is told of as such, whatever was read before', (t) => {
+  const { path, fd } = ledger(t, [0]);
+  const first = native.readLedger(fd, SLOTS, 1, undefined, path);
+  t.true(first.untouched);
+  renameSync(path, `${path}.away`);
+  const without = native.readLedger(fd, SLOTS, 1, first, path, 60_000);
+  t.false(without.untouched);
+  symlinkSync(`${path}.away`, path);
+  t.false(native.readLedger(fd, SLOTS, 1, without, path, 60_000).untouched, 'a link to it is not it');
+  rmSync(path);
+  renameSync(`${path}.away`, path);
+  t.true(native.readLedger(fd, SLOTS, 1, without, path, 60_000).untouched);
+  writeFileSync(`${path}.other`, readFileSync(path));
+  renameSync(`${path}.other`, path);
+  t.false(native.readLedger(fd, SLOTS, 1, first, path, 60_000).untouched, 'the same bytes in another file');
 });
 
 const fastest = (read: () => unknown): number =>

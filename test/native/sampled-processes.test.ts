@@ -13,6 +13,7 @@ import { BUILD, environment, eventually, temporaryFolder } from '../support/node
 import { sampleReader } from '../support/sample.ts';
 
 const REREAD_ROUNDS = 10;
+const WHOLE_ROUNDS = 30;
 
 function cardOf(t: ExecutionContext) {
   const library = join(temporaryFolder(t), 'listed.so');
@@ -176,6 +177,21 @@ test('a process that becomes another program is told of so after ten rounds at m
   const told: (string | undefined)[] = [];
   for (let round = 0; round < REREAD_ROUNDS; round += 1) told.push((await next()).sample.processes[0]?.command);
   t.is(told.at(-1), 'sleep', told.join());
+});
+
+test('a process whose parent has ended is told of with its new ancestors after some rounds', async (t) => {
+  const { library, list } = cardOf(t);
+  const { next } = follow(t, library);
+  const parent = start(t, '/bin/sh', '-c', 'sleep 1000 & echo $!; wait');
+  const pid = Number((await parent.lines.next()).value);
+  t.teardown(() => process.kill(pid, 'SIGKILL'));
+  list(pid);
+  const ancestors = async () => (await next()).sample.processes[0]?.ancestors ?? [];
+  t.is((await ancestors())[0], parent.pid);
+  await end(parent);
+  let rounds = 0;
+  while ((await ancestors()).includes(parent.pid)) rounds += 1;
+  t.true(rounds <= WHOLE_ROUNDS + REREAD_ROUNDS, `${rounds} rounds`);
 });
 
 const again = spawnSync(join(BUILD, 'tests/again'), { input: '\n' });
