@@ -134,6 +134,16 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
     }
 }
 
+#define MOST_RESTS 100
+
+void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns) {
+    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+        struct cot_card *card = &arbiter->cards[at];
+        for (uint32_t i = 0; i < MOST_RESTS && card->now_ns < until_ns; i++)
+            cot_advance(arbiter, card, cot_smaller(until_ns, card->now_ns + COT_COMPUTE_STALE_NS - 1));
+    }
+}
+
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
     uint64_t credit = arbiter->tuning.start_ns * member->share.limit_ppm / COT_PPM;
     return cot_larger(cot_smaller(credit, arbiter->tuning.quantum_ns / 5), 50000);

@@ -1,6 +1,7 @@
 /* cotenant-arbitrate: the arbiter as a process of its own, so that neither its parent's pauses nor a page that a tenant
  * shortens can hold it up. Plans come on standard input (plan.h); what came of them goes to standard output, a line of
- * JSON each second and with each plan. It ends when standard input does. */
+ * JSON each second and with each plan, a short one where nothing is other than in the line before. It ends when
+ * standard input does. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -47,11 +48,13 @@ static void print_card(const struct told_card *card, const char *before) {
            card->native ? "true" : "false");
 }
 
-/* False: nobody reads any more. */
-static bool print_told(void) {
-    struct told *told = rounds_told();
-    if (!told) return true;
-    printf("{\"plan\":%" PRIu64 ",\"lateNs\":%" PRIu64 ",\"pages\":[", told->plan, told->late_ns);
+static bool is_same(const struct told *told, const struct told *before) {
+    return before && told->plan == before->plan && told->count == before->count &&
+           !memcmp(told->page, before->page, told->count * sizeof *told->page);
+}
+
+static void print_pages(const struct told *told) {
+    printf("\"pages\":[");
     for (uint32_t i = 0; i < told->count; i++) {
         const struct told_page *page = &told->page[i];
         printf("%s{\"id\":", i ? "," : "");
@@ -63,7 +66,18 @@ static bool print_told(void) {
         printf("]}");
     }
     printf("]}\n");
-    free(told);
+}
+
+/* False: nobody reads any more. */
+static bool print_told(void) {
+    static struct told *before;
+    struct told *told = rounds_told();
+    if (!told) return true;
+    printf("{\"plan\":%" PRIu64 ",\"lateNs\":%" PRIu64 ",", told->plan, told->late_ns);
+    if (is_same(told, before)) printf("\"same\":true}\n");
+    else print_pages(told);
+    free(before);
+    before = told;
     return fflush(stdout) == 0;
 }
 

@@ -1,23 +1,26 @@
 /* Rounds: reports of whoever rang, decisions, orders; a heartbeat with each, and every so often the records by which
- * processes go when nobody comes. Nothing here waits but for bells, and nothing that a tenant writes makes it come more
- * often than a budget of rings allows. */
+ * processes go when nobody comes. Where nothing waits or runs on any page there is no round until a bell rings, and
+ * heart.c tells that somebody listens. Nothing here waits but for bells, and nothing that a tenant writes makes it come
+ * more often than a budget of rings allows. */
 #include "rounds.h"
 
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#define RINGS 128u     /* of a page until the next heartbeat; further ones are looked at then */
-#define QUIET_BEATS 4u /* of a page on which nothing waits or runs, until its records are told again */
+#include "heart.h"
+#include "rise.h"
+
+#define RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
 #define TELL_NS 1000000000ull
-#define QUIET_PAUSE_NS (3 * COT_COMPUTE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
+#define QUIET_PAUSE_NS HEART_BEAT_NS          /* between heartbeats while all pages are like that */
+#define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS) /* until the records of a page are told again, while it is like that */
+#define REST_NS 500000000ull /* between rounds while no lease is given either, and all bells can be heard */
 /* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */
 #define MOST_BELLS 127u
 #define POLL_NS 1000000ull
@@ -226,7 +229,7 @@ static uint64_t beat(uint64_t now, bool all) {
         page->rings = 0;
         page->quiet_beats = is_quiet(page) ? page->quiet_beats + 1 : 0;
         if (page->quiet_beats == 0) pause_ns = COT_COMPUTE_HEARTBEAT_NS;
-        if (!all && page->quiet_beats > 1 && page->quiet_beats % QUIET_BEATS != 0) continue;
+        if (!all && page->quiet_beats > 1) continue;
         for (uint32_t card = 0; card < page->card_count && !page->broken; card++) {
             if (page->member[card] < 0) continue;
             struct cot_compute_record record =
@@ -247,7 +250,17 @@ static void pause_for(uint64_t ns) {
     syscall(SYS_futex, &plan_bell, FUTEX_WAIT_PRIVATE, __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE), &pause, NULL, 0);
 }
 
-static void listen(uint32_t plan_bell_seen, uint64_t until) {
+/* Nobody but a bell needs the arbiter. */
+static bool may_rest(uint64_t next, const uint64_t *watch) {
+    if (next != UINT64_MAX || any(watch)) return false;
+    for (uint32_t i = 0; i < page_count; i++) {
+        if (!is_quiet(pages[i])) return false;
+    }
+    return true;
+}
+
+/* Answers when the heart last beat in its place, or 0. `rests`: it may. */
+static uint64_t listen(uint32_t plan_bell_seen, uint64_t until, bool rests) {
     static struct bell bells[MOST_BELLS + 1];
     static struct page *whose[MOST_BELLS + 1];
     static bool is_able = true;
@@ -264,8 +277,11 @@ static void listen(uint32_t plan_bell_seen, uint64_t until) {
     }
     uint64_t now = now_ns(), least = (!is_able || left_out) && page_count ? now + POLL_NS : until;
     if (least < until) until = least;
-    if (until <= now) return;
-    if (!is_able) return pause_for(until - now);
+    if (until <= now) return 0;
+    if (!is_able) {
+        pause_for(until - now);
+        return 0;
+    }
     struct timespec at = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
     /* On the clock that does not stop: converted, for the kernel knows two others. */
     struct timespec monotonic;
@@ -273,15 +289,19 @@ static void listen(uint32_t plan_bell_seen, uint64_t until) {
     uint64_t deadline = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec + (until - now);
     at.tv_sec = (time_t)(deadline / 1000000000u);
     at.tv_nsec = (long)(deadline % 1000000000u);
+    if (rests && !left_out) heart_rest(pages, page_count, until);
     long woken = syscall(SYS_FUTEX_WAITV, bells, count, 0, &at, CLOCK_MONOTONIC);
+    int error = errno;
+    uint64_t beat_ns = heart_rouse();
     if (woken > 0) whose[woken]->rung = true;
     if (woken > 0 && __atomic_load_n(&whose[woken]->bell, __ATOMIC_RELAXED) == bells[woken].value)
         whose[woken]->rings++;
-    if (woken < 0 && errno == ENOSYS) is_able = false;
-    if (woken < 0 && errno == EFAULT) {
+    if (woken < 0 && error == ENOSYS) is_able = false;
+    if (woken < 0 && error == EFAULT) {
         uint32_t bell; /* one of them was shortened: its own look will tell */
         for (uint32_t i = 1; i < count; i++) page_bell(whose[i], &bell);
     }
+    return beat_ns;
 }
 
 /* ---- what it comes to ---- */
@@ -321,14 +341,8 @@ static void tell(void) {
 
 /* ---- the thread ---- */
 
-/* Above everybody whose work it has to see in time; where that is not allowed, as everybody. */
-static void rise(void) {
-    struct sched_param priority = {.sched_priority = 1};
-    if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &priority) != 0) setpriority(PRIO_PROCESS, 0, -20);
-}
-
 static void *run(void *nothing) {
-    uint64_t watch[COT_ARBITER_CARDS] = {0}, beat_ns = 0, pause_ns = 0, told_ns = 0, looked_ns = 0;
+    uint64_t watch[COT_ARBITER_CARDS] = {0}, beat_ns = 0, records_ns = 0, pause_ns = 0, told_ns = 0, looked_ns = 0;
     rise();
     for (;;) {
         uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);
@@ -339,24 +353,40 @@ static void *run(void *nothing) {
         looked_ns = now = now_ns();
         for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], now);
         if (now - beat_ns >= COT_COMPUTE_HEARTBEAT_NS || plan) {
-            pause_ns = beat(now, plan != NULL);
+            bool all = now - records_ns >= QUIET_RECORDS_NS || plan;
+            pause_ns = beat(now, all);
             beat_ns = now;
+            if (all) records_ns = now;
         }
         if (now - told_ns >= TELL_NS || plan) {
             tell();
             told_ns = now;
         }
-        if (next > beat_ns + pause_ns) next = beat_ns + pause_ns;
-        listen(plan_bell_seen, next);
+        bool rests = may_rest(next, watch);
+        uint64_t due = rests ? now + REST_NS : beat_ns + pause_ns;
+        if (next > due) next = due;
+        if (next > told_ns + TELL_NS) next = told_ns + TELL_NS;
+        uint64_t rested_ns = listen(plan_bell_seen, next, rests);
         now = now_ns();
+        if (rested_ns) {
+            cot_arbiter_rest(&arbiter, rested_ns);
+            looked_ns = rested_ns;
+        }
         if (now > next && now - next > late_ns) late_ns = now - next;
     }
     return nothing;
 }
 
+/* Makes the rounds go on at once. */
+static void call(void) {
+    __atomic_fetch_add(&plan_bell, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &plan_bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
 void rounds_start(void) {
     pthread_t thread;
     cot_arbiter_init(&arbiter, &cot_default_tuning);
+    heart_start(call);
     if (pthread_create(&thread, NULL, run, NULL) != 0) abort();
 }
 
@@ -367,8 +397,7 @@ void rounds_plan(struct plan *plan) {
         nanosleep(&pause, NULL);
         none = NULL;
     }
-    __atomic_fetch_add(&plan_bell, 1, __ATOMIC_RELEASE);
-    syscall(SYS_futex, &plan_bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    call();
 }
 
 struct told *rounds_told(void) {

@@ -55,11 +55,17 @@ export function startArbiter(t: Teardown): Arbiter {
   const child = spawn(join(BUILD, 'cotenant-arbitrate'), { stdio: ['pipe', 'pipe', 'inherit'] });
   const exited = once(child, 'exit');
   let last: Told | undefined;
+  let pages: Told['pages'] = [];
   const problems: string[] = [];
   createInterface({ input: child.stdout }).on('line', (line) => {
     const told = JSON.parse(line) as Told | { readonly problem: string };
-    if ('problem' in told) problems.push(told.problem);
-    else last = told;
+    if ('problem' in told) {
+      problems.push(told.problem);
+      return;
+    }
+    // Where nothing is other than in the line before, it has none.
+    ({ pages = pages } = told);
+    last = { ...told, pages };
   });
   child.stdin.on('error', () => {});
   const kill = async (signal: NodeJS.Signals = 'SIGKILL') => {

@@ -29,8 +29,8 @@ export type ToldPage = {
 };
 export type Told = { readonly plan: number; readonly pages: readonly ToldPage[] };
 
-/** One line of the arbiter's. */
-export function parseTold(line: string): Told | { readonly problem: string } {
+/** One line of the arbiter's; `same`: the pages are as in the line before. */
+export function parseTold(line: string): Told | 'same' | { readonly problem: string } {
   let value: unknown;
   try {
     value = JSON.parse(line);
@@ -39,6 +39,7 @@ export function parseTold(line: string): Told | { readonly problem: string } {
   }
   const problem = textAt(value, 'problem');
   if (problem !== undefined) return { problem };
+  if (field(value, 'same') === true) return 'same';
   const count = (from: unknown, name: string): number => Number(field(from, name) ?? 0);
   return {
     plan: count(value, 'plan'),

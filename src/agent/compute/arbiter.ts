@@ -81,6 +81,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
     createInterface({ input: current.stdout }).on('line', (line) => {
       if (child !== current || closing) return;
       const told = parseTold(line);
+      if (told === 'same') return;
       if ('problem' in told) onProblem(`the arbiter of compute: ${told.problem}`);
       else listen(told);
     });
