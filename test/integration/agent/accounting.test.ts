@@ -313,7 +313,12 @@ test('a tenant without a group of its own is told, and stopped, by its process t
     return (used ?? 0) >= 512 * MIB || undefined;
   }, 'it is attributed');
   for (const { grantId } of (await agent.view())?.containers ?? []) {
-    t.is(execFileSync('find', ['/sys/fs/cgroup', '-name', tenantGroup(grantId)], { encoding: 'utf8' }), '');
+    t.is(
+      execFileSync('find', ['/sys/fs/cgroup', '-ignore_readdir_race', '-name', tenantGroup(grantId)], {
+        encoding: 'utf8',
+      }),
+      '',
+    );
   }
   tenant.write(`alloc ${800 * MIB}`);
   t.is((await tenant.ended).code, 137);
