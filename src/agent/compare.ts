@@ -13,7 +13,7 @@ import { grantedByCard } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
 import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
-import { isSame, remembering, sameList } from './unchanged.ts';
+import { remembering, sameList } from './unchanged.ts';
 import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted.ts';
 import { type ProcessState, processState, type Using, usingOf } from './using.ts';
 
@@ -191,28 +191,54 @@ const heldOf = remembering((containers: readonly ContainerState[]) => {
   return onCard;
 });
 
-/** All that a container's state is made of. */
-const madeOf = new WeakMap<ContainerState, readonly unknown[]>();
+type Told = { readonly card: SampledCard; readonly isTold: boolean };
+/** All that a container's state is made of; of its cards their number, and whether they are told. */
+type MadeOf = {
+  readonly reading: GrantReading;
+  readonly own: readonly SampledProcess[];
+  readonly tolerance: Tolerance;
+  readonly on: readonly { readonly index: number | undefined; readonly isTold: boolean | undefined }[];
+};
+const madeOf = new WeakMap<ContainerState, MadeOf>();
+
+function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<string, Told>): boolean {
+  const [then, reading] = [made.reading, now.reading];
+  return (
+    then.grant === reading.grant &&
+    made.own === now.own &&
+    made.tolerance === now.tolerance &&
+    then.engines === reading.engines &&
+    then.behind === reading.behind &&
+    then.driverHolds === reading.driverHolds &&
+    then.ledger.slots === reading.ledger.slots &&
+    then.ledger.denied === reading.ledger.denied &&
+    then.ledger.whole === reading.ledger.whole &&
+    then.ledger.untouched === reading.ledger.untouched &&
+    then.ledger.unknown === reading.ledger.unknown &&
+    reading.grant.cards.every(({ gpuUuid }, position) => {
+      const [before, after] = [made.on[position], told.get(gpuUuid)];
+      return before?.index === after?.card.index && before?.isTold === after?.isTold;
+    })
+  );
+}
 
 /** The state of the sample before, where it was made of the same. */
 function unlessSame(
   before: ContainerState | undefined,
   sample: Sample,
-  told: ReadonlyMap<string, { readonly card: SampledCard; readonly isTold: boolean }>,
+  told: ReadonlyMap<string, Told>,
   reading: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
-  const { grant, ledger, engines, behind, driverHolds = false } = reading;
-  const inputs: unknown[] = [grant, engines, behind, driverHolds, tolerance, own];
-  inputs.push(ledger.slots, ledger.denied, ledger.whole, ledger.untouched, ledger.unknown);
-  for (const { gpuUuid } of grant.cards) {
-    const on = told.get(gpuUuid);
-    inputs.push(on?.card.index, on?.isTold);
-  }
-  if (before && isSame(inputs, madeOf.get(before))) return before;
+  const made = before && madeOf.get(before);
+  if (before && made && isMadeOf(made, { reading, own, tolerance }, told)) return before;
+  const on = reading.grant.cards.map(({ gpuUuid }) => {
+    const card = told.get(gpuUuid);
+    return { index: card?.card.index, isTold: card?.isTold };
+  });
   const state = containerState(sample, reading, own, tolerance);
-  madeOf.set(state, inputs);
+  madeOf.set(state, { reading, own, tolerance, on });
   return state;
 }
 

@@ -90,6 +90,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
 
   /** Brings the entries to what is wanted, and tells which of them are to be looked at. */
   const due = (grants: readonly Grant[], folders: ReadonlyMap<string, string>): readonly Entry[] => {
+    if (folders.size === 0 && entries.size === 0) return [];
     const live = new Map(grants.flatMap((grant) => (grant.isolateMemory ? [[grant.id, grant]] : [])));
     // A path with a line feed would be two commands.
     const usable = (folder: string | undefined): folder is string => folder !== undefined && !folder.includes('\n');

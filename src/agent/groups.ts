@@ -18,6 +18,14 @@ export type Groups = {
   ): ReadonlyMap<string, string>;
 };
 
+type Look = {
+  readonly folder: string;
+  readonly processes: readonly SampledProcess[];
+  readonly count: number;
+  readonly again: number;
+  readonly isThere: boolean;
+};
+
 /** A look through all of /proc costs a busy node's agent a part of a second, and a container between two starts has no process. */
 const SEARCH_AGAIN_MS = 1000;
 const MOST_DOUBLED = 6;
@@ -60,21 +68,18 @@ export function createGroups(
     }
   };
 
-  /** By the id of the grant: of which folder and processes it was, what was found, and how often that has been so. */
-  const looks = new Map<
-    string,
-    { readonly of: readonly unknown[]; readonly count: number; readonly again: number; readonly isThere: boolean }
-  >();
+  /** By the id of the grant: its folder and processes, whether the folder was there, and how often that has been so. */
+  const looks = new Map<string, Look>();
   /** A folder that comes or goes does so with processes, as a rule, and is looked at again at once; else less and less often. */
   const isThere = (id: string, folder: string, processes: readonly SampledProcess[]): boolean => {
     const before = looks.get(id);
-    const isOld = !before || !isSame([folder, processes], before.of);
+    const isOld = before?.folder !== folder || before.processes !== processes;
     const now = clock();
     if (!isOld && now < before.again) return before.isThere;
     const found = existsSync(folder);
     const count = isOld || found !== before.isThere ? 0 : before.count + 1;
     const again = now + SEARCH_AGAIN_MS * 2 ** Math.min(count, MOST_DOUBLED_HERE);
-    looks.set(id, { of: [folder, processes], count, again, isThere: found });
+    looks.set(id, { folder, processes, count, again, isThere: found });
     return found;
   };
   /** By the id of the grant: its newest container, its processes, and which container and group they come to. */
@@ -95,6 +100,13 @@ export function createGroups(
     return id;
   };
 
+  const folderOf = (root: string, group: string | undefined) => (group === undefined ? undefined : join(root, group));
+  const plainFolders = new WeakMap<Grant, string | undefined>();
+  const plainFolder = (grant: Grant): string | undefined => {
+    if (!plainFolders.has(grant)) plainFolders.set(grant, folderOf(mount ?? '', groupOfGrant(grant)));
+    return plainFolders.get(grant);
+  };
+
   return {
     of(grants, processesOf) {
       if (mount === undefined) return new Map();
@@ -112,9 +124,10 @@ export function createGroups(
       }
       return new Map(
         grants.flatMap((grant): [string, string][] => {
-          const group = isOfPod(grant.owner) ? known.get(ids.get(grant.id) ?? '') : groupOfGrant(grant);
-          if (group === undefined) return [];
-          const folder = join(mount, group);
+          const folder = isOfPod(grant.owner)
+            ? folderOf(mount, known.get(ids.get(grant.id) ?? ''))
+            : plainFolder(grant);
+          if (folder === undefined) return [];
           return isThere(grant.id, folder, processesOf(grant.id)) ? [[grant.id, folder]] : [];
         }),
       );

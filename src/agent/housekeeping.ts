@@ -30,6 +30,14 @@ export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & 
   readonly onProblem: (text: string) => void;
 };
 
+/** Nobody of them is waited for: each is free, or its lock says that its process lives. */
+const settled = new WeakMap<LedgerReading['slots'], boolean>();
+const isSettled = (slots: LedgerReading['slots']): boolean => {
+  const found = settled.get(slots) ?? slots.every(({ locked, pid }) => locked || pid === 0);
+  settled.set(slots, found);
+  return found;
+};
+
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
@@ -46,11 +54,11 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   /** A failure that lasts is told once. */
   const trying = (grant: Grant, what: string, work: () => void): void => {
-    const key = `${grant.id} ${what}`;
     try {
       work();
-      failing.delete(key);
+      if (failing.size > 0) failing.delete(`${grant.id} ${what}`);
     } catch (error) {
+      const key = `${grant.id} ${what}`;
       const text = `grant ${grant.id} of ${grant.namespace}/${grant.pod}: ${what}: ${(error as Error).message}`;
       if (failing.get(key) !== text) onProblem(text);
       failing.set(key, text);
@@ -64,28 +72,28 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     processes: readonly SampledProcess[],
   ) => {
     const { id, cards } = live.grant;
-    const after = roundOf(reading, living);
     const cardIndex = cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid)?.index);
     const listsComplete = tellsAll(sample, cards);
     const before = rounds.get(id);
     // Of the same readings with the same processes between them nothing new can be learnt.
-    const from = [before?.ledger.slots, reading.slots, after.dead.size, listsComplete, processes, ...cardIndex];
-    if (before && isSame(from, learnt.get(id)) && after.dead.size === 0) {
+    const from = [before?.ledger.slots, reading.slots, listsComplete, processes, ...cardIndex];
+    if (before && isSame(from, learnt.get(id)) && isSettled(reading.slots)) {
       registry.touch(live);
-    } else {
-      const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
-      const text = (entry: Feedback) =>
-        `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-      const news = feedbackOf(
-        { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete },
-        (entry) => written.get(key(entry)) !== text(entry),
-      );
-      registry.writeFeedback(live, news);
-      for (const entry of news) written.set(key(entry), text(entry));
-      // Not where some were left for the next time, or the sample was from before the first reading.
-      if (before && news.length === 0 && sample.bootNs > before.ledger.readNs) learnt.set(id, from);
-      else learnt.delete(id);
+      return;
     }
+    const after = roundOf(reading, living);
+    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
+    const text = (entry: Feedback) =>
+      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
+    const news = feedbackOf(
+      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete },
+      (entry) => written.get(key(entry)) !== text(entry),
+    );
+    registry.writeFeedback(live, news);
+    for (const entry of news) written.set(key(entry), text(entry));
+    // Not where some were left for the next time, or the sample was from before the first reading.
+    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs) learnt.set(id, from);
+    else learnt.delete(id);
     // Samples may queue up: only a reading that this one came after is done with.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
   };

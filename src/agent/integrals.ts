@@ -1,7 +1,7 @@
 // Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
 // plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
 import type { ShareMode } from './attribution/devices.ts';
-import type { ContainerCardState, NodeState } from './compare.ts';
+import type { ContainerCardState, ContainerState, NodeState } from './compare.ts';
 import type { SampledProcess, SampledUse } from './sample.ts';
 import { countXids, type XidTotal } from './xids.ts';
 
@@ -24,8 +24,8 @@ export type ContainerTotals = {
   readonly peakBytes: number;
   /** Largest share of the card's compute that it had over a minute; undefined: no minute has passed. */
   readonly smPeakRatio: number | undefined;
-  /** Wall clock of the last sample in which its grant existed. */
-  readonly seenMs: number;
+  /** Wall clock of the last sample in which its grant existed; undefined: it does. */
+  readonly seenMs: number | undefined;
 };
 
 /** Of a container on a card that others gave it. */
@@ -109,6 +109,9 @@ const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSec
 });
 type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | 'encoderSeconds' | 'decoderSeconds'>;
 
+/** The state that totals of a container on a card were last made of: of the same one they are the same. */
+const madeOf = new WeakMap<ContainerTotals, ContainerState>();
+
 export function advance(
   before: Totals,
   state: NodeState,
@@ -141,20 +144,27 @@ export function advance(
   const containers = new Map<string, ContainerTotals>();
   const minutes = new Map<string, Minute>();
   for (const [key, totals] of before.containers) {
-    if (sample.atMs - totals.seenMs <= KEEP_MS) containers.set(key, totals);
+    const { seenMs = before.atMs } = totals;
+    if (sample.atMs - seenMs <= KEEP_MS) containers.set(key, totals);
   }
-  for (const { grant, cards, verdict, unknownEntryPoints } of state.containers) {
+  const live = new Set<ContainerTotals>();
+  for (const container of state.containers) {
+    const { grant, cards, verdict, unknownEntryPoints } = container;
     for (const card of cards) {
       const key = totalsKey(grant.id, card.gpuUuid);
       const last = containers.get(key);
-      const seconds = secondsWith(last, grown.get(`${grant.id} ${card.gpuIndex}`) ?? NONE);
+      const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${card.gpuIndex}`);
       const over = verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes;
-      const mean = meanOfMinute(before.minutes.get(key), {
-        sinceMs: sample.atMs,
-        smSeconds: seconds.smSeconds,
-      });
+      const minute = before.minutes.get(key);
+      if (last && minute && madeOf.get(last) === container && !engines && !over && isGoingOn(minute, sample.atMs)) {
+        minutes.set(key, minute);
+        live.add(last);
+        continue;
+      }
+      const seconds = secondsWith(last, engines ?? NONE);
+      const mean = meanOfMinute(minute, { sinceMs: sample.atMs, smSeconds: seconds.smSeconds });
       minutes.set(key, mean.minute);
-      containers.set(key, {
+      const totals: ContainerTotals = {
         namespace: grant.namespace,
         pod: grant.pod,
         container: grant.container,
@@ -168,9 +178,15 @@ export function advance(
         unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
         peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(card)),
         smPeakRatio: mean.ratio === undefined ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
-        seenMs: sample.atMs,
-      });
+        seenMs: undefined,
+      };
+      containers.set(key, totals);
+      madeOf.set(totals, container);
+      live.add(totals);
     }
+  }
+  for (const [key, totals] of containers) {
+    if (!live.has(totals) && totals.seenMs === undefined) containers.set(key, { ...totals, seenMs: before.atMs });
   }
 
   const assigned = new Map<string, AssignedTotals>();
@@ -241,11 +257,13 @@ function heldBytes({ usedBytes, limitBytes, ledger }: ContainerCardState): numbe
   return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));
 }
 
+const isGoingOn = ({ sinceMs }: Minute, nowMs: number): boolean => nowMs >= sinceMs && nowMs - sinceMs < PEAK_WINDOW_MS;
+
 /** The mean share over a minute that has just passed, and the minute that goes on or begins. */
 function meanOfMinute(minute: Minute | undefined, now: Minute): { readonly minute: Minute; readonly ratio?: number } {
   if (minute === undefined) return { minute: now };
+  if (isGoingOn(minute, now.sinceMs)) return { minute };
   const passedMs = now.sinceMs - minute.sinceMs;
-  if (passedMs >= 0 && passedMs < PEAK_WINDOW_MS) return { minute };
   // The clock was set back, or nobody sampled for long: no mean of that.
   if (passedMs < 0 || passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
   return { minute: now, ratio: Math.min(1, ((now.smSeconds - minute.smSeconds) * 1000) / passedMs) };

@@ -1,5 +1,6 @@
 // Xids of cards, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
 import type { Sample } from './sample.ts';
+import { remembering } from './unchanged.ts';
 
 /**
  * After these the whole card is to be reset or the node restarted, whoever caused them: NVIDIA's own Xid catalogue says
@@ -25,8 +26,21 @@ export type XidTotal = {
 const MOST_KINDS = 48;
 const OTHER = 'other';
 
+const cardKey = (gpuUuid: string, gpuIndex: number): string => `${gpuIndex} ${gpuUuid}`;
+/** Cards whose kinds stand there, under the numbers that they have. */
+const cardsOf = remembering(
+  (totals: readonly XidTotal[]) => new Set(totals.map(({ gpuUuid, gpuIndex }) => cardKey(gpuUuid, gpuIndex))),
+);
+
 /** Those that alerts are about stand with 0 from the start, so that the first one is an increase. */
 export function countXids(before: readonly XidTotal[], sample: Sample): readonly XidTotal[] {
+  const raised = sample.xids ?? [];
+  const stands = cardsOf(before);
+  if (
+    raised.length === 0 &&
+    sample.cards.every((card) => !card.tellsEvents || stands.has(cardKey(card.uuid, card.index)))
+  )
+    return before;
   const totals = new Map(before.map((total) => [`${total.gpuUuid} ${total.xid}`, total]));
   const kinds = new Map<string, number>();
   const add = (gpuUuid: string, gpuIndex: number, code: number, count: number, atMs: number | undefined) => {
@@ -43,7 +57,7 @@ export function countXids(before: readonly XidTotal[], sample: Sample): readonly
     if (!tellsEvents) continue;
     for (const code of [...RESETTING_XIDS, ...CONTAINED_XIDS]) add(uuid, index, code, 0, undefined);
   }
-  for (const { card, xid, count, atMs } of sample.xids ?? []) {
+  for (const { card, xid, count, atMs } of raised) {
     const on = sample.cards.find(({ index }) => index === card);
     if (on) add(on.uuid, on.index, xid, count, atMs);
   }

@@ -40,6 +40,8 @@ export type Canary = {
 };
 
 const RETRY_MS = 10_000;
+/** Programs do not become others from second to second. */
+const LOOK_AGAIN_MS = 5000;
 
 type Tried = { readonly key: string; readonly atMs: number; readonly found: CanaryVerdict | 'none' };
 const verdictIn = (tried: Tried | undefined): CanaryVerdict | undefined =>
@@ -48,6 +50,7 @@ const verdictIn = (tried: Tried | undefined): CanaryVerdict | undefined =>
 export function createCanary({ trial, onProblem, onChange, clock }: CanaryOptions): Canary {
   const tried = new Map<string, Tried>();
   let key = '';
+  let asked = { driverVersion: '', atMs: Number.NEGATIVE_INFINITY };
 
   const attempt = async (card: CanaryCard): Promise<CanaryVerdict | 'none' | undefined> => {
     try {
@@ -66,6 +69,9 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
 
   return {
     notice(driverVersion) {
+      const atMs = clock();
+      if (driverVersion === asked.driverVersion && atMs - asked.atMs < LOOK_AGAIN_MS) return;
+      asked = { driverVersion, atMs };
       key = `${driverVersion} ${trial.identity()}`;
     },
     async check(cards) {
