@@ -215,11 +215,17 @@ function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<strin
     then.ledger.whole === reading.ledger.whole &&
     then.ledger.untouched === reading.ledger.untouched &&
     then.ledger.unknown === reading.ledger.unknown &&
-    reading.grant.cards.every(({ gpuUuid }, position) => {
-      const [before, after] = [made.on[position], told.get(gpuUuid)];
-      return before?.index === after?.card.index && before?.isTold === after?.isTold;
-    })
+    areToldAs(made.on, reading.grant.cards, told)
   );
+}
+
+function areToldAs(on: MadeOf['on'], cards: Grant['cards'], told: ReadonlyMap<string, Told>): boolean {
+  for (let position = 0; position < cards.length; position += 1) {
+    const after = told.get((cards[position] as CardGrant).gpuUuid);
+    const before = on[position];
+    if (before?.index !== after?.card.index || before?.isTold !== after?.isTold) return false;
+  }
+  return true;
 }
 
 /** The state of the sample before, where it was made of the same. */

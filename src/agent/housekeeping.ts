@@ -1,6 +1,8 @@
 // What follows a sample once everybody has been told of it: books of the containers are taught, grants that were made smaller
 // come down, and those whose owner is gone end. Owns what lives from sample to sample for that. Each grant is dealt with by
 // itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
+
+import type { CardGrant } from '../placement/place.ts';
 import type { KnownOwners } from './attribution/attribute.ts';
 import { insideView } from './attribution/inside.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
@@ -9,8 +11,7 @@ import { type Grant, isOfPod } from './grants/grant.ts';
 import type { LiveGrant, Registry } from './grants/registry.ts';
 import { givenBack, toldBytes } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './native.ts';
-import { type Sample, type SampledProcess, tellsAll } from './sample.ts';
-import { isSame } from './unchanged.ts';
+import { type Sample, type SampledProcess, tellsAll, toldCard } from './sample.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
 /** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
@@ -41,13 +42,43 @@ const isSettled = (slots: LedgerReading['slots']): boolean => {
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
+type ToldCard = { readonly index: number; readonly isTold: boolean };
+
+/** What the last lesson was made of. */
+type Learnt = {
+  readonly from: LedgerReading['slots'];
+  readonly to: LedgerReading['slots'];
+  readonly processes: readonly SampledProcess[];
+  readonly cardIndex: readonly (number | undefined)[];
+  readonly listsComplete: boolean;
+};
+
+function isLearnt(
+  last: Learnt | undefined,
+  before: Round,
+  reading: LedgerReading,
+  processes: readonly SampledProcess[],
+  cards: Grant['cards'],
+  told: ReadonlyMap<string, ToldCard>,
+): boolean {
+  if (last?.from !== before.ledger.slots || last.to !== reading.slots || last.processes !== processes) return false;
+  if (!isSettled(reading.slots) || last.cardIndex.length !== cards.length) return false;
+  let listsComplete = true;
+  for (let position = 0; position < cards.length; position += 1) {
+    const card = told.get((cards[position] as CardGrant).gpuUuid);
+    if (card?.index !== last.cardIndex[position]) return false;
+    listsComplete &&= card?.isTold === true;
+  }
+  return listsComplete === last.listsComplete;
+}
+
 export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideView(native);
   const rounds = new Map<string, Round>();
   const written = new Map<string, string>();
   /** What the last lesson was made of, where it had nothing new. */
-  const learnt = new Map<string, readonly unknown[]>();
+  const learnt = new Map<string, Learnt>();
   const ending = new Map<string, number>();
   const justResized = new Map<string, number>();
   const failing = new Map<string, string>();
@@ -67,20 +98,20 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   const teach = (
     sample: Sample,
+    told: ReadonlyMap<string, ToldCard>,
     { live, reading }: ReadGrant,
     living: Living,
     processes: readonly SampledProcess[],
   ) => {
     const { id, cards } = live.grant;
-    const cardIndex = cards.map((granted) => sample.cards.find((card) => card.uuid === granted.gpuUuid)?.index);
-    const listsComplete = tellsAll(sample, cards);
     const before = rounds.get(id);
     // Of the same readings with the same processes between them nothing new can be learnt.
-    const from = [before?.ledger.slots, reading.slots, listsComplete, processes, ...cardIndex];
-    if (before && isSame(from, learnt.get(id)) && isSettled(reading.slots)) {
+    if (before && isLearnt(learnt.get(id), before, reading, processes, cards, told)) {
       registry.touch(live);
       return;
     }
+    const cardIndex = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.index);
+    const listsComplete = tellsAll(sample, cards);
     const after = roundOf(reading, living);
     const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
     const text = (entry: Feedback) =>
@@ -92,7 +123,8 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), text(entry));
     // Not where some were left for the next time, or the sample was from before the first reading.
-    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs) learnt.set(id, from);
+    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs)
+      learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, cardIndex, listsComplete });
     else learnt.delete(id);
     // Samples may queue up: only a reading that this one came after is done with.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
@@ -140,16 +172,19 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   return {
     after(sample, grants, processesOf) {
+      const told = new Map<string, ToldCard>();
+      for (const card of sample.cards)
+        told.set(card.uuid, { index: card.index, isTold: toldCard(sample, card.uuid) === card });
       for (const entry of grants) {
         const { grant } = entry.live;
         const processes = processesOf(grant.id);
         const inside = isOfPod(grant.owner) ? { isAliveInside } : {};
         trying(grant, 'its page cannot be taught', () =>
-          teach(sample, entry, { ownPidNamespace, isAlive, ...inside }, processes),
+          teach(sample, told, entry, { ownPidNamespace, isAlive, ...inside }, processes),
         );
         trying(grant, 'what was given back is not noted', () => shrink(sample, grant, processes));
         // Of a card that is out of sight nobody knows who holds it.
-        if (!tellsAll(sample, grant.cards)) continue;
+        if (!grant.cards.every(({ gpuUuid }) => told.get(gpuUuid)?.isTold)) continue;
         trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
       }
       registry.repair();

@@ -16,6 +16,8 @@ const RESULTS: Readonly<Record<string, string>> = {
   interrupted: 'interrupted',
 };
 const KEEP_MS = 5 * 60 * 1000;
+/** What is kept no longer goes so much later, where nothing else happens. */
+const SEE_AGAIN_MS = 10_000;
 
 export type KillBook = {
   see(state: NodeState): void;
@@ -63,15 +65,30 @@ export function createKillBook(): KillBook {
     for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
   }
 
+  /** Those of the last sample, when that was, and since when they are the same. */
+  let seen: { readonly containers: NodeState['containers']; readonly atMs: number; readonly sinceMs: number } = {
+    containers: [],
+    atMs: 0,
+    sinceMs: 0,
+  };
+  const lookAt = (containers: NodeState['containers'], atMs: number): void => {
+    for (const { grant } of containers) {
+      for (const one of usual.get(grant) ?? usualOf(grant, atMs)) one.seenMs = atMs;
+    }
+  };
+
   return {
-    see(state) {
-      const now = state.sample.atMs;
-      for (const { grant } of state.containers) {
-        for (const one of usual.get(grant) ?? usualOf(grant, now)) one.seenMs = now;
+    see({ sample, containers }) {
+      // Of the very same containers nothing is to be done until they are others.
+      if (containers !== seen.containers || sample.atMs - seen.sinceMs > SEE_AGAIN_MS) {
+        lookAt(seen.containers, seen.atMs);
+        lookAt(containers, sample.atMs);
+        const alive = new Set(containers.map(({ grant }) => grant.id));
+        for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
+        for (const [key, total] of totals) if (sample.atMs - total.seenMs > KEEP_MS) totals.delete(key);
+        seen = { containers, atMs: sample.atMs, sinceMs: sample.atMs };
       }
-      const alive = new Set(state.containers.map(({ grant }) => grant.id));
-      for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
-      for (const [key, total] of totals) if (now - total.seenMs > KEEP_MS) totals.delete(key);
+      seen = { ...seen, atMs: sample.atMs };
     },
     add(records) {
       for (const record of records) {

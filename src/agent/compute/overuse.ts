@@ -1,10 +1,11 @@
 // Whose compute is judged, and by which figures: containers whose share of a card is a hard limit, where the arbiter holds it and
 // the driver tells who is on the card. A plain value in, a plain value out; the judgement is src/quota/share.ts.
+import type { CardGrant } from '../../placement/place.ts';
 import { harder, type MemoryVerdict } from '../../quota/limits.ts';
 import { judgeShare, type ShareLook, type ShareVerdict, type ShareWatch, watchShare } from '../../quota/share.ts';
 import type { ContainerState, NodeState } from '../compare.ts';
 import { type Totals, totalsKey } from '../integrals.ts';
-import { toldCard } from '../sample.ts';
+import { type SampledCard, toldCard } from '../sample.ts';
 import { sameList } from '../unchanged.ts';
 import { hardLimitOf } from './policy.ts';
 import type { ShareState } from './shares.ts';
@@ -29,13 +30,18 @@ export function judgeCompute(
 ): { readonly watched: Watched; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
   // Concurrent kernels of several clients of MPS are told of one of them.
-  const ofMps = new Set(state.devices.flatMap(({ card, processes }) => (processes.mps > 0 ? [card.uuid] : [])));
+  const cards = new Map<string, SampledCard>();
+  for (const { card, processes } of state.devices) {
+    if (processes.mps === 0 && toldCard(state.sample, card.uuid) === card) cards.set(card.uuid, card);
+  }
   const containers = state.containers.map((container): ContainerState => {
     let share: ShareVerdict | undefined;
-    for (const [position, { gpuUuid }] of container.grant.cards.entries()) {
-      const look = ofMps.has(gpuUuid) ? undefined : lookAt(container, position, state, watching);
-      if (!look) continue;
+    for (let position = 0; position < container.grant.cards.length; position += 1) {
+      const { gpuUuid } = container.grant.cards[position] as CardGrant;
+      const card = cards.get(gpuUuid);
       const key = totalsKey(container.grant.id, gpuUuid);
+      const look = card && lookAt(container, position, card, key, state.sample.atMs, watching);
+      if (!look) continue;
       const watch = watchShare(before.get(key), look, watching.windowSeconds);
       watched.set(key, watch);
       const verdict = judgeShare(gpuUuid, watch, watching.windowSeconds);
@@ -50,19 +56,19 @@ export function judgeCompute(
 function lookAt(
   { grant }: ContainerState,
   position: number,
-  { sample }: NodeState,
+  card: SampledCard,
+  key: string,
+  atMs: number,
   { totals, stateOf, highCapPercent, isGateClosed }: Watching,
 ): ShareLook | undefined {
-  const granted = grant.cards[position];
-  const card = granted && toldCard(sample, granted.gpuUuid);
   const { policy, use } = stateOf(grant.id, position);
-  if (!card || !use) return undefined;
-  const limitRatio = hardLimitOf(policy, grant, granted, highCapPercent);
-  const used = totals.containers.get(totalsKey(grant.id, card.uuid));
+  if (!use) return undefined;
+  const limitRatio = hardLimitOf(policy, grant, grant.cards[position] as CardGrant, highCapPercent);
+  const used = totals.containers.get(key);
   // What the arbiter holds it to is behind what was said for a moment.
   if (limitRatio === undefined || !used || Math.abs(use.limitRatio - limitRatio) > 1e-3) return undefined;
   return {
-    atMs: sample.atMs,
+    atMs,
     usedSeconds: used.smSeconds,
     chargedSeconds: use.chargedSeconds,
     limitRatio,

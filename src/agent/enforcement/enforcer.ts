@@ -153,8 +153,10 @@ export function createEnforcer(
   };
 
   /** Containers in the order in which they may be stopped. */
-  const inTurn = (containers: readonly ContainerState[]): ContainerState[] => {
+  const inTurn = (containers: readonly ContainerState[]): readonly ContainerState[] => {
     const recent = recentStops(stops, steady());
+    const isCalm = ({ verdict }: ContainerState) => verdict.severity === 'within';
+    if (recent.length === 0 && waitingSinceMs.size === 0 && containers.every(isCalm)) return containers;
     const turnOf = ({ grant: { id }, verdict }: ContainerState) => ({
       stops: recent.filter(({ grantId }) => grantId === id).length,
       waitingSinceMs: waitingSinceMs.get(id),

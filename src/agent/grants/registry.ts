@@ -252,11 +252,10 @@ export function openRegistry(options: RegistryOptions): Registry {
     }
   };
   const touch = (entry: LiveGrant): void => {
-    const beat = { atMs: performance.now(), gateClosed: entry.gateClosed, leased: entry.leased };
-    if (!isDue(entry.beat, beat)) return;
+    if (!isDue(entry.beat, entry)) return;
     writing(entry, (fd) => {
-      native.touchPage(fd, beat.gateClosed, beat.leased);
-      entry.beat = beat;
+      native.touchPage(fd, entry.gateClosed, entry.leased);
+      entry.beat = { readNs: entry.reading?.readNs, gateClosed: entry.gateClosed, leased: entry.leased };
     });
   };
   const remove = (id: string): void => {

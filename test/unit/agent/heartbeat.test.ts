@@ -3,14 +3,20 @@ import test from 'ava';
 import { isDue } from '../../../src/agent/grants/heartbeat.ts';
 
 test('a gate is told at once where it is another one, and the heartbeat with each sample while it is closed, else every 10 s', (t) => {
-  const last = { atMs: 1000, gateClosed: false, leased: true };
-  t.true(isDue(undefined, last), 'nobody has told it yet');
-  t.false(isDue(last, { ...last, atMs: 2000 }));
-  t.false(isDue(last, { ...last, atMs: 10_999 }));
-  t.true(isDue(last, { ...last, atMs: 11_000 }));
-  t.true(isDue(last, { ...last, atMs: 1001, gateClosed: true }));
-  t.true(isDue(last, { ...last, atMs: 1001, leased: false }));
+  const last = { readNs: 1e9, gateClosed: false, leased: true };
+  const page = (seconds: number, more = {}) => ({
+    ...{ reading: { readNs: seconds * 1e9 }, gateClosed: false, leased: true },
+    ...more,
+  });
+  t.true(isDue(undefined, page(1)), 'nobody has told it yet');
+  t.false(isDue(last, page(1)));
+  t.false(isDue(last, page(10.9)));
+  t.true(isDue(last, page(11)));
+  t.true(isDue(last, page(1, { gateClosed: true })));
+  t.true(isDue(last, page(1, { leased: false })));
   const closed = { ...last, gateClosed: true };
-  t.true(isDue(closed, { ...closed, atMs: 2000 }), 'who waits at it counts from the last heartbeat');
-  t.true(isDue(closed, { ...last, atMs: 1001 }));
+  t.true(isDue(closed, page(1, { gateClosed: true })), 'who waits at it counts from the last heartbeat');
+  t.true(isDue(closed, page(1)));
+  t.true(isDue({ ...last, readNs: undefined }, page(1)), 'that was before anything was read');
+  t.true(isDue(last, { ...page(1), reading: undefined }));
 });
