@@ -46,6 +46,19 @@ async function within<T>(promise: Promise<T>, ms: number): Promise<T | 'late'> {
   }
 }
 
+/**
+ * Of processes a page that does not show them needs no more than how many they are; to hand each of them over is a good part of
+ * what a page takes. A list of so many empty places is next to nothing.
+ */
+function counted(view: View): View {
+  const blank = <T>({ length }: readonly T[]): readonly T[] => new Array<T>(length);
+  return {
+    ...view,
+    containers: view.containers.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
+    assigned: view.assigned.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
+  };
+}
+
 export function startPage(
   options: PageOptions & {
     readonly self: Registry;
@@ -115,7 +128,7 @@ export function startPage(
     const append = isMade ? '' : await ownMetrics();
     if (running !== current) return; // the thread has ended meanwhile
     const request: PageRequest = {
-      ...(isMade ? {} : { rendering: { view, append } }),
+      ...(isMade ? {} : { rendering: { view: options.processes ? view : counted(view), append } }),
       forms: [...job.forms],
     };
     try {

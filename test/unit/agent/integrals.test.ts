@@ -277,3 +277,23 @@ test('whatever the samples, no counter falls, and engine seconds are those of al
     );
   });
 });
+
+test('totals of a container of which nothing has changed are the same object, and change with what it is made of', (t) => {
+  const grants = [reading(grantOf('one', 100))];
+  const [first, other] = [busy(11, 1_000_000), busy(11, 2_000_000)];
+  const nodeState = (second: number, process: SampledProcess) =>
+    compared(sampleOf([card(0)], [process], START + second * 1000), grants, OWNERS);
+  const state = nodeState(0, first);
+  const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
+  const begun = advance(NO_TOTALS, state, owners(OWNERS));
+  const later = advance(begun, at(1), owners(OWNERS));
+  t.is(one(later), one(begun));
+  const grown = advance(later, nodeState(2, other), owners(OWNERS));
+  t.is(one(grown)?.smSeconds, 2);
+  const minute = advance(later, at(61), owners(OWNERS));
+  t.not(one(minute), one(begun), 'a minute has passed');
+  t.is(one(minute)?.smPeakRatio, 0);
+  const gone = advance(later, { ...at(2), containers: [] }, owners(OWNERS));
+  t.is(one(gone)?.seenMs, START + 1000, 'it was there in the sample before');
+  t.is(one(advance(gone, at(3), owners(OWNERS)))?.seenMs, undefined, 'it is there again');
+});

@@ -128,3 +128,17 @@ test('counters outlive their grant by five minutes; decisions stay', (t) => {
   t.deepEqual([...new Set(book.totals().map(({ pod }) => pod))], ['pod-two']);
   t.deepEqual(decided(book), ['killed bypass 1']);
 });
+
+test('while containers are the very same nothing is counted anew, and five minutes begin when they are gone', (t) => {
+  const book = createKillBook();
+  const state = compared(sampleOf([card(0), card(1)], [], START), [reading(grant)], {});
+  const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
+  for (let second = 0; second <= 400; second += 1) book.see(at(second));
+  t.is(book.totals().length, 8);
+  const gone = (second: number) => book.see({ ...at(second), containers: [] });
+  gone(401);
+  gone(699);
+  t.is(book.totals().length, 8);
+  gone(720);
+  t.is(book.totals().length, 0);
+});
