@@ -2,7 +2,8 @@
 // Owns order, time per layer and the count; what a test needs (native parts, Python clients) is prepared by its layer.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { arm64Reason, EMULATED_BUILD } from './support/arm64.ts';
@@ -22,6 +23,7 @@ type Layer = {
 };
 type Count = { passed: number; failed: number; skipped: string[] };
 
+const SLOWEST = 10;
 const root = join(import.meta.dirname, '..');
 const make = ['make', '-C', 'native', '--no-print-directory', '-j2'];
 const LAYERS: Layer[] = [
@@ -90,6 +92,25 @@ async function run(command: string[]): Promise<number> {
   return code ?? 1;
 }
 
+/** What each file of a run of ava took, as test/support/times.ts tells it: where it goes, and a line of those that took longest. */
+function fileTimes() {
+  const folder = mkdtempSync(join(tmpdir(), 'ct-times-'));
+  const path = join(folder, 'times');
+  return {
+    path,
+    slowest(): string {
+      const times = existsSync(path) ? readFileSync(path, 'utf8').trim().split('\n') : [];
+      rmSync(folder, { recursive: true, force: true });
+      return times
+        .map((line) => line.split(' '))
+        .sort(([left], [right]) => Number(right) - Number(left))
+        .slice(0, SLOWEST)
+        .map(([seconds, busy, file = '']) => `${file.replace(/^test\/|\.test\.ts$/g, '')} ${seconds} (${busy})`)
+        .join(', ');
+    },
+  };
+}
+
 /** Runs one layer's files through ava and counts from its TAP stream, so that a crash of ava cannot pass for success. */
 async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   const count: Count = { passed: 0, failed: 0, skipped: [] };
@@ -110,7 +131,8 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
     for (const [name, value] of Object.entries(sanitizers.env)) console.log(`# ${name}=${value}`);
   }
   const args = ['--tap', `--concurrency=${layer.concurrency}`, ...patterns];
-  const env = { ...process.env, ...layer.environment, ...sanitizers?.env };
+  const times = fileTimes();
+  const env = { ...process.env, ...layer.environment, ...sanitizers?.env, COTENANT_FILE_TIMES: times.path };
   const child = spawn('ava', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] });
   let planned = false;
   for await (const line of createInterface({ input: child.stdout })) {
@@ -127,6 +149,9 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
     console.error(`not ok - ${layer.name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`);
     count.failed += 1;
   }
+  console.log(
+    `# ${layer.name}: slowest files, in seconds (of processors, with children waited for): ${times.slowest()}`,
+  );
   for (const report of sanitizers?.reports() ?? []) {
     console.log(`not ok - ${layer.name}: a sanitizer reports\n${report}`);
     count.failed += 1;

@@ -1,0 +1,23 @@
+// Ava loads this in each test file's process: it tells what the file took, for test/run.ts to print the slowest of a layer.
+import { appendFileSync, readFileSync } from 'node:fs';
+import { relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+
+const TICKS_PER_SECOND = 100;
+const told = process.env.COTENANT_FILE_TIMES;
+
+/** Ticks of processors: this process's own and those of children that it has waited for. */
+const ticks = (): number[] =>
+  readFileSync('/proc/self/stat', 'utf8')
+    .replace(/^.*\) /s, '')
+    .split(' ')
+    .slice(11, 15)
+    .map(Number);
+
+if (told !== undefined)
+  process.on('exit', () => {
+    const file = relative(process.cwd(), fileURLToPath(test.meta.file));
+    const busy = ticks().reduce((sum, part) => sum + part, 0) / TICKS_PER_SECOND;
+    appendFileSync(told, `${process.uptime().toFixed(1)} ${busy.toFixed(1)} ${file}\n`);
+  });
