@@ -12,7 +12,10 @@ import { type Sanitizing, sanitizing } from './support/sanitizers.ts';
 type Layer = {
   name: string;
   prepare: string[][];
+  /** Of files that run at the same time. */
   concurrency: number;
+  /** Files that run alone, after the others: what they hold against real time, another file on their processors would disturb. */
+  alone?: string[];
   budgetMinutes: number;
   /** Where its files are not test/NAME. */
   patterns?: string[];
@@ -111,7 +114,34 @@ function fileTimes() {
   };
 }
 
-/** Runs one layer's files through ava and counts from its TAP stream, so that a crash of ava cannot pass for success. */
+/** Runs files through ava and counts from its TAP stream, so that a crash of ava cannot pass for success. */
+async function runFiles(
+  patterns: string[],
+  { name, concurrency }: Pick<Layer, 'name' | 'concurrency'>,
+  env: NodeJS.ProcessEnv,
+  count: Count,
+): Promise<void> {
+  const before = count.failed;
+  const args = ['--tap', `--concurrency=${concurrency}`, ...patterns];
+  const child = spawn('ava', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] });
+  let planned = false;
+  for await (const line of createInterface({ input: child.stdout })) {
+    if (/^1\.\.\d+/.test(line)) planned = true;
+    else if (/^ok .*# SKIP/.test(line)) count.skipped.push(line.replace(/^ok \d+ - /, '').replace(/ # SKIP.*/, ''));
+    else if (/^not ok .*# TODO/.test(line)) count.failed += 1;
+    else if (/^ok /.test(line)) count.passed += 1;
+    else if (/^not ok /.test(line)) count.failed += 1;
+    // What a test tells of itself stands behind three blanks; titles are in the lines of results as well.
+    if (!/^(TAP version|# {1,2}\S|1\.\.)/.test(line)) console.log(line);
+  }
+  const code = child.exitCode ?? ((await once(child, 'exit')) as [number | null])[0];
+  if ((code !== 0 || !planned) && count.failed === before) {
+    console.error(`not ok - ${name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`);
+    count.failed += 1;
+  }
+}
+
+/** Prepares one layer and runs its files. */
 async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   const count: Count = { passed: 0, failed: 0, skipped: [] };
   for (const command of layer.prepare) {
@@ -130,25 +160,11 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
     );
     for (const [name, value] of Object.entries(sanitizers.env)) console.log(`# ${name}=${value}`);
   }
-  const args = ['--tap', `--concurrency=${layer.concurrency}`, ...patterns];
   const times = fileTimes();
   const env = { ...process.env, ...layer.environment, ...sanitizers?.env, COTENANT_FILE_TIMES: times.path };
-  const child = spawn('ava', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] });
-  let planned = false;
-  for await (const line of createInterface({ input: child.stdout })) {
-    if (/^1\.\.\d+/.test(line)) planned = true;
-    else if (/^ok .*# SKIP/.test(line)) count.skipped.push(line.replace(/^ok \d+ - /, '').replace(/ # SKIP.*/, ''));
-    else if (/^not ok .*# TODO/.test(line)) count.failed += 1;
-    else if (/^ok /.test(line)) count.passed += 1;
-    else if (/^not ok /.test(line)) count.failed += 1;
-    // What a test tells of itself stands behind three blanks; titles are in the lines of results as well.
-    if (!/^(TAP version|# {1,2}\S|1\.\.)/.test(line)) console.log(line);
-  }
-  const code = child.exitCode ?? ((await once(child, 'exit')) as [number | null])[0];
-  if ((code !== 0 || !planned) && count.failed === 0) {
-    console.error(`not ok - ${layer.name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`);
-    count.failed += 1;
-  }
+  const alone = match.length > 0 ? [] : (layer.alone ?? []);
+  await runFiles([...patterns, ...alone.map((file) => `!${file}`)], layer, env, count);
+  if (alone.length > 0) await runFiles(alone, { ...layer, concurrency: 1 }, env, count);
   console.log(
     `# ${layer.name}: slowest files, in seconds (of processors, with children waited for): ${times.slowest()}`,
   );

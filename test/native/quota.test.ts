@@ -49,7 +49,8 @@ test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and no
   });
   t.log(result);
   t.true(result.kills >= KILLS, `${result.kills} kills`);
-  t.true(result.longestMs < 500, `the longest request took ${result.longestMs} ms, 32 processes on a few cores`);
+  const { longestMs, longestStallMs } = result;
+  t.true(longestStallMs < 500, `a request took ${longestStallMs} ms, ${longestMs} with what the machine took of it`);
   t.true(result.peak <= limit, `${result.peak} of ${limit}`);
   t.is(result.wrongBytes, 0);
   t.true([0, OUT_OF_MEMORY].includes(result.lastError), `the only refusal is for lack of room: ${result.lastError}`);

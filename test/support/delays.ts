@@ -34,6 +34,32 @@ export function stolenMs(): number {
 const childrenOf = (pid: number): number[] =>
   threadsOf(pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
 
+/** Those of a process's children whose name begins so, of which the kernel keeps 15 characters. */
+const childrenNamed = (pid: number, name: string): number[] =>
+  childrenOf(pid).filter((child) => read(`/proc/${child}/comm`).startsWith(name));
+
+/** Who sees that a tenant is over, stops it, and sees that it has ended: all but the tenant itself. */
+export const stopping = (agent: { pid?: number | undefined }, node: { pid?: number | undefined }): number[] => [
+  process.pid,
+  agent.pid ?? 0,
+  ...childrenNamed(agent.pid ?? 0, 'cotenant-sample'),
+  node.pid ?? 0,
+];
+
+/**
+ * From now on, for what has to happen within a time and is done by these processes one after the other: milliseconds that
+ * have passed, and of these what they lost, for the first thread of one was ready to run and had no processor, or the machine
+ * had none. Take off no more than that.
+ */
+export function startWatch(pids: readonly number[]): () => { readonly passedMs: number; readonly lostMs: number } {
+  const delays = () => pids.map((pid) => Number(read(`/proc/${pid}/schedstat`).split(' ')[1] ?? 0) / 1e6);
+  const [from, stolen, before] = [performance.now(), stolenMs(), delays()];
+  return () => {
+    const waited = delays().reduce((sum, now, index) => sum + Math.max(0, now - (before[index] ?? 0)), 0);
+    return { passedMs: performance.now() - from, lostMs: waited + stolenMs() - stolen };
+  };
+}
+
 /** Pids of ours that serve clients, among what this process and its children have started: simulators and arbiters. */
 export function serving(pid = process.pid): number[] {
   return childrenOf(pid).flatMap((child) => [

@@ -7,6 +7,7 @@ import type { ExecutionContext } from 'ava';
 import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
+import { startWatch, stopping } from '../../support/delays.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { eventually, startNode, temporaryFolder } from '../../support/node.ts';
@@ -35,11 +36,11 @@ async function attempt(
   const holds = () =>
     node.books().clients.findLast((client) => client.alive && client.command.includes('client'))?.cards[0]?.bytes ?? 0;
   const bound = end === 'far-over-limit' ? GRANT * DEFAULT_TOLERANCE.hardRatio + DEFAULT_TOLERANCE.bytes : GRANT;
-  let over: number | undefined;
+  let over: ReturnType<typeof startWatch> | undefined;
   let result = 0;
   while (result === 0 && over === undefined) {
     [result = -1] = await tell(tenant, `alloc ${BLOCK}`);
-    if (holds() > bound) over = Date.now();
+    if (holds() > bound) over = startWatch(stopping(agent.child, node.child));
   }
   if (end === 'refused') {
     t.is(result, OUT_OF_MEMORY, `${what}: is refused`);
@@ -55,9 +56,9 @@ async function attempt(
   }
   t.is(result, 0, `${what}: nothing refuses it`);
   const { code } = await tenant.ended;
-  const ms = Date.now() - (over ?? 0);
+  const { passedMs, lostMs } = over?.() ?? { passedMs: Number.NaN, lostMs: 0 };
   t.is(code, 137, `${what}: it is stopped: ${tenant.output.join('\n')}`);
-  t.true(ms <= WITHIN_MS, `${what}: after ${ms} ms`);
+  t.true(passedMs - lostMs <= WITHIN_MS, `${what}: after ${passedMs} ms, ${lostMs} of them the machine's`);
   const killed = await eventually(
     () => agent.audit().find(({ pod, action }) => pod === name && action === 'kill'),
     `${what}: the audit says so`,

@@ -2,7 +2,7 @@
 // in two lists, and held to the grant by the agent.
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../support/agent.ts';
+import { runTenant, seriesOf, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
@@ -40,11 +40,14 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 0);
   t.is(await agent.metric('cotenant_device_unattributed_memory_bytes'), 0);
 
+  /** All of one sample, and when that was taken. */
   const engines = async () => {
-    const [encoder = 0, decoder = 0] = await Promise.all(
-      ['encoder', 'decoder'].map((engine) => agent.metric(`cotenant_container_${engine}_seconds_total`, own)),
+    const page = await agent.metrics();
+    const [encoder = 0, decoder = 0] = ['encoder', 'decoder'].map((engine) =>
+      seriesOf(page, `cotenant_container_${engine}_seconds_total`, own),
     );
-    return { encoder, decoder, atMs: performance.now() };
+    const collected = 'cotenant_exporter_collector_last_success_timestamp_seconds';
+    return { encoder, decoder, atSeconds: seriesOf(page, collected, { collector: 'container' }) ?? Number.NaN };
   };
   const before = await engines();
   const after = await eventually(async () => {
@@ -54,7 +57,7 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   const [encoder, decoder] = [after.encoder - before.encoder, after.decoder - before.decoder];
   t.true(Math.abs(encoder / decoder - 4) < 0.01, `${encoder} s and ${decoder} s of 40 % and 10 %`);
   // What is told comes a sample late and no more.
-  const share = encoder / ((after.atMs - before.atMs) / 1000);
+  const share = encoder / (after.atSeconds - before.atSeconds);
   t.true(share > 0.25 && share < 0.55, `${share} of the time`);
   t.is(await agent.metric('cotenant_container_sm_seconds_total', own), 0, 'no kernel ran');
 
