@@ -25,13 +25,21 @@ export const delayedMs = (pid: number): number =>
 
 const TICKS_PER_SECOND = 100;
 
+/** Milliseconds from the machine's start to that of a process, to 10 ms. */
+export function startedMs(pid: number): number {
+  const fields = read(`/proc/${pid}/stat`)
+    .replace(/^.*\) /s, '')
+    .split(' ');
+  return (Number(fields[19]) * 1000) / TICKS_PER_SECOND;
+}
+
 /** Milliseconds for which whoever runs this machine gave its processors to other machines, since it began: their mean. */
 export function stolenMs(): number {
   const [, , , , , , , , stolen] = read('/proc/stat').split('\n', 1)[0]?.split(/ +/) ?? [];
   return (Number(stolen ?? 0) * 1000) / TICKS_PER_SECOND / cpus().length;
 }
 
-const childrenOf = (pid: number): number[] =>
+export const childrenOf = (pid: number): number[] =>
   threadsOf(pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
 
 /** Those of a process's children whose name begins so, of which the kernel keeps 15 characters. */
