@@ -29,9 +29,13 @@ type Count = { passed: number; failed: number; skipped: string[] };
 const SLOWEST = 10;
 const root = join(import.meta.dirname, '..');
 const make = ['make', '-C', 'native', '--no-print-directory', '-j2'];
+/** Shares, stalls and steps of kernels in real time. */
+const NATIVE_ALONE = ['gate', 'gpm', 'locks', 'quota', 'simulator', 'storm'].map(
+  (name) => `test/native/${name}.test.ts`,
+);
 const LAYERS: Layer[] = [
   { name: 'unit', prepare: [], concurrency: 2, budgetMinutes: 1 },
-  { name: 'native', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
+  { name: 'native', prepare: [make, [...make, 'tests']], concurrency: 2, alone: NATIVE_ALONE, budgetMinutes: 5 },
   {
     name: 'sanitizers',
     prepare: [
@@ -71,7 +75,13 @@ const LAYERS: Layer[] = [
     environment: { COTENANT_BUILD: EMULATED_BUILD, COTENANT_EMULATED: '1' },
     missing: arm64Reason,
   },
-  { name: 'integration', prepare: [make, [...make, 'tests']], concurrency: 1, budgetMinutes: 5 },
+  {
+    name: 'integration',
+    prepare: [make, [...make, 'tests']],
+    concurrency: 2,
+    alone: ['attack', 'compute'].map((name) => `test/integration/agent/${name}.test.ts`),
+    budgetMinutes: 5,
+  },
   {
     name: 'clients',
     prepare: [make, [...make, 'tests'], ['node', 'test/clients/prepare.ts']],
@@ -162,9 +172,10 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   }
   const times = fileTimes();
   const env = { ...process.env, ...layer.environment, ...sanitizers?.env, COTENANT_FILE_TIMES: times.path };
+  const oneByOne = { ...layer, concurrency: 1 };
   const alone = match.length > 0 ? [] : (layer.alone ?? []);
-  await runFiles([...patterns, ...alone.map((file) => `!${file}`)], layer, env, count);
-  if (alone.length > 0) await runFiles(alone, { ...layer, concurrency: 1 }, env, count);
+  await runFiles([...patterns, ...alone.map((file) => `!${file}`)], match.length > 0 ? oneByOne : layer, env, count);
+  if (alone.length > 0) await runFiles(alone, oneByOne, env, count);
   console.log(
     `# ${layer.name}: slowest files, in seconds (of processors, with children waited for): ${times.slowest()}`,
   );
