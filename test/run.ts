@@ -28,7 +28,10 @@ type Count = { passed: number; failed: number; skipped: string[] };
 
 const SLOWEST = 10;
 const root = join(import.meta.dirname, '..');
-const make = ['make', '-C', 'native', '--no-print-directory', '-j2'];
+/** A program that compilers are called through, as ccache. */
+const cache = process.env.COTENANT_COMPILER_CACHE;
+const compilers = cache ? [`CC=${cache} gcc`, `CXX=${cache} g++`] : [];
+const make = ['make', '-C', 'native', '--no-print-directory', '-j2', ...compilers];
 /** Shares, stalls and steps of kernels in real time. */
 const NATIVE_ALONE = ['gate', 'gpm', 'locks', 'quota', 'simulator', 'storm'].map(
   (name) => `test/native/${name}.test.ts`,
