@@ -49,7 +49,8 @@ const LAYERS: Layer[] = [
         ...['books', 'grant', 'heart', 'ledger', 'switch'].map((name) => `build/tsan/tests/${name}`),
       ],
     ],
-    concurrency: 1,
+    concurrency: 2,
+    alone: NATIVE_ALONE,
     budgetMinutes: 4,
     // What abi, objects, shipped and images ask is asked of the objects that ship. The runtimes refuse one of the ways that routes
     // and conformance go, and are not in the folders that discovery makes a root of.
