@@ -26,15 +26,18 @@ static uint64_t now_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* One beat; or none, where the other thread should have been here by now. */
+static void call_once(void) {
+    if (!heart.called) heart.call();
+    heart.called = true;
+}
+
+/* One beat; or none, where the other thread should have been here by now: it hangs, or the machine slept, whose time
+ * the kernel's waits do not count. */
 static void beat(uint64_t now) {
-    if (now > heart.until_ns + HEART_BEAT_NS) return;
+    if (now > heart.until_ns + HEART_BEAT_NS) call_once();
     if (heart.called) return;
-    if (!pages_beat(heart.pages, heart.count, now)) {
-        heart.called = true;
-        heart.call();
-    }
-    heart.beat_ns = now;
+    if (pages_beat(heart.pages, heart.count, now)) heart.beat_ns = now;
+    else call_once();
 }
 
 static void *run(void *nothing) {

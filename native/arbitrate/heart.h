@@ -8,8 +8,8 @@
 
 #define HEART_BEAT_NS (3 * COT_COMPUTE_HEARTBEAT_NS)
 
-/* Once. `call`: makes the arbiter's thread come back, for there is a
- * bell that it did not hear, or a page that broke. */
+/* Once. `call`: makes the arbiter's thread come back, for there is a bell that it did not hear, a page that broke, or
+ * its return is overdue. */
 void heart_start(void (*call)(void));
 
 /* From now on, until `until_ns`, the caller only waits, and changes none of these pages. */

@@ -112,25 +112,28 @@ bool page_beat(struct page *page, uint64_t now_ns) {
     return true;
 }
 
-/* Under one guard for all: the memory of many pages is fetched at the same time then. */
+/* Under one guard for all: the memory of many pages is fetched at the same time then. Bells first: whoever rang before
+ * this began must not hear that somebody listens because of it. */
 bool pages_beat(struct page *const *pages, uint32_t count, uint64_t now_ns) {
     sigjmp_buf here;
     volatile uint32_t at = 0;
-    volatile bool broke_one = false;
+    volatile bool heard = true;
     if (sigsetjmp(here, 0) != 0) {
-        broke_one = true;
+        heard = false;
         at++;
     }
     guard = &here;
-    bool quiet = true;
     for (; at < count; at++) {
         const struct page *page = pages[at];
         if (page->broken) continue;
+        if (__atomic_load_n(&cot_reports_at(page->map)->bell, __ATOMIC_ACQUIRE) != page->bell) {
+            heard = false;
+            continue;
+        }
         __atomic_store_n(&((struct cot_compute_header *)page->map)->heartbeat_ns, now_ns, __ATOMIC_RELEASE);
-        quiet &= __atomic_load_n(&cot_reports_at(page->map)->bell, __ATOMIC_RELAXED) == page->bell;
     }
     guard = NULL;
-    return quiet && !broke_one;
+    return heard;
 }
 
 bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record) {

@@ -43,8 +43,8 @@ bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest);
 bool page_read_record(struct page *page, uint32_t card, struct cot_compute_record *record);
 bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter);
 bool page_beat(struct page *page, uint64_t now_ns);
-/* The same for many, in a thread that may not change them. False: one of them is shortened, or has another bell than
- * was last seen. */
+/* The same for many, in a thread that may not change them; a page with another bell than was last seen is left as it
+ * is. False: there is one, or one that is shortened. */
 bool pages_beat(struct page *const *pages, uint32_t count, uint64_t now_ns);
 bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record);
 /* Does the order still say what it was told? */

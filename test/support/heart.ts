@@ -7,8 +7,9 @@ import { temporaryFolder } from './node.ts';
 /** What each case shows, by its name. */
 export const HEART_CASES = {
   beats: 'while the arbiter rests every page is told that it is there, and from its return on by itself alone',
-  unheard: 'a bell that the arbiter does not hear makes the heart call it, and be silent until it is back',
-  overdue: 'an arbiter that does not return in time is not there',
+  unheard:
+    'who rang and was not heard is told nothing more, and the heart calls the arbiter and is silent until it is back',
+  overdue: 'an arbiter that does not return in time is not there, and is called',
   cut: 'a page that its tenant cuts keeps no other from being told',
   gone: 'pages go as soon as the arbiter is back, whatever the heart was about',
 } as const;

@@ -101,7 +101,9 @@ static void unheard(void) {
     heart_rest(pages, PAGES, now_ns() + 3600 * SECOND);
     await_beat(0);
     ring(1);
+    uint64_t rung_ns = now_ns();
     await_call();
+    CHECK(beat_of(1) <= rung_ns); /* COT_COMPUTE_STALE_NS counts from before the ring */
     expect_none();
     /* Who comes back has seen the bell. */
     heart_rouse();
@@ -112,7 +114,8 @@ static void unheard(void) {
     CHECK(calls == 1);
 }
 
-/* The other one should be back by now: whatever keeps it, nobody is told that somebody listens. */
+/* The other one should be back by now: whatever keeps it, nobody is told that somebody listens. It is called, for its
+ * wait may be on a clock that stood while the machine slept. */
 static void overdue(void) {
     uint64_t until = now_ns() + 5 * HEART_BEAT_NS;
     heart_rest(pages, PAGES, until);
@@ -120,15 +123,15 @@ static void overdue(void) {
     while (now_ns() < until + 2 * HEART_BEAT_NS) sleep_ns(SECOND / 1000);
     expect_none();
     for (int i = 0; i < PAGES; i++) CHECK(beat_of(i) <= until + HEART_BEAT_NS);
-    CHECK(calls == 0);
+    CHECK(calls == 1);
 }
 
 /* A page that its tenant cuts: the others are told all the same, and whoever may change it is called. */
 static void cut(void) {
     heart_rest(pages, PAGES, now_ns() + 3600 * SECOND);
     await_beat(2);
-    CHECK(truncate(names[0], 0) == 0);
     uint64_t before = beat_of(2);
+    CHECK(truncate(names[0], 0) == 0);
     await_call();
     CHECK(beat_of(2) >= before && heart_rouse() >= before);
     uint32_t bell;
