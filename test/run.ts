@@ -32,13 +32,22 @@ const root = join(import.meta.dirname, '..');
 const cache = process.env.COTENANT_COMPILER_CACHE;
 const compilers = cache ? [`CC=${cache} gcc`, `CXX=${cache} g++`] : [];
 const make = ['make', '-C', 'native', '--no-print-directory', '-j2', ...compilers];
+/** How many files of native, sanitizers and integration, but for those that run alone: two are quicker on two processors, and
+ * hold one another up. */
+const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? 1);
 /** Shares, stalls and steps of kernels in real time. */
 const NATIVE_ALONE = ['gate', 'gpm', 'locks', 'quota', 'simulator', 'storm'].map(
   (name) => `test/native/${name}.test.ts`,
 );
 const LAYERS: Layer[] = [
   { name: 'unit', prepare: [], concurrency: 2, budgetMinutes: 1 },
-  { name: 'native', prepare: [make, [...make, 'tests']], concurrency: 2, alone: NATIVE_ALONE, budgetMinutes: 5 },
+  {
+    name: 'native',
+    prepare: [make, [...make, 'tests']],
+    concurrency: FILES_AT_ONCE,
+    alone: NATIVE_ALONE,
+    budgetMinutes: 5,
+  },
   {
     name: 'sanitizers',
     prepare: [
@@ -49,7 +58,7 @@ const LAYERS: Layer[] = [
         ...['books', 'grant', 'heart', 'ledger', 'switch'].map((name) => `build/tsan/tests/${name}`),
       ],
     ],
-    concurrency: 2,
+    concurrency: FILES_AT_ONCE,
     alone: NATIVE_ALONE,
     budgetMinutes: 4,
     // What abi, objects, shipped and images ask is asked of the objects that ship. The runtimes refuse one of the ways that routes
@@ -82,7 +91,7 @@ const LAYERS: Layer[] = [
   {
     name: 'integration',
     prepare: [make, [...make, 'tests']],
-    concurrency: 2,
+    concurrency: FILES_AT_ONCE,
     alone: ['attack', 'compute'].map((name) => `test/integration/agent/${name}.test.ts`),
     budgetMinutes: 5,
   },
