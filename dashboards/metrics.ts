@@ -84,6 +84,7 @@ export const METRICS = {
   cotenant_container_engine_refused_processes: gauge('namespace', 'pod', 'container', 'mode'),
   cotenant_container_engine_behind: gauge('namespace', 'pod', 'container', 'mode'),
   cotenant_container_observed_processes: gauge('namespace', 'pod', 'container', 'mode', 'observer'),
+  cotenant_container_mps_processes: gauge(...CONTAINER, 'judged'),
   cotenant_container_last_kill_timestamp_seconds: gauge(...KILL),
   cotenant_container_sm_most_ratio: gauge(...CONTAINER),
   cotenant_container_sm_seconds_total: counter(...CONTAINER),

@@ -62,6 +62,8 @@ export type ContainerState = {
   readonly cards: readonly ContainerCardState[];
   /** Of its memory, until its compute is looked at, too. */
   readonly verdict: Verdict;
+  /** Cards on which its share is a limit and its use cannot be told from that of other clients of MPS; absent: none. */
+  readonly mixedShare?: readonly string[];
   /** The sample says of each of its cards who uses it: only then is memory that is not there memory given back. */
   readonly told: boolean;
   /** Its ledger was shortened, overwritten or replaced. */

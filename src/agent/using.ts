@@ -12,8 +12,10 @@ export type ProcessState = {
   readonly types: number;
 };
 
-/** A container on one card. */
+/** By the driver's list of them; the server is in the list of compute alone. */
+export const isMpsClient = ({ types }: Pick<ProcessState, 'types'>): boolean => (types & 4) !== 0;
 
+/** A container on one card. */
 export type Using = { readonly process: SampledProcess; readonly use: SampledUse };
 
 export const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>

@@ -15,6 +15,7 @@ import { podUidOf } from './grants/grant.ts';
 import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { LeftBehind } from './sampler.ts';
 import type { AssignedState, ForeignState } from './ungranted.ts';
+import { isMpsClient } from './using.ts';
 import type { XidTotal } from './xids.ts';
 
 export type ViewDevice = DeviceState & {
@@ -83,6 +84,8 @@ export type ViewContainer = {
   readonly over: boolean;
   /** It takes more of the card's compute than its share. */
   readonly overShare: boolean;
+  /** Clients of MPS among its processes on the card; absent: none. `judged`: what they use can be told from what others use. */
+  readonly mps?: { readonly processes: number; readonly judged: boolean };
   /** Of the container, the same on each of its cards. */
   readonly engines: EngineUse;
   readonly observed: Observed;
@@ -247,6 +250,7 @@ function viewContainer(
   const podUid = podUidOf(grant);
   const position = grant.cards.findIndex(({ gpuUuid }) => gpuUuid === card.gpuUuid);
   const share = compute.stateOf(grant.id, position);
+  const mpsClients = card.processes.filter(isMpsClient).length;
   return {
     grantId: grant.id,
     namespace: grant.namespace,
@@ -275,6 +279,9 @@ function viewContainer(
     lastActiveMs: card.lastActiveMs,
     over: verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes,
     overShare: isOverShare(verdict, card.gpuUuid),
+    ...(mpsClients > 0 && {
+      mps: { processes: mpsClients, judged: !container.mixedShare?.includes(card.gpuUuid) },
+    }),
     engines,
     observed,
     processes: viewProcesses(card.processes),

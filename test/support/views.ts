@@ -71,6 +71,7 @@ export const exampleContainer: ViewContainer = {
   lastActiveMs: AT_MS - 1500,
   over: false,
   overShare: false,
+  mps: { processes: 1, judged: false },
   engines: {
     processes: [
       { engine: '1', count: 1 },

@@ -7,6 +7,7 @@ import type { ContainerState, NodeState } from '../compare.ts';
 import { type Totals, totalsKey } from '../integrals.ts';
 import { type SampledCard, toldCard } from '../sample.ts';
 import { sameList } from '../unchanged.ts';
+import { isMpsClient } from '../using.ts';
 import { hardLimitOf } from './policy.ts';
 import type { ShareState } from './shares.ts';
 
@@ -29,28 +30,49 @@ export function judgeCompute(
   watching: Watching,
 ): { readonly watched: Watched; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
-  // Concurrent kernels of several clients of MPS are told of one of them.
-  const cards = new Map<string, SampledCard>();
+  const cards = new Map<string, OnCard>();
   for (const { card, processes } of state.devices) {
-    if (processes.mps === 0 && toldCard(state.sample, card.uuid) === card) cards.set(card.uuid, card);
+    if (toldCard(state.sample, card.uuid) === card) cards.set(card.uuid, { card, mpsClients: processes.mps });
   }
   const containers = state.containers.map((container): ContainerState => {
     let share: ShareVerdict | undefined;
+    const mixed: string[] = [];
     for (let position = 0; position < container.grant.cards.length; position += 1) {
       const { gpuUuid } = container.grant.cards[position] as CardGrant;
-      const card = cards.get(gpuUuid);
+      const on = cards.get(gpuUuid);
       const key = totalsKey(container.grant.id, gpuUuid);
-      const look = card && lookAt(container, position, card, key, state.sample.atMs, watching);
+      const look = on && lookAt(container, position, on.card, key, state.sample.atMs, watching);
       if (!look) continue;
+      if (isMixed(container, position, on)) {
+        mixed.push(gpuUuid);
+        continue;
+      }
       const watch = watchShare(before.get(key), look, watching.windowSeconds);
       watched.set(key, watch);
       const verdict = judgeShare(gpuUuid, watch, watching.windowSeconds);
       if (verdict.severity === 'hard' ? share?.severity !== 'hard' : verdict.severity === 'soft' && !share)
         share = verdict;
     }
-    return share ? { ...container, verdict: harder(container.verdict as MemoryVerdict, share) } : container;
+    if (!share && mixed.length === 0) return container;
+    return {
+      ...container,
+      ...(share && { verdict: harder(container.verdict as MemoryVerdict, share) }),
+      ...(mixed.length > 0 && { mixedShare: mixed }),
+    };
   });
   return { watched, state: { ...state, containers: sameList(containers, state.containers) } };
+}
+
+type OnCard = { readonly card: SampledCard; readonly mpsClients: number };
+
+/**
+ * Concurrent kernels of several clients of one MPS server are told of one of them, or of the server. What is told of a container
+ * is its own where none of its processes is a client, and where all clients on the card are its own: a server that it started
+ * itself is in its group, too. Else it may be another's, for whom nobody shall be stopped.
+ */
+function isMixed({ cards }: ContainerState, position: number, { mpsClients }: OnCard): boolean {
+  const own = cards[position]?.processes.filter(isMpsClient).length ?? 0;
+  return own > 0 && own < mpsClients;
 }
 
 function lookAt(

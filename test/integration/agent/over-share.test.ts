@@ -12,6 +12,9 @@ const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 const WINDOW_S = 20;
 
+/** A process that the driver lists as a client of MPS: of a server that the tenant started. */
+const SERVED = ['env', 'COTENANT_SIM_PROCESS_TYPE=mps'];
+
 const chargedRatio = async (agent: RunningAgent, pod: string): Promise<number> =>
   ((await agent.metric('cotenant_container_sm_charged_seconds_total', { pod })) ?? 0) /
   ((await agent.metric('cotenant_container_sm_seconds_total', { pod })) ?? 1);
@@ -92,4 +95,46 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   );
   t.deepEqual([...new Set(agent.audit().map(({ pod }) => pod))], ['cheat']);
   t.is((await seen(3)).length, 3);
+});
+
+test('who starts MPS gains nothing by it, and whoever else is on the card is judged as before', async (t) => {
+  t.timeout(240_000);
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const agent = await startAgent(t, node, {
+    settings: {
+      calibrate: false,
+      computePolicy: 'fixed',
+      'enforcement.shareSeconds': WINDOW_S,
+      'enforcement.softSeconds': 4,
+    },
+  });
+  const start = (name: string, card: number, words: readonly string[]) =>
+    runTenant(
+      t,
+      node,
+      agent,
+      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(card), '--gpu-cores', '20'],
+      [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'],
+    );
+  const served = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'true' });
+  const mixed = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'false' });
+  start('honest', 0, SERVED);
+  await eventually(async () => (await served('honest')) === 1 || undefined, 'a client of MPS is told');
+  const past = start('past', 0, DODGE);
+  t.is((await past.ended).code, 137, 'a client of MPS hides nobody else');
+
+  const dodging = start('dodging', 1, [...DODGE, ...SERVED.slice(1)]);
+  t.is((await dodging.ended).code, 137, 'nor itself');
+  const stops = agent.audit().filter(({ action }) => action === 'kill');
+  t.deepEqual(
+    stops.map(({ pod, reason }) => `${pod} ${reason}`),
+    ['past over-share', 'dodging over-share'],
+  );
+
+  // Of two of them the driver may tell the use of one as that of the other: nobody is stopped for it, and it is said.
+  start('second', 0, SERVED);
+  await eventually(async () => (await mixed('second')) === 1 || undefined, 'it cannot be told whose use it is');
+  t.is(await mixed('honest'), 1);
+  t.is(await served('honest'), undefined);
+  t.false(agent.audit().some(({ pod }) => pod === 'honest' || pod === 'second'));
 });

@@ -4,12 +4,16 @@ import { join } from 'node:path';
 import test from 'ava';
 import { runTenant, seriesOf, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
+import { startWatch, stopping } from '../../support/delays.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 /** A renderer calls no CUDA, so the interposer, which is there, does nothing in it. */
 const RENDERER = ['env', '-u', 'LD_PRELOAD', 'COTENANT_SIM_PROCESS_TYPE=graphics'];
+const GRANT = 1024 * MIB;
+const WITHIN_MS = 5000;
+const SM_SECONDS = 'cotenant_container_sm_seconds_total';
 const USED = 'cotenant_container_memory_used_bytes';
 
 test('a renderer is attributed, counted with its memory and its video engines, and stopped when it is over', async (t) => {
@@ -59,11 +63,23 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   // What is told comes a sample late and no more.
   const share = encoder / (after.atSeconds - before.atSeconds);
   t.true(share > 0.25 && share < 0.55, `${share} of the time`);
-  t.is(await agent.metric('cotenant_container_sm_seconds_total', own), 0, 'no kernel ran');
+  t.is(await agent.metric(SM_SECONDS, own), 0, 'no kernel ran');
+  // What it draws runs on the SMs like any kernel, and is told of it like any.
+  t.is((await tell(drawing, 'launch 2000 1000'))[0], 0);
+  const drawnSeconds = await eventually(async () => {
+    const seconds = (await agent.metric(SM_SECONDS, own)) ?? 0;
+    return seconds >= 1 ? seconds : undefined;
+  }, 'a second of the SMs');
+  t.true(drawnSeconds <= 3, `${drawnSeconds} s of 2 s of kernels`);
+  t.is((await tell(drawing, 'sync'))[0], 0);
 
   t.deepEqual(agent.audit(), [], 'within its grant nothing is done');
   t.is((await tell(drawing, `alloc ${400 * MIB}`))[0], 0, 'nothing refuses it');
+  const over = startWatch(stopping(agent.child, node.child));
+  t.true((truth() ?? 0) > GRANT);
   t.is((await drawing.ended).code, 137);
+  const { passedMs, lostMs } = over();
+  t.true(passedMs - lostMs <= WITHIN_MS, `stopped after ${passedMs} ms, ${lostMs} of them the machine's`);
   t.deepEqual(
     agent
       .audit()

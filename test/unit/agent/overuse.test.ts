@@ -41,17 +41,24 @@ type Case = {
   /** undefined: the arbiter does not hold it. */
   readonly heldTo?: number | undefined;
   readonly types?: number;
+  /** What another container, or a process of nobody, is in the driver's lists. */
+  readonly beside?: number;
 };
 
+type Judged = { readonly severity: string; readonly isMixed: boolean };
+
 /** Verdict on a container of 25 % that has all of the card for so many seconds. */
-function after(seconds: number, { card: about = {}, grant = {}, policy = 'fixed', types = 1, ...more }: Case): string {
+function judgedAfter(seconds: number, given: Case): Judged {
+  const { card: about = {}, grant = {}, policy = 'fixed', types = 1, beside, ...more } = given;
   const heldTo = 'heldTo' in more ? more.heldTo : 0.25;
   const own = grantOf('a', 1000, [0], grant);
   const granted = { ...own, cards: own.cards.map((one) => ({ ...one, coresPercent: 25 })) };
-  let [watched, totals, verdict]: [Watched, typeof NO_TOTALS, string] = [NOBODY_WATCHED, NO_TOTALS, ''];
+  let [watched, totals]: [Watched, typeof NO_TOTALS] = [NOBODY_WATCHED, NO_TOTALS];
+  let [severity, isMixed] = ['', false];
   for (let second = 0; second <= seconds; second++) {
     const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
-    const sample = sampleOf([card(0, about)], [sampledProcess(7, uses)], 1e12 + second * 1000);
+    const other = beside === undefined ? [] : [sampledProcess(8, [use(0, { bytes: 1, types: beside })])];
+    const sample = sampleOf([card(0, about)], [sampledProcess(7, uses), ...other], 1e12 + second * 1000);
     const byPid = { 7: ofGrant('a') };
     const state = compared(sample, [reading(granted)], byPid);
     totals = advance(totals, state, owners(byPid));
@@ -65,10 +72,13 @@ function after(seconds: number, { card: about = {}, grant = {}, policy = 'fixed'
       windowSeconds: 60,
     });
     watched = judged.watched;
-    verdict = judged.state.containers.map((one) => one.verdict.severity).join();
+    severity = judged.state.containers.map((one) => one.verdict.severity).join();
+    isMixed = judged.state.containers.some((one) => one.mixedShare?.includes('GPU-0'));
   }
-  return verdict;
+  return { severity, isMixed };
 }
+
+const after = (seconds: number, given: Case): string => judgedAfter(seconds, given).severity;
 
 test('a share that is a hard limit is judged, also without isolation of memory; no other, and not where the ground is not firm', (t) => {
   t.is(after(61, {}), 'soft');
@@ -82,7 +92,28 @@ test('a share that is a hard limit is judged, also without isolation of memory; 
     'the arbiter holds it to another share for now': { heldTo: 0.5 },
     'the card is lost': { card: { healthy: false } },
     'the driver does not say who is on it': { card: { lists: ['graphics'] } },
-    'a client of MPS': { types: 4 },
+    'a client of MPS among others': { types: 4, beside: 4 },
   };
   for (const [what, given] of Object.entries(not)) t.is(after(100, given), 'within', what);
+});
+
+const [COMPUTE, MPS] = [1, 4];
+const SERVERS: readonly [string, types: number, beside: number | undefined, Judged][] = [
+  ['no client of MPS', COMPUTE, undefined, { severity: 'soft', isMixed: false }],
+  ['somebody else is a client', COMPUTE, MPS, { severity: 'soft', isMixed: false }],
+  ['it alone is a client', MPS, undefined, { severity: 'soft', isMixed: false }],
+  ['it alone is a client, beside another program', MPS, COMPUTE, { severity: 'soft', isMixed: false }],
+  ['it and somebody else are clients', MPS, MPS, { severity: 'within', isMixed: true }],
+];
+for (const [what, types, beside, expected] of SERVERS) {
+  test(`MPS: ${what}: ${expected.isMixed ? 'whose use it is cannot be told, and it is said' : 'judged'}`, (t) => {
+    t.deepEqual(judgedAfter(61, { types, ...(beside !== undefined && { beside }) }), expected);
+  });
+}
+
+test('a share that is no limit is not said to be untold', (t) => {
+  t.deepEqual(judgedAfter(61, { types: MPS, beside: MPS, policy: 'soft', heldTo: 1 }), {
+    severity: 'within',
+    isMixed: false,
+  });
 });

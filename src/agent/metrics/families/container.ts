@@ -58,6 +58,11 @@ export const container: Family = {
       'over_share',
       '1 while it takes more compute than a share that is its limit. Only where the arbiter holds it to one.',
     );
+    const mps = gauge(
+      'mps_processes',
+      'Its processes on the card that are clients of MPS; absent without any. judged: false where its share is a limit and its use cannot be told from that of other clients.',
+      ['judged'],
+    );
     const smSeconds = counter(
       'sm_seconds_total',
       "Compute time, integrated over the driver's samples; rate() is its mean share.",
@@ -166,6 +171,7 @@ export const container: Family = {
           policy({ ...labels, policy: entry.computePolicy, priority: entry.priority }, 1);
           // None in a list that was not answered is no count.
           if (entry.bytesTold || entry.processes.length > 0) processes(labels, entry.processes.length);
+          if (entry.mps) mps({ ...labels, judged: String(entry.mps.judged) }, entry.mps.processes);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
           over(labels, entry.over ? 1 : 0);
         }
