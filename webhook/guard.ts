@@ -7,8 +7,11 @@ import { forbidden, invalid, keyPath, type Problem } from '../src/request/proble
 import type { WebhookConfiguration } from './configuration.ts';
 import { checkCovers, checkDeviceLists, checkList, checkLists, checkVolumeMounts } from './volume.ts';
 
-/** Each lets a container unmount, mount or load its way out. ALL contains them. */
-const MOUNTING_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE', 'SYS_RAWIO', 'BPF'];
+/**
+ * Each lets a container unmount, mount or load its way out, or make nodes of devices that it was not given (CVE-2021-1056). ALL
+ * contains them. Some runtimes give MKNOD to everybody, and the device group is what holds then; here nobody asks for it.
+ */
+const REFUSED_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE', 'SYS_RAWIO', 'BPF', 'MKNOD'];
 
 /** Keys that say what a pod got: only the scheduler's Binding writes them, so nobody may create a pod with them. */
 export function checkGrantKeys(annotations: JsonObject): Problem[] {
@@ -88,7 +91,7 @@ export function checkContainer(place: ContainerPlace, hasShare: boolean): Proble
   problems.push(...checkVolumeMounts(container, path, hasShare ? textAt(container, 'name') : undefined));
   problems.push(...checkDeviceLists(container, path));
   if (hasShare) problems.push(...checkCovers(container, path));
-  if (hasShare) problems.push(...checkPrivileges(container, path, [...MOUNTING_CAPABILITIES, 'SYS_PTRACE']));
+  if (hasShare) problems.push(...checkPrivileges(container, path, [...REFUSED_CAPABILITIES, 'SYS_PTRACE']));
   return problems;
 }
 
@@ -101,7 +104,7 @@ export function checkEphemeral(container: unknown, path: string): Problem[] {
   return [
     ...checkVolumeMounts(container, path, undefined),
     ...checkDeviceLists(container, path),
-    ...checkPrivileges(container, path, MOUNTING_CAPABILITIES),
+    ...checkPrivileges(container, path, REFUSED_CAPABILITIES),
   ];
 }
 

@@ -149,7 +149,7 @@ export const WRONG: readonly Wrong[] = [
     /main is privileged or adds/,
     ({ spec }) => Object.assign(spec.containers[0], { securityContext: { privileged: true } }),
   ],
-  ...['SYS_ADMIN', 'CAP_BPF', 'sys_ptrace', 'ALL'].map(capability),
+  ...['SYS_ADMIN', 'CAP_BPF', 'sys_ptrace', 'mknod', 'ALL'].map(capability),
   [
     'all devices',
     /main has another NVIDIA_VISIBLE_DEVICES/,

@@ -17,7 +17,7 @@ const mountRow = (path: string): [object, string] => [
 ];
 const capabilityRow = (name: string): [object, string] => [
   capable(['NET_ADMIN', name]),
-  `spec.containers[0].securityContext.capabilities.add[1]: "${name}" ${LEAVES} out ALL, SYS_ADMIN, SYS_MODULE, SYS_RAWIO, BPF, SYS_PTRACE in a pod with a share of a GPU`,
+  `spec.containers[0].securityContext.capabilities.add[1]: "${name}" ${LEAVES} out ALL, SYS_ADMIN, SYS_MODULE, SYS_RAWIO, BPF, MKNOD, SYS_PTRACE in a pod with a share of a GPU`,
 ];
 
 const LONG = 'is too long; write at most 1000 entries in a pod with a share of a GPU';
@@ -48,6 +48,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   CAP_SYS_ADMIN: capabilityRow('SYS_ADMIN'),
   'CAP_SYS_ADMIN by its kernel name': capabilityRow('CAP_SYS_ADMIN'),
   'CAP_SYS_ADMIN in small letters': capabilityRow('sys_admin'),
+  CAP_MKNOD: capabilityRow('MKNOD'),
   CAP_SYS_PTRACE: capabilityRow('SYS_PTRACE'),
   'all capabilities': capabilityRow('ALL'),
   "the host's processes": [

@@ -50,7 +50,7 @@ has({{ . }}.metadata.annotations) ? {{ . }}.metadata.annotations : {}
 {{- end -}}
 
 {{/*
-A capability among those that let a container mount, load or trace its way out, however it is spelt. Takes a list of names.
+A capability among those that let a container mount, load, trace or make nodes of devices its way out, however it is spelt. Takes a list of names.
 */}}
 {{- define "cotenant.cel.privileged" -}}
 has(c.securityContext) && ((has(c.securityContext.privileged) && c.securityContext.privileged)
