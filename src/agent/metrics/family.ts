@@ -1,12 +1,12 @@
 // What a family of metrics is: it registers its names once and fills them from a view. One file per family lies beside.
 import type { View } from '../view.ts';
-import { Counter, Gauge, type Registry } from './prom-client.ts';
+import type { Exposition, Labels, MetricType } from './exposition.ts';
 
 export type Family = {
   /** Value of the `collector` label. */
   readonly name: string;
   /** Registers the metrics; the answer fills them anew, after `clear`. `guard` bounds what the page may hold. */
-  create(registry: Registry, guard?: Guard): { readonly fill: (view: View) => void; readonly clear: () => void };
+  create(page: Exposition, guard?: Guard): { readonly fill: (view: View) => void; readonly clear: () => void };
 };
 
 /** Keeps a page from growing with whatever tenants make up. */
@@ -18,33 +18,27 @@ export type Guard = {
 };
 const NO_GUARD: Guard = { take: () => true, leftOut: () => {} };
 
-type Labels = Readonly<Record<string, string>>;
-
 /** Metrics that are set whole from each view: series of what is gone disappear with the next one. */
-export function metricSet(registry: Registry, guard: Guard = NO_GUARD) {
+export function metricSet(page: Exposition, guard: Guard = NO_GUARD) {
   const clears: (() => void)[] = [];
-  const forget = (metric: Gauge | Counter, labelNames: readonly string[]) => {
-    clears.push(() => {
-      metric.reset();
-      // Without labels a reset metric would show 0 although nothing is known.
-      if (labelNames.length === 0) metric.remove({});
-    });
+  const registered = (type: MetricType, name: string, help: string, labelNames: readonly string[]) => {
+    const series = page.register({ name, type, help, labelNames });
+    clears.push(series.clear);
+    return series;
   };
   return {
-    gauge(name: string, help: string, labelNames: readonly string[] = []) {
-      const gauge = new Gauge({ name, help, labelNames: [...labelNames], registers: [registry] });
-      forget(gauge, labelNames);
+    gauge(name: string, help: string, labelNames: readonly string[] = NO_LABELS) {
+      const series = registered('gauge', name, help, labelNames);
       return (labels: Labels, value: number | undefined) => {
         // Absent rather than a number that says nothing.
-        if (value !== undefined && Number.isFinite(value) && guard.take()) gauge.set(labels, value);
+        if (value !== undefined && Number.isFinite(value) && guard.take()) series.set(labels, value);
       };
     },
     /** `value` is the total, not an increase. */
-    counter(name: string, help: string, labelNames: readonly string[] = []) {
-      const counter = new Counter({ name, help, labelNames: [...labelNames], registers: [registry] });
-      forget(counter, labelNames);
+    counter(name: string, help: string, labelNames: readonly string[] = NO_LABELS) {
+      const series = registered('counter', name, help, labelNames);
       return (labels: Labels, value: number | undefined) => {
-        if (value !== undefined && Number.isFinite(value) && value >= 0 && guard.take()) counter.inc(labels, value);
+        if (value !== undefined && Number.isFinite(value) && value >= 0 && guard.take()) series.add(labels, value);
       };
     },
     clear() {
@@ -53,6 +47,7 @@ export function metricSet(registry: Registry, guard: Guard = NO_GUARD) {
   };
 }
 
+const NO_LABELS: readonly string[] = [];
 export const DEVICE_LABELS = ['gpu', 'gpu_uuid'];
 export const CONTAINER_LABELS = [...DEVICE_LABELS, 'namespace', 'pod', 'container', 'mode'];
 

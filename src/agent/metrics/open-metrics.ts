@@ -24,28 +24,50 @@ export function wantsOpenMetrics(accept: string | undefined): boolean {
   return open > 0 && open >= weight('text/plain');
 }
 
+/** By what stands between two lines that describe: most of a page is samples, which stay as they are. */
 export function toOpenMetrics(page: string): string {
-  const out: string[] = [];
+  let out = '';
   let help = '';
-  for (const line of page.split('\n')) {
-    if (line === '') continue;
-    if (!line.startsWith('#')) {
-      out.push(line.endsWith(' Nan') ? `${line.slice(0, -3)}NaN` : line);
+  for (let at = 0; at < page.length; ) {
+    if (page[at] !== '#') {
+      const next = page.indexOf('\n#', at);
+      out += samples(page.slice(at, next < 0 ? page.length : next + 1));
+      if (next < 0) break;
+      at = next + 1;
       continue;
     }
+    const end = page.indexOf('\n', at);
+    const line = page.slice(at, end < 0 ? page.length : end);
+    at += line.length + 1;
     const [, kind, name = '', rest = ''] = DESCRIBED.exec(line) ?? [];
     if (kind === 'HELP') {
       help = rest; // said after the type, under which the name depends on it
     } else if (kind === 'TYPE') {
-      const counts = rest === 'counter';
-      // A counter that is not called one would be refused with the whole page.
-      const family = counts && name.endsWith('_total') ? name.slice(0, -'_total'.length) : name;
-      out.push(`# TYPE ${family} ${counts && family === name ? 'unknown' : rest === 'untyped' ? 'unknown' : rest}`);
-      const unit = rest === 'gauge' || counts ? UNITS.find((one) => family.endsWith(`_${one}`)) : undefined;
-      if (unit !== undefined) out.push(`# UNIT ${family} ${unit}`);
-      out.push(`# HELP ${family} ${help.replaceAll('"', '\\"')}`);
+      out += described(name, rest, help);
       help = '';
     }
   }
-  return `${out.join('\n')}\n# EOF\n`;
+  return `${out}# EOF\n`;
+}
+
+/** Without empty lines, each with its end. */
+function samples(lines: string): string {
+  let [from, to] = [0, lines.length];
+  while (lines[from] === '\n') from += 1;
+  while (to > from && lines[to - 1] === '\n') to -= 1;
+  if (from === to) return '';
+  const text = lines.slice(from, to).replaceAll(' Nan\n', ' NaN\n');
+  return `${text.endsWith(' Nan') ? `${text.slice(0, -3)}NaN` : text}\n`;
+}
+
+function described(name: string, type: string, help: string): string {
+  const counts = type === 'counter';
+  // A counter that is not called one would be refused with the whole page.
+  const family = counts && name.endsWith('_total') ? name.slice(0, -'_total'.length) : name;
+  const unit = type === 'gauge' || counts ? UNITS.find((one) => family.endsWith(`_${one}`)) : undefined;
+  return [
+    `# TYPE ${family} ${(counts && family === name) || type === 'untyped' ? 'unknown' : type}\n`,
+    unit === undefined ? '' : `# UNIT ${family} ${unit}\n`,
+    `# HELP ${family} ${help.replaceAll('"', '\\"')}\n`,
+  ].join('');
 }

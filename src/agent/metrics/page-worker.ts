@@ -41,10 +41,10 @@ function own(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
   return copy;
 }
 
-parentPort?.on('message', async ({ rendering, forms }: PageRequest) => {
+parentPort?.on('message', ({ rendering, forms }: PageRequest) => {
   const problems: string[] = [];
   if (rendering) {
-    const made = await make(rendering.view);
+    const made = make(rendering.view);
     problems.push(...made.problems);
     page = `${made.text}${rendering.append}`;
   }

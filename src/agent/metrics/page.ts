@@ -1,6 +1,7 @@
 // All families into one page of text. One that throws costs only itself: its metrics are left out, and
 // cotenant_exporter_collector_success says so. Runs off the request path, in page-worker.ts.
 import type { View } from '../view.ts';
+import { createExposition } from './exposition.ts';
 import { activity } from './families/activity.ts';
 import { container } from './families/container.ts';
 import { device } from './families/device.ts';
@@ -10,20 +11,19 @@ import { foreign } from './families/foreign.ts';
 import { health } from './families/health.ts';
 import { process } from './families/process.ts';
 import { type Family, type Guard, metricSet } from './family.ts';
-import { Registry } from './prom-client.ts';
 
 export const FAMILIES: readonly Family[] = [exporter, device, health, activity, container, enforcement, foreign];
 export const PROCESS_FAMILY: Family = process;
 
 /** The page, and which parts of it could not be made, and why. */
 export type Rendering = { readonly text: string; readonly problems: readonly string[] };
-export type PageMaker = (view: View) => Promise<Rendering>;
+export type PageMaker = (view: View) => Rendering;
 
 /** Of a page, ten times what a node of eight full cards has. Families that come first are shown first. */
 const MOST_SERIES = 20_000;
 
 export function createPage(families: readonly Family[], mostSeries = MOST_SERIES): PageMaker {
-  const registry = new Registry();
+  const exposition = createExposition();
   let room = mostSeries;
   const left = new Map(families.map(({ name }) => [name, 0]));
   const guardOf = (name: string): Guard => {
@@ -38,8 +38,8 @@ export function createPage(families: readonly Family[], mostSeries = MOST_SERIES
       },
     };
   };
-  const members = families.map((family) => ({ family, ...family.create(registry, guardOf(family.name)) }));
-  const set = metricSet(registry);
+  const members = families.map((family) => ({ family, ...family.create(exposition, guardOf(family.name)) }));
+  const set = metricSet(exposition);
   const dropped = set.counter('cotenant_exporter_series_dropped_total', 'Series left out of a page that was full.', [
     'family',
   ]);
@@ -57,7 +57,7 @@ export function createPage(families: readonly Family[], mostSeries = MOST_SERIES
   const render = set.gauge('cotenant_exporter_render_duration_seconds', 'Time that the page before this one took.');
   const succeededMs = new Map<string, number>();
   let lastRenderSeconds: number | undefined;
-  return async (view) => {
+  return (view) => {
     const started = performance.now();
     const problems: string[] = [];
     set.clear();
@@ -81,7 +81,7 @@ export function createPage(families: readonly Family[], mostSeries = MOST_SERIES
     }
     for (const [family, count] of left) dropped({ family }, count);
     render({}, lastRenderSeconds);
-    const text = await registry.metrics();
+    const text = exposition.text();
     lastRenderSeconds = (performance.now() - started) / 1000;
     return { text, problems };
   };

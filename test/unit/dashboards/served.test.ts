@@ -1,21 +1,15 @@
 // The metrics that the board and the rules may use are those that the agent serves, of that type and with those labels.
 import test from 'ava';
-import { Registry } from 'prom-client';
 import { METRICS, type Metric } from '../../../dashboards/metrics.ts';
+import { createExposition } from '../../../src/agent/metrics/exposition.ts';
 import { FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
 
-type Registered = { readonly name: string; readonly type: string; readonly labelNames: readonly string[] };
-
-/** Everything that the agent's page registers, read off the registry that each family is given. */
+/** Everything that the agent's page registers. */
 function served(): ReadonlyMap<string, Metric> {
-  const registry = new Registry();
-  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(registry);
-  const metrics = registry.getMetricsAsArray() as unknown as readonly Registered[];
+  const exposition = createExposition();
+  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(exposition);
   return new Map(
-    metrics.map(({ name, type, labelNames }) => [
-      name,
-      { type: type as Metric['type'], labels: [...labelNames].sort() },
-    ]),
+    exposition.metrics().map(({ name, type, labelNames }) => [name, { type, labels: [...labelNames].sort() }]),
   );
 }
 

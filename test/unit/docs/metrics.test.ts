@@ -1,6 +1,6 @@
 // The page on metrics and what the agent registers.
 import test from 'ava';
-import { Registry } from 'prom-client';
+import { createExposition } from '../../../src/agent/metrics/exposition.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
 import type { View } from '../../../src/agent/view.ts';
 import { blocks, quoted, readPage, rowsWith } from '../../support/pages.ts';
@@ -12,17 +12,18 @@ const C = [...D, 'namespace', 'pod', 'container', 'mode'];
 type Shape = { readonly type: string; readonly labels: readonly string[] };
 
 /** Everything on the page of a node: what the families register, and what the page says of its own making. */
-async function served(): Promise<ReadonlyMap<string, Shape>> {
-  const registry = new Registry();
-  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(registry);
-  const registered = registry.getMetricsAsArray() as unknown as { name: string; type: string; labelNames: string[] }[];
+function served(): ReadonlyMap<string, Shape> {
+  const exposition = createExposition();
+  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(exposition);
   const found = new Map(
-    registered.map(({ name, type, labelNames }): [string, Shape] => [name, { type, labels: [...labelNames].sort() }]),
+    exposition
+      .metrics()
+      .map(({ name, type, labelNames }): [string, Shape] => [name, { type, labels: [...labelNames].sort() }]),
   );
   const make = createPage([{ name: 'none', create: () => ({ fill: () => {}, clear: () => {} }) }]);
   const view = { atMs: 1000 } as View;
-  await make(view);
-  const { text } = await make(view); // the time that a page took stands on the next one
+  make(view);
+  const { text } = make(view); // the time that a page took stands on the next one
   for (const [, name = '', type = ''] of text.matchAll(/^# TYPE (\S+) (\S+)$/gm)) {
     const labels = new RegExp(`^${name}\\{(.*)\\} `, 'm').exec(text)?.[1] ?? '';
     found.set(name, { type, labels: [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label ?? '').sort() });
@@ -40,13 +41,13 @@ test('the tables name every metric that is served, once, with its type and label
   ]);
   t.is(new Map(told).size, told.length, 'a metric stands there twice');
   const byName = (a: readonly [string, unknown], b: readonly [string, unknown]) => (a[0] < b[0] ? -1 : 1);
-  t.deepEqual(told.toSorted(byName), [...(await served())].toSorted(byName));
+  t.deepEqual(told.toSorted(byName), [...served()].toSorted(byName));
   t.true(told.length > 50);
   for (const row of rows) t.true((row.unit ?? '') !== '' && (row.meaning ?? '') !== '', row.metric);
 });
 
 test('every metric that is named anywhere on the page is one that is served', async (t) => {
-  const known = await served();
+  const known = served();
   const named = new Set([...page.matchAll(/\bcotenant_[a-z_]+[a-z]\b/g)].map(([name]) => name));
   t.true(named.size > 50);
   t.deepEqual(

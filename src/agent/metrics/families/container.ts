@@ -22,7 +22,11 @@ export const container: Family = {
   create(registry, guard) {
     const set = metricSet(registry, guard);
     const gauge = (name: string, help: string, labels: readonly string[] = []) =>
-      set.gauge(`cotenant_container_${name}`, help, [...CONTAINER_LABELS, ...labels]);
+      set.gauge(
+        `cotenant_container_${name}`,
+        help,
+        labels.length === 0 ? CONTAINER_LABELS : [...CONTAINER_LABELS, ...labels],
+      );
     const counter = (name: string, help: string) => set.counter(`cotenant_container_${name}`, help, CONTAINER_LABELS);
     const info = gauge('info', 'A container with a grant or a card; always 1. fence: what holds its limit right now.', [
       'pod_uid',
