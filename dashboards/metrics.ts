@@ -28,6 +28,7 @@ export const METRICS = {
   cotenant_device_memory_reserved_bytes: gauge(...DEVICE),
   cotenant_device_memory_allocated_bytes: gauge(...DEVICE),
   cotenant_device_unattributed_memory_bytes: gauge(...DEVICE),
+  cotenant_device_compute_policy: gauge(...DEVICE, 'policy', 'source'),
   cotenant_device_sm_allocated_ratio: gauge(...DEVICE),
   cotenant_device_utilization_ratio: gauge(...DEVICE),
   cotenant_device_memory_busy_ratio: gauge(...DEVICE),
@@ -78,6 +79,8 @@ export const METRICS = {
   cotenant_container_processes: gauge(...CONTAINER),
   cotenant_container_last_active_timestamp_seconds: gauge(...CONTAINER),
   cotenant_container_over_limit: gauge(...CONTAINER),
+  cotenant_container_over_share: gauge(...CONTAINER),
+  cotenant_container_compute_policy: gauge(...CONTAINER, 'policy', 'priority'),
   cotenant_container_enforcement: gauge('namespace', 'pod', 'container', 'mode', 'enforcement', 'said_by'),
   cotenant_container_fence: gauge('namespace', 'pod', 'container', 'mode', 'fence'),
   cotenant_container_engine_processes: gauge('namespace', 'pod', 'container', 'mode', 'engine'),
@@ -86,6 +89,7 @@ export const METRICS = {
   cotenant_container_observed_processes: gauge('namespace', 'pod', 'container', 'mode', 'observer'),
   cotenant_container_mps_processes: gauge(...CONTAINER, 'judged'),
   cotenant_container_last_kill_timestamp_seconds: gauge(...KILL),
+  cotenant_container_sm_guaranteed_ratio: gauge(...CONTAINER),
   cotenant_container_sm_most_ratio: gauge(...CONTAINER),
   cotenant_container_sm_seconds_total: counter(...CONTAINER),
   cotenant_container_sm_charged_seconds_total: counter(...CONTAINER),
@@ -103,6 +107,10 @@ export const METRICS = {
 
   cotenant_foreign_memory_used_bytes: gauge(...FOREIGN),
   cotenant_foreign_sm_seconds_total: counter(...FOREIGN),
+
+  /** On request only. */
+  cotenant_process_memory_used_bytes: gauge(...CONTAINER, 'pid', 'process'),
+  cotenant_process_sm_utilization_ratio: gauge(...CONTAINER, 'pid', 'process'),
 
   cotenant_exporter_build_info: gauge('version', 'revision', 'node_version'),
   cotenant_exporter_collector_success: gauge('collector'),

@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { stringify } from 'yaml';
 import { eventually, type Teardown, temporaryFolder } from './node.ts';
 import { findPrometheus, findPromtool, run } from './promtool.ts';
@@ -14,6 +14,10 @@ export type Answered = { readonly metric: Readonly<Record<string, string>>; read
 export type RunningPrometheus = {
   readonly url: string;
   query(expression: string, atSeconds?: number): Promise<readonly Answered[]>;
+  /** Of a label, over the series that a selector chooses: what a board's variable offers. */
+  values(label: string, selector: string): Promise<readonly string[]>;
+  /** Every rule that it has loaded, and how its last evaluation went. */
+  rules(): Promise<readonly { readonly name: string; readonly file: string; readonly health: string }[]>;
   /** Names of the alerts that fire now. */
   firing(): Promise<ReadonlySet<string>>;
 };
@@ -111,6 +115,17 @@ export async function startPrometheus(
         result: { metric: Record<string, string>; value: [number, string] }[];
       };
       return data.result.map(({ metric, value }) => ({ metric, value: Number(value[1]) }));
+    },
+    async values(label, selector) {
+      return (await get(`/api/v1/label/${label}/values?match[]=${encodeURIComponent(selector)}`)) as string[];
+    },
+    async rules() {
+      const { groups } = (await get('/api/v1/rules')) as {
+        groups: { file: string; rules: { name: string; health: string }[] }[];
+      };
+      return groups.flatMap(({ file, rules }) =>
+        rules.map(({ name, health }) => ({ name, file: basename(file), health })),
+      );
     },
     async firing() {
       const { alerts } = (await get('/api/v1/alerts')) as {
