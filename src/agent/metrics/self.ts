@@ -37,12 +37,8 @@ function eventLoopMetrics(registry: Registry): void {
     return () => gauge.set(read() / NS_PER_SECOND);
   };
   const fills = [
-    sinceLast('min', 'The shortest', () => delay.min),
     sinceLast('max', 'The longest', () => delay.max),
     sinceLast('mean', 'The mean', () => delay.mean),
-    sinceLast('stddev', 'The standard deviation', () => delay.stddev),
-    sinceLast('p50', 'The median', () => delay.percentile(50)),
-    sinceLast('p90', 'The 90th percentile', () => delay.percentile(90)),
     sinceLast('p99', 'The 99th percentile', () => delay.percentile(99)),
   ];
 }
