@@ -89,8 +89,8 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
     Card &card = cards_[index];
     const uint64_t since = card.last_seen_us;
     std::vector<nvml::Utilisation> rows;
+    if (!library_.process_utilization(card.device, since, rows)) return; // the next answer is of this time, too
     if (card.last_poll_us && now_us - card.last_poll_us > RING_US) card.gaps++;
-    if (!library_.process_utilization(card.device, since, rows)) return;
     card.last_poll_us = now_us;
     uint64_t newest = 0;
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
@@ -98,6 +98,7 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
                row.at_us > now_us + 1000000;
     });
     for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
+    card.use_told = since != 0 || newest == 0;
     if (since == 0) { // the first answer averages a time that nobody watched
         card.last_seen_us = newest ? newest : now_us - LATE_US;
         return;
@@ -182,7 +183,7 @@ void Sampler::write_card(size_t index, std::string &out) {
         add_field(out, "gpuInstance", card.gpu_instance);
         add_field(out, "computeInstance", card.compute_instance);
     }
-    card.answered = false;
+    card.answered = card.use_told = false;
     if (!card.divided && !card.same_memory) write_memory(card, out);
     if (!card.instance) write_readings(card, out);
     write_activity(card, out);
@@ -197,6 +198,7 @@ void Sampler::write_card(size_t index, std::string &out) {
     if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000);
     if (card.instance && cards_[card.parent].lost) card.lost = true;
     add_field(out, "utilizationGaps", card.gaps);
+    if (card.use_told) out += ",\"useTold\":true";
     out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 

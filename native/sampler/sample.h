@@ -39,6 +39,7 @@ class Sampler {
         size_t parent = 0;
         uint32_t gpu_instance = 0, compute_instance = 0;
         bool answered = false;     // its memory or its processes were told in this round; facts may outlive a driver
+        bool use_told = false;     // how much each process used since the round before was, too
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0;
         uint64_t gaps = 0; // times that the driver's ring overran before it was read

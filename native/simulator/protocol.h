@@ -82,6 +82,7 @@ enum {
     SIM_STATE_TEMPERATURE,
     SIM_STATE_POWER_MW,
     SIM_STATE_LOST,
+    SIM_STATE_UNTOLD, /* not 0: lists say who is there, and all ones in place of what each holds */
     SIM_STATE_THROTTLE,
     SIM_STATE_ECC_CORRECTED_MORE,
     SIM_STATE_ECC_UNCORRECTED_MORE,

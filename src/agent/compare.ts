@@ -12,7 +12,16 @@ import type { Grant } from './grants/grant.ts';
 import { grantedByCard } from './grants/granted.ts';
 import { allowedBytes } from './grants/resize.ts';
 import type { LedgerReading } from './native.ts';
-import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsAll, toldCard } from './sample.ts';
+import {
+  type Sample,
+  type SampledCard,
+  type SampledProcess,
+  type SampledUse,
+  sumTold,
+  tellsAll,
+  tellsCompute,
+  toldCard,
+} from './sample.ts';
 import { remembering, sameList } from './unchanged.ts';
 import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted.ts';
 import { type ProcessState, processState, type Using, usingOf } from './using.ts';
@@ -38,7 +47,8 @@ export type ContainerCardState = {
     readonly bufferBytes: number;
   };
   readonly denied: number;
-  readonly smPercent: number;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly processes: readonly GrantedProcess[];
 };
@@ -121,7 +131,12 @@ export function compare(
   before?: NodeState,
 ): NodeState {
   const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
-  const told = new Map(sample.cards.map((card) => [card.uuid, { card, isTold: toldCard(sample, card.uuid) === card }]));
+  const told = new Map(
+    sample.cards.map((card) => {
+      const isTold = toldCard(sample, card.uuid) === card;
+      return [card.uuid, { card, isTold, computeTold: isTold && tellsCompute(sample, card) }];
+    }),
+  );
   const containers = sameList(
     readings.map((reading) => {
       const { id } = reading.grant;
@@ -193,13 +208,17 @@ const heldOf = remembering((containers: readonly ContainerState[]) => {
   return onCard;
 });
 
-type Told = { readonly card: SampledCard; readonly isTold: boolean };
-/** All that a container's state is made of; of its cards their number, and whether they are told. */
+type Told = { readonly card: SampledCard; readonly isTold: boolean; readonly computeTold: boolean };
+/** All that a container's state is made of; of its cards their number, and what of them is told. */
 type MadeOf = {
   readonly reading: GrantReading;
   readonly own: readonly SampledProcess[];
   readonly tolerance: Tolerance;
-  readonly on: readonly { readonly index: number | undefined; readonly isTold: boolean | undefined }[];
+  readonly on: readonly {
+    readonly index: number | undefined;
+    readonly isTold: boolean | undefined;
+    readonly computeTold: boolean | undefined;
+  }[];
 };
 const madeOf = new WeakMap<ContainerState, MadeOf>();
 
@@ -226,6 +245,7 @@ function areToldAs(on: MadeOf['on'], cards: Grant['cards'], told: ReadonlyMap<st
     const after = told.get((cards[position] as CardGrant).gpuUuid);
     const before = on[position];
     if (before?.index !== after?.card.index || before?.isTold !== after?.isTold) return false;
+    if (before?.computeTold !== after?.computeTold) return false;
   }
   return true;
 }
@@ -243,7 +263,7 @@ function unlessSame(
   if (before && made && isMadeOf(made, { reading, own, tolerance }, told)) return before;
   const on = reading.grant.cards.map(({ gpuUuid }) => {
     const card = told.get(gpuUuid);
-    return { index: card?.card.index, isTold: card?.isTold };
+    return { index: card?.card.index, isTold: card?.isTold, computeTold: card?.computeTold };
   });
   const state = containerState(sample, reading, own, tolerance);
   madeOf.set(state, { reading, own, tolerance, on });
@@ -260,7 +280,7 @@ function containerState(
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const cards = grant.cards.map((granted, position): ContainerCardState => {
     const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
-    const using = usingOf(own, card);
+    const using = usingOf(sample, own, card);
     const sum = (pick: (entry: Using) => number) => using.reduce((total, entry) => total + pick(entry), 0);
     const rows = ledger.slots.flatMap((slot) => slot.cards[position] ?? []);
     const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
@@ -288,7 +308,7 @@ function containerState(
         bufferBytes: Math.max(0, column((row) => row.heldBytes) - contextBytes - managedBytes - poolBytes),
       },
       denied: ledger.denied[position] ?? 0,
-      smPercent: sum(({ use }) => use.smPercent),
+      smPercent: tellsCompute(sample, card) ? sumTold(using.map(({ smPercent }) => smPercent)) : undefined,
       lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
       processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };

@@ -3,7 +3,7 @@
 import type { View } from './view.ts';
 
 export type Line = {
-  /** Most bytes that were held in each step; null: it was not there. */
+  /** Most bytes that were held in each step; null: it was not there, or nobody tells. */
   readonly usedBytes: readonly (number | null)[];
   /** Share of the card's time, in percent, as the mean of each step; null: it was not there, or nobody tells. */
   readonly busyPercent: readonly (number | null)[];
@@ -25,7 +25,7 @@ const STEP_MS = 5000;
 const KEEP_MS = 10 * 60 * 1000;
 export const POINTS = KEEP_MS / STEP_MS;
 
-type Figure = { usedBytes: number; busySum: number; busyCount: number };
+type Figure = { usedBytes: number | undefined; busySum: number; busyCount: number };
 type Point = { readonly atMs: number; readonly cards: Map<string, Figure>; readonly containers: Map<string, Figure> };
 
 export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
@@ -41,8 +41,8 @@ export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
         points.push(point);
       }
       for (const { card } of view.devices) add(point.cards, card.uuid, card.usedBytes, card.utilizationPercent);
-      for (const { grantId, gpuUuid, usedBytes, smPercent } of view.containers)
-        add(point.containers, `${grantId} ${gpuUuid}`, usedBytes, smPercent);
+      for (const { grantId, gpuUuid, usedBytes, bytesTold, smPercent } of view.containers)
+        add(point.containers, `${grantId} ${gpuUuid}`, bytesTold ? usedBytes : undefined, smPercent);
     },
     history: () => ({
       stepMs,
@@ -54,10 +54,9 @@ export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
 }
 
 function add(figures: Map<string, Figure>, key: string, usedBytes: number | undefined, busy: number | undefined): void {
-  if (usedBytes === undefined) return;
-  const before = figures.get(key) ?? { usedBytes: 0, busySum: 0, busyCount: 0 };
+  const before = figures.get(key) ?? { usedBytes: undefined, busySum: 0, busyCount: 0 };
   figures.set(key, {
-    usedBytes: Math.max(before.usedBytes, usedBytes),
+    usedBytes: usedBytes === undefined ? before.usedBytes : Math.max(before.usedBytes ?? 0, usedBytes),
     busySum: before.busySum + (busy ?? 0),
     busyCount: before.busyCount + (busy === undefined ? 0 : 1),
   });

@@ -2,7 +2,7 @@
 // plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
 import type { ShareMode } from './attribution/devices.ts';
 import type { ContainerCardState, ContainerState, NodeState } from './compare.ts';
-import type { SampledProcess, SampledUse } from './sample.ts';
+import { type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
 import { countXids, type XidTotal } from './xids.ts';
 
 export type ContainerTotals = {
@@ -24,6 +24,8 @@ export type ContainerTotals = {
   readonly peakBytes: number;
   /** Largest share of the card's compute that it had over a minute; undefined: no minute has passed. */
   readonly smPeakRatio: number | undefined;
+  /** The driver tells how much compute it uses; else the seconds above are less than it had. */
+  readonly computeTold: boolean;
   /** Wall clock of the last sample in which its grant existed; undefined: it does. */
   readonly seenMs: number | undefined;
 };
@@ -40,6 +42,7 @@ export type AssignedTotals = {
   readonly memoryBusySeconds: number;
   readonly encoderSeconds: number;
   readonly decoderSeconds: number;
+  readonly computeTold: boolean;
   /** 0: the driver has told of none. */
   readonly peakBytes: number;
   readonly seenMs: number;
@@ -51,6 +54,7 @@ export type ForeignTotals = {
   readonly containerId: string;
   readonly podUid: string;
   readonly smSeconds: number;
+  readonly computeTold: boolean;
   readonly seenMs: number;
 };
 
@@ -67,6 +71,8 @@ export type Totals = {
   readonly xids: readonly XidTotal[];
   /** Where the minute began that is not over, per container and card. */
   readonly minutes: ReadonlyMap<string, Minute>;
+  /** By the card's UUID: wall clock of the last sample that told how much of its compute each process used. */
+  readonly computeToldMs: ReadonlyMap<string, number>;
   /** As last sampled. */
   readonly processes: readonly SampledProcess[];
 };
@@ -81,12 +87,16 @@ export const NO_TOTALS: Totals = {
   foreign: new Map(),
   xids: [],
   minutes: new Map(),
+  computeToldMs: new Map(),
   processes: [],
 };
 
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
-/** Time between samples that is still integrated as one step; a longer silence is not made up. */
+/**
+ * Time between samples that is still integrated as one step; a longer silence is not made up. The driver keeps its own
+ * samples for as long: when it tells nothing for less, its next answer makes good for it.
+ */
 const LONGEST_STEP_MS = 10_000;
 
 /** Shorter means say more about the driver's few samples than about the container. */
@@ -141,6 +151,11 @@ export function advance(
     }
   }
 
+  const computeToldMs = new Map(before.computeToldMs);
+  for (const card of sample.cards) if (tellsCompute(sample, card)) computeToldMs.set(card.uuid, sample.atMs);
+  const isComputeTold = (gpuUuid: string): boolean =>
+    sample.atMs - (computeToldMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS;
+
   const containers = new Map<string, ContainerTotals>();
   const minutes = new Map<string, Minute>();
   for (const [key, totals] of before.containers) {
@@ -155,15 +170,18 @@ export function advance(
       const last = containers.get(key);
       const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${card.gpuIndex}`);
       const over = verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes;
+      const computeTold = isComputeTold(card.gpuUuid);
       const minute = before.minutes.get(key);
-      if (last && minute && madeOf.get(last) === container && !engines && !over && isGoingOn(minute, sample.atMs)) {
-        minutes.set(key, minute);
+      const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;
+      if (isSame && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
+        if (minute) minutes.set(key, minute);
         live.add(last);
         continue;
       }
       const seconds = secondsWith(last, engines ?? NONE);
       const mean = meanOfMinute(minute, { sinceMs: sample.atMs, smSeconds: seconds.smSeconds });
-      minutes.set(key, mean.minute);
+      // A minute of which nothing was told for long has no mean, and what comes after that begins another one.
+      if (computeTold) minutes.set(key, mean.minute);
       const totals: ContainerTotals = {
         namespace: grant.namespace,
         pod: grant.pod,
@@ -172,12 +190,14 @@ export function advance(
         gpuUuid: card.gpuUuid,
         gpuIndex: card.gpuIndex,
         ...seconds,
+        computeTold,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
         // The tenant can write the ledger's counts: they may only grow here.
         denied: Math.max(last?.denied ?? 0, card.denied),
         unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
         peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(card)),
-        smPeakRatio: mean.ratio === undefined ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
+        smPeakRatio:
+          mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
         seenMs: undefined,
       };
       containers.set(key, totals);
@@ -205,6 +225,7 @@ export function advance(
       gpuUuid,
       gpuIndex,
       ...secondsWith(last, engines),
+      computeTold: isComputeTold(gpuUuid),
       peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
       seenMs: sample.atMs,
     });
@@ -232,11 +253,12 @@ export function advance(
       containerId: use.containerId,
       podUid: use.podUid,
       smSeconds: (foreign.get(key)?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
+      computeTold: isComputeTold(use.gpuUuid),
       seenMs: sample.atMs,
     });
   }
   const xids = countXids(before.xids, sample);
-  return { atMs: sample.atMs, containers, assigned, foreign, xids, minutes, processes };
+  return { atMs: sample.atMs, containers, assigned, foreign, xids, minutes, computeToldMs, processes };
 }
 
 /** Finds a process in the list of the sample before. Most of the time it stands in the same place. */

@@ -106,6 +106,7 @@ const CARD = shape(
     activityDenied: 'flag',
     tellsEvents: 'flag',
     divided: 'flag',
+    useTold: 'flag',
     parent: 'number',
     gpuInstance: 'number',
     computeInstance: 'number',

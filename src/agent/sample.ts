@@ -66,6 +66,8 @@ export type SampledCard = {
   readonly computeInstance?: number;
   /** Process lists that the driver answered: compute, graphics, mps. */
   readonly lists: readonly string[];
+  /** The driver told what each process used of it since the sample before: without it, no use is no idleness. */
+  readonly useTold?: boolean;
   /** Times that the driver's utilisation ring overran before it was read. */
   readonly utilizationGaps: number;
   readonly healthy: boolean;
@@ -80,6 +82,7 @@ export type SampledUse = {
   readonly bytes?: number;
   /** Bits: 1 compute, 2 graphics, 4 MPS client. */
   readonly types: number;
+  /** Since the sample before. Says nothing where `useTold` of its card does not hold. */
   readonly smPercent: number;
   readonly smUs: number;
   readonly memoryUs: number;
@@ -142,8 +145,17 @@ export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefin
 
 /** Grants are made of cards as a whole: neither of one that is divided, nor of an instance. */
 export const isShareable = (card: SampledCard): boolean => !card.divided && card.parent === undefined;
-/** Of an instance the driver tells who holds its memory, not who uses its compute. */
-export const tellsCompute = (gpuUuid: string): boolean => !gpuUuid.startsWith('MIG-');
+
+/** The sample tells how much of the card's compute each process used: who they are, and what the driver's samples say of them. */
+export const tellsCompute = (sample: Sample, card: SampledCard | undefined): boolean =>
+  card?.useTold === true && toldCard(sample, card.uuid) !== undefined;
+
+/** A sum of which a part is not told is not told: it would be a number that is too small. */
+export const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
+  values.reduce<number | undefined>(
+    (total, value) => (total === undefined || value === undefined ? undefined : total + value),
+    0,
+  );
 
 export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
   cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);

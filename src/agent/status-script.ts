@@ -6,6 +6,7 @@ export const STATUS_SCRIPT = `
 const MIB = 1048576;
 const mib = (bytes) => bytes === undefined ? '-' : Math.round(bytes / MIB).toLocaleString('en') + ' MiB';
 const gib = (bytes) => (bytes / MIB / 1024).toLocaleString('en', { maximumFractionDigits: 1 }) + ' GiB';
+const percent = (value) => value === undefined ? '-' : value + ' %';
 const element = (name, kind, text) => {
   const made = document.createElement(name);
   if (kind) made.className = kind;
@@ -61,9 +62,12 @@ let past = { cards: {}, containers: {} };
 const POINTS = ${POINTS};
 const sparks = (row, line, limit, cores) => {
   const used = line?.usedBytes ?? [], busy = line?.busyPercent ?? [];
-  const most = (values) => Math.max(0, ...values.filter((value) => value !== null));
-  row.insertCell().append(spark(used, limit, 'memory over the last 10 minutes: at most ' + mib(most(used)), 'memory'));
-  row.insertCell().append(spark(busy, cores || 100, 'compute over the last 10 minutes: at most ' + most(busy) + ' %', 'compute'));
+  const most = (values, unit) => {
+    const known = values.filter((value) => value !== null);
+    return ' over the last 10 minutes: ' + (known.length ? 'at most ' + unit(Math.max(0, ...known)) : 'not told');
+  };
+  row.insertCell().append(spark(used, limit, 'memory' + most(used, mib), 'memory'));
+  row.insertCell().append(spark(busy, cores || 100, 'compute' + most(busy, percent), 'compute'));
 };
 const fill = (id, entries, write) => {
   const table = document.getElementById(id); const body = table.tBodies[0]; body.replaceChildren();
@@ -95,10 +99,11 @@ const show = (view) => {
     const wrong = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.card.healthy ? '' : ' (lost)';
     const first = cell(row, d.card.index + ' ' + d.card.name + wrong, wrong ? 'name bad' : 'name');
     if (d.fault) first.title = 'Xid ' + d.fault.xid + ' at ' + new Date(d.fault.atMs).toISOString() + ': it takes nobody new until it was reset';
-    const usable = d.card.totalBytes - (d.card.reservedBytes || 0);
-    memory(row, d.card.usedBytes, usable, d.grantedBytes);
-    cell(row, mib(d.grantedBytes), 'n'); cell(row, (d.card.utilizationPercent ?? '-') + ' %', 'n');
-    sparks(row, past.cards[d.card.uuid], usable);
+    const usable = d.card.totalBytes === undefined ? undefined : d.card.totalBytes - (d.card.reservedBytes || 0);
+    if (usable === undefined) cell(row, d.card.divided ? 'in instances' : 'not told', 'm quiet');
+    else memory(row, d.card.usedBytes, usable, d.grantedBytes);
+    cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.card.utilizationPercent), 'n');
+    sparks(row, past.cards[d.card.uuid], usable ?? 0);
     cell(row, d.containers, 'n'); cell(row, d.card.temperatureC === undefined ? '-' : d.card.temperatureC + ' °C', 'n');
     cell(row, d.card.powerMw === undefined ? '-' : Math.round(d.card.powerMw / 1000) + ' W', 'n');
   });
@@ -106,7 +111,7 @@ const show = (view) => {
     const td = cell(row, c.namespace + '/' + c.pod, 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex, 'n');
     if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
-    cell(row, c.smPercent + ' %' + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
+    cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));

@@ -4,7 +4,7 @@ import type { Owner } from './attribution/attribute.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import type { OtherOwned } from './attribution/owned.ts';
 import type { Grant } from './grants/grant.ts';
-import { type Sample, type SampledCard, type SampledProcess, toldCard } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, sumTold, tellsCompute, toldCard } from './sample.ts';
 import { onCard, type ProcessState, processState, usingOf } from './using.ts';
 
 /** A container on a card that it was given by others: a whole card, a replica, a MIG instance. Its limits are not ours. */
@@ -20,7 +20,8 @@ export type AssignedState = {
   readonly mode: ShareMode;
   /** Undefined: the driver does not tell it of each of its processes. */
   readonly usedBytes: number | undefined;
-  readonly smPercent: number;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly processes: readonly ProcessState[];
 };
@@ -114,6 +115,7 @@ function assignedState(
 ): AssignedState {
   const { namespace, pod, container, mode } = assignment;
   const using = usingOf(
+    sample,
     entries.map(({ process }) => process),
     card,
   );
@@ -128,18 +130,11 @@ function assignedState(
     gpuIndex: card.index,
     mode,
     usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
-    smPercent: using.reduce((total, { use }) => total + use.smPercent, 0),
+    smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
     lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
     processes: using.map(processState),
   };
 }
-
-/** A sum of which a part is not told is not told: it would be a number that is too small. */
-const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
-  values.reduce<number | undefined>(
-    (total, value) => (total === undefined || value === undefined ? undefined : total + value),
-    0,
-  );
 
 function foreignOn(card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
   const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));

@@ -1,5 +1,5 @@
 // Who uses a card: the processes of a sample with what each has there. Pure.
-import type { SampledCard, SampledProcess, SampledUse } from './sample.ts';
+import { type Sample, type SampledCard, type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
 
 export type ProcessState = {
   readonly pid: number;
@@ -8,32 +8,43 @@ export type ProcessState = {
   readonly cgroup: string;
   /** Undefined: the driver does not tell. */
   readonly usedBytes: number | undefined;
-  readonly smPercent: number;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent: number | undefined;
   readonly types: number;
 };
 
 /** By the driver's list of them; the server is in the list of compute alone. */
 export const isMpsClient = ({ types }: Pick<ProcessState, 'types'>): boolean => (types & 4) !== 0;
 
-/** A container on one card. */
-export type Using = { readonly process: SampledProcess; readonly use: SampledUse };
+/** A container on one card; `smPercent`: undefined where the driver did not tell. */
+export type Using = {
+  readonly process: SampledProcess;
+  readonly use: SampledUse;
+  readonly smPercent: number | undefined;
+};
 
 export const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>
   process.cards.find((use) => use.card === card.index && use.listed);
 
 /** Those of these that are on the card now. */
-export const usingOf = (processes: readonly SampledProcess[], card: SampledCard | undefined): readonly Using[] =>
-  processes.flatMap((process) => {
+export function usingOf(
+  sample: Sample,
+  processes: readonly SampledProcess[],
+  card: SampledCard | undefined,
+): readonly Using[] {
+  const computeTold = tellsCompute(sample, card);
+  return processes.flatMap((process) => {
     const use = card && onCard(process, card);
-    return use ? [{ process, use }] : [];
+    return use ? [{ process, use, smPercent: computeTold ? use.smPercent : undefined }] : [];
   });
+}
 
-export const processState = ({ process, use }: Using): ProcessState => ({
+export const processState = ({ process, use, smPercent }: Using): ProcessState => ({
   pid: process.pid,
   startTicks: process.startTicks ?? 0,
   command: process.command ?? '',
   cgroup: process.cgroup ?? '',
   usedBytes: use.bytes,
-  smPercent: use.smPercent,
+  smPercent,
   types: use.types,
 });

@@ -42,7 +42,7 @@ export type ViewProcess = {
   readonly command: string;
   /** Undefined: the driver does not tell. */
   readonly usedBytes?: number | undefined;
-  readonly smPercent: number;
+  readonly smPercent?: number | undefined;
   readonly inLedger: boolean;
 };
 
@@ -79,7 +79,8 @@ export type ViewContainer = {
   /** The driver tells of each of its processes what it holds; else these two are less than it has. */
   readonly bytesTold: boolean;
   readonly ledger: ContainerState['cards'][number]['ledger'];
-  readonly smPercent: number;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent?: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly over: boolean;
   /** It takes more of the card's compute than its share. */

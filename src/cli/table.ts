@@ -77,7 +77,7 @@ export function tenantRows(view: View): string[] {
     bar(container.usedBytes, container.limitBytes),
     mib(container.usedBytes),
     mib(container.limitBytes),
-    `${container.smPercent}%`,
+    container.smPercent === undefined ? '-' : `${container.smPercent}%`,
     coresOf(container),
     policyText(container),
     container.fence,

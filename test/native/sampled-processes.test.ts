@@ -19,8 +19,11 @@ function cardOf(t: ExecutionContext) {
   const library = join(temporaryFolder(t), 'listed.so');
   copyFileSync(join(BUILD, 'tests/listed.so'), library);
   const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
+  /** What is told of use from now on: an error of the driver, or rows of pid, percent and time in microseconds. */
+  const use = (code: number, ...rows: (readonly [pid: number, percent: number, atUs: number])[]) =>
+    writeFileSync(`${library}.uses`, [[code], ...rows].map((row) => row.join(' ')).join('\n'));
   list();
-  return { library, list };
+  return { library, list, use };
 }
 
 /** A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. */
@@ -246,4 +249,68 @@ test('where there is no room for handles, the samples are the same', async (t) =
   for (let round = 0; round < REREAD_ROUNDS; round += 1) await same();
   t.true(poor.descriptors().length <= LIMIT);
   t.is(handles(rich.descriptors()), 20);
+});
+
+test('of use, rows of the past, of the future, of nobody and of more than all count for nothing', async (t) => {
+  const [sleeper] = sleepers(t, 1);
+  const pid = sleeper?.pid ?? 0;
+  const { library, list, use } = cardOf(t);
+  const { next } = follow(t, library);
+  list(pid);
+  use(0);
+  t.true((await next()).sample.cards[0]?.useTold);
+  const fromUs = Date.now() * 1000;
+  const seen = async () =>
+    (await next()).sample.processes.map(({ pid: one, cards }) => [one, cards[0]?.smPercent, cards[0]?.smUs]);
+  use(0, [pid, 50, fromUs]);
+  const [[, , begunUs = 0] = []] = await seen();
+  t.true(begunUs > 0, 'what passed before the first row is counted');
+  const HOUR_US = 3600 * 1e6;
+  const wrong: [what: string, ...Parameters<typeof use>[1]][] = [
+    ['the same again', pid, 50, fromUs],
+    ['the past', pid, 50, fromUs - 1],
+    ['never', pid, 50, 0],
+    ['the future', pid, 50, fromUs + HOUR_US],
+    ['more than all of it', pid, 101, fromUs + 1000],
+    ['no percentage', pid, 2 ** 32 - 1, fromUs + 1000],
+    ['no process', 0, 50, fromUs + 1000],
+    ['no pid', 2 ** 31, 50, fromUs + 1000],
+  ];
+  for (const [what, ...row] of wrong) {
+    use(0, row);
+    t.deepEqual(await seen(), [[pid, 0, begunUs]], what);
+  }
+  // Beside one that is right, they take nothing from it, nor from the time that it is of.
+  const newUs = Date.now() * 1000;
+  use(0, ...wrong.map(([, ...row]) => row), [pid, 100, newUs]);
+  const [[, percent, nowUs = 0] = []] = await seen();
+  t.is(percent, 100);
+  // Answers that named nobody were of the time up to shortly before them.
+  t.true(nowUs - begunUs > 0 && nowUs - begunUs <= newUs - fromUs, `${nowUs - begunUs} of ${newUs - fromUs} us`);
+});
+
+test('use that the driver does not tell for a while is not told, and in the integral once it does', async (t) => {
+  const [sleeper] = sleepers(t, 1);
+  const pid = sleeper?.pid ?? 0;
+  const { library, list, use } = cardOf(t);
+  const { next } = follow(t, library);
+  list(pid);
+  const look = async () => {
+    const { cards, processes } = (await next()).sample;
+    return [cards[0]?.useTold, processes[0]?.cards[0]?.smUs];
+  };
+  // What the first answer is a mean of began before anybody watched.
+  const startUs = Date.now() * 1000;
+  use(0, [pid, 80, startUs]);
+  t.deepEqual(await look(), [undefined, 0]);
+  use(0, [pid, 80, startUs + 1000]);
+  t.deepEqual(await look(), [true, 800]);
+  for (const code of [999, 3, 1]) {
+    use(code);
+    t.deepEqual(await look(), [undefined, 800], `code ${code}`);
+  }
+  use(0, [pid, 50, startUs + 11_000]);
+  t.deepEqual(await look(), [true, 5800], 'half of the ten milliseconds since the last answer');
+  use(3);
+  t.deepEqual(await look(), [undefined, 5800]);
 });

@@ -68,6 +68,22 @@ test('a sampler follows processes that come and go and a card that is lost and f
   t.deepEqual(await ended, [0, null]);
 });
 
+test('of a process whose memory the driver tells as all ones it is known that it is there, and no figure', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const { until } = follow(t, node, 2);
+  const client = await readyClient(t, node);
+  await client.must(`alloc ${2 * MIB}`);
+  const told = (node.books().cards[0]?.contextBytes ?? 0) + 2 * MIB;
+  const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.cards ?? [];
+  await until((sample) => uses(sample)[0]?.bytes === told, 'what it holds is told');
+  node.control('untold', '0', '1');
+  const sample = await until((one) => uses(one).length === 1 && uses(one)[0]?.bytes === undefined, 'it is not');
+  t.like(uses(sample)[0], { card: 0, listed: true, types: 1 });
+  t.notRegex(JSON.stringify(sample), /18446744073709551615|18446744073709552000/);
+  node.control('untold', '0', '0');
+  await until((one) => uses(one)[0]?.bytes === told, 'it is again');
+});
+
 /** What this sample says of Xids: card, number, how often. */
 const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ card, xid, count }) => [card, xid, count]);
 

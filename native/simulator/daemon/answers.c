@@ -35,6 +35,8 @@ static void list_processes(struct node *node, struct client *caller, const struc
         if (k == count) entries[count++] = (struct sim_process){.pid = pid};
         entries[k].bytes += client_bytes(client, request->card, false);
     }
+    for (size_t k = 0; node->cards[request->card].untold && k < count; k++)
+        entries[k].bytes = NVML_ABI_NOT_AVAILABLE_U64;
     reply->payload_bytes = (uint32_t)(count * sizeof *entries);
 }
 
@@ -318,6 +320,7 @@ void answer_control(struct node *node, const struct sim_request *request, struct
         }
         if (request->arg[0] == SIM_STATE_TEMPERATURE)
             node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
+        else if (request->arg[0] == SIM_STATE_UNTOLD) node->cards[request->card].untold = request->arg[1] != 0;
         else if (request->arg[0] == SIM_STATE_POWER_MW) node->cards[request->card].power_mw = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_LOST) {
             if (request->arg[1] && !node->cards[request->card].lost) health_raise(node, request->card, XID_OFF_THE_BUS);

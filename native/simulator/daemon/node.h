@@ -41,7 +41,7 @@ struct card {
     uint32_t index;
     uint64_t context_bytes;
     uint32_t temperature_c, power_mw;
-    bool lost;
+    bool lost, untold;
     struct sim_health health;
     char profiles[256]; /* of the instances that it is to be divided into: "1g.10gb+3g.40gb" */
     /* time line */

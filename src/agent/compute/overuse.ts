@@ -5,7 +5,7 @@ import { harder, type MemoryVerdict } from '../../quota/limits.ts';
 import { judgeShare, type ShareLook, type ShareVerdict, type ShareWatch, watchShare } from '../../quota/share.ts';
 import type { ContainerState, NodeState } from '../compare.ts';
 import { type Totals, totalsKey } from '../integrals.ts';
-import { type SampledCard, toldCard } from '../sample.ts';
+import { type SampledCard, tellsCompute } from '../sample.ts';
 import { sameList } from '../unchanged.ts';
 import { isMpsClient } from '../using.ts';
 import { hardLimitOf } from './policy.ts';
@@ -30,9 +30,11 @@ export function judgeCompute(
   watching: Watching,
 ): { readonly watched: Watched; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
+  // What was used while nobody told of it is in the total at once when somebody does: what was watched before says nothing
+  // any more then.
   const cards = new Map<string, OnCard>();
   for (const { card, processes } of state.devices) {
-    if (toldCard(state.sample, card.uuid) === card) cards.set(card.uuid, { card, mpsClients: processes.mps });
+    if (tellsCompute(state.sample, card)) cards.set(card.uuid, { card, mpsClients: processes.mps });
   }
   const containers = state.containers.map((container): ContainerState => {
     let share: ShareVerdict | undefined;

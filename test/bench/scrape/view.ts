@@ -118,6 +118,7 @@ export function viewOfSize(containers: number, turn: number): View {
       unknownEntryPoints: 0,
       peakBytes: 4 * GIB,
       smPeakRatio: 0.25,
+      computeTold: true,
       seenMs: Date.now(),
     })),
     assignedTotals: [],

@@ -26,7 +26,12 @@ const MACHINES = [
     ),
     says: /the driver does not tell which processes use it: .* only the interposer holds limits$/,
     refused: undefined,
-    absent: ['cotenant_device_processes'],
+    absent: [
+      'cotenant_device_processes',
+      'cotenant_container_sm_utilization_ratio',
+      'cotenant_container_sm_seconds_total',
+      'hami_container_device_utilization_ratio',
+    ],
     there: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
   },
   {
@@ -52,7 +57,7 @@ for (const { what, faults, says, refused, absent, there } of MACHINES) {
     t.timeout(60_000);
     const node = await startNode(t, '--card', 'l4');
     const agent = await startAgent(t, node, {
-      settings: { intervalMs: 100, calibrate: false },
+      settings: { intervalMs: 100, calibrate: false, compatibilityMetrics: 'hami' },
       env: { COTENANT_SIM_FAULTS: faults },
     });
     await eventually(async () => ((await agent.view())?.devices.length ?? 0) > 0 || undefined, 'the card is seen');

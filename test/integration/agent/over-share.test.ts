@@ -45,7 +45,7 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   start('capped', 1, ['--gpu-cores', '10'], '3000');
   const seen = async (count: number) =>
     eventually(async () => {
-      const found = (await agent.view())?.containers.filter(({ smPercent }) => smPercent > 0) ?? [];
+      const found = (await agent.view())?.containers.filter(({ smPercent = 0 }) => smPercent > 0) ?? [];
       return found.length === count ? found : undefined;
     }, `${count} are at work`);
   const others = await seen(3);

@@ -114,6 +114,20 @@ testInBrowser(
       ...exampleView,
       assigned: exampleView.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
     });
+    const bare = await shown({
+      ...exampleView,
+      devices: exampleView.devices.map((device) => {
+        const { totalBytes: _, usedBytes: __, utilizationPercent: ___, ...card } = device.card;
+        return { ...device, card };
+      }),
+      containers: exampleView.containers.map((entry) => ({ ...entry, smPercent: undefined })),
+    });
+    t.deepEqual(
+      rowsOf(bare, 'cards').map(([, memory, , busy, past]) => [memory, busy, past]),
+      exampleView.devices.map(() => ['not told', '-', 'memory over the last 10 minutes: not told']),
+    );
+    t.regex(rowsOf(bare, 'tenants')[0]?.[3] ?? '', /^-( |$)/);
+    t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
     t.regex(page, /<section id="given">/);
     t.regex(page, /<section id="outside">/);
     t.deepEqual(rowsOf(page, 'assigned'), [['team/&lt;img src=x&gt;', '1', 'exclusive', '1,024 MiB', '1']]);

@@ -1,6 +1,9 @@
 /* A management library with one card, of which those processes are told whose pids stand in the file beside the library
- * that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its place there. */
+ * that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its place there. The
+ * file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid, percent of SMs and
+ * wall clock in microseconds, all of which are told whatever was seen already. */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +29,31 @@ EXPORT int nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned size) 
     snprintf(uuid, size, "GPU-0");
     return NVML_ABI_SUCCESS;
 }
-EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) {
+static FILE *beside(const char *ending) {
     char path[4096];
     Dl_info own;
     dladdr(&card, &own);
-    snprintf(path, sizeof path, "%s.pids", own.dli_fname);
-    FILE *file = fopen(path, "re");
+    snprintf(path, sizeof path, "%s.%s", own.dli_fname, ending);
+    return fopen(path, "re");
+}
+
+EXPORT int nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *rows,
+                                           unsigned *count, unsigned long long last_seen) {
+    FILE *file = beside("uses");
+    if (!file) return NVML_ABI_NOT_SUPPORTED;
+    unsigned there = 0, pid, percent;
+    unsigned long long at;
+    int code = NVML_ABI_UNKNOWN;
+    bool more = fscanf(file, "%d", &code) == 1;
+    for (; more && there < *count && fscanf(file, "%u %u %llu", &pid, &percent, &at) == 3; there++)
+        rows[there] = (struct nvml_abi_process_utilization){.pid = pid, .timestamp_us = at, .sm = percent};
+    fclose(file);
+    *count = there;
+    if (code == NVML_ABI_SUCCESS && there == 0) code = NVML_ABI_NOT_FOUND;
+    return code;
+}
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) {
+    FILE *file = beside("pids");
     if (!file) return NVML_ABI_NOT_FOUND;
     unsigned there = 0, pid;
     for (; there < *count && fscanf(file, "%u", &pid) == 1; there++) {

@@ -12,6 +12,7 @@ import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
 import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
 import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
+import { process as ofProcesses } from '../../../src/agent/metrics/families/process.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
 import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
@@ -49,7 +50,7 @@ const SELF: SelfView = {
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 type Owners = Readonly<Record<number, Owner>>;
 
-const PAGE = createPage([...FAMILIES, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
+const PAGE = createPage([...FAMILIES, ofProcesses, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
 const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
   (await PAGE(viewOf(state, totals, [], [], SELF, NAMELESS))).text;
 
@@ -138,6 +139,64 @@ test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who
   t.is(seriesOf(page, 'cotenant_container_processes'), undefined);
   const idle = await show(follow([sampleOf([card(0)], [])], grants, {}).state);
   t.is(used(idle, {}), 0, 'who is there and holds nothing has 0');
+});
+
+/** What is said of how much compute containers and processes use. */
+const COMPUTE = [
+  'cotenant_container_sm_utilization_ratio',
+  'cotenant_process_sm_utilization_ratio',
+  'hami_container_device_utilization_ratio',
+  'Device_utilization_desc_of_container',
+  'metagpu_process_absolute_gpu_utilization',
+  'metagpu_process_metagpu_relative_gpu_utilization',
+  'DCGM_CUSTOM_PROCESS_SM_UTIL',
+] as const;
+const COMPUTE_TIME = [
+  'cotenant_container_sm_seconds_total',
+  'cotenant_container_memory_busy_seconds_total',
+  'cotenant_container_encoder_seconds_total',
+  'cotenant_container_decoder_seconds_total',
+  'cotenant_foreign_sm_seconds_total',
+] as const;
+
+test('dcgm-exporter 5: use that the driver does not tell is no idleness either, under no name, of nobody', async (t) => {
+  const grants = [pod('a', 'busy'), pod('b', 'idle')];
+  const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
+  const at = (useTold: boolean, smPercent: number, smUs: number, lists = ['compute', 'graphics', 'mps']) => {
+    const { useTold: _, ...silent } = card(0, { lists });
+    const processes = lists.includes('compute')
+      ? [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: MIB, smPercent, smUs })]))
+      : [];
+    return sampleOf([useTold ? { ...silent, useTold } : silent], processes);
+  };
+  const pageAfter = async (...samples: Sample[]) => {
+    const { state, totals } = follow(samples, grants, byPid);
+    return show(state, totals);
+  };
+  const [told, untold] = [at(true, 50, 500_000), at(false, 0, 500_000)];
+  const page = await pageAfter(told);
+  for (const name of [...COMPUTE, ...COMPUTE_TIME]) t.not(seriesOf(page, name), undefined, name);
+  t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio', { container: 'busy' }), 0.5);
+  t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio', { container: 'idle' }), 0);
+
+  // The totals of what was told stay: the next answer is of this time, too.
+  const [once, again] = [await pageAfter(told, untold), await pageAfter(told, untold, at(true, 50, 1_500_000))];
+  for (const name of COMPUTE) t.is(seriesOf(once, name), undefined, name);
+  for (const name of COMPUTE_TIME) t.not(seriesOf(once, name), undefined, name);
+  t.is(seriesOf(once, 'cotenant_container_memory_used_bytes'), 2 ** 20);
+  t.is(seriesOf(again, 'cotenant_container_sm_seconds_total', { container: 'busy' }), 1.5);
+  // What was never told, or not for longer than the driver remembers, has no total.
+  const silence = Array.from({ length: 12 }, () => untold);
+  for (const samples of [[untold], [told, ...silence]]) {
+    const nothing = await pageAfter(...samples);
+    for (const name of [...COMPUTE, ...COMPUTE_TIME]) t.is(seriesOf(nothing, name), undefined, name);
+  }
+  const back = await pageAfter(told, ...silence, at(true, 0, 2_500_000));
+  t.is(seriesOf(back, 'cotenant_container_sm_seconds_total', { container: 'busy' }), 2.5);
+
+  // Whose use it is, is told by the lists.
+  const nobody = await pageAfter(told, at(true, 0, 0, ['graphics']));
+  for (const name of COMPUTE) t.is(seriesOf(nobody, name), undefined, name);
 });
 
 test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two lists counts once', async (t) => {

@@ -66,3 +66,32 @@ test('a card that does not tell how busy it is has memory alone', (t) => {
   t.deepEqual(cards['GPU-0'], { usedBytes: [6 * 1024 * MIB], busyPercent: [40] });
   t.deepEqual(cards['GPU-1'], { usedBytes: [6 * 1024 * MIB], busyPercent: [null] });
 });
+
+test('a card that does not tell its memory has how busy it is alone', (t) => {
+  const silent = (view: View): View => ({
+    ...view,
+    devices: view.devices.map((device) => {
+      const { usedBytes: _, ...card } = device.card;
+      return { ...device, card };
+    }),
+    containers: view.containers.map((entry) => ({ ...entry, bytesTold: false })),
+  });
+  const { cards, mib, percent } = recorded([silent(viewAt(0, 1, 30)), silent(viewAt(5, 1, 40))]);
+  t.deepEqual(cards['GPU-0'], { usedBytes: [null, null], busyPercent: [40, 40] });
+  t.deepEqual(
+    [mib, percent],
+    [
+      [null, null],
+      [30, 40],
+    ],
+  );
+});
+
+test('compute that the driver does not tell of a tenant is no 0', (t) => {
+  const untold = (view: View): View => ({
+    ...view,
+    containers: view.containers.map((entry) => ({ ...entry, smPercent: undefined })),
+  });
+  const { percent } = recorded([viewAt(0, 1, 30), untold(viewAt(1, 1)), untold(viewAt(5, 1))]);
+  t.deepEqual(percent, [30, null]);
+});

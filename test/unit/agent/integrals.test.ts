@@ -209,6 +209,27 @@ test('the peak of compute is that of whole minutes, and of none that was not wat
   t.is(peaks.at(-1), peaks[12]);
 });
 
+test('a minute of which use was not told for long has no peak, and what is told at once then is in none', (t) => {
+  const grants = [reading(grantOf('one', 100))];
+  const { useTold: _, ...silent } = card(0);
+  let totals = NO_TOTALS;
+  const at = (second: number, smUs: number, useTold = true) => {
+    const on = useTold ? { ...silent, useTold } : silent;
+    const state = compared(sampleOf([on], [busy(11, smUs)], START + second * 1000), grants, OWNERS);
+    totals = advance(totals, state, owners(OWNERS));
+    return one(totals);
+  };
+  for (let second = 0; second <= 60; second += 1) at(second, second * 125_000);
+  t.is(one(totals)?.smPeakRatio?.toFixed(3), '0.125');
+  for (let second = 61; second < 150; second += 1) {
+    const computeTold = second <= 70;
+    t.like(at(second, 7_500_000, false), { computeTold, smSeconds: 7.5 }, String(second));
+  }
+  for (let second = 150; second < 240; second += 1) at(second, 15_000_000);
+  t.is(one(totals)?.smPeakRatio?.toFixed(3), '0.125', 'not the ten seconds at once');
+  t.is(one(totals)?.smSeconds, 15);
+});
+
 test('what ended is shown for five more minutes, then forgotten', (t) => {
   const keep = KEEP_MS / 1000;
   t.is(keep, 300);

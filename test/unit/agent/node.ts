@@ -19,6 +19,7 @@ export const card = (index: number, more: Partial<SampledCard> = {}): SampledCar
   totalBytes: 24_000 * MIB,
   usedBytes: 0,
   lists: ['compute', 'graphics', 'mps'],
+  useTold: true,
   utilizationGaps: 0,
   healthy: true,
   ...more,

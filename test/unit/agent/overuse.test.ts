@@ -43,6 +43,8 @@ type Case = {
   readonly types?: number;
   /** What another container, or a process of nobody, is in the driver's lists. */
   readonly beside?: number;
+  /** Second in which the driver does not tell what is used. */
+  readonly silentAt?: number;
 };
 
 type Judged = { readonly severity: string; readonly isMixed: boolean };
@@ -58,7 +60,8 @@ function judgedAfter(seconds: number, given: Case): Judged {
   for (let second = 0; second <= seconds; second++) {
     const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
     const other = beside === undefined ? [] : [sampledProcess(8, [use(0, { bytes: 1, types: beside })])];
-    const sample = sampleOf([card(0, about)], [sampledProcess(7, uses), ...other], 1e12 + second * 1000);
+    const on = card(0, { ...about, ...(second === more.silentAt && { useTold: false }) });
+    const sample = sampleOf([on], [sampledProcess(7, uses), ...other], 1e12 + second * 1000);
     const byPid = { 7: ofGrant('a') };
     const state = compared(sample, [reading(granted)], byPid);
     totals = advance(totals, state, owners(byPid));
@@ -93,8 +96,12 @@ test('a share that is a hard limit is judged, also without isolation of memory; 
     'the card is lost': { card: { healthy: false } },
     'the driver does not say who is on it': { card: { lists: ['graphics'] } },
     'a client of MPS among others': { types: 4, beside: 4 },
+    'the driver does not say what they use': { card: { useTold: false } },
   };
   for (const [what, given] of Object.entries(not)) t.is(after(100, given), 'within', what);
+  // What was used meanwhile is told at once later: a window with that in it proves nothing.
+  t.is(after(61, { silentAt: 30 }), 'within');
+  t.is(after(92, { silentAt: 30 }), 'soft');
 });
 
 const [COMPUTE, MPS] = [1, 4];

@@ -312,7 +312,7 @@ test('use is read from the page that the agent publishes', async (t) => {
   for (const one of view.containers) t.deepEqual(modeOn(use, one), one.enforcement);
   t.deepEqual(
     use.containers.map(({ pod: name, usedBytes, fence, smRatio }) => [name, usedBytes, fence, smRatio]),
-    view.containers.map((one) => [one.pod, one.usedBytes, one.fence, one.smPercent / 100]),
+    view.containers.map((one) => [one.pod, one.usedBytes, one.fence, (one.smPercent ?? Number.NaN) / 100]),
   );
   t.deepEqual(
     use.foreign.map(({ pod: name, usedBytes }) => [name, usedBytes]),

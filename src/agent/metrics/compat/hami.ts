@@ -90,7 +90,7 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
           used(labels, holder.usedBytes);
           limit(labels, holder.grant?.limitBytes);
           memory(labels, holder.usedBytes);
-          utilization(labels, Math.min(100, holder.smPercent));
+          utilization(labels, holder.smPercent === undefined ? undefined : Math.min(100, holder.smPercent));
           if (holder.lastActiveMs !== undefined)
             lastKernel(labels, Math.max(0, (view.atMs - holder.lastActiveMs) / 1000));
           context?.(labels, holder.grant?.ledger.contextBytes);

@@ -61,7 +61,7 @@ export const metagpu = ({ nodeName }: CompatContext): Family => ({
         const idle = holders.filter(({ processes }) => processes.length === 0);
         const shown = [
           ...largestProcesses(holders).map(({ holder, one }) => ({ holder, ...one, pid: String(one.pid) })),
-          ...idle.map((holder) => ({ holder, pid: '-', usedBytes: 0, smPercent: 0 })),
+          ...idle.map((holder) => ({ holder, pid: '-', usedBytes: holder.usedBytes, smPercent: holder.smPercent })),
         ];
         for (const { holder, pid, usedBytes, smPercent } of shown) {
           const { namespace, pod, gpuUuid, grant } = holder;
@@ -79,7 +79,7 @@ export const metagpu = ({ nodeName }: CompatContext): Family => ({
           utilization(labels, smPercent);
           memory(labels, toMib(usedBytes));
           mostUtilization(labels, most);
-          ofUtilization(labels, (100 * smPercent) / most);
+          ofUtilization(labels, smPercent === undefined ? undefined : (100 * smPercent) / most);
           mostMemory(labels, toMib(mostBytes));
           if (mostBytes !== undefined && usedBytes !== undefined) ofMemory(labels, (100 * usedBytes) / mostBytes);
         }

@@ -19,7 +19,8 @@ export type Holder = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly usedBytes: number | undefined;
-  readonly smPercent: number;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent?: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly processes: readonly Omit<ViewProcess, 'inLedger'>[];
   /** With a grant only. */

@@ -1,6 +1,6 @@
 // Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
 import type { Fence } from '../../../quota/fence.ts';
-import { tellsCompute } from '../../sample.ts';
+import type { AssignedTotals, ContainerTotals } from '../../integrals.ts';
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
 
 /** Without the card. */
@@ -10,7 +10,8 @@ function ofContainer(of: Parameters<typeof containerLabels>[0]) {
 }
 
 /** Rounded percentages of several processes may sum to more than there is. */
-const shareOf = (percent: number): number => Math.min(1, percent / 100);
+const shareOf = (percent: number | undefined): number | undefined =>
+  percent === undefined ? undefined : Math.min(1, percent / 100);
 
 const FENCES: readonly Fence[] = ['driver', 'interposer', 'agent', 'none'];
 
@@ -136,6 +137,15 @@ export const container: Family = {
       [...whole, 'observer'],
     );
     const overSeconds = counter('over_limit_seconds_total', 'Time above its grant and tolerance.');
+    /** Of what the driver does not tell, no total: one that stands still would say that nothing ran. */
+    const engines = (totals: ContainerTotals | AssignedTotals) => {
+      if (!totals.computeTold) return;
+      const labels = containerLabels(totals);
+      smSeconds(labels, totals.smSeconds);
+      memorySeconds(labels, totals.memoryBusySeconds);
+      encoder(labels, totals.encoderSeconds);
+      decoder(labels, totals.decoderSeconds);
+    };
     return {
       clear: set.clear,
       fill(view) {
@@ -192,7 +202,7 @@ export const container: Family = {
             1,
           );
           used(labels, entry.usedBytes);
-          if (tellsCompute(entry.gpuUuid)) sm(labels, shareOf(entry.smPercent));
+          sm(labels, shareOf(entry.smPercent));
           if (entry.usedBytes !== undefined || entry.processes.length > 0) processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
         }
@@ -214,10 +224,7 @@ export const container: Family = {
         for (const totals of view.containerTotals) {
           const labels = containerLabels(totals);
           if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(labels, totals.peakBytes);
-          smSeconds(labels, totals.smSeconds);
-          memorySeconds(labels, totals.memoryBusySeconds);
-          encoder(labels, totals.encoderSeconds);
-          decoder(labels, totals.decoderSeconds);
+          engines(totals);
           denied(labels, totals.denied);
           if (!told.has(totals.grantId)) unknown(ofContainer(totals), totals.unknownEntryPoints);
           told.add(totals.grantId);
@@ -227,11 +234,7 @@ export const container: Family = {
         for (const totals of view.assignedTotals) {
           const labels = containerLabels(totals);
           if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(labels, totals.peakBytes);
-          if (!tellsCompute(totals.gpuUuid)) continue;
-          smSeconds(labels, totals.smSeconds);
-          memorySeconds(labels, totals.memoryBusySeconds);
-          encoder(labels, totals.encoderSeconds);
-          decoder(labels, totals.decoderSeconds);
+          engines(totals);
         }
       },
     };

@@ -1,5 +1,4 @@
 // Containers that use a card without any grant: the card's other users can explain no shortage without them.
-import { tellsCompute } from '../../sample.ts';
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../family.ts';
 
 const LABELS = [...DEVICE_LABELS, 'namespace', 'pod', 'container'];
@@ -36,8 +35,8 @@ export const foreign: Family = {
       clear: set.clear,
       fill(view) {
         for (const use of view.foreign) used(labelsOf(use), use.usedBytes);
-        for (const totals of view.foreignTotals.filter(({ gpuUuid }) => tellsCompute(gpuUuid)))
-          smSeconds(labelsOf(totals), totals.smSeconds);
+        for (const totals of view.foreignTotals)
+          smSeconds(labelsOf(totals), totals.computeTold ? totals.smSeconds : undefined);
       },
     };
   },

@@ -36,7 +36,7 @@ export const process: Family = {
             process: one.command.replace(/[^A-Za-z0-9._-]/g, '_'),
           };
           used(labels, one.usedBytes);
-          sm(labels, one.smPercent / 100);
+          sm(labels, one.smPercent === undefined ? undefined : one.smPercent / 100);
         }
       },
     };
