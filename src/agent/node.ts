@@ -30,6 +30,7 @@ import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { offeredCards } from './offered.ts';
 import { createOwners } from './owners.ts';
+import { createPace } from './pace.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample } from './sample.ts';
@@ -110,6 +111,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   );
   hooks.driver.join(tools.user);
   const shares = openShares(configuration, hooks.onProblem);
+  let view: View | undefined;
+  const pace = createPace(configuration);
+  /** Before there is a sample nobody rests. */
+  const stir = () => {
+    if (view) hooks.onInterval(pace.stir());
+  };
   let opened: Registry | undefined;
   const registry = openRegistry({
     stateFolder: configuration.stateFolder,
@@ -120,7 +127,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     ...(hooks.onChange && { onChange: hooks.onChange }),
     heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
     leasedOf: shares.leasedOf,
-    onGrants: () => opened && shares.follow(opened),
+    onGrants: () => {
+      if (opened) shares.follow(opened);
+      stir();
+    },
   });
   opened = registry;
   shares.follow(registry);
@@ -175,7 +185,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
-  let view: View | undefined;
   let sampledAt = 0;
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;
@@ -276,10 +285,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       );
       hooks.onView(view);
       if (records.length > 0) hooks.onActions(records);
-      const urgent = state.containers.some(
-        (container) => container.verdict.severity !== 'within' || container.cards.some((card) => card.bypassBytes > 0),
-      );
-      hooks.onInterval(urgent ? configuration.urgentIntervalMs : configuration.intervalMs);
+      hooks.onInterval(pace.after(state));
 
       // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
       keeping.after(sample, ledgers, owned.ofGrant);
@@ -346,6 +352,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     containerStarts(podUid, container) {
       const live = registry.get(podGrantId(podUid, container));
       if (!live) return undefined;
+      stir();
       try {
         // Whoever held something in it has ended: the new one starts with empty books, at once.
         if (registry.readLedger(live).slots.every(({ locked }) => !locked)) registry.clearLedger(live);
