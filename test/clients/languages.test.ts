@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { runTenant, startAgent } from '../support/agent.ts';
 import { OUT_OF_MEMORY } from '../support/client.ts';
+import { startWatch, stopping } from '../support/delays.ts';
 import { MIB } from '../support/grant.ts';
 import { BUILD, startNode } from '../support/node.ts';
 import { type Built, built } from './build.ts';
@@ -12,6 +13,7 @@ import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
 const CARD = 'l4,memory=6Gi';
+const WITHIN_MS = 5000;
 const before = checksums([join(BUILD, 'simulated')]);
 
 const goFlags = { GOFLAGS: '-mod=readonly', GOTOOLCHAIN: 'local' };
@@ -98,7 +100,10 @@ withProgram(
     const filled = JSON.parse(await cheat.line()) as { blocks: number; total: number };
     t.is(filled.total, node.usable(0), 'it sees the card');
     t.true(filled.blocks * BLOCK > SLICE, 'nothing refused it');
+    const over = startWatch(stopping(agent.child, node.child));
     t.is((await cheat.ended).code, 137);
+    const { passedMs, lostMs } = over();
+    t.true(passedMs - lostMs <= WITHIN_MS, `stopped after ${passedMs} ms, ${lostMs} of them the machine's`);
     t.deepEqual(
       agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`),
       ['warn static bypass', 'kill static bypass'],

@@ -15,6 +15,8 @@ export type OtherLibcs =
       readonly musl: string;
       /** Builds `source` to run with musl, or as a 32-bit program, without anything of this machine's libc. */
       buildMusl(source: string, to: string, ...flags: string[]): void;
+      /** The same of several sources, with musl inside. Headers of the kernel are this machine's. */
+      buildMuslStatic(sources: readonly string[], to: string, ...flags: string[]): void;
       build32(source: string, to: string): void;
     }
   | { readonly ok: false; readonly reason: string };
@@ -56,6 +58,30 @@ function fetchThem(): OtherLibcs {
         musl,
         `${last}`,
         loader,
+      );
+    },
+    buildMuslStatic(sources, to, ...flags) {
+      const of = (...words: string[]) => execFileSync('gcc', words, { encoding: 'utf8' }).trim();
+      const own = ['-isystem', join(root, 'usr/include/x86_64-linux-musl'), '-isystem', of('-print-file-name=include')];
+      const kernel = ['/usr/include', '/usr/include/x86_64-linux-gnu'].flatMap((path) => ['-idirafter', path]);
+      const [first, second, last] = ['crt1.o', 'crti.o', 'crtn.o'].map((name) => join(parts, name));
+      const inside = [join(parts, 'libc.a'), of('-print-libgcc-file-name')];
+      gcc(
+        '-O1',
+        '-static',
+        '-no-pie',
+        '-nostdinc',
+        ...own,
+        ...kernel,
+        '-nostdlib',
+        ...flags,
+        '-o',
+        to,
+        `${first}`,
+        `${second}`,
+        ...sources,
+        ...inside,
+        `${last}`,
       );
     },
     build32(source, to) {

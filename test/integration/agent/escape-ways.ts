@@ -1,6 +1,7 @@
 // Ways out of the interposer, each as a tenant's program and what becomes of it (docs/escapes.md).
-import { chmodSync, copyFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { execFileSync } from 'node:child_process';
+import { chmodSync, copyFileSync, linkSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { BUILD, type SimulatedNode } from '../../support/node.ts';
 
 export const CLIENT = join(BUILD, 'tests/client');
@@ -33,7 +34,50 @@ function setuid(ground: Ground): string {
   return path;
 }
 
+/** A copy that has a capability of its own: likewise, for whoever has it not. */
+function capable(ground: Ground): string {
+  const path = join(ground.folder, 'capable-client');
+  copyFileSync(CLIENT, path);
+  chmodSync(path, 0o755);
+  execFileSync(join(BUILD, 'tests/capable'), [path]);
+  return path;
+}
+
+/** A program with its driver inside, beside the driver's library: by its own path it finds the node. */
+export function ownDriver({ node }: Ground, built: string): string {
+  const path = join(node.lib, 'own-client');
+  copyFileSync(built, path);
+  chmodSync(path, 0o755);
+  return path;
+}
+
+const LOADER = process.arch === 'arm64' ? '/lib/ld-linux-aarch64.so.1' : '/lib64/ld-linux-x86-64.so.2';
+const [LIST, NO_LIST] = ['/etc/ld.so.preload', '/etc/ld.so.nothing'];
+
+/** A copy of the machine's loader that reads another list, which is not there. */
+function ownLoader({ folder }: Ground): void {
+  const loader = readFileSync(LOADER, 'latin1');
+  if (!loader.includes(LIST)) throw new Error(`${LOADER} does not name ${LIST}`);
+  const path = join(folder, 'list.client-loader');
+  writeFileSync(path, loader.replaceAll(LIST, NO_LIST), 'latin1');
+  chmodSync(path, 0o755);
+}
+
+/** A folder to be the root of the client: what it loads, the driver and the node's socket, and nothing else. */
+function ownRoot(ground: Ground): void {
+  const root = join(ground.folder, 'list.root');
+  const driver = driverOf(ground);
+  const loaded = execFileSync('ldd', [CLIENT, driver], { encoding: 'utf8' }).matchAll(/(?:=> |^\s+)(\/\S+) \(/gm);
+  for (const path of new Set([CLIENT, driver, ...[...loaded].map(([, one = '']) => one)])) {
+    mkdirSync(join(root, dirname(path)), { recursive: true });
+    copyFileSync(path, join(root, path));
+    chmodSync(join(root, path), 0o755);
+  }
+  linkSync(join(ground.node.folder, 'node.sock'), join(root, ground.node.folder, 'node.sock'));
+}
+
 const AS_NOBODY = 'exec setpriv --reuid 65534 --regid 65534 --clear-groups';
+const NESTED = 'unshare --mount --pid --fork --kill-child --mount-proc';
 /** Switches of other systems, by which their libraries let a container go. */
 const OTHERS_SWITCHES = [
   'CUDA_DISABLE_CONTROL=true',
@@ -71,6 +115,34 @@ export const ESCAPES: readonly Escape[] = [
     program: setuid,
     script: inPod(AS_NOBODY),
   },
+  {
+    what: 'a program with file capabilities is started',
+    end: 'bypass',
+    program: capable,
+    way: driverOf,
+    script: `${AS_NOBODY} "$0" "$1"`,
+  },
+  {
+    what: 'a program with file capabilities is started where the list is a file',
+    end: 'refused',
+    program: capable,
+    script: inPod(AS_NOBODY),
+  },
+  {
+    what: 'it is linked statically and has a driver of its own inside',
+    end: 'bypass',
+    program: (ground) => ownDriver(ground, join(BUILD, 'tests/images/own-client')),
+    script: inPod('exec'),
+  },
+  {
+    what: 'it brings a loader of its own, which reads no list',
+    end: 'bypass',
+    way(ground) {
+      ownLoader(ground);
+      return driverOf(ground);
+    },
+    script: inPod('exec "$2.client-loader"'),
+  },
   { what: 'the driver is opened with RTLD_DEEPBIND', end: 'refused', way: () => 'deepbind:libcuda.so.1' },
   {
     what: 'the driver is opened in a namespace of its own',
@@ -97,5 +169,25 @@ export const ESCAPES: readonly Escape[] = [
     end: 'bypass',
     way: driverOf,
     script: inPod('umount /etc && exec'),
+  },
+  {
+    what: 'the root is changed to a folder without the list',
+    end: 'bypass',
+    way(ground) {
+      ownRoot(ground);
+      return driverOf(ground);
+    },
+    script: inPod('exec chroot "$2.root"'),
+  },
+  {
+    what: 'it runs in PID and mount namespaces within its own, as in a container of its container',
+    end: 'refused',
+    script: inPod(`exec ${NESTED}`),
+  },
+  {
+    what: 'the list is unmounted, and it runs in PID and mount namespaces within its own',
+    end: 'bypass',
+    way: driverOf,
+    script: inPod(`umount /etc && exec ${NESTED}`),
   },
 ];

@@ -1,6 +1,5 @@
-// The page on ways out: what it says was tried is tried, with that end, and what is tested elsewhere is tested in a file that
-// is there.
-import { existsSync } from 'node:fs';
+// The page on ways out: what it says was tried is tried, with that end, and what is tested elsewhere is tested by what it names.
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { ESCAPES } from '../../integration/agent/escape-ways.ts';
@@ -15,8 +14,31 @@ test('the rows that are tried by a program are those of the test, with their end
   );
 });
 
-test('the tests that the page names are there', (t) => {
-  const named = rowsWith(page, 'where it is tried').flatMap((row) => quoted(row['where it is tried']));
-  t.true(named.length > 10);
-  for (const path of named) t.true(existsSync(join(ROOT, path)), path);
+const held = rowsWith(page, 'what a tenant does', 'end', 'where it is tried');
+/** `path`: *title*, *title*: titles, or parts of them that stand in the file as they are. */
+const named = held.flatMap((row) =>
+  [...(row['where it is tried'] ?? '').matchAll(/`([^`]+\.test\.ts)`: (\*[^*]+\*(?:, \*[^*]+\*)*)/g)].flatMap(
+    ([, path = '', titles = '']) => [...titles.matchAll(/\*([^*]+)\*/g)].map(([, title = '']) => ({ path, title })),
+  ),
+);
+
+test('every row that is held by another test names tests by their titles, and each of them is in its file', (t) => {
+  t.true(held.length > 20);
+  for (const row of held) {
+    const cell = row['where it is tried'] ?? '';
+    t.regex(cell, /^`test\/\S+\.test\.ts`: \*[^*]{10,}\*/, row['what a tenant does']);
+    for (const path of quoted(cell)) t.true(named.some((one) => one.path === path) || !path.startsWith('test/'), path);
+  }
+  t.true(named.length > held.length);
+  for (const { path, title } of named) {
+    t.true(existsSync(join(ROOT, path)), path);
+    const text = readFileSync(join(ROOT, path), 'utf8').replaceAll("\\'", "'");
+    t.true(text.includes(title), `${path}: ${title}`);
+  }
+});
+
+test('what no fence covers is told with a reason', (t) => {
+  const rows = rowsWith(page, 'what a tenant does', 'why, and what is left');
+  t.true(rows.length > 5);
+  for (const row of rows) t.regex(row['why, and what is left'] ?? '', /.{20}/, row['what a tenant does']);
 });
