@@ -110,6 +110,10 @@ export function createAdmin(node: Node, driver: Driver, mode: Mode): Express {
     else response.status(good).json(answerOf(live, mode));
   };
 
+  // For who asks from within whether the process turns.
+  app.get('/livez', (_request, response) => {
+    response.type('text').send('ok\n');
+  });
   app.get('/v1/status', (_request, response) => {
     response.json(node.view() ?? null);
   });

@@ -1,15 +1,9 @@
-// The agent put together: sampler, node half, exporter, local socket. Owns their start, their order of ending, and what is
-// said on standard error.
+// The agent put together: sampler, node half, local socket, and the exporter half, or the socket on which that one is told of views
+// (page.socket). Owns their start, their order of ending, and what is said on standard error.
 import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
-import { hostname } from 'node:os';
 import { join } from 'node:path';
-import type { RequestHandler } from 'express';
 import type { ReviewCall } from '../kube/token-review.ts';
-import { fromFiles } from '../tls/certificate-files.ts';
-import { guard } from './access/access.ts';
-import { openBearerFile } from './access/bearer-file.ts';
-import { createReviews } from './access/reviews.ts';
 import { createAdmin } from './admin.ts';
 import type { DeviceUuids } from './attribution/slices.ts';
 import type { RefusedChange } from './compute/node.ts';
@@ -18,18 +12,21 @@ import { createDriver } from './driver.ts';
 import type { EvictCall } from './enforcement/evictions.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
+import { guardOf, startExporter } from './exporter.ts';
 import { createRecorder } from './history.ts';
-import { createExporter, serve } from './http.ts';
+import { serve } from './http.ts';
 import { selfMetrics } from './metrics/self.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
-import { startPage } from './page.ts';
 import type { Cluster, PodServices } from './pods.ts';
 import { startSampler } from './sampler.ts';
-import type { NameOf } from './view.ts';
+import type { NameOf, View } from './view.ts';
+import { serveViews } from './views/serve.ts';
+import { type Here, sourceHere, standingOf } from './views/source.ts';
 
 export type Agent = {
-  readonly port: number;
+  /** Undefined: it listens on none. */
+  readonly port: number | undefined;
   readonly socket: string;
   close(): Promise<void>;
 };
@@ -70,17 +67,35 @@ async function isServed(socket: string): Promise<boolean> {
   });
 }
 
-/** Nothing where everybody may read the page. Rejects where the settings cannot be kept. */
-async function guardOf(
-  { page: { bearerTokenFile, tokenReview } }: AgentConfiguration,
-  review: ReviewCall | undefined,
-  onProblem: (text: string) => void,
-): Promise<RequestHandler | undefined> {
-  if (bearerTokenFile === '' && !tokenReview) return undefined;
+type Publishing = {
+  readonly port: number | undefined;
+  publish(view: View): void;
+  /** To be called each second or so. */
+  beat(): void;
+  close(): Promise<void>;
+};
+
+/** The exporter half in this process, or what one in another process connects to; rejects where it cannot be had. */
+async function openPublishing(
+  configuration: AgentConfiguration,
+  here: Here,
+  hooks: AgentHooks,
+  problem: (text: string) => void,
+): Promise<Publishing> {
+  const { socket: path, socketUser, tokenReview } = configuration.page;
+  const review = tokenReview ? hooks.review : undefined;
+  if (path === '') {
+    const access = await guardOf(configuration, review, problem);
+    const exporter = await startExporter(configuration, sourceHere(here), access, {
+      log: hooks.log,
+      onProblem: problem,
+    });
+    return { ...exporter, publish: (view) => exporter.tell(standingOf(view)), beat: () => {} };
+  }
   if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
-  const clock = () => performance.now();
-  const bearer = bearerTokenFile === '' ? undefined : await openBearerFile(bearerTokenFile, clock);
-  return guard({ bearer, reviews: tokenReview && review ? createReviews(review, clock) : undefined }, onProblem);
+  if (await isServed(path))
+    throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
+  return { port: undefined, ...(await serveViews({ ...here, path, review, user: socketUser, onProblem: problem })) };
 }
 
 export async function startAgent(configuration: AgentConfiguration, hooks: AgentHooks): Promise<Agent> {
@@ -96,7 +111,6 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     if (text !== lastProblem) hooks.log(text);
     lastProblem = text;
   };
-  const access = await guardOf(configuration, hooks.review, problem);
   const { kubernetes } = configuration;
   const { cluster } = hooks;
   const servesPods = kubernetes.enabled && kubernetes.pods;
@@ -113,13 +127,6 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
         })
       : undefined;
   const self = selfMetrics();
-  const page = startPage({
-    processes: configuration.processMetrics,
-    compatibility: configuration.compatibilityMetrics,
-    nodeName: kubernetes.nodeName || hostname(),
-    self,
-    onProblem: problem,
-  });
   const recorder = createRecorder();
   let services: PodServices | undefined;
   const driver = createDriver(() => {
@@ -130,8 +137,8 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   const node = openNode(configuration, native, {
     onView: (view) => {
       if (view.self.problem !== undefined) problem(view.self.problem);
-      page.publish(view);
       recorder.push(view);
+      publishing.publish(view);
     },
     onActions: (records) => {
       for (const record of records) hooks.log(`${record.action}: ${record.message} (${record.result})`);
@@ -153,26 +160,19 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     clock: () => performance.now(),
   });
 
-  const { certFile, keyFile } = configuration.page;
-  const exporter = await serve(
-    createExporter(
-      {
-        scrape: page.scrape,
-        self: () => self.metrics(),
-        view: node.view,
-        history: recorder.history,
-      },
-      access,
-    ),
-    {
-      host: configuration.host,
-      port: configuration.port,
-    },
-    certFile === '' ? undefined : { source: fromFiles({ certFile, keyFile }), log: hooks.log },
-  );
+  const here: Here = {
+    view: node.view,
+    history: recorder.history,
+    own: () =>
+      self.metrics().catch((error: unknown) => {
+        problem(`the process's own metrics cannot be read: ${String(error)}`);
+        return '';
+      }),
+  };
+  const publishing = await openPublishing(configuration, here, hooks, problem);
   const admin = await serve(createAdmin(node, driver, configuration.enforcement.mode), { socket }).catch(
     async (error: unknown) => {
-      await exporter.close();
+      await publishing.close();
       throw error;
     },
   );
@@ -180,7 +180,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   // Before the driver is read: pods that end need us whether there is a driver or not.
   if (pods && cluster) {
     services = await pods.startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
-      await Promise.all([exporter.close(), admin.close()]);
+      await Promise.all([publishing.close(), admin.close()]);
       throw error;
     });
   }
@@ -211,17 +211,18 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
 
   const ageing = setInterval(() => {
     node.lookAtAge();
+    publishing.beat();
     services?.changed();
   }, LOOK_AT_AGE_MS);
 
   return {
-    port: exporter.port,
+    port: publishing.port,
     socket,
     async close() {
       clearInterval(ageing);
       await Promise.all([services?.close(), assignments?.close()]);
       await sampler.close();
-      await Promise.all([exporter.close(), admin.close(), page.close()]);
+      await Promise.all([publishing.close(), admin.close()]);
       await node.close();
       rmSync(socket, { force: true });
     },

@@ -59,6 +59,10 @@ export type AgentConfiguration = {
     readonly bearerTokenFile: string;
     /** Whom the API server lets read may read. */
     readonly tokenReview: boolean;
+    /** Of the node half for an exporter half in a process of its own (`cotenant exporter`); empty: one process is both, and listens. */
+    readonly socket: string;
+    /** User id that may connect to it besides root and the agent's own; 0: nobody. */
+    readonly socketUser: number;
   };
   readonly enforcement: LadderPolicy &
     Tolerance &
@@ -107,7 +111,7 @@ export const DEFAULTS: AgentConfiguration = {
   interposerEngine: 0,
   processMetrics: false,
   compatibilityMetrics: '',
-  page: { certFile: '', keyFile: '', bearerTokenFile: '', tokenReview: false },
+  page: { certFile: '', keyFile: '', bearerTokenFile: '', tokenReview: false, socket: '', socketUser: 0 },
   enforcement: {
     ...DEFAULT_LADDER,
     ...DEFAULT_TOLERANCE,
@@ -188,6 +192,8 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'page.keyFile': [anyText, 'a file, or nothing'],
   'page.bearerTokenFile': [anyText, 'a file, or nothing'],
   'page.tokenReview': [flag, 'true or false'],
+  'page.socket': [anyText, 'a path, or nothing'],
+  'page.socketUser': [wholeFrom(0, 2 ** 32 - 2), 'a user id, 0 to 4294967294'],
   'enforcement.mode': [oneOf(...MODES), 'off, report or enforce'],
   'enforcement.softSeconds': [numberFrom(0, 3600), 'seconds, 0 to 3600'],
   'enforcement.softSamples': [wholeFrom(1, 1000), '1 to 1000'],
@@ -268,9 +274,11 @@ export function checkTogether(configuration: AgentConfiguration): AgentConfigura
     );
   if (enforcement.evictAfterStops > 0 && !configuration.kubernetes.enabled)
     problems.push('enforcement.evictAfterStops: asks the API server; want kubernetes.enabled, too');
-  const { certFile, keyFile, tokenReview } = configuration.page;
+  const { certFile, keyFile, tokenReview, socket, socketUser } = configuration.page;
   if ((certFile === '') !== (keyFile === ''))
     problems.push(`page.${certFile === '' ? 'certFile' : 'keyFile'}: is missing; want both files, or none`);
+  if (socket === '' && socketUser !== 0)
+    problems.push('page.socketUser: is of the socket of the node half; want page.socket, too');
   if (tokenReview && !configuration.kubernetes.enabled)
     problems.push('page.tokenReview: asks the API server; want kubernetes.enabled, too');
   if (problems.length > 0) throw new Error(`settings that do not go together:\n  ${problems.join('\n  ')}`);

@@ -6,20 +6,14 @@ import type { Server as HttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import express, { type Express, type RequestHandler } from 'express';
 import type { CertificateSource } from '../tls/certificate.ts';
-import type { History } from './history.ts';
 import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './metrics/open-metrics.ts';
 import type { PageForm } from './metrics/page-worker.ts';
 import type { Scraped } from './page.ts';
 import { STATUS_PAGE } from './status-page.ts';
-import type { View } from './view.ts';
+import { NO_SAMPLE, type Source } from './views/source.ts';
 
-export type ExporterSource = {
+export type ExporterSource = Pick<Source, 'standing' | 'status' | 'history' | 'own'> & {
   readonly scrape: (form: PageForm) => Promise<Scraped>;
-  /** Text of the process's own metrics, for when there is no page. */
-  readonly self: () => Promise<string>;
-  readonly view: () => View | undefined;
-  /** Use over the last minutes. */
-  readonly history: () => History;
 };
 
 const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
@@ -35,13 +29,13 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.type('text').send('ok\n');
   });
   app.get('/readyz', (_request, response) => {
-    const view = source.view();
-    if (!view) response.status(503).type('text').send('no sample yet\n');
-    else if (!view.self.up)
+    const standing = source.standing();
+    if (!standing) response.status(503).type('text').send(`${NO_SAMPLE}\n`);
+    else if (!standing.up)
       response
         .status(503)
         .type('text')
-        .send(`${view.self.problem ?? 'the driver does not answer'}\n`);
+        .send(`${standing.problem ?? 'the driver does not answer'}\n`);
     else response.type('text').send('ok\n');
   });
   if (guard) app.use(guard);
@@ -62,7 +56,7 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
       // Before the first sample, and without a driver library: absence must be visible.
       const down =
         '# HELP cotenant_up 1 while the driver answers and the last sample is fresh.\n# TYPE cotenant_up gauge\ncotenant_up 0\n';
-      const text = `${down}${await source.self()}`;
+      const text = `${down}${await source.own().catch(() => '')}`;
       response.end(open ? toOpenMetrics(text) : text);
       return;
     }
@@ -72,14 +66,22 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.end(body);
   });
 
-  app.get('/status.json', (_request, response) => {
-    response.setHeader('Cache-Control', 'no-store');
-    response.json(source.view() ?? null);
-  });
-  app.get('/history.json', (_request, response) => {
-    response.setHeader('Cache-Control', 'no-store');
-    response.json(source.history());
-  });
+  const told =
+    (ask: () => Promise<string | Uint8Array>): RequestHandler =>
+    async (_request, response) => {
+      response.setHeader('Cache-Control', 'no-store');
+      try {
+        const body = await ask();
+        response.type('json').send(typeof body === 'string' ? body : Buffer.from(body.buffer));
+      } catch (error) {
+        response
+          .status(503)
+          .type('text')
+          .send(`${(error as Error).message}\n`);
+      }
+    };
+  app.get('/status.json', told(source.status));
+  app.get('/history.json', told(source.history));
   app.get('/', (_request, response) => {
     response.setHeader(
       'Content-Security-Policy',

@@ -4,14 +4,16 @@
 import { Worker } from 'node:worker_threads';
 import { type Arrivals, graceMs, isWanted, withArrival } from './metrics/expected-scrapes.ts';
 import type { PageAnswer, PageForm, PageOptions, PageRequest } from './metrics/page-worker.ts';
-import type { Registry } from './metrics/prom-client.ts';
-import type { View } from './view.ts';
+import type { Source, Standing } from './views/source.ts';
 
 /** Bytes; or that there is nothing to tell of, or no thread that could; or that it took too long. */
 export type Scraped = Uint8Array | 'nothing' | 'late';
 
 export type PageServer = {
-  publish(view: View): void;
+  /** There is a newer view. */
+  publish(standing: Standing): void;
+  /** Whoever has views is away: what was made of them would pass for fresh. */
+  withdraw(): void;
   scrape(form: PageForm): Promise<Scraped>;
   /** Pages made so far, because a scrape was expected, or because one came. */
   renderings(): { readonly expected: number; readonly asked: number };
@@ -27,7 +29,7 @@ export const PAGE_LIMITS = {
 /** Prometheus scrapes at least every few minutes: then the thread and its memory are given back. */
 const IDLE_MS = 15 * 60 * 1000;
 
-/** Which view a page is of; the view itself is not kept longer than it is the newest. */
+/** Which view a page is of. The view itself is asked for when a page is made, and is the newest then. */
 type Published = {
   readonly up: boolean;
   /** When the next view came. */
@@ -46,30 +48,17 @@ async function within<T>(promise: Promise<T>, ms: number): Promise<T | 'late'> {
   }
 }
 
-/**
- * Of processes a page that does not show them needs no more than how many they are; to hand each of them over is a good part of
- * what a page takes. A list of so many empty places is next to nothing.
- */
-function counted(view: View): View {
-  const blank = <T>({ length }: readonly T[]): readonly T[] => new Array<T>(length);
-  return {
-    ...view,
-    containers: view.containers.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
-    assigned: view.assigned.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
-  };
-}
-
 export function startPage(
   options: PageOptions & {
-    readonly self: Registry;
+    readonly material: Source['material'];
     readonly onProblem: (text: string) => void;
     /** A clock that nobody sets, in milliseconds. */
     readonly clock?: () => number;
     readonly limits?: { readonly waitMs: number; readonly renderMs: number };
   },
 ): PageServer {
-  const { self, onProblem, clock = () => performance.now(), limits = PAGE_LIMITS } = options;
-  let newest: { readonly of: Published; readonly view: View } | undefined;
+  const { material, onProblem, clock = () => performance.now(), limits = PAGE_LIMITS } = options;
+  let newest: Published | undefined;
   let publishedMs = Number.NEGATIVE_INFINITY;
   let intervalMs = 0;
   let page: Made | undefined;
@@ -116,74 +105,77 @@ export function startPage(
   const goOn = (made: Made | undefined) => {
     running?.resolve(made);
     running = undefined;
-    if (next && newest) void begin(next, newest.of, newest.view);
+    if (next && newest) void begin(next, newest);
+    else if (next) {
+      next.resolve(undefined);
+      next = undefined;
+    }
   };
-  const begin = async (job: Job, of: Published, view: View) => {
+  const begin = async (job: Job, of: Published) => {
     next = undefined;
     const current = { ...job, of };
     running = current;
     usedMs = clock();
+    void endLate(current);
     const isMade = page?.of === of;
     if (!isMade) count[job.asked ? 'asked' : 'expected'] += 1;
-    const append = isMade ? '' : await ownMetrics();
-    if (running !== current) return; // the thread has ended meanwhile
-    const request: PageRequest = {
-      ...(isMade ? {} : { rendering: { view: options.processes ? view : counted(view), append } }),
-      forms: [...job.forms],
-    };
     try {
+      const rendering = isMade ? undefined : await material(options.processes);
+      if (running !== current) return; // the thread has ended meanwhile
       worker ??= startWorker();
-      worker.postMessage(request);
+      const request: PageRequest = { ...(rendering && { rendering }), forms: [...job.forms] };
+      worker.postMessage(request, rendering instanceof Uint8Array ? [rendering.buffer] : []);
     } catch (error) {
+      if (running !== current) return;
       onProblem(`the page cannot be rendered: ${String(error)}`);
       goOn(undefined);
-      return;
     }
-    if ((await within(job.promise, limits.renderMs)) !== 'late' || running !== current) return;
+  };
+  const endLate = async (current: NonNullable<typeof running>) => {
+    if ((await within(current.promise, limits.renderMs)) !== 'late' || running !== current) return;
     onProblem(`the page was not rendered in ${limits.renderMs} ms; its thread is started again`);
     void endWorker();
     goOn(undefined);
   };
-  const ownMetrics = () =>
-    self.metrics().catch((error: unknown) => {
-      onProblem(`the process's own metrics cannot be read: ${String(error)}`);
-      return '';
-    });
 
   /** The newest view in these forms; whoever wants them at the same time shares one rendering. */
-  const make = ({ of, view }: NonNullable<typeof newest>, forms: readonly PageForm[], asked: boolean) => {
+  const make = (of: Published, forms: readonly PageForm[], asked: boolean) => {
     if (running?.of === of && forms.every((form) => running?.forms.has(form))) return running.promise;
     next ??= { ...Promise.withResolvers<Made | undefined>(), forms: new Set(), asked };
     for (const form of forms) next.forms.add(form);
     next.asked ||= asked;
     const { promise } = next;
-    if (!running) void begin(next, of, view);
+    if (!running) void begin(next, of);
     return promise;
   };
 
   /** What was made last, unless it would pass for newer than it is. */
   const ready = (form: PageForm): Uint8Array | undefined => {
     if (!page || !newest) return undefined;
-    if (page.of !== newest.of) {
+    if (page.of !== newest) {
       // What ends or begins with a view (the driver is silent, or back) is told at once.
-      if (!page.of.up || !newest.of.up) return undefined;
+      if (!page.of.up || !newest.up) return undefined;
       if (clock() - (page.of.followedMs ?? 0) > graceMs(intervalMs)) return undefined;
     }
     return page.bodies.get(form);
   };
 
   return {
-    publish(view) {
+    publish({ up }) {
       const now = clock();
       if (newest) {
-        newest.of.followedMs = now;
+        newest.followedMs = now;
         intervalMs = now - publishedMs;
       }
-      newest = { of: { up: view.self.up }, view };
+      newest = { up };
       publishedMs = now;
       const wanted = [...scrapes].flatMap(([form, arrivals]) => (isWanted(arrivals, now, intervalMs) ? [form] : []));
       if (wanted.length > 0) void make(newest, wanted, false);
       else if (worker && !running && now - usedMs > IDLE_MS) void endWorker();
+    },
+    withdraw() {
+      newest = undefined;
+      page = undefined;
     },
     async scrape(form) {
       scrapes.set(form, withArrival(scrapes.get(form) ?? [], clock()));

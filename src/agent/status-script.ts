@@ -137,14 +137,19 @@ const show = (view) => {
   }
   if (!view.recent.length) list.append(element('li', 'quiet', 'nothing yet'));
 };
-const get = async (path) => (await fetch(path)).json();
+const get = async (path) => {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error((await answer.text()).trim());
+  return answer.json();
+};
 let looks = 0;
 const look = async () => {
   try {
     if (looks++ % 5 === 0) past = await get('history.json');
     show(await get('status.json'));
   } catch (error) {
-    const note = document.getElementById('note'); note.textContent = 'the exporter does not answer'; note.className = 'note bad';
+    const note = document.getElementById('note'); note.className = 'note bad';
+    note.textContent = error instanceof TypeError ? 'the exporter does not answer' : error.message;
   }
   setTimeout(look, 1000);
 };

@@ -2,19 +2,13 @@
 
 import { type AgentHooks, startAgent } from '../agent/agent.ts';
 import { NO_SLICES, uuidsOfSlices } from '../agent/attribution/slices.ts';
-import {
-  type AgentConfiguration,
-  checkTogether,
-  configure,
-  DEFAULTS,
-  isText,
-  readSettings,
-} from '../agent/configuration.ts';
+import { type AgentConfiguration, DEFAULTS } from '../agent/configuration.ts';
 import type { ActionRecord } from '../agent/enforcement/record.ts';
 import type { PodEvent } from '../kube/events.ts';
 import type { ContainerName } from '../kube/pods.ts';
 import { GRANT_ANNOTATION } from '../request/names.ts';
-import { type Command, settingOf, text, UsageError } from './command.ts';
+import { type Command, text, UsageError } from './command.ts';
+import { configurationOf } from './settings.ts';
 import { runUntilSignal } from './wait.ts';
 
 export const agent: Command = {
@@ -46,28 +40,13 @@ export const agent: Command = {
     };
     const { host, enforcement, page } = configuration;
     const scheme = page.certFile === '' ? 'http' : 'https';
-    return runUntilSignal(start, ({ port, socket }) =>
-      log(`metrics on ${scheme}://${host}:${port}/metrics, grants on ${socket}, mode ${enforcement.mode}`),
-    );
+    return runUntilSignal(start, ({ port, socket }) => {
+      const where =
+        port === undefined ? `views on ${page.socket}, no port` : `metrics on ${scheme}://${host}:${port}/metrics`;
+      log(`${where}, grants on ${socket}, mode ${enforcement.mode}`);
+    });
   },
 };
-
-export function configurationOf(file: string | undefined, pairs: readonly string[]): AgentConfiguration {
-  try {
-    const fromFile = file === undefined ? DEFAULTS : configure(readSettings(file), file);
-    const settings = Object.fromEntries(
-      pairs.map((pair) => {
-        const at = pair.indexOf('=');
-        if (at < 1) throw new Error(`--set ${pair}: want PATH=VALUE`);
-        const [path, value] = [pair.slice(0, at), pair.slice(at + 1)];
-        return [path, isText(path) ? value : settingOf(value)];
-      }),
-    );
-    return checkTogether(configure(settings, '--set', fromFile));
-  } catch (error) {
-    throw new UsageError((error as Error).message);
-  }
-}
 
 /** Of what is over, and that it is not any more: people find all of it under one reason, and its end is nothing to worry about. */
 const EVENTS = {

@@ -186,7 +186,15 @@ async function play(
 
   const show = async () => {
     const answer = await ask(stateFolder, 'GET', '/v1/status');
-    const lines = page(answer.body as View | null, driver, agent.port, webhook.url, review, tenants, problems);
+    const lines = page(
+      answer.body as View | null,
+      driver,
+      agent.port ?? ports.page,
+      webhook.url,
+      review,
+      tenants,
+      problems,
+    );
     process.stdout.write(redraw ? `\x1b[H\x1b[2J${lines.join('\n')}\n` : `${lines.join('\n')}\n\n`);
   };
 

@@ -17,12 +17,13 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   showback: async () => (await import('./showback.ts')).showback,
   driver: async () => (await import('./driver.ts')).driver,
   agent: async () => (await import('./agent.ts')).agent,
+  exporter: async () => (await import('./exporter.ts')).exporter,
   webhook: async () => (await import('./webhook.ts')).webhook,
   scheduler: async () => (await import('./scheduler.ts')).scheduler,
   'uninstall-check': async () => (await import('./uninstall-check.ts')).uninstallCheck,
   demo: async () => (await import('./demo.ts')).demo,
 };
-const DAEMONS: readonly string[] = ['agent', 'webhook', 'scheduler'];
+const DAEMONS: readonly string[] = ['agent', 'exporter', 'webhook', 'scheduler'];
 const PACKAGE = new URL('../../package.json', import.meta.url);
 const VERSION = (JSON.parse(readFileSync(PACKAGE, 'utf8')) as { version: string }).version;
 

@@ -6,12 +6,13 @@ import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import { processesNaming } from '../support/processes.ts';
 import { pythonClients } from '../support/python.ts';
+import { listenersOf } from '../support/sockets.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';
 import { PARTS } from './bed/parts.ts';
 import { addClientImage, addNvmlImage, addSimulatedCards, NAMESPACE, NVML_IMAGE } from './bed/product.ts';
-import { firstProcessOf, listenersOf, rightsOf, signalContainer } from './support/containers.ts';
+import { firstProcessOf, rightsOf, signalContainer } from './support/containers.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import {
   answersOf,

@@ -5,9 +5,10 @@ import { GRANT_ANNOTATION } from '../../src/request/names.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
+import { listenersOf } from '../support/sockets.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';
-import { firstProcessOf, listenersOf, processesOf, rightsOf, signalContainer } from './support/containers.ts';
+import { firstProcessOf, processesOf, rightsOf, signalContainer } from './support/containers.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import {
   bind,

@@ -88,6 +88,8 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
   t.teardown(() => stop());
   const url = await eventually(() => {
     if (child.exitCode !== null) throw new Error(`the agent ended: ${log.join('\n')}`);
+    // The node half alone has no URL.
+    if (log.some((line) => line.includes(' views on '))) return '';
     return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
   }, 'the agent listens');
   const view = async () => (await ask(state, 'GET', '/v1/status')).body as View | null;

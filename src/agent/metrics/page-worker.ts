@@ -1,8 +1,9 @@
-// The page's own thread: a view comes in, the finished page goes out as bytes, in the forms that are read. Rendering ten thousand
+// The page's own thread: a view comes in, as it is or as the bytes of the other half, the finished page goes out as bytes, in the forms that are read. Rendering ten thousand
 // series takes longer than a loop that also stops containers may be held up.
 import { parentPort, workerData } from 'node:worker_threads';
 import { gzipSync } from 'node:zlib';
-import type { View } from '../view.ts';
+import { materialFrom } from '../views/protocol.ts';
+import type { Encoded, Material } from '../views/source.ts';
 import { compatFamilies } from './compat/sets.ts';
 import { toOpenMetrics } from './open-metrics.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from './page.ts';
@@ -18,7 +19,7 @@ export type PageOptions = {
 export type PageForm = `${'text' | 'openmetrics'}${'' | '+gzip'}`;
 export type PageRequest = {
   /** None: more forms of the page that was made last. */
-  readonly rendering?: { readonly view: View; readonly append: string };
+  readonly rendering?: Material | Encoded;
   readonly forms: readonly PageForm[];
 };
 export type PageAnswer = {
@@ -44,9 +45,10 @@ function own(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
 parentPort?.on('message', ({ rendering, forms }: PageRequest) => {
   const problems: string[] = [];
   if (rendering) {
-    const made = make(rendering.view);
+    const { view, own: ofProcess } = rendering instanceof Uint8Array ? materialFrom(rendering) : rendering;
+    const made = make(view);
     problems.push(...made.problems);
-    page = `${made.text}${rendering.append}`;
+    page = `${made.text}${ofProcess}`;
   }
   const bodies = forms.map((form) => {
     const bytes = Buffer.from(form.startsWith('openmetrics') ? toOpenMetrics(page) : page);

@@ -8,6 +8,8 @@ import { createExporter, serve } from '../../../src/agent/http.ts';
 import type { PageForm } from '../../../src/agent/metrics/page-worker.ts';
 import { selfMetrics } from '../../../src/agent/metrics/self.ts';
 import { startPage } from '../../../src/agent/page.ts';
+import type { View } from '../../../src/agent/view.ts';
+import { sourceHere, standingOf } from '../../../src/agent/views/source.ts';
 import { viewOfSize } from './view.ts';
 
 export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };
@@ -29,11 +31,13 @@ const bare = process.argv[2] === 'bare';
 const wanted = Number(process.argv[bare ? 3 : 2]);
 
 const self = selfMetrics();
+let view: View | undefined;
+const source = sourceHere({ view: () => view, history: createRecorder().history, own: () => self.metrics() });
 const page = startPage({
   processes: false,
   compatibility: '',
   nodeName: '',
-  self,
+  material: source.material,
   onProblem: (text) => console.error(text),
 });
 
@@ -44,7 +48,8 @@ async function scraped(form: PageForm): Promise<Uint8Array> {
 }
 
 async function seriesOf(containers: number): Promise<number> {
-  page.publish(viewOfSize(containers, 0));
+  view = viewOfSize(containers, 0);
+  page.publish(standingOf(view));
   // For a moment the page before may still be handed out.
   await delay(300);
   return Buffer.from(await scraped('text'))
@@ -101,20 +106,16 @@ if (bare) {
     process.send?.({ ...ready, port: typeof address === 'object' && address !== null ? address.port : 0 });
   });
 } else {
-  let view = viewOfSize(containers, 1);
-  const exporter = createExporter({
-    scrape: page.scrape,
-    self: () => self.metrics(),
-    view: () => view,
-    history: createRecorder().history,
-  });
+  let coming = viewOfSize(containers, 1);
+  const exporter = createExporter({ ...source, scrape: page.scrape });
   const { port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   setInterval(() => {
     published += 1;
-    page.publish(view);
+    view = coming;
+    page.publish(standingOf(view));
     // In a turn of its own: an agent does not build its view here.
     setTimeout(() => {
-      view = viewOfSize(containers, published + 1);
+      coming = viewOfSize(containers, published + 1);
     }, PUBLISH_MS / 2);
   }, PUBLISH_MS);
   watchLoop();

@@ -1,7 +1,6 @@
 // The processes of a container as the machine knows them, to look at and to send signals to: beds have no process namespace of
 // their own, so ids are this machine's.
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import type { Bed } from '../bed/bed.ts';
 import { containerProcesses } from '../bed/cgroups.ts';
 import { containerOf, type Pod } from './pods.ts';
@@ -80,40 +79,4 @@ export function rightsOf(pid: number): Rights {
     seccomp,
     readOnlyRoot: root?.[5]?.split(',').includes('ro') === true,
   };
-}
-
-export type Listener = { readonly port: number; readonly isLoopback: boolean };
-
-const LISTENING = '0A';
-const LOOPBACK = /^(?:0100007F|00000000000000000000000001000000|0000000000000000FFFF00000100007F)$/;
-
-/** TCP ports on which these processes listen themselves; others may share their network namespace. */
-export function listenersOf(pids: readonly number[]): readonly Listener[] {
-  const held = new Set(pids.flatMap(socketsOf));
-  const [first] = pids;
-  if (first === undefined) return [];
-  return ['tcp', 'tcp6'].flatMap((table) =>
-    readFileSync(`/proc/${first}/net/${table}`, 'utf8')
-      .split('\n')
-      .slice(1)
-      .flatMap((line) => {
-        // slot, local, remote, state, queues, timer, retransmits, user, timeout, inode
-        const [, local = '', , state, , , , , , inode = ''] = line.trim().split(/\s+/);
-        const [address = '', port = ''] = local.split(':');
-        if (state !== LISTENING || !held.has(inode)) return [];
-        return [{ port: Number.parseInt(port, 16), isLoopback: LOOPBACK.test(address) }];
-      }),
-  );
-}
-
-/** Inodes of the sockets that a process has open. */
-function socketsOf(pid: number): string[] {
-  const folder = `/proc/${pid}/fd`;
-  return readdirSync(folder).flatMap((name) => {
-    try {
-      return /^socket:\[(\d+)\]$/.exec(readlinkSync(join(folder, name)))?.[1] ?? [];
-    } catch {
-      return []; // closed meanwhile
-    }
-  });
 }

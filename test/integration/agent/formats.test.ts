@@ -6,6 +6,7 @@ import { createExporter, serve } from '../../../src/agent/http.ts';
 import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/sets.ts';
 import { selfMetrics } from '../../../src/agent/metrics/self.ts';
 import { startPage } from '../../../src/agent/page.ts';
+import { sourceHere } from '../../../src/agent/views/source.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/node.ts';
 import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
@@ -13,26 +14,22 @@ import { exampleView } from '../../support/views.ts';
 
 async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();
+  const source = sourceHere({ view: () => exampleView, history: createRecorder().history, own: () => self.metrics() });
   const problems: string[] = [];
   const page = startPage({
     processes: true,
     compatibility: COMPAT_NAMES.join(','),
     nodeName: 'node-a',
-    self,
+    material: source.material,
     onProblem: (text) => problems.push(text),
   });
-  const exporter = createExporter({
-    scrape: page.scrape,
-    self: () => self.metrics(),
-    view: () => exampleView,
-    history: createRecorder().history,
-  });
+  const exporter = createExporter({ ...source, scrape: page.scrape });
   const { close, port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   t.teardown(async () => {
     await close();
     await page.close();
   });
-  return { port, problems, publish: () => page.publish({ ...exampleView }) };
+  return { port, problems, publish: () => page.publish({ up: true }) };
 }
 
 const OPEN = 'application/openmetrics-text; version=1.0.0';

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import type { TLSSocket } from 'node:tls';
 import test from 'ava';
-import { configurationOf } from '../../../src/cli/agent.ts';
+import { configurationOf } from '../../../src/cli/settings.ts';
 import { type Certificate, makeAuthority, selfSigned, signedBy } from '../../../src/tls/certificate.ts';
 import { seriesOf, startAgent } from '../../support/agent.ts';
 import { testUnless } from '../../support/gate.ts';

@@ -7,6 +7,7 @@ import { createExporter, serve } from '../../../src/agent/http.ts';
 import { selfMetrics } from '../../../src/agent/metrics/self.ts';
 import { startPage } from '../../../src/agent/page.ts';
 import { staleView, type View } from '../../../src/agent/view.ts';
+import { sourceHere, standingOf } from '../../../src/agent/views/source.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually, type Teardown } from '../../support/node.ts';
 import { exampleView } from '../../support/views.ts';
@@ -18,11 +19,14 @@ const PATIENT: Limits = { waitMs: 60_000, renderMs: 60_000 };
 function pageOf(t: Teardown, limits = PATIENT) {
   const problems: string[] = [];
   let now = 1_000_000;
+  let newest: View | undefined;
+  const self = selfMetrics();
+  const source = sourceHere({ view: () => newest, history: createRecorder().history, own: () => self.metrics() });
   const page = startPage({
     processes: false,
     compatibility: '',
     nodeName: '',
-    self: selfMetrics(),
+    material: source.material,
     onProblem: (text) => problems.push(text),
     clock: () => now,
     limits,
@@ -37,7 +41,8 @@ function pageOf(t: Teardown, limits = PATIENT) {
     },
     publish: (change: (view: View) => View = (view) => view) => {
       atMs += 1000;
-      page.publish(change({ ...exampleView, atMs }));
+      newest = change({ ...exampleView, atMs });
+      page.publish(standingOf(newest));
       return atMs / 1000;
     },
     async text() {
@@ -203,7 +208,8 @@ test('a scrape that would wait too long is told so, and a thread that hangs is e
 
 test('over HTTP a page that is late is 503 with the reason, and one that is not there says down', async (t) => {
   let answer: 'late' | 'nothing' = 'late';
-  const source = { self: async () => 'own 1\n', view: () => undefined, history: createRecorder().history };
+  const history = createRecorder().history;
+  const source = sourceHere({ own: async () => 'own 1\n', view: () => undefined, history });
   const exporter = createExporter({ ...source, scrape: async () => answer });
   const { port, close } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   t.teardown(close);

@@ -6,6 +6,7 @@ import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { createExporter, serve } from '../../../src/agent/http.ts';
 import type { View } from '../../../src/agent/view.ts';
+import { sourceHere } from '../../../src/agent/views/source.ts';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
@@ -100,9 +101,9 @@ testInBrowser(
   async (t) => {
     t.timeout(120_000);
     const shown = async (view: View): Promise<string> => {
-      const nothing = { scrape: async () => 'nothing' as const, self: async () => '' };
       const history = () => ({ stepMs: 5000, atMs: [], cards: {}, containers: {} });
-      const { close, port } = await serve(createExporter({ ...nothing, view: () => view, history }), {
+      const source = sourceHere({ view: () => view, history, own: async () => '' });
+      const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
         host: '127.0.0.1',
         port: 0,
       });

@@ -29,6 +29,7 @@ const COMMANDS = [
   'showback',
   'driver',
   'agent',
+  'exporter',
   'webhook',
   'scheduler',
   'uninstall-check',

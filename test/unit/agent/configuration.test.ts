@@ -13,8 +13,8 @@ import {
   readSettings,
   type Settings,
 } from '../../../src/agent/configuration.ts';
-import { configurationOf } from '../../../src/cli/agent.ts';
 import { UsageError } from '../../../src/cli/command.ts';
+import { configurationOf } from '../../../src/cli/settings.ts';
 
 function written(t: ExecutionContext, text: string): string {
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-settings-'));
@@ -124,6 +124,10 @@ test('settings that do not go together are told', (t) => {
     message:
       /^settings that do not go together:\n {2}enforcement\.hardRatio: 1\.25; want at least ratio, which is 1\.3$/,
   });
+  t.throws(() => together({ page: { socketUser: 65532 } }), {
+    message: /page\.socketUser: is of the socket of the node half; want page\.socket, too$/,
+  });
+  t.is(together({ page: { socket: '/run/x', socketUser: 65532 } }).page.socketUser, 65532);
 });
 
 test('a setting that does not exist is told with those that do', (t) => {

@@ -9,6 +9,7 @@ import { ownerOf } from '../../../src/agent/attribution/cgroup.ts';
 import type { NodeState } from '../../../src/agent/compare.ts';
 import { configure } from '../../../src/agent/configuration.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
 import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
 import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
@@ -16,6 +17,7 @@ import { process as ofProcesses } from '../../../src/agent/metrics/families/proc
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
 import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
+import { sourceHere } from '../../../src/agent/views/source.ts';
 import { place } from '../../../src/placement/place.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { seriesOf } from '../../support/agent.ts';
@@ -344,9 +346,7 @@ test('MetaGPU 11: nothing of ours runs a program in a container of others, or co
 test('MetaGPU 12: nobody can have anything stopped, granted or changed over the network', async (t) => {
   const source = {
     scrape: async () => 'nothing' as const,
-    self: async () => '',
-    view: () => undefined,
-    history: () => ({ cards: [], containers: [] }) as never,
+    ...sourceHere({ own: async () => '', view: () => undefined, history: createRecorder().history }),
   };
   const { port, close } = await serve(createExporter(source), { host: '127.0.0.1', port: 0 });
   t.teardown(close);
