@@ -81,10 +81,14 @@ export function temporaryFolder(t: Teardown): string {
   return folder;
 }
 
+/** In a folder of its own, unless `--dir` names one: that of a node that has ended. */
 export async function startNode(t: Teardown, ...args: string[]): Promise<SimulatedNode> {
-  const folder = temporaryFolder(t);
+  const at = args.indexOf('--dir');
+  const folder = (at < 0 ? undefined : args[at + 1]) ?? temporaryFolder(t);
   const program = join(BUILD, 'cotenant-simulator');
-  const child = spawn(program, ['serve', '--dir', folder, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(program, ['serve', ...(at < 0 ? ['--dir', folder] : []), ...args], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
   const line = once(createInterface({ input: child.stdout }), 'line');
   const early = once(child, 'exit').then(([code]) => {
     throw new Error(`the simulator ended with ${code} before it was ready`);

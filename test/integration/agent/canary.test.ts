@@ -1,8 +1,10 @@
 // The canary as an operator meets it: an interposer that does not hold, for several reasons, and one that was mended. The agent
 // is installed with files of its own, so that they can be broken.
-import { execFileSync } from 'node:child_process';
+import { execFile, execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import { engineName, enginesIn } from '../../../src/agent/engines.ts';
@@ -124,6 +126,57 @@ test('it takes nothing of a card that is granted to the last byte, and is then n
   all.child.kill('SIGTERM');
   await all.ended;
   await settled(second, 1);
+});
+
+const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
+const driver = async (agent: RunningAgent, word: string): Promise<void> => {
+  await promisify(execFile)(process.execPath, [MAIN, 'driver', word, '--state', agent.state]);
+};
+
+/** Given up, ended, started in the same place as another version, and taken again, as an operator upgrades a driver. */
+async function upgrade(t: ExecutionContext, from: SimulatedNode, agent: RunningAgent, version: string) {
+  await driver(agent, 'release');
+  const ended = once(from.child, 'exit');
+  from.child.kill('SIGTERM');
+  await ended;
+  const to = await startNode(t, '--card', 'l4', '--driver', version, '--dir', from.folder);
+  await driver(agent, 'take');
+  await eventually(
+    async () =>
+      ((await agent.view())?.driverVersion === version && (await agent.metric('cotenant_up')) === 1) || undefined,
+    `the driver is ${version}`,
+  );
+  return to;
+}
+
+test('another version of the driver is tried anew under an agent that runs, and the same one is not', async (t) => {
+  t.timeout(120_000);
+  const first = await startNode(t, '--card', 'l4', '--driver', '580.65.06');
+  const agent = await startAgent(t, first, { settings: { intervalMs: 100 } });
+  await settled(agent, 1);
+  // With all of the card granted a try has no room, and says so.
+  const usable = Math.floor(first.usable(0) / MIB) * MIB;
+  const all = runTenant(t, first, agent, ['--gpu-memory', String(usable), '--name', 'all'], ['sleep', '600']);
+  await eventually(
+    async () => (await agent.metric('cotenant_device_memory_allocated_bytes')) || undefined,
+    'it is granted',
+  );
+  const untried = () =>
+    agent.log.filter((line) => /interposer .*could not be tried: there is no room/.test(line)).length;
+
+  const second = await upgrade(t, first, agent, '580.65.06');
+  const seenMs = (await agent.view())?.atMs ?? 0;
+  await eventually(async () => ((await agent.view())?.atMs ?? 0) > seenMs + 1000 || undefined, 'ten more samples');
+  t.is(await agent.metric(HOLDS), 1, 'what was said of this version holds');
+  t.is(untried(), 0);
+
+  const third = await upgrade(t, second, agent, '580.95.05');
+  await eventually(() => untried() === 1 || undefined, 'the other version is due');
+  t.is(await agent.metric(HOLDS), undefined, 'and what was said of the first one says nothing of it');
+  all.child.kill('SIGTERM');
+  await all.ended;
+  await settled(agent, 1);
+  t.is((await ask(t, third, agent)).code, 0);
 });
 
 const mount = unifiedMount();
