@@ -1,11 +1,99 @@
-// The condition about fences on a real API server, beside the kubelet's own: the list of conditions is written by both.
-import { eventually } from '../support/node.ts';
+// Fences on a real Kubernetes: the Node's condition about them, which is written beside the kubelet's own, what becomes of pods while
+// none holds, and the one that the runtime has for devices.
+import { execFileSync } from 'node:child_process';
+import { copyFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { BUILD, COMPILER, eventually } from '../support/node.ts';
+import type { Bed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
+import {
+  clientOf,
+  containerOf,
+  eventsOf,
+  ONE_SHARE,
+  outputOf,
+  podOf,
+  shellOf,
+  untilPhase,
+  untilPod,
+  untilRunning,
+} from './support/pods.ts';
+import { podOfRelease } from './support/release.ts';
 import { testsOnWhole } from './support/shared.ts';
 
 type Condition = { type: string; status: string; reason: string; message: string; lastTransitionTime: string };
 
 const onCluster = testsOnWhole(['l4']);
+
+const conditionOf = (bed: Bed) =>
+  (
+    JSON.parse(bed.kubectl('get', 'node', '-o', 'json').out) as { items: { status: { conditions: Condition[] } }[] }
+  ).items[0]?.status.conditions.find(({ type }) => type === 'CotenantFencesHold');
+
+const untilCondition = (bed: Bed, status: string) =>
+  eventually(
+    () => [conditionOf(bed)].find((found) => found?.status === status),
+    `the Node's condition is ${status}`,
+    90_000,
+  );
+
+/** Puts a file in the place of the agent's own preload object, in its container's files as the node has them mounted. */
+async function install(bed: Bed, from: string): Promise<void> {
+  const id = containerOf(await podOfRelease(bed, 'agent'), 'node')?.containerID?.replace(/^containerd:\/\//, '');
+  const path = 'opt/cotenant/native/build/libcotenant.so';
+  bed.namespaces.script(
+    `root=$(awk -v id='${id}' 'index($2, id) && $2 ~ /rootfs$/ {print $2}' /proc/mounts)
+     test -n "$root" && cp '${from}' "$root/${path}.new" && mv "$root/${path}.new" "$root/${path}"`,
+  );
+}
+
+/** Says that it is the interposer, and lets everything pass. */
+function impostor(bed: Bed): string {
+  const [source, object] = [join(bed.folder, 'impostor.c'), join(bed.folder, 'impostor.so')];
+  writeFileSync(source, 'int cotenant_interposer = 1;\n');
+  execFileSync(COMPILER, ['-shared', '-fPIC', '-nostdlib', '-o', object, source]);
+  return object;
+}
+
+onCluster(
+  'while no fence holds, the Node says so and a pod with a share waits with the reason; mended, it runs',
+  async (t, { bed, uuids }) => {
+    await untilCondition(bed, 'True');
+    const good = join(bed.folder, 'interposer.so');
+    copyFileSync(join(BUILD, 'libcotenant.so'), good);
+    await install(bed, impostor(bed));
+    const told = await untilCondition(bed, 'False');
+    t.is(told.reason, 'FenceFails');
+    t.is(told.message, `${uuids[0]}: a request beyond the grant succeeded (handle)`);
+
+    bed.apply(podOf('waits', [clientOf(ONE_SHARE.own(1024), ['init'])]));
+    const waiting = await untilPod(bed, 'waits', 'is refused by the scheduler', ({ status }) =>
+      (status?.conditions ?? []).some(({ type, message = '' }) => type === 'PodScheduled' && /limits/.test(message)),
+    );
+    t.is(waiting.status?.phase, 'Pending');
+    const reason = `limits do not hold on ${uuids[0]}: a request beyond the grant succeeded (handle)`;
+    const said = (await eventsOf(bed, 'waits')).map(({ message }) => message).join('\n');
+    t.true(said.includes(reason), said);
+
+    await install(bed, good);
+    await untilCondition(bed, 'True');
+    await untilRunning(bed, 'waits', { ms: 120_000 });
+  },
+);
+
+onCluster(
+  'the node of a card that was not given can be made where the runtime lets everybody, and not opened',
+  async (t, { bed }) => {
+    const script = 'mknod /tmp/card c 195 0 && cat /tmp/card; mknod /tmp/control c 195 255 && cat /tmp/control; true';
+    const more = { resources: { limits: ONE_SHARE.own(256) } };
+    bed.apply(podOf('makes-nodes', [shellOf(`(${script}) 2>&1`, more)], { spec: { restartPolicy: 'Never' } }));
+    const pod = await untilPhase(bed, 'makes-nodes', 'Succeeded');
+    t.deepEqual(outputOf(bed, pod), [
+      "cat: can't open '/tmp/card': Operation not permitted",
+      "cat: can't open '/tmp/control': Operation not permitted",
+    ]);
+  },
+);
 
 onCluster('the Node says that limits hold, and the kubelet’s conditions stay', async (t, { bed }) => {
   const conditions = () =>
