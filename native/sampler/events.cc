@@ -8,7 +8,8 @@
 namespace nvml {
 
 namespace {
-constexpr unsigned WAIT_MS = 1000;
+constexpr unsigned WAIT_MS = 5000; // nothing ends sooner for a shorter wait: the process ends with the thread in it
+constexpr unsigned RETRY_MS = 1000;
 constexpr uint64_t WANTED = NVML_ABI_EVENT_XID;
 constexpr size_t MOST_KINDS = 256; // of card, type and data between two samples
 
@@ -62,7 +63,7 @@ bool Events::start(Library &library) {
                 if (code == NVML_ABI_SUCCESS || code == NVML_ABI_TIMEOUT) continue;
                 shared->fail(code);
                 if (code == NVML_ABI_UNINITIALIZED) return;
-                std::this_thread::sleep_for(std::chrono::milliseconds(WAIT_MS));
+                std::this_thread::sleep_for(std::chrono::milliseconds(RETRY_MS));
             }
         }).detach();
     } catch (const std::system_error &) {

@@ -31,6 +31,16 @@ void read_repairs(nvml::Library &library, nvml::Device device, Health &out) {
         out.emplace_back("pagesPending", pending != 0);
 }
 
+void read_gauges(nvml::Library &library, nvml::Device device, Health &out) {
+    uint32_t value = 0;
+    uint64_t wide = 0;
+    if (library.number(device, "nvmlDeviceGetTemperature", 0u, value)) out.emplace_back("temperatureC", value);
+    if (library.number(device, "nvmlDeviceGetPowerUsage", value)) out.emplace_back("powerMw", value);
+    if (library.wide(device, "nvmlDeviceGetTotalEnergyConsumption", wide)) out.emplace_back("energyMj", wide);
+    if (library.number(device, "nvmlDeviceGetClockInfo", 1u, value)) out.emplace_back("smMhz", value);
+    if (library.number(device, "nvmlDeviceGetClockInfo", 2u, value)) out.emplace_back("memoryMhz", value);
+}
+
 void read_limits(nvml::Library &library, nvml::Device device, Health &out) {
     uint32_t value = 0;
     if (library.number(device, "nvmlDeviceGetEnforcedPowerLimit", value)) out.emplace_back("powerLimitMw", value);
@@ -73,6 +83,7 @@ Health read_health(nvml::Library &library, nvml::Device device) {
     if (library.wide(device, "nvmlDeviceGetCurrentClocksEventReasons", reasons) ||
         library.wide(device, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons))
         out.emplace_back("throttleReasons", reasons);
+    read_gauges(library, device, out);
     read_limits(library, device, out);
     read_ecc(library, device, out);
     read_repairs(library, device, out);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <poll.h>
+#include <string_view>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -39,9 +40,9 @@ namespace {
 constexpr size_t MOST_CGROUP = 64 << 10; // a path of 4 KiB in each of a dozen hierarchies
 constexpr size_t MOST_STATUS = 1 << 20;  // 65536 supplementary groups stand before what is looked for
 
-bool read_file(const std::string &path, std::string &text, size_t most) {
+bool read_file(const char *path, std::string &text, size_t most) {
     text.clear();
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
     char piece[4096];
     ssize_t got;
@@ -52,8 +53,8 @@ bool read_file(const std::string &path, std::string &text, size_t most) {
 }
 
 // Of a file of one record the kernel gives all in one piece, where there is room for it.
-bool read_record(const std::string &path, char *text, size_t room) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+bool read_record(const char *path, char *text, size_t room) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
     const ssize_t got = read(fd, text, room - 1);
     close(fd);
@@ -61,9 +62,10 @@ bool read_record(const std::string &path, char *text, size_t room) {
     return got > 0;
 }
 
-std::string path_of(pid_t pid, const char *name) {
-    return "/proc/" + std::to_string(pid) + "/" + name;
-}
+struct Path {
+    char text[48];
+    Path(pid_t pid, const char *name) { std::snprintf(text, sizeof text, "/proc/%d/%s", static_cast<int>(pid), name); }
+};
 
 // The last number of "NSpid:", the pid in the innermost namespace; 0: it is not told.
 pid_t last_namespace_pid(const std::string &text) {
@@ -80,9 +82,9 @@ pid_t last_namespace_pid(const std::string &text) {
 pid_t namespace_pid(pid_t pid, const Handle &handle) {
     std::string text;
     pid_t found = 0;
-    if (handle && read_file("/proc/self/fdinfo/" + std::to_string(handle.descriptor()), text, MOST_STATUS))
-        found = last_namespace_pid(text);
-    if (found == 0 && read_file(path_of(pid, "status"), text, MOST_STATUS)) found = last_namespace_pid(text);
+    const std::string own = "/proc/self/fdinfo/" + std::to_string(handle.descriptor());
+    if (handle && read_file(own.c_str(), text, MOST_STATUS)) found = last_namespace_pid(text);
+    if (found == 0 && read_file(Path(pid, "status").text, text, MOST_STATUS)) found = last_namespace_pid(text);
     return found;
 }
 
@@ -90,7 +92,7 @@ pid_t namespace_pid(pid_t pid, const Handle &handle) {
 
 bool read_stat(pid_t pid, Process &out) {
     char text[1024];
-    if (!read_record(path_of(pid, "stat"), text, sizeof text)) return false;
+    if (!read_record(Path(pid, "stat").text, text, sizeof text)) return false;
     // "pid (command) state ppid ...": the command may hold brackets and spaces, so it ends at the last bracket.
     const char *open_bracket = std::strchr(text, '('), *close_bracket = std::strrchr(text, ')');
     if (!open_bracket || !close_bracket || close_bracket < open_bracket) return false;
@@ -111,22 +113,31 @@ bool read_stat(pid_t pid, Process &out) {
 bool read_process(pid_t pid, Process &out, Handle &handle) {
     if (!handle) handle = Handle(pid);
     if (!read_stat(pid, out)) return false;
-    read_file(path_of(pid, "cgroup"), out.cgroup, MOST_CGROUP);
+    read_file(Path(pid, "cgroup").text, out.cgroup, MOST_CGROUP);
     if (out.namespace_pid == 0) out.namespace_pid = namespace_pid(pid, handle);
     struct stat info;
-    if (out.pid_namespace == 0 && stat(path_of(pid, "ns/pid").c_str(), &info) == 0) out.pid_namespace = info.st_ino;
+    if (out.pid_namespace == 0 && stat(Path(pid, "ns/pid").text, &info) == 0) out.pid_namespace = info.st_ino;
     if (handle.lives()) return true; // then all of it was read of the handle's process
     Process again;
     return read_stat(pid, again) && again.start_ticks == out.start_ticks;
 }
 
-bool read_changes(pid_t pid, Process &out, const Handle &handle) {
-    char comm[128];
-    if (!read_record(path_of(pid, "comm"), comm, sizeof comm)) return false;
-    if (!read_file(path_of(pid, "cgroup"), out.cgroup, MOST_CGROUP)) return false;
-    out.command = comm;
-    if (out.command.ends_with('\n')) out.command.pop_back();
-    return handle.lives();
+bool read_changes(pid_t pid, Process &known, const Handle &handle, bool &changed) {
+    char comm[128], cgroup[4096];
+    if (!read_record(Path(pid, "comm").text, comm, sizeof comm)) return false;
+    if (const size_t length = std::strlen(comm); length > 0 && comm[length - 1] == '\n') comm[length - 1] = '\0';
+    // Most are short, and then there is no more of it.
+    const Path path(pid, "cgroup");
+    std::string longer;
+    if (!read_record(path.text, cgroup, sizeof cgroup)) return false;
+    if (std::strlen(cgroup) == sizeof cgroup - 1 && !read_file(path.text, longer, MOST_CGROUP)) return false;
+    if (!handle.lives()) return false;
+    const std::string_view now = longer.empty() ? std::string_view(cgroup) : longer;
+    changed = known.command != comm || known.cgroup != now;
+    if (!changed) return true;
+    known.command = comm;
+    known.cgroup = now;
+    return true;
 }
 
 bool read_process(pid_t pid, Process &out) {

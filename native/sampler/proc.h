@@ -56,8 +56,9 @@ bool read_stat(pid_t pid, Process &out);
 bool read_process(pid_t pid, Process &out, Handle &handle);
 bool read_process(pid_t pid, Process &out);
 // Of what may change in its life only what tells whose it is and what runs in it, command and cgroup: a small part of
-// the work. False when the process of the handle has ended, or something could not be read: then `out` is of no use.
-bool read_changes(pid_t pid, Process &out, const Handle &handle);
+// the work. `known`: as it was read before; `changed`: it is not so any more, and `known` is what it is now. False when
+// the process of the handle has ended, or something could not be read: then nothing is changed.
+bool read_changes(pid_t pid, Process &known, const Handle &handle, bool &changed);
 // Who is whose parent, as far as it was read; 0: nobody's.
 using Parents = std::unordered_map<pid_t, pid_t>;
 // Parent, its parent and so on, nearest first, at most `most`; ends before pid 1. Reads only who is not in `parents`.

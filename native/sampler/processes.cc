@@ -1,7 +1,9 @@
 #include "processes.h"
 
 #include <algorithm>
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <utility>
 
 #include "json.h"
@@ -9,7 +11,7 @@
 namespace {
 
 constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup, and become another program
-constexpr uint64_t WHOLE_ROUNDS = 30;  // its parents can end; whose it was it stays, and all this is dear to read
+constexpr uint64_t WHOLE_ROUNDS = 120; // its parents can end; whose it was it stays, and all this is dear to read
 constexpr size_t MOST_ANCESTORS = 24;
 // Descriptors that are not taken for handles: for the driver's library, which may use select(2), and for files in
 // /proc.
@@ -17,7 +19,7 @@ constexpr rlim_t MOST_RESERVED = 1024;
 
 } // namespace
 
-Processes::Processes() {
+Processes::Processes() : ends_(epoll_create1(EPOLL_CLOEXEC)) {
     rlimit limit{};
     const bool told = getrlimit(RLIMIT_NOFILE, &limit) == 0;
     handles_from_ = static_cast<int>(told ? std::min(MOST_RESERVED, limit.rlim_cur / 2) : MOST_RESERVED);
@@ -36,28 +38,39 @@ void Processes::begin(uint64_t round) {
     }
 }
 
-void Processes::meet(const std::vector<pid_t> &pids) {
+Processes::~Processes() {
+    if (ends_ >= 0) close(ends_);
+}
+
+// A handle that is closed leaves the set by itself: nothing else has it.
+void Processes::watch(pid_t pid, Known &known) {
+    epoll_event wanted{};
+    wanted.events = EPOLLIN;
+    wanted.data.fd = pid;
+    known.watched =
+        ends_ >= 0 && known.handle && epoll_ctl(ends_, EPOLL_CTL_ADD, known.handle.descriptor(), &wanted) == 0;
+}
+
+void Processes::meet() {
+    epoll_event ended[64];
+    constexpr int ROOM = sizeof ended / sizeof *ended;
     question_++;
-    asked_.clear();
-    polls_.clear();
-    for (const pid_t pid : pids) {
-        const auto found = known_.find(pid);
-        if (found == known_.end() || found->second.asked == question_) continue;
-        Known &known = found->second;
-        known.asked = question_;
-        known.lives = false;
-        if (!known.handle) continue;
-        asked_.push_back(&known);
-        polls_.push_back({known.handle.descriptor(), POLLIN, 0});
+    for (int count = ROOM; ends_ >= 0 && count == ROOM;) {
+        count = epoll_wait(ends_, ended, ROOM, 0);
+        for (int i = 0; i < count; i++) {
+            const auto found = known_.find(ended[i].data.fd);
+            if (found == known_.end()) continue;
+            found->second.handle = proc::Handle();
+            found->second.watched = false;
+        }
     }
-    if (polls_.empty() || poll(polls_.data(), polls_.size(), 0) < 0) return;
-    for (size_t i = 0; i < polls_.size(); i++) asked_[i]->lives = polls_[i].revents == 0;
 }
 
 // Those that are first seen in one round are read again in different ones.
 void Processes::read_first(pid_t pid, Known &known) {
     known.gone = !proc::read_process(pid, known.process, known.handle);
     known.handle.move_up(handles_from_);
+    watch(pid, known);
     parents_[pid] = known.process.parent;
     known.ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
     known.read_round = round_ + 1 + static_cast<uint64_t>(pid) % REREAD_ROUNDS;
@@ -66,12 +79,10 @@ void Processes::read_first(pid_t pid, Known &known) {
 
 // Of one whose handle says that it lives.
 void Processes::read_changes(pid_t pid, Known &known) {
-    proc::Process now = known.process;
-    if (known.gone || round_ >= known.whole_round || !proc::read_changes(pid, now, known.handle))
+    bool changed = false;
+    if (known.gone || round_ >= known.whole_round || !proc::read_changes(pid, known.process, known.handle, changed))
         return read_again(pid, known);
-    known.tell_identity =
-        known.tell_identity || now.command != known.process.command || now.cgroup != known.process.cgroup;
-    known.process = std::move(now);
+    known.tell_identity = known.tell_identity || changed;
     known.read_round = round_ + REREAD_ROUNDS;
 }
 
@@ -85,8 +96,14 @@ void Processes::read_again(pid_t pid, Known &known) {
         known.known = settled;
         return read_first(pid, known);
     }
-    if (now.state == 'Z') known.handle = proc::Handle(); // it would only say again that it has exited
-    known.handle.move_up(handles_from_);
+    if (now.state == 'Z') { // it would only say again that it has exited
+        known.handle = proc::Handle();
+        known.watched = false;
+    }
+    if (!known.watched) {
+        known.handle.move_up(handles_from_);
+        watch(pid, known);
+    }
     parents_[pid] = now.parent;
     std::vector<pid_t> ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
     if (gone != known.gone || now.command != known.process.command || now.cgroup != known.process.cgroup ||
@@ -106,11 +123,12 @@ Processes::Known &Processes::know(pid_t pid) {
     known.seen_round = round_;
     if (known.known == question_) return known;
     known.known = question_;
-    if (known.asked == question_ ? known.lives : known.handle.lives()) {
+    if (known.watched || known.handle.lives()) {
         if (round_ >= known.read_round) read_changes(pid, known);
         return known;
     }
     known.handle = proc::Handle();
+    known.watched = false;
     proc::Process stat;
     if (!proc::read_stat(pid, stat)) {
         known.tell_identity = known.tell_identity || !known.gone;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <poll.h>
 #include <string>
 #include <vector>
 
@@ -24,11 +23,14 @@ struct Usage { // of one process on one card, since the sampler first saw it
 class Processes {
   public:
     Processes();
+    Processes(const Processes &) = delete;
+    Processes &operator=(const Processes &) = delete;
+    ~Processes();
     // The next round: nobody is listed and nobody is busy before the driver says so.
     void begin(uint64_t round);
-    // An answer of the driver names these. Asks the kernel in one call which of them are still those that they were, so
-    // after the answer: who lives now did so when it was given.
-    void meet(const std::vector<pid_t> &pids);
+    // The driver has answered. Asks the kernel in one call who has ended, so after the answer: who lives now did so
+    // when it was given.
+    void meet();
     // The place for what this process uses of this card, good until the next call. Who it is is read where it is not
     // known.
     Usage &use(pid_t pid, size_t card);
@@ -49,14 +51,14 @@ class Processes {
         uint64_t seen_round = 0;  // named by the driver
         uint64_t read_round = 0;  // when what can change is to be read again; 0: nothing could be read yet
         uint64_t whole_round = 0; // the same of all of it
-        uint64_t asked = 0;       // the question that said whether it lives
         uint64_t known = 0;       // the question after which it was settled who it is
-        bool lives = false;
-        bool gone = false; // named by the driver, but not in /proc
+        bool watched = false;     // its end is told by ends_
+        bool gone = false;        // named by the driver, but not in /proc
         bool tell_identity = true, tell_uses = true;
     };
 
     Known &know(pid_t pid);
+    void watch(pid_t pid, Known &known);
     void read_first(pid_t pid, Known &known);
     void read_changes(pid_t pid, Known &known);
     void read_again(pid_t pid, Known &known);
@@ -67,8 +69,7 @@ class Processes {
     std::map<pid_t, Known> known_;
     std::vector<pid_t> left_; // forgotten at the end of the last round
     proc::Parents parents_;   // of this round
-    std::vector<Known *> asked_;
-    std::vector<pollfd> polls_;
+    int ends_;                // an epoll set of handles; negative: each is asked by itself
     uint64_t round_ = 0, question_ = 0;
     int handles_from_;
 };

@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
 constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
-constexpr uint64_t HEALTH_ROUNDS = 5;
+constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
+constexpr uint64_t HEALTH_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
 uint64_t now_ns(clockid_t clock) {
@@ -53,7 +54,6 @@ void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
     std::vector<nvml::Entry> entries[3];
-    std::vector<pid_t> pids;
     out += ",\"lists\":[";
     bool first = true;
     for (unsigned i = 0; i < 3; i++) {
@@ -68,10 +68,9 @@ void Sampler::read_lists(size_t index, std::string &out) {
         out += '"';
         first = false;
         std::erase_if(entries[i], [](const nvml::Entry &entry) { return !is_pid(entry.pid); });
-        for (const nvml::Entry &entry : entries[i]) pids.push_back(static_cast<pid_t>(entry.pid));
     }
     out += ']';
-    processes_.meet(pids);
+    processes_.meet();
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
             Usage &usage = processes_.use(static_cast<pid_t>(entry.pid), index);
@@ -107,6 +106,7 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
         card.last_seen_us = std::max(since, now_us - LATE_US);
         return;
     }
+    processes_.meet();
     const uint64_t window = std::min(newest - since, RING_US);
     for (const nvml::Utilisation &row : rows) {
         Usage &usage = processes_.use(static_cast<pid_t>(row.pid), index);
@@ -133,7 +133,6 @@ void Sampler::write_memory(Card &card, std::string &out) {
 
 void Sampler::write_readings(Card &card, std::string &out) {
     uint32_t first, second;
-    uint64_t wide;
     if (library_.utilization(card.device, first, second)) {
         add_field(out, "utilizationPercent", first);
         add_field(out, "memoryBusyPercent", second);
@@ -142,14 +141,11 @@ void Sampler::write_readings(Card &card, std::string &out) {
         add_field(out, "encoderPercent", first);
     if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second))
         add_field(out, "decoderPercent", first);
-    if (library_.number(card.device, "nvmlDeviceGetTemperature", 0u, first)) add_field(out, "temperatureC", first);
-    if (library_.number(card.device, "nvmlDeviceGetPowerUsage", first)) add_field(out, "powerMw", first);
-    if (library_.wide(card.device, "nvmlDeviceGetTotalEnergyConsumption", wide)) add_field(out, "energyMj", wide);
-    if (library_.number(card.device, "nvmlDeviceGetClockInfo", 1u, first)) add_field(out, "smMhz", first);
-    if (library_.number(card.device, "nvmlDeviceGetClockInfo", 2u, first)) add_field(out, "memoryMhz", first);
-    if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS) {
+    const uint64_t now = now_ns(CLOCK_MONOTONIC);
+    if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS || now - card.health_ns >= HEALTH_NS) {
         card.health = read_health(library_, card.device);
         card.health_round = round_;
+        card.health_ns = now;
     }
     for (const auto &[name, value] : card.health) add_field(out, name, value);
     out += card.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";

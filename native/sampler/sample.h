@@ -44,7 +44,7 @@ class Sampler {
         uint64_t last_poll_us = 0;
         uint64_t gaps = 0; // times that the driver's ring overran before it was read
         Health health;
-        uint64_t health_round = 0;
+        uint64_t health_round = 0, health_ns = 0;
         bool tells_events = false;
         Activity activity;
     };

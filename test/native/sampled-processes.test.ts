@@ -13,7 +13,7 @@ import { BUILD, environment, eventually, temporaryFolder } from '../support/node
 import { sampleReader } from '../support/sample.ts';
 
 const REREAD_ROUNDS = 10;
-const WHOLE_ROUNDS = 30;
+const WHOLE_ROUNDS = 120;
 
 function cardOf(t: ExecutionContext) {
   const library = join(temporaryFolder(t), 'listed.so');

@@ -13,22 +13,37 @@ static bool long_v3_entries(void) {
     return major == 530 || (major == 535 && minor >= 43 && minor <= 86);
 }
 
-/* Processes of one card or instance behind those that are in `entries` already, as far as they find room. */
-static nvml_abi_return add_list(uint32_t card, uint64_t type, unsigned room, unsigned *have, void *entries,
-                                size_t stride) {
-    static _Thread_local struct sim_process found[SIM_MAX_PAYLOAD / sizeof(struct sim_process)];
-    const struct sim_card_facts *facts = &nvml_facts->cards[card];
+#define MOST_FOUND (SIM_MAX_PAYLOAD / sizeof(struct sim_process))
+
+static nvml_abi_return ask_list(uint32_t card, uint64_t type, struct sim_process *found, unsigned *more) {
     struct sim_reply reply;
-    nvml_abi_return result = nvml_ask(SIM_PROCESSES, card, type, &reply, found, sizeof found);
-    if (result != NVML_ABI_SUCCESS) return result;
-    unsigned more = reply.payload_bytes / (unsigned)sizeof *found;
-    for (unsigned i = 0; entries && i < more && *have + i < room; i++) {
+    nvml_abi_return result = nvml_ask(SIM_PROCESSES, card, type, &reply, found, MOST_FOUND * sizeof *found);
+    *more = result == NVML_ABI_SUCCESS ? reply.payload_bytes / (unsigned)sizeof *found : 0;
+    return result;
+}
+
+static void write_entries(const struct sim_card_facts *facts, const struct sim_process *found, unsigned more,
+                          void *entries, size_t stride) {
+    for (unsigned i = 0; i < more; i++) {
         struct nvml_abi_process_535 entry = {.pid = found[i].pid,
                                              .bytes = found[i].bytes,
                                              .gpu_instance = facts->parent ? facts->gpu_instance : NVML_ABI_NO_INSTANCE,
                                              .compute_instance =
                                                  facts->parent ? facts->compute_instance : NVML_ABI_NO_INSTANCE};
-        memcpy((char *)entries + (*have + i) * stride, &entry, stride);
+        memcpy((char *)entries + i * stride, &entry, stride);
+    }
+}
+
+/* Processes of one card or instance behind those that are in `entries` already, as far as they find room. */
+static nvml_abi_return add_list(uint32_t card, uint64_t type, unsigned room, unsigned *have, void *entries,
+                                size_t stride) {
+    static _Thread_local struct sim_process found[MOST_FOUND];
+    unsigned more, left = room > *have ? room - *have : 0;
+    nvml_abi_return result = ask_list(card, type, found, &more);
+    if (result != NVML_ABI_SUCCESS) return result;
+    if (entries) {
+        char *end = (char *)entries + *have * stride;
+        write_entries(&nvml_facts->cards[card], found, more < left ? more : left, end, stride);
     }
     *have += more;
     return NVML_ABI_SUCCESS;
@@ -47,13 +62,20 @@ static nvml_abi_return add_lists(uint32_t card, uint64_t type, unsigned room, un
 /* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: too small an array is an error that says
  * how many there are, and nothing is written. */
 static nvml_abi_return list(uint32_t card, uint64_t type, unsigned *count, void *entries, size_t stride) {
+    static _Thread_local struct sim_process found[MOST_FOUND];
     unsigned have = 0, room = *count;
-    nvml_abi_return result = add_lists(card, type, 0, &have, NULL, stride);
+    bool divided = nvml_facts->cards[card].divided;
+    nvml_abi_return result =
+        divided ? add_lists(card, type, 0, &have, NULL, stride) : ask_list(card, type, found, &have);
     if (result != NVML_ABI_SUCCESS) return result;
     *count = have;
     if (have == 0) return NVML_ABI_SUCCESS;
     if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!entries) return NVML_ABI_INVALID_ARGUMENT;
+    if (!divided) {
+        write_entries(&nvml_facts->cards[card], found, have, entries, stride);
+        return NVML_ABI_SUCCESS;
+    }
     have = 0;
     result = add_lists(card, type, room, &have, entries, stride);
     *count = have < room ? have : room;
