@@ -1,9 +1,9 @@
 // Cards that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
 // is said when one comes or goes. What counts, and what ends it, is decided in quota/card-fault.ts.
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type CardFault, faultWords, followFaults, parseXidList } from '../quota/card-fault.ts';
 import { field, isObject } from '../request/json.ts';
+import { bootIdOfMachine } from './boot-id.ts';
 import type { Sample } from './sample.ts';
 import { openStateFile, type StateFormat } from './state-file.ts';
 
@@ -52,14 +52,6 @@ export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly CardFault[] 
     if (bad >= 0) return { wrong: `its faults[${bad}] is none` };
     return { faults: faults.filter((fault) => fault !== undefined) };
   },
-};
-
-const bootIdOfMachine = (): string => {
-  try {
-    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
-  } catch {
-    return ''; // then a restart of the machine proves nothing
-  }
 };
 
 export function openCardFaults(options: CardFaultsOptions): CardFaults {

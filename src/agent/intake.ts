@@ -9,7 +9,7 @@ import type { AgentConfiguration } from './configuration.ts';
 import type { Grant } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
 import type { ReadGrant } from './housekeeping.ts';
-import { advance, NO_TOTALS, type Totals } from './integrals.ts';
+import { advance, type KeptTotals, NO_TOTALS, type Totals, totalsOf } from './integrals.ts';
 import type { Owners } from './owners.ts';
 import type { Sample } from './sample.ts';
 import type { NameOf } from './view.ts';
@@ -32,6 +32,8 @@ export type IntakeOptions = {
   readonly driverHolds: (grant: Grant) => boolean;
   readonly assignments: Assignments | undefined;
   readonly nameOf: NameOf;
+  /** What agents before this one counted. */
+  readonly earlier?: KeptTotals;
 };
 
 export type Intake = {
@@ -49,6 +51,7 @@ const LOCKS_FOR_MS = 5000;
 
 export function createIntake(options: IntakeOptions): Intake {
   const { registry, shares, owners, policy, driverHolds, assignments, nameOf } = options;
+  let { earlier } = options;
   let state: NodeState | undefined;
   let totals = NO_TOTALS;
   let watched = NOBODY_WATCHED;
@@ -80,6 +83,8 @@ export function createIntake(options: IntakeOptions): Intake {
         state,
       );
       assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
+      if (earlier) totals = totalsOf(earlier, sample.atMs);
+      earlier = undefined;
       totals = advance(totals, compared, ownerOf);
       const stateOf = shares.stateOf(registry.list());
       const judged = judgeCompute(watched, compared, {

@@ -80,6 +80,10 @@ export type Totals = {
 /** Of a container on a card, among the containers of the totals. */
 export const totalsKey = (grantId: string, gpuUuid: string): string => `${grantId} ${gpuUuid}`;
 
+const assignedKey = (of: Pick<AssignedTotals, 'namespace' | 'pod' | 'container' | 'mode' | 'gpuUuid'>): string =>
+  JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
+const foreignKey = (id: string, gpuUuid: string): string => `${id} ${gpuUuid}`;
+
 export const NO_TOTALS: Totals = {
   atMs: 0,
   containers: new Map(),
@@ -89,6 +93,31 @@ export const NO_TOTALS: Totals = {
   minutes: new Map(),
   computeToldMs: new Map(),
   processes: [],
+};
+
+/**
+ * Totals to go on from with a sample of `atMs`, of what an agent before this one kept at `kept.atMs`. What has ended meanwhile
+ * stays as long as if it ended now; what others gave out has no identity but its name, and is left out after a longer time.
+ */
+export function totalsOf(kept: KeptTotals, atMs: number): Totals {
+  const assigned = atMs - kept.atMs <= KEEP_MS ? kept.assigned : [];
+  return {
+    ...NO_TOTALS,
+    atMs,
+    containers: new Map(
+      kept.containers.map((one) => [totalsKey(one.grantId, one.gpuUuid), { ...one, seenMs: undefined }]),
+    ),
+    assigned: new Map(assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
+    foreign: new Map(
+      kept.foreign.map((one) => [foreignKey(one.containerId || one.podUid, one.gpuUuid), { ...one, seenMs: atMs }]),
+    ),
+    xids: kept.xids,
+  };
+}
+export type KeptTotals = Pick<Totals, 'atMs' | 'xids'> & {
+  readonly containers: readonly ContainerTotals[];
+  readonly assigned: readonly AssignedTotals[];
+  readonly foreign: readonly ForeignTotals[];
 };
 
 /** How long counters outlive what they counted: a few scrapes. */
@@ -214,7 +243,7 @@ export function advance(
     if (sample.atMs - totals.seenMs <= KEEP_MS) assigned.set(key, totals);
   }
   for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
-    const key = JSON.stringify([namespace, pod, container, mode, gpuUuid]);
+    const key = assignedKey({ namespace, pod, container, mode, gpuUuid });
     const last = assigned.get(key);
     const engines = containerIds.map((id) => grown.get(`${id} ${gpuIndex}`) ?? NONE).reduce(sumOf, NONE);
     assigned.set(key, {
@@ -245,7 +274,7 @@ export function advance(
   }
   for (const use of state.foreign) {
     const id = use.containerId || use.podUid;
-    const key = `${id} ${use.gpuUuid}`;
+    const key = foreignKey(id, use.gpuUuid);
     const engine = grown.get(`${id} ${use.gpuIndex}`);
     foreign.set(key, {
       gpuUuid: use.gpuUuid,

@@ -1,8 +1,9 @@
 // Counts of stops, per container and outcome. A counter that is born at 1 shows no increase, so the outcomes that may come
-// are there with 0 from the moment that a grant is seen.
+// are there with 0 from the moment that a grant is seen. Counts go on over restarts: what the next agent is given is counters.ts'.
 import type { OverReason } from '../quota/limits.ts';
 import type { NodeState } from './compare.ts';
-import type { ActionRecord } from './enforcement/record.ts';
+import { hardLimitOf } from './compute/policy.ts';
+import { type ActionRecord, ASKED } from './enforcement/record.ts';
 import type { Grant } from './grants/grant.ts';
 import type { KillTotal, SelfView } from './view.ts';
 
@@ -15,42 +16,63 @@ const RESULTS: Readonly<Record<string, string>> = {
   'nobody left': 'nobody_left',
   interrupted: 'interrupted',
 };
+/** Outcomes of a SIGKILL that somebody waits for. */
+const USUAL = ['released', 'stuck', 'refused'];
 const KEEP_MS = 5 * 60 * 1000;
 /** What is kept no longer goes so much later, where nothing else happens. */
 const SEE_AGAIN_MS = 10_000;
+
+const whose = ({ namespace, pod, container }: Pick<KillTotal, 'namespace' | 'pod' | 'container'>): string =>
+  `${namespace} ${pod} ${container}`;
 
 export type KillBook = {
   see(state: NodeState): void;
   add(records: readonly ActionRecord[]): void;
   totals(): readonly KillTotal[];
   decisions(): SelfView['decisions'];
+  kept(): KeptKills;
 };
 
-type Entry = { total: KillTotal; seenMs: number };
+/** What has been counted, for the next agent. */
+export type KeptKills = { readonly kills: readonly KillTotal[]; readonly decisions: SelfView['decisions'] };
+const MOST_KEPT = 10_000;
 
-export function createKillBook(): KillBook {
+export type Earlier = KeptKills & {
+  /** When they are taken over: they stay as long as if they were of now. */
+  readonly atMs: number;
+  /** What was done last, whether it is counted in them or not. */
+  readonly recent: readonly ActionRecord[];
+};
+
+type Entry = { total: KillTotal; seenMs: number; readonly who: string };
+
+export function createKillBook(earlier?: Earlier): KillBook {
   const totals = new Map<string, Entry>();
   const decisions = new Map<string, { decision: Decision; reason: string; count: number }>();
-  /** Those that each grant has from the beginning. */
-  const usual = new WeakMap<Grant, readonly Entry[]>();
+  /** Grants whose usual outcomes are there. */
+  const usual = new WeakSet<Grant>();
 
   const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number): Entry => {
     const { namespace, pod, container, gpuUuid, reason, action, result } = record;
     const key = JSON.stringify([namespace, pod, container, gpuUuid, reason, action, result]);
-    const found = totals.get(key) ?? { total: { ...record, count: 0, lastMs: 0 }, seenMs };
+    const none = { namespace, pod, container, gpuUuid, reason, action, result, count: 0, lastMs: 0 };
+    const found = totals.get(key) ?? { total: none, seenMs, who: whose(record) };
     found.seenMs = seenMs;
     totals.set(key, found);
     return found;
   };
-  const usualOf = (grant: Grant, seenMs: number): readonly Entry[] => {
+  const usualOf = (grant: Grant, seenMs: number): void => {
+    usual.add(grant);
     const { namespace, pod, container, cards } = grant;
-    const made = cards.flatMap(({ gpuUuid }) =>
-      REASONS.map((reason) =>
-        entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'released' }, seenMs),
-      ),
-    );
-    usual.set(grant, made);
-    return made;
+    for (const card of cards) {
+      const who = { namespace, pod, container, gpuUuid: card.gpuUuid };
+      // Whose compute no policy would hold is never over a share.
+      const isHeld = hardLimitOf('fixed', grant, card, 1) !== undefined;
+      const reasons = REASONS.filter((reason) => isHeld || reason !== 'over-share');
+      for (const reason of reasons)
+        for (const result of USUAL) entry({ ...who, reason, action: 'kill', result }, seenMs);
+      entry({ ...who, reason: 'over-limit', action: 'terminate', result: 'released' }, seenMs);
+    }
   };
 
   /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
@@ -64,6 +86,9 @@ export function createKillBook(): KillBook {
   for (const decision of DECISIONS) {
     for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
   }
+  for (const one of earlier?.decisions ?? []) decisions.set(`${one.decision} ${one.reason}`, one);
+  for (const total of earlier?.kills ?? []) entry(total, earlier?.atMs ?? 0).total = total;
+  for (const record of earlier?.recent ?? []) if (record.action === 'kill') stopped.set(record.grantId, record);
 
   /** Those of the last sample, when that was, and since when they are the same. */
   let seen: { readonly containers: NodeState['containers']; readonly atMs: number; readonly sinceMs: number } = {
@@ -72,9 +97,9 @@ export function createKillBook(): KillBook {
     sinceMs: 0,
   };
   const lookAt = (containers: NodeState['containers'], atMs: number): void => {
-    for (const { grant } of containers) {
-      for (const one of usual.get(grant) ?? usualOf(grant, atMs)) one.seenMs = atMs;
-    }
+    for (const { grant } of containers) if (!usual.has(grant)) usualOf(grant, atMs);
+    const there = new Set(containers.map(({ grant }) => whose(grant)));
+    for (const one of totals.values()) if (there.has(one.who)) one.seenMs = atMs;
   };
 
   return {
@@ -85,7 +110,7 @@ export function createKillBook(): KillBook {
         lookAt(containers, sample.atMs);
         const alive = new Set(containers.map(({ grant }) => grant.id));
         for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
-        for (const [key, total] of totals) if (sample.atMs - total.seenMs > KEEP_MS) totals.delete(key);
+        for (const [key, one] of totals) if (sample.atMs - one.seenMs > KEEP_MS) totals.delete(key);
         seen = { containers, atMs: sample.atMs, sinceMs: sample.atMs };
       }
       seen = { ...seen, atMs: sample.atMs };
@@ -95,7 +120,8 @@ export function createKillBook(): KillBook {
         const { namespace, pod, container, gpuUuid, reason, atMs } = record;
         if (record.action === 'would-stop') decide('would_kill', reason);
         if (record.action === 'refuse') decide('refused', reason);
-        if (record.action === 'evict') decide(record.result === 'sent' ? 'evicted' : 'refused', reason);
+        if (record.action === 'evict' && record.result !== ASKED)
+          decide(record.result === 'sent' ? 'evicted' : 'refused', reason);
         if (record.action !== 'kill' && record.action !== 'terminate') continue;
         if (record.action === 'kill') {
           decide('killed', reason);
@@ -118,5 +144,9 @@ export function createKillBook(): KillBook {
     },
     totals: () => [...totals.values()].map(({ total }) => total),
     decisions: () => [...decisions.values()],
+    kept: () => ({
+      kills: [...totals.values()].flatMap(({ total }) => (total.count > 0 ? [total] : [])).slice(-MOST_KEPT),
+      decisions: [...decisions.values()],
+    }),
   };
 }

@@ -13,12 +13,14 @@ import type { NodeState } from './compare.ts';
 import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
+import { usesOf } from './counters-format.ts';
+import { openCounting } from './counting.ts';
 import type { Driver } from './driver.ts';
 import { createDriverFence } from './driver-fence.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { createModes } from './enforcement/modes.ts';
-import { type ActionRecord, openAudit } from './enforcement/record.ts';
+import type { ActionRecord } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { changeGrant, type GrantAsk, type GrantChange, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
@@ -26,7 +28,6 @@ import { type PodAsk, publishPod } from './grants/publish.ts';
 import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping } from './housekeeping.ts';
 import { createIntake } from './intake.ts';
-import { createKillBook } from './kills.ts';
 import type { Native } from './native.ts';
 import { offeredCards } from './offered.ts';
 import { createOwners } from './owners.ts';
@@ -110,7 +111,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     hooks.onProblem,
   );
   hooks.driver.join(tools.user);
-  const shares = openShares(configuration, hooks.onProblem);
+  const counting = openCounting(configuration.stateFolder, hooks);
+  const { audit, kills, earlier } = counting;
+  const shares = openShares(configuration, hooks.onProblem, usesOf(earlier));
   let view: View | undefined;
   const pace = createPace(configuration);
   /** Before there is a sample nobody rests. */
@@ -152,7 +155,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   /** By its grant as it is now; of one that has ended, or was never judged by another mode, by the node's. */
   const isEnforced = (grant: Grant | undefined): boolean =>
     effectiveMode(enforcement.mode, grant?.enforcement).mode === 'enforce';
-  const audit = openAudit(configuration.stateFolder, hooks.onProblem);
   const containers = createContainerBook((containerId) => {
     const { podUid, container } = hooks.nameOf(containerId);
     return container === '' ? undefined : { podUid: podUid ?? '', container };
@@ -176,12 +178,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       },
     },
   );
-  const kills = createKillBook();
   const evictions =
     hooks.evict &&
     createEvictions(enforcement, hooks.evict, { now: Date.now, steady: hooks.clock }, audit.recent(), (record) => {
       audit.add(record);
-      kills.add([record]);
       hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
@@ -231,6 +231,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     driverHolds: driverFence.holds,
     assignments: hooks.assignments,
     nameOf: hooks.nameOf,
+    earlier,
   });
 
   /** What cannot be done to anybody now must not keep what was seen from being told. */
@@ -267,7 +268,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         failures.set(reason, (failures.get(reason) ?? 0) + count);
 
       const records = act(state);
-      kills.add(records);
+      counting.keep({ totals, uses: shares.uses() });
       // A stop that an agent before this one left half told is no ground where nobody is to be stopped any more.
       evictions?.see(records.filter(({ grantId }) => isEnforced(registry.get(grantId)?.grant)));
       sampledAt = hooks.clock();
@@ -387,6 +388,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         .recent()
         .filter(({ grantId, namespace, pod }) => who === grantId || who === pod || who === `${namespace}/${pod}`),
     async close() {
+      counting.close();
       await shares.close();
       registry.close();
     },

@@ -1,8 +1,11 @@
 // A small file of the state folder: JSON with a version, read once at the start and written whole. Owns that an end at any moment
 // leaves the old one or the new one, and that one which cannot be read is put aside before another takes its place. What is in it
 // is its format's to say.
-import { closeSync, existsSync, fsyncSync, openSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, fsyncSync, openSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
 import { parseVersioned } from '../request/json.ts';
+
+/** None of ours is anywhere near that. */
+const MOST_BYTES = 16 * 2 ** 20;
 
 export type Wrong = { readonly wrong: string };
 
@@ -30,17 +33,25 @@ export function parseState<T extends object>({ version, read }: StateFormat<T>, 
 function readState<T extends object>(path: string, format: StateFormat<T>): T | Wrong | undefined {
   if (!existsSync(path)) return undefined;
   try {
+    if (statSync(path).size > MOST_BYTES) return { wrong: `it has more than ${MOST_BYTES} bytes` };
     return parseState(format, readFileSync(path, 'utf8'));
   } catch (error) {
     return { wrong: (error as Error).message };
   }
 }
 
-/** `lost`: what follows where it cannot be read, a clause. */
+export type StateFileOptions = {
+  /** What follows where it cannot be read, a clause. */
+  readonly lost: string;
+  readonly onProblem: (text: string) => void;
+  /** It says nothing to another start of the machine: nobody waits for the disk. */
+  readonly untilReboot?: boolean;
+};
+
 export function openStateFile<T extends object>(
   path: string,
   format: StateFormat<T>,
-  { lost, onProblem }: { readonly lost: string; readonly onProblem: (text: string) => void },
+  { lost, onProblem, untilReboot = false }: StateFileOptions,
 ): StateFile<T> {
   const read = readState(path, format);
   let isUnread = read !== undefined && 'wrong' in read;
@@ -52,7 +63,7 @@ export function openStateFile<T extends object>(
       const fd = openSync(`${path}.new`, 'w', 0o644);
       try {
         writeFileSync(fd, formatState(format, value));
-        fsyncSync(fd); // else the name may come to the disk before what it names
+        if (!untilReboot) fsyncSync(fd); // else the name may come to the disk before what it names
       } finally {
         closeSync(fd);
       }

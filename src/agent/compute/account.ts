@@ -19,6 +19,10 @@ export type ComputeUse = {
   readonly limitRatio: number;
 };
 
+/** Of these, what only grows. */
+export const USE_COUNTS = ['chargedSeconds', 'contendedSeconds', 'throttledSeconds', 'overruns', 'faults'] as const;
+export type UseCounts = Pick<ComputeUse, (typeof USE_COUNTS)[number]>;
+
 type Counts = { readonly [K in (typeof COUNTS)[number]]: number };
 const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults'] as const;
 
@@ -67,6 +71,10 @@ export type Account = {
 };
 export const NO_ACCOUNT: Account = { pages: new Map(), uses: new Map() };
 export const useKey = (grantId: string, card: number): string => `${grantId} ${card}`;
+export function useOfKey(key: string): { readonly grantId: string; readonly card: number } {
+  const [grantId = '', card] = key.split(' ');
+  return { grantId, card: Number(card) };
+}
 
 const NO_USE: ComputeUse = {
   chargedSeconds: 0,
@@ -78,12 +86,16 @@ const NO_USE: ComputeUse = {
   limitRatio: 1,
 };
 
-/** `grantOf`: whose page that is; undefined: nobody's any more. What grants that are gone have used goes with them. */
+/**
+ * `grantOf`: whose page that is; undefined: nobody's any more. What grants that are gone have used goes with them. `earlier`: what
+ * agents before this one counted, by the keys of uses.
+ */
 export function advanceAccount(
   before: Account,
   told: Told,
   grantOf: (pageId: string) => string | undefined,
   isLive: (grantId: string) => boolean,
+  earlier: ReadonlyMap<string, UseCounts> = new Map(),
 ): Account {
   const uses = new Map([...before.uses].filter(([key]) => isLive(key.split(' ', 1)[0] ?? '')));
   const pages = new Map<string, readonly Counts[]>();
@@ -93,9 +105,10 @@ export function advanceAccount(
     pages.set(id, cards);
     for (const [index, card] of cards.entries()) {
       const last = before.pages.get(id)?.[index];
-      const use = uses.get(useKey(grantId, index)) ?? NO_USE;
+      const key = useKey(grantId, index);
+      const use = uses.get(key) ?? { ...NO_USE, ...earlier.get(key) };
       const more = (name: (typeof COUNTS)[number]): number => Math.max(0, card[name] - (last?.[name] ?? 0));
-      uses.set(useKey(grantId, index), {
+      uses.set(key, {
         chargedSeconds: use.chargedSeconds + more('chargedNs') / 1e9,
         contendedSeconds: use.contendedSeconds + more('contendedNs') / 1e9,
         throttledSeconds: use.throttledSeconds + more('throttledNs') / 1e9,

@@ -5,7 +5,16 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { SLOTS } from '../grants/files.ts';
 import { BUILD_FOLDER } from '../native.ts';
-import { type Account, advanceAccount, type ComputeUse, NO_ACCOUNT, parseTold, type Told, useKey } from './account.ts';
+import {
+  type Account,
+  advanceAccount,
+  type ComputeUse,
+  NO_ACCOUNT,
+  parseTold,
+  type Told,
+  type UseCounts,
+  useKey,
+} from './account.ts';
 import { type Planned, pageId, planLines, type Terms } from './plan.ts';
 
 export type Arbiter = {
@@ -13,16 +22,22 @@ export type Arbiter = {
   follow(entries: readonly Planned[], terms: Terms): void;
   /** Of a grant's card by its place in the grant; undefined: the arbiter does not hold it. */
   use(grantId: string, card: number): ComputeUse | undefined;
+  /** All of these, by their keys. */
+  uses(): Account['uses'];
   close(): Promise<void>;
 };
 
-export type ArbiterOptions = { readonly onProblem: (text: string) => void };
+export type ArbiterOptions = {
+  readonly onProblem: (text: string) => void;
+  /** What agents before this one counted, by the keys of uses. */
+  readonly earlier?: ReadonlyMap<string, UseCounts>;
+};
 
 const LEAST_RESTART_MS = 1000;
 /** Cards that it knows (native/format/page.h). */
 const MOST_CARDS = 16;
 
-export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
+export function createArbiter({ onProblem, earlier: counted = new Map() }: ArbiterOptions): Arbiter {
   let child: ChildProcess | undefined;
   let restart: NodeJS.Timeout | undefined;
   let begun = false;
@@ -31,6 +46,8 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
   let lines: readonly string[] = [];
   let grants = new Map<string, string>();
   let account: Account = NO_ACCOUNT;
+  /** Taken up once: what is counted on from there ends with its grant. */
+  const earlier = new Map(counted);
   const places = new Map<string, number>();
   const reported = new Set<string>();
 
@@ -53,7 +70,9 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
       told,
       (id) => grants.get(id),
       (id) => live.has(id),
+      earlier,
     );
+    for (const key of account.uses.keys()) earlier.delete(key);
     for (const { id, broken } of told.pages) {
       if (broken === undefined || reported.has(id)) continue;
       reported.add(id);
@@ -105,6 +124,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
       begun = true;
     },
     use: (grantId, card) => account.uses.get(useKey(grantId, card)),
+    uses: () => account.uses,
     async close() {
       closing = true;
       clearTimeout(restart);

@@ -7,7 +7,7 @@ import type { AgentConfiguration } from '../configuration.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { remembering } from '../unchanged.ts';
-import type { ComputeUse } from './account.ts';
+import type { ComputeUse, UseCounts } from './account.ts';
 import { createArbiter } from './arbiter.ts';
 import { type CardPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfCard } from './policy.ts';
 import { openComputeStore } from './store.ts';
@@ -34,6 +34,8 @@ export type Shares = {
   ofCard(gpuUuid: string): CardPolicy;
   readonly highCapPercent: () => number;
   stateOf(entries: readonly LiveGrant[]): (grantId: string, card: number) => ShareState;
+  /** Of all grants that launch by the arbiter, as it was last told. */
+  uses(): ReadonlyMap<string, ComputeUse>;
   set(change: NodeComputeChange, registry: Pick<Registry, 'reconsider'>): void;
   /** Labels of the Node as they are now. */
   label(labels: Readonly<Record<string, string>>, registry: Pick<Registry, 'reconsider'>): void;
@@ -45,10 +47,15 @@ type Settings = Pick<
   'stateFolder' | 'computePolicy' | 'computePolicies' | 'highCapPercent' | 'mostTenantsPerCard'
 >;
 
-export function openShares(settings: Settings, onProblem: (text: string) => void): Shares {
+/** `earlier`: what agents before this one counted, by the keys of uses. */
+export function openShares(
+  settings: Settings,
+  onProblem: (text: string) => void,
+  earlier?: ReadonlyMap<string, UseCounts>,
+): Shares {
   const { computePolicy, computePolicies, mostTenantsPerCard } = settings;
   const store = openComputeStore(settings.stateFolder, onProblem);
-  const arbiter = createArbiter({ onProblem });
+  const arbiter = createArbiter({ onProblem, ...(earlier && { earlier }) });
   let labelled: ComputePolicy | undefined;
   let toldLabel: string | undefined;
   const choices = (): PolicyChoices => ({
@@ -85,6 +92,7 @@ export function openShares(settings: Settings, onProblem: (text: string) => void
     ofCard,
     highCapPercent,
     stateOf: (entries) => stateOf(entries, turn),
+    uses: arbiter.uses,
     set({ gpuUuid, policy, highCapPercent: cap }, registry) {
       const { policy: nodePolicy, cards, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherCards } = cards;

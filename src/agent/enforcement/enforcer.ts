@@ -10,8 +10,9 @@ import type { ContainerState, NodeState } from '../compare.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
+import type { Audit } from './audit.ts';
 import { byTurn, recentStops, type Stop, whyNotNow } from './rate.ts';
-import { type ActionRecord, type Audit, describe, recordOf } from './record.ts';
+import { type ActionRecord, describe, recordOf } from './record.ts';
 import {
   findTargets,
   keyOf,

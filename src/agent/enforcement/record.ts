@@ -1,16 +1,5 @@
-// What was done to whom, and why: one record per action, in an audit file that is only ever added to, and counted for the
-// metrics. Owns the words of the reason, which are the same in every place where a person meets them.
-import {
-  appendFileSync,
-  existsSync,
-  mkdirSync,
-  readFileSync,
-  renameSync,
-  statSync,
-  unlinkSync,
-  writeFileSync,
-} from 'node:fs';
-import { dirname, join } from 'node:path';
+// What was done to whom, and why: one record per action. Owns the words of the reason, which are the same in every place where a
+// person meets them; where records are kept is the audit's.
 import type { OverReason, Verdict } from '../../quota/limits.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
 import type { Signalled } from './targets.ts';
@@ -48,10 +37,13 @@ export type ActionRecord = {
   readonly resource: 'memory' | 'compute';
   /** The sentence that people read. */
   readonly message: string;
-  /** sent, released, stuck, interrupted, or why it was not done. */
+  /** sent, released, stuck, interrupted, asked, or why it was not done. */
   readonly result: string;
   readonly processes: readonly Pick<Signalled, 'pid' | 'startTicks' | 'command' | 'result'>[];
 };
+
+/** The result of an eviction whose answer is still to come. */
+export const ASKED = 'asked';
 
 const MIB = 1024 * 1024;
 const REASONS: Record<OverReason, string> = {
@@ -127,93 +119,4 @@ export function recordOf(
       result: outcome,
     })),
   };
-}
-
-export type Audit = {
-  add(record: ActionRecord): void;
-  /** Before the first signal of a stop: written down apart, until `add` tells what became of it. */
-  begin(record: ActionRecord): void;
-  readonly recent: () => readonly ActionRecord[];
-  /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
-  readonly interrupted: ActionRecord | undefined;
-};
-
-const RECENT = 200;
-const MOST_BYTES = 16 * MIB;
-
-/** One JSON object per line; a full file is kept beside as audit.log.1. What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
-export function openAudit(stateFolder: string, onProblem: (text: string) => void): Audit {
-  const path = join(stateFolder, 'audit.log');
-  mkdirSync(dirname(path), { recursive: true });
-  const stopping = join(stateFolder, 'stopping.json');
-  const recent: ActionRecord[] = [];
-  /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
-  let gap = '';
-  if (existsSync(path)) {
-    const text = readFileSync(path, 'utf8');
-    if (text !== '' && !text.endsWith('\n')) gap = '\n';
-    const lines = text.split('\n').filter((line) => line !== '');
-    for (const line of lines.slice(-RECENT)) {
-      try {
-        const record = JSON.parse(line) as Partial<ActionRecord> | null;
-        if (typeof record?.atMs !== 'number' || typeof record.grantId !== 'string') throw new Error('not a record');
-        recent.push(record as ActionRecord);
-      } catch {
-        onProblem(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
-      }
-    }
-  }
-  const begun = readBegun(stopping, onProblem);
-  // It may have come as far as its line.
-  const isTold = recent.some(({ atMs, action, grantId }) => {
-    return atMs === begun?.atMs && action === begun.action && grantId === begun.grantId;
-  });
-  let isBegun = begun !== undefined;
-  const finish = () => {
-    try {
-      if (isBegun) unlinkSync(stopping);
-      isBegun = false;
-    } catch (error) {
-      onProblem(`stopping.json: ${(error as Error).message}`);
-    }
-  };
-  if (isTold) finish();
-  return {
-    interrupted: begun === undefined || isTold ? undefined : { ...begun, result: 'interrupted' },
-    begin(record) {
-      try {
-        writeFileSync(`${stopping}.new`, JSON.stringify(record), { mode: 0o640 });
-        renameSync(`${stopping}.new`, stopping);
-        isBegun = true;
-      } catch (error) {
-        // Whoever is over is stopped all the same.
-        onProblem(`stopping.json: ${(error as Error).message}`);
-      }
-    },
-    add(record) {
-      recent.push(record);
-      if (recent.length > RECENT) recent.shift();
-      try {
-        appendFileSync(path, `${gap}${JSON.stringify(record)}\n`, { mode: 0o640 });
-        gap = '';
-        if (statSync(path).size > MOST_BYTES) renameSync(path, `${path}.1`);
-      } catch (error) {
-        onProblem(`audit.log: ${(error as Error).message}; the record: ${JSON.stringify(record)}`);
-      }
-      finish();
-    },
-    recent: () => recent,
-  };
-}
-
-function readBegun(path: string, onProblem: (text: string) => void): ActionRecord | undefined {
-  if (!existsSync(path)) return undefined;
-  try {
-    const record = JSON.parse(readFileSync(path, 'utf8')) as Partial<ActionRecord> | null;
-    if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
-    throw new Error('not a record');
-  } catch (error) {
-    onProblem(`stopping.json cannot be read: ${(error as Error).message}`);
-    return undefined;
-  }
 }

@@ -295,6 +295,36 @@ test('counts go on where a page was made anew or the arbiter began again, and en
   t.is(account.uses.size, 0);
 });
 
+test('what an agent before has counted is gone on from', (t) => {
+  const earlier = new Map([
+    [useKey('g', 0), { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 }],
+  ]);
+  const account = advanceAccount(
+    NO_ACCOUNT,
+    told('g.0', 1e9, 1),
+    (id) => id.split('.')[0],
+    () => true,
+    earlier,
+  );
+  t.like(account.uses.get(useKey('g', 0)), {
+    chargedSeconds: 6,
+    throttledSeconds: 4,
+    overruns: 3,
+    faults: 5,
+    limitRatio: 0.25,
+  });
+  t.is(
+    advanceAccount(
+      account,
+      told('g.0', 2e9, 1),
+      () => 'g',
+      () => true,
+      earlier,
+    ).uses.get(useKey('g', 0))?.chargedSeconds,
+    7,
+  );
+});
+
 test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
   const line =
     '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","broken":"it was shortened","cards":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';

@@ -1,7 +1,7 @@
 // When the enforcer refuses to act: old data, figures that do not add up, another mode. Whom a stop hits, with real processes, is
 // tested with a real agent; how many are stopped, and who first, in stop-rate.test.ts.
 import test from 'ava';
-import { openAudit } from '../../../src/agent/enforcement/record.ts';
+import { openAudit } from '../../../src/agent/enforcement/audit.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { peopledNode, setUp, there } from './enforcing.ts';
 import { grantOf } from './node.ts';

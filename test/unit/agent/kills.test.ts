@@ -1,7 +1,9 @@
 // Stops as counters: there with 0 before anything happens, one per outcome, and gone a while after their grant.
 import test from 'ava';
-import { type ActionName, type ActionRecord, recordOf } from '../../../src/agent/enforcement/record.ts';
+import { type ActionName, type ActionRecord, ASKED, recordOf } from '../../../src/agent/enforcement/record.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { createKillBook, type KillBook } from '../../../src/agent/kills.ts';
+import type { CardGrant } from '../../../src/placement/place.ts';
 import type { MemoryReason, Verdict } from '../../../src/quota/limits.ts';
 import { card, compared, grantOf, reading, sampleOf } from './node.ts';
 
@@ -52,15 +54,71 @@ test('before anything happens every counter that may grow is there with 0', (t) 
   );
   t.deepEqual(book.totals(), []);
   see(book, 0);
-  const released = book.totals().filter(({ action, result }) => action === 'kill' && result === 'released');
+  const outcomes = [
+    ...['released', 'stuck', 'refused'].flatMap((result) =>
+      REASONS.filter((reason) => reason !== 'over-share').map((reason) => `kill ${reason} ${result} 0 0`),
+    ),
+    'terminate over-limit released 0 0',
+  ];
   t.deepEqual(
-    released.map(({ gpuUuid, reason, count, lastMs }) => `${gpuUuid} ${reason} ${count} ${lastMs}`).toSorted(),
-    ['GPU-0', 'GPU-1'].flatMap((gpu) => REASONS.map((reason) => `${gpu} ${reason} 0 0`)).toSorted(),
+    book
+      .totals()
+      .map(({ gpuUuid, action, reason, result, count, lastMs }) =>
+        [gpuUuid, action, reason, result, count, lastMs].join(' '),
+      )
+      .toSorted(),
+    ['GPU-0', 'GPU-1'].flatMap((gpu) => outcomes.map((outcome) => `${gpu} ${outcome}`)).toSorted(),
   );
-  t.like(released[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
+  t.like(book.totals()[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
   const before = book.totals().length;
   see(book, 1);
   t.is(book.totals().length, before, 'seeing it again makes nothing new');
+});
+
+test('who may be over a share of compute has counters of that, too, and nobody else', (t) => {
+  const cards = (more: Partial<CardGrant>) => grantOf('one', 100).cards.map((one) => ({ ...one, ...more }));
+  const cases: [Partial<Grant>, boolean][] = [
+    [{}, false],
+    [{ cards: cards({ coresPercent: 25 }) }, true],
+    [{ cards: cards({ coresLimitPercent: 25 }) }, true],
+    [{ cards: cards({ coresPercent: 100 }) }, false],
+    [{ compute: { priority: 'high' } }, true],
+    [{ compute: { weight: 3 } }, false],
+  ];
+  for (const [more, expected] of cases) {
+    const book = createKillBook();
+    book.see(compared(sampleOf([card(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
+    const own = book.totals().filter(({ reason }) => reason === 'over-share');
+    t.is(own.length, expected ? 3 : 0, JSON.stringify(more));
+  }
+});
+
+test('rare outcomes of a container that goes on stay, however long ago they were', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'nobody left')]);
+  for (let second = 1; second <= 900; second += 60) see(book, second);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass nobody_left 1']);
+  see(book, 1000, []);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass nobody_left 1'], 'gone since the last sample');
+  see(book, 1400, []);
+  t.deepEqual(counted(book), []);
+});
+
+test('what was counted by an agent before goes on, and what is stuck has the reason of a stop of before', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)]);
+  const recent = [record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)];
+  const next = createKillBook({ ...book.kept(), atMs: START + 3_600_000, recent });
+  t.deepEqual(counted(next), counted(book));
+  t.deepEqual(decided(next), decided(book));
+  next.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 3_601_000, 'stuck')]);
+  t.true(counted(next).includes('GPU-1 kill far-over-limit stuck 1'));
+  see(next, 3600, []);
+  t.is(counted(next).length, 3, 'its grant is gone, and nobody has scraped it yet');
+  see(next, 3600 + 320, []);
+  t.deepEqual(counted(next), []);
 });
 
 test('each stop is counted under its action, reason and outcome', (t) => {
@@ -73,6 +131,7 @@ test('each stop is counted under its action, reason and outcome', (t) => {
     [[record('would-stop', 'done')], [], ['would_kill bypass 1']],
     [[record('evict', 'sent')], [], ['evicted bypass 1']],
     [[record('evict', 'refused: status 429')], [], ['refused bypass 1']],
+    [[record('evict', ASKED)], [], []],
     [[record('refuse', 'the data is 9000 ms old')], [], ['refused bypass 1']],
     [
       [record('warn', 'done'), record('close-gate', 'done'), record('open-gate', 'done'), record('released', 'done')],
@@ -134,11 +193,11 @@ test('while containers are the very same nothing is counted anew, and five minut
   const state = compared(sampleOf([card(0), card(1)], [], START), [reading(grant)], {});
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
   for (let second = 0; second <= 400; second += 1) book.see(at(second));
-  t.is(book.totals().length, 8);
+  t.is(book.totals().length, 20);
   const gone = (second: number) => book.see({ ...at(second), containers: [] });
   gone(401);
   gone(699);
-  t.is(book.totals().length, 8);
+  t.is(book.totals().length, 20);
   gone(720);
   t.is(book.totals().length, 0);
 });

@@ -3,13 +3,8 @@ import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import {
-  type ActionName,
-  type ActionRecord,
-  describe,
-  openAudit,
-  recordOf,
-} from '../../../src/agent/enforcement/record.ts';
+import { openAudit } from '../../../src/agent/enforcement/audit.ts';
+import { type ActionName, type ActionRecord, describe, recordOf } from '../../../src/agent/enforcement/record.ts';
 import type { MemoryReason, Verdict } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { grantOf } from './node.ts';

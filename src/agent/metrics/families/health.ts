@@ -23,7 +23,7 @@ export const health: Family = {
       set.gauge(`cotenant_device_${name}`, help, [...DEVICE_LABELS, ...labels]);
     const counter = (name: string, help: string, labels: readonly string[] = []) =>
       set.counter(`cotenant_device_${name}`, help, [...DEVICE_LABELS, ...labels]);
-    const xids = counter('xid_errors_total', "Xids that the driver raised, since the agent's start.", ['xid']);
+    const xids = counter('xid_errors_total', "Xids that the driver raised, since the machine's start.", ['xid']);
     const lastXid = gauge('xid_last_timestamp_seconds', 'When the driver last raised this Xid.', ['xid']);
     const ecc = counter('ecc_errors_total', 'Errors of memory that ECC found.', ['severity', 'lifetime']);
     const rows = gauge('remapped_rows', 'Rows of memory that were replaced by spare ones, by cause.', ['cause']);

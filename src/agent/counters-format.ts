@@ -1,0 +1,184 @@
+// What counters.json says, and how the numbers of counters.values belong to it. Pure.
+import { field, listAt } from '../request/json.ts';
+import { USE_COUNTS, type UseCounts, useKey } from './compute/account.ts';
+import type { AuditPosition } from './enforcement/audit.ts';
+import type { AssignedTotals, ContainerTotals, ForeignTotals } from './integrals.ts';
+import type { KeptKills } from './kills.ts';
+import type { StateFormat, Wrong } from './state-file.ts';
+import type { KillTotal } from './view.ts';
+import type { XidTotal } from './xids.ts';
+
+export type KeptUse = UseCounts & { readonly grantId: string; readonly card: number };
+
+/** Rows of which each number only grows. */
+export type KeptRows = {
+  readonly containers: readonly ContainerTotals[];
+  readonly assigned: readonly AssignedTotals[];
+  readonly foreign: readonly ForeignTotals[];
+  readonly uses: readonly KeptUse[];
+};
+export type RowKind = keyof KeptRows;
+
+export type Kept = KeptRows &
+  KeptKills & {
+    /** That the numbers of counters.values have, too, if they are of these rows. */
+    readonly turn: number;
+    readonly bootId: string;
+    readonly atMs: number;
+    /** Lines of the audit log up to there are in the counts of stops. */
+    readonly audit: AuditPosition;
+    readonly xids: readonly XidTotal[];
+  };
+
+export const NO_ROWS: KeptRows = { containers: [], assigned: [], foreign: [], uses: [] };
+export const NOTHING_KEPT: Kept = {
+  ...NO_ROWS,
+  turn: 0,
+  bootId: '',
+  atMs: 0,
+  audit: { inode: 0, bytes: 0 },
+  xids: [],
+  kills: [],
+  decisions: [],
+};
+
+export const usesOf = ({ uses }: KeptRows): ReadonlyMap<string, UseCounts> =>
+  new Map(uses.map(({ grantId, card, ...counts }) => [useKey(grantId, card), counts]));
+
+const ENGINES = ['smSeconds', 'memoryBusySeconds', 'encoderSeconds', 'decoderSeconds'] as const;
+/** What of each row stands in counters.values, in this order: kinds, rows, fields. */
+const GROWING = {
+  containers: [...ENGINES, 'overLimitSeconds', 'denied', 'unknownEntryPoints', 'peakBytes', 'smPeakRatio'],
+  assigned: [...ENGINES, 'peakBytes'],
+  foreign: ['smSeconds'],
+  uses: USE_COUNTS,
+} as const satisfies { readonly [K in RowKind]: readonly (keyof KeptRows[K][number])[] };
+export const ROW_KINDS = Object.keys(GROWING) as readonly RowKind[];
+
+export const widthOf = (kind: RowKind): number => GROWING[kind].length;
+
+/** Writes a row's numbers to their place. Not a number: there is none yet. */
+export function putNumbers(kind: RowKind, row: object, into: Float64Array, at: number): void {
+  const names = GROWING[kind];
+  for (let index = 0; index < names.length; index += 1)
+    into[at + index] = (row as Readonly<Record<string, number | undefined>>)[names[index] as string] ?? Number.NaN;
+}
+
+/** The same with newer numbers, as far as they are higher: one that was cut off, or is none, changes nothing. */
+export function raised(kept: Kept, newer: Float64Array): Kept {
+  let at = 0;
+  const raise = (kind: RowKind): readonly object[] =>
+    kept[kind].map((row) => {
+      const fields = GROWING[kind].flatMap((name, index) => {
+        const value = newer[at + index];
+        const mine = (row as Readonly<Record<string, unknown>>)[name];
+        const isHigher = value !== undefined && value <= Number.MAX_SAFE_INTEGER && !(value <= Number(mine));
+        return isHigher ? [[name, value] as const] : [];
+      });
+      at += widthOf(kind);
+      return { ...row, ...Object.fromEntries(fields) };
+    });
+  const rows = Object.fromEntries(ROW_KINDS.map((kind) => [kind, raise(kind)])) as unknown as KeptRows;
+  return { ...kept, ...rows };
+}
+
+type Shape<T> = { readonly [K in keyof T]-?: 'text' | 'number' | 'number or nothing' };
+const WHO = { namespace: 'text', pod: 'text', container: 'text', gpuUuid: 'text' } as const;
+const ENGINE_NUMBERS = {
+  smSeconds: 'number',
+  memoryBusySeconds: 'number',
+  encoderSeconds: 'number',
+  decoderSeconds: 'number',
+} as const;
+const CONTAINER: Shape<ContainerTotals> = {
+  ...WHO,
+  ...ENGINE_NUMBERS,
+  grantId: 'text',
+  gpuIndex: 'number',
+  overLimitSeconds: 'number',
+  denied: 'number',
+  unknownEntryPoints: 'number',
+  peakBytes: 'number',
+  smPeakRatio: 'number or nothing',
+  seenMs: 'number or nothing',
+};
+const ASSIGNED: Shape<AssignedTotals> = {
+  ...WHO,
+  ...ENGINE_NUMBERS,
+  mode: 'text',
+  gpuIndex: 'number',
+  peakBytes: 'number',
+  seenMs: 'number',
+};
+const FOREIGN: Shape<ForeignTotals> = {
+  gpuUuid: 'text',
+  gpuIndex: 'number',
+  containerId: 'text',
+  podUid: 'text',
+  smSeconds: 'number',
+  seenMs: 'number',
+};
+const USE: Shape<KeptUse> = {
+  grantId: 'text',
+  card: 'number',
+  chargedSeconds: 'number',
+  contendedSeconds: 'number',
+  throttledSeconds: 'number',
+  overruns: 'number',
+  faults: 'number',
+};
+const XID: Shape<XidTotal> = {
+  gpuUuid: 'text',
+  gpuIndex: 'number',
+  xid: 'text',
+  count: 'number',
+  lastMs: 'number or nothing',
+};
+const KILL: Shape<KillTotal> = {
+  ...WHO,
+  reason: 'text',
+  action: 'text',
+  result: 'text',
+  count: 'number',
+  lastMs: 'number',
+};
+const DECISION: Shape<KeptKills['decisions'][number]> = { decision: 'text', reason: 'text', count: 'number' };
+
+const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value >= 0;
+
+function isOf(value: unknown, shape: Readonly<Record<string, string>>): boolean {
+  return Object.entries(shape).every(([name, kind]) => {
+    const given = field(value, name);
+    if (kind === 'text') return typeof given === 'string';
+    return isNumber(given) || (given === undefined && kind === 'number or nothing');
+  });
+}
+
+const LISTS = {
+  containers: CONTAINER,
+  assigned: ASSIGNED,
+  foreign: FOREIGN,
+  uses: USE,
+  xids: XID,
+  kills: KILL,
+  decisions: DECISION,
+} as const satisfies Partial<Record<keyof Kept, Readonly<Record<string, string>>>>;
+
+export const COUNTERS_FORMAT: StateFormat<Kept> = {
+  version: 1,
+  read(value): Kept | Wrong {
+    const [turn, atMs, bootId] = ['turn', 'atMs', 'bootId'].map((name) => field(value, name));
+    const [inode, bytes] = ['inode', 'bytes'].map((name) => field(field(value, 'audit'), name));
+    if (!isNumber(turn) || !isNumber(atMs) || typeof bootId !== 'string') return { wrong: 'its turn or time is none' };
+    if (!isNumber(inode) || !isNumber(bytes)) return { wrong: 'its audit is no place in a file' };
+    const lists: Record<string, readonly unknown[]> = {};
+    for (const [name, shape] of Object.entries(LISTS)) {
+      const list = listAt(value, name);
+      const bad = list.findIndex((entry) => !isOf(entry, shape));
+      if (bad >= 0) return { wrong: `its ${name}[${bad}] is none` };
+      lists[name] = list;
+    }
+    const rows = lists as unknown as KeptRows & KeptKills & Pick<Kept, 'xids'>;
+    return { turn, bootId, atMs, audit: { inode, bytes }, ...rows };
+  },
+};

@@ -1,0 +1,40 @@
+// The audit, the counts of stops and the counters of before put together, so that each line of the audit is counted once, by this
+// agent or by the next one.
+import { type Counted, type Counters, openCounters } from './counters.ts';
+import type { Kept } from './counters-format.ts';
+import { type Audit, openAudit } from './enforcement/audit.ts';
+import { createKillBook, type KillBook } from './kills.ts';
+
+export type Counting = Pick<Counters, 'close'> & {
+  /** What is added is counted in the same turn. */
+  readonly audit: Audit;
+  readonly kills: KillBook;
+  /** Of agents before this one. */
+  readonly earlier: Kept;
+  /** With each sample, before it is published. */
+  keep(counted: Omit<Counted, 'kills'>): void;
+};
+
+export function openCounting(
+  stateFolder: string,
+  { onProblem, clock }: { readonly onProblem: (text: string) => void; readonly clock: () => number },
+): Counting {
+  const audit = openAudit(stateFolder, onProblem);
+  const counters = openCounters({ stateFolder, audit, onProblem, clock });
+  const { earlier, uncounted } = counters;
+  const kills = createKillBook({ ...earlier, atMs: Date.now(), recent: audit.recent() });
+  kills.add(uncounted);
+  return {
+    audit: {
+      ...audit,
+      add(record) {
+        audit.add(record);
+        kills.add([record]);
+      },
+    },
+    kills,
+    earlier,
+    keep: (counted) => counters.keep({ ...counted, kills: kills.kept }),
+    close: counters.close,
+  };
+}
