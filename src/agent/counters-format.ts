@@ -82,7 +82,7 @@ export function raised(kept: Kept, newer: Float64Array): Kept {
   return { ...kept, ...rows };
 }
 
-type Shape<T> = { readonly [K in keyof T]-?: 'text' | 'number' | 'number or nothing' };
+type Shape<T> = { readonly [K in keyof T]-?: 'text' | 'number' | 'number or nothing' | 'yes or no' };
 const WHO = { namespace: 'text', pod: 'text', container: 'text', gpuUuid: 'text' } as const;
 const ENGINE_NUMBERS = {
   smSeconds: 'number',
@@ -100,6 +100,7 @@ const CONTAINER: Shape<ContainerTotals> = {
   unknownEntryPoints: 'number',
   peakBytes: 'number',
   smPeakRatio: 'number or nothing',
+  computeTold: 'yes or no',
   seenMs: 'number or nothing',
 };
 const ASSIGNED: Shape<AssignedTotals> = {
@@ -108,6 +109,7 @@ const ASSIGNED: Shape<AssignedTotals> = {
   mode: 'text',
   gpuIndex: 'number',
   peakBytes: 'number',
+  computeTold: 'yes or no',
   seenMs: 'number',
 };
 const FOREIGN: Shape<ForeignTotals> = {
@@ -116,6 +118,7 @@ const FOREIGN: Shape<ForeignTotals> = {
   containerId: 'text',
   podUid: 'text',
   smSeconds: 'number',
+  computeTold: 'yes or no',
   seenMs: 'number',
 };
 const USE: Shape<KeptUse> = {
@@ -150,6 +153,7 @@ function isOf(value: unknown, shape: Readonly<Record<string, string>>): boolean 
   return Object.entries(shape).every(([name, kind]) => {
     const given = field(value, name);
     if (kind === 'text') return typeof given === 'string';
+    if (kind === 'yes or no') return typeof given === 'boolean';
     return isNumber(given) || (given === undefined && kind === 'number or nothing');
   });
 }

@@ -37,6 +37,7 @@ const ofContainer = (grantId: string, smSeconds: number, more: Partial<Container
   unknownEntryPoints: 0,
   peakBytes: 5,
   smPeakRatio: undefined,
+  computeTold: true,
   seenMs: undefined,
   ...more,
 });
@@ -107,6 +108,7 @@ test('an agent that ends at any sample has left what that sample came to', (t) =
     containerId: 'f00',
     podUid: '',
     smSeconds: 3,
+    computeTold: true,
     seenMs: 1,
   };
   const xids = [{ gpuUuid: 'GPU-0', gpuIndex: 0, xid: '31', count: 2, lastMs: 5 }];
