@@ -2,6 +2,7 @@
 // one came that was not: a node that nobody scrapes renders nothing. A page is handed out as long as it is of the newest view,
 // and for the moment that the next one takes to be made.
 import { Worker } from 'node:worker_threads';
+import { showsProcesses } from './metrics/compat/sets.ts';
 import { type Arrivals, graceMs, isWanted, withArrival } from './metrics/expected-scrapes.ts';
 import type { PageAnswer, PageForm, PageOptions, PageRequest } from './metrics/page-worker.ts';
 import type { Source, Standing } from './views/source.ts';
@@ -58,6 +59,7 @@ export function startPage(
   },
 ): PageServer {
   const { material, onProblem, clock = () => performance.now(), limits = PAGE_LIMITS } = options;
+  const showsEach = options.processes || showsProcesses(options.compatibility);
   let newest: Published | undefined;
   let publishedMs = Number.NEGATIVE_INFINITY;
   let intervalMs = 0;
@@ -120,7 +122,7 @@ export function startPage(
     const isMade = page?.of === of;
     if (!isMade) count[job.asked ? 'asked' : 'expected'] += 1;
     try {
-      const rendering = isMade ? undefined : await material(options.processes);
+      const rendering = isMade ? undefined : await material(showsEach);
       if (running !== current) return; // the thread has ended meanwhile
       worker ??= startWorker();
       const request: PageRequest = { ...(rendering && { rendering }), forms: [...job.forms] };

@@ -43,6 +43,8 @@ export type ViewProcess = {
   /** Undefined: the driver does not tell. */
   readonly usedBytes?: number | undefined;
   readonly smPercent?: number | undefined;
+  /** Bits: 1 compute, 2 graphics, 4 MPS client. */
+  readonly types: number;
   readonly inLedger: boolean;
 };
 
@@ -199,7 +201,13 @@ export function viewOf(
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({
       ...entry,
-      processes: processes.map(({ pid, command, usedBytes, smPercent }) => ({ pid, command, usedBytes, smPercent })),
+      processes: processes.map(({ pid, command, usedBytes, smPercent, types }) => ({
+        pid,
+        command,
+        usedBytes,
+        smPercent,
+        types,
+      })),
     })),
     unknownDevices: state.unknownDevices,
     foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId, use.podUid), ...use })),
@@ -295,11 +303,12 @@ const viewed = new WeakMap<readonly GrantedProcess[], readonly ViewProcess[]>();
 function viewProcesses(processes: readonly GrantedProcess[]): readonly ViewProcess[] {
   const made =
     viewed.get(processes) ??
-    processes.map(({ pid, command, usedBytes, smPercent, inLedger }) => ({
+    processes.map(({ pid, command, usedBytes, smPercent, types, inLedger }) => ({
       pid,
       command,
       usedBytes,
       smPercent,
+      types,
       inLedger,
     }));
   viewed.set(processes, made);

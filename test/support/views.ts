@@ -83,8 +83,8 @@ export const exampleContainer: ViewContainer = {
   observed: { debugger: 1, profiler: 0 },
   bytesTold: true,
   processes: [
-    { pid: 100, command: 'python3', usedBytes: 2 * GIB, smPercent: 20, inLedger: true },
-    { pid: 101, command: 'od"d\\\n', usedBytes: GIB + 1, smPercent: 5, inLedger: true },
+    { pid: 100, command: 'python3', usedBytes: 2 * GIB, smPercent: 20, types: 1, inLedger: true },
+    { pid: 101, command: 'od"d\\\n', usedBytes: GIB + 1, smPercent: 5, types: 1, inLedger: true },
   ],
 };
 
@@ -164,7 +164,7 @@ export const exampleView: View = {
       usedBytes: GIB,
       smPercent: 50,
       lastActiveMs: AT_MS - 500,
-      processes: [{ pid: 200, command: 'python3', usedBytes: GIB, smPercent: 50 }],
+      processes: [{ pid: 200, command: 'python3', usedBytes: GIB, smPercent: 50, types: 3 }],
     },
   ],
   unknownDevices: 1,
@@ -296,4 +296,26 @@ export const exampleView: View = {
     decisions: [{ decision: 'killed', reason: 'bypass', count: 1 }],
     failures: { gone: 0, host: 2 },
   },
+};
+
+/** The same, and its instance of a divided card has a holder. */
+export const withInstance: View = {
+  ...exampleView,
+  assigned: [
+    ...exampleView.assigned,
+    {
+      namespace: 'team',
+      pod: 'sliced',
+      container: 'main',
+      podUid: 'u3',
+      containerIds: [],
+      gpuUuid: 'MIG-2',
+      gpuIndex: 2,
+      mode: 'mig',
+      usedBytes: 0,
+      smPercent: undefined,
+      lastActiveMs: undefined,
+      processes: [],
+    },
+  ],
 };

@@ -85,6 +85,7 @@ function container(number: number, turn: number): ViewContainer {
       command: 'python3',
       usedBytes: 1.5 * GIB,
       smPercent: number % 50,
+      types: 1,
       inLedger: true,
     })),
   };

@@ -5,8 +5,10 @@ import { join } from 'node:path';
 import test from 'ava';
 import { COMPAT_NAMES, compatFamilies, isCompatList } from '../../../src/agent/metrics/compat/sets.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
+import type { View, ViewContainer } from '../../../src/agent/view.ts';
 import { seriesOf } from '../../support/agent.ts';
-import { exampleContainer, exampleView } from '../../support/views.ts';
+import { KNOWN_BOARDS } from '../../support/known-boards.ts';
+import { exampleContainer, exampleView, withInstance } from '../../support/views.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/compat.txt');
 const CONTEXT = { nodeName: 'node-a' };
@@ -20,43 +22,89 @@ const own = (page: string) =>
     .trim();
 
 test('the families are the golden ones', async (t) => {
-  const shown = `${own(await pageOf(COMPAT_NAMES.join(',')))}\n`;
+  const shown = `${own(await pageOf(COMPAT_NAMES.join(','), withInstance))}\n`;
   if (process.env.UPDATE_GOLDEN) writeFileSync(GOLDEN, shown);
   t.is(shown, readFileSync(GOLDEN, 'utf8'));
 });
 
-/**
- * What boards that people have ask of a page: dcgm-exporter's (Grafana 12239, as its repository has it and as it was before) and
- * HAMi's. A label that only the scrape gives, such as node_name, is left out.
- */
-const BOARDS: Readonly<Record<string, readonly string[]>> = {
-  dcgm: [
-    'DCGM_FI_DEV_FB_FREE{Hostname=node-a,gpu=0}',
-    'DCGM_FI_DEV_GPU_TEMP{Hostname=node-a,gpu=0}',
-    'DCGM_FI_DEV_POWER_USAGE{Hostname=node-a,gpu=0}',
-    'DCGM_FI_DEV_SM_CLOCK{Hostname=node-a,gpu=0,UUID=GPU-0}',
-    'DCGM_FI_PROF_GR_ENGINE_ACTIVE{Hostname=node-a,gpu=0}',
-    'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{Hostname=node-a,gpu=0}',
-    'DCGM_FI_DEV_FB_USED{Hostname=node-a,gpu=0}',
-    'DCGM_FI_DEV_GPU_UTIL{gpu=0}',
-  ],
-  'hami-legacy': [
-    'vGPU_device_memory_limit_in_bytes{podname=train}',
-    'Device_memory_desc_of_container{podname=train}',
-    'HostGPUMemoryUsage{nodeid=node-a,deviceuuid=GPU-0}',
-    'HostCoreUtilization{nodeid=node-a,deviceuuid=GPU-0}',
-  ],
-};
-
-test('boards that people have find what they ask for, under the labels that they ask by', async (t) => {
-  for (const [name, queries] of Object.entries(BOARDS)) {
-    const page = await pageOf(name);
+test('boards that people have find every metric that they ask for, each on the page of its own set', async (t) => {
+  const metric = /\b(?:DCGM|hami|metagpu|Host|Device|vGPU)_?\w*[a-zA-Z]\w+(?=[{ )]|$)/g;
+  for (const { set, from, queries } of KNOWN_BOARDS) {
+    const page = await pageOf(set, withInstance);
     for (const query of queries) {
-      const [, metric = '', matchers = ''] = /^(\w+)\{(.*)\}$/.exec(query) ?? [];
-      const labels = Object.fromEntries(matchers.split(',').map((pair) => pair.split('=') as [string, string]));
-      t.not(seriesOf(page, metric, labels), undefined, query);
+      const names = query.match(metric) ?? [];
+      t.true(names.length > 0, query);
+      // What is a rate is there from the second page on: test/integration/agent/compat.test.ts.
+      for (const name of names.filter((one) => !/COPY_UTIL|CODE_UTIL|ILLEGAL_PROCESS_SM/.test(one)))
+        t.not(seriesOf(page, name), undefined, `${from}: ${name}`);
     }
   }
+});
+
+test('an instance of a divided card goes by its card, its profile and its number', async (t) => {
+  const page = await pageOf('dcgm,hami,hami-legacy', withInstance);
+  const dcgm = { UUID: 'GPU-1', gpu: '1', GPU_I_PROFILE: '1g.6gb', GPU_I_ID: '7' };
+  t.is(seriesOf(page, 'DCGM_FI_PROF_GR_ENGINE_ACTIVE', dcgm), 0.25);
+  t.is(seriesOf(page, 'DCGM_FI_DEV_FB_TOTAL', { ...dcgm, pod: 'sliced' }), 6 * 1024);
+  t.is(seriesOf(page, 'DCGM_FI_DEV_FB_TOTAL', { UUID: 'GPU-0', GPU_I_PROFILE: '', GPU_I_ID: '' }), 24 * 1024);
+  t.is(
+    seriesOf(page, 'hami_mig_device_info', {
+      ...{ namespace: 'team', pod: 'sliced', container: 'main', vdevice_index: '0', device_uuid: 'GPU-1' },
+      ...{ mig_uuid: 'MIG-2', profile: '1g.6gb', gpu_instance_id: '7', compute_instance_id: '0' },
+    }),
+    1,
+  );
+  t.is(seriesOf(page, 'MigInfo', { podname: 'sliced', deviceuuid: 'GPU-1', instanceid: '7' }), 1);
+  t.is(seriesOf(page, 'hami_mig_device_info'), 1, 'nobody else has one');
+});
+
+test('bytes over links are rates, from the time that they were seen long enough', async (t) => {
+  const make = createPage(families('dcgm'));
+  const at = async (seconds: number, gigabytes: number | undefined) => {
+    const devices = exampleView.devices.map((device) => ({
+      ...device,
+      card: { ...device.card, pcieSentBytes: device.card.index === 0 ? gigabytes && gigabytes * 1e9 : undefined },
+    })) as typeof exampleView.devices;
+    const { text } = await make({ ...exampleView, atMs: exampleView.atMs + 1000 * seconds, devices });
+    return seriesOf(text, 'DCGM_FI_PROF_PCIE_TX_BYTES');
+  };
+  t.is(await at(0, 4), undefined);
+  t.is(await at(5, 6), undefined, 'too short');
+  t.is(await at(10, 9), 0.5e9);
+  t.is(await at(16, 9.3), 0.3e9, 'since the reading of ten seconds ago');
+  t.is(await at(46, 9.3), 0);
+  t.is(await at(76, 1), undefined, 'the driver counts anew');
+  t.is(await at(86, 3), 0.2e9);
+  t.is(await at(96, undefined), undefined);
+  t.is(await at(126, 9), undefined, 'what was not told is not made up');
+});
+
+test("ack's names tell of the kind of a process, and of engines only what is a single process's", async (t) => {
+  const make = createPage(families('ack'));
+  const one = (types: number) => [{ pid: 100, command: 'x', usedBytes: 1, smPercent: 1, types, inLedger: true }];
+  const pageAt = async (seconds: number, container: ViewContainer, more: Partial<View> = {}) => {
+    const containerTotals = exampleView.containerTotals.map((totals) => ({
+      ...totals,
+      memoryBusySeconds: seconds / 4,
+      encoderSeconds: seconds / 2,
+    }));
+    const atMs = exampleView.atMs + 1000 * seconds;
+    return (await make({ ...exampleView, assigned: [], atMs, containers: [container], containerTotals, ...more })).text;
+  };
+  const types = [1, 2, 3, 4, 7].map(async (bits) => {
+    const text = await pageAt(0, { ...exampleContainer, processes: one(bits) });
+    return /PROCESS_MEM_USED\{.*ProcessType="([^"]*)"/.exec(text)?.[1];
+  });
+  t.deepEqual(await Promise.all(types), ['C', 'G', 'C+G', 'M+C', 'M+C+G']);
+  const alone = { ...exampleContainer, processes: one(1) };
+  await pageAt(100, alone);
+  const foreignTotals = exampleView.foreignTotals.map((totals) => ({ ...totals, smSeconds: totals.smSeconds + 4 }));
+  const told = await pageAt(120, alone, { foreignTotals });
+  t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL', { ProcessId: '100' }), 25);
+  t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL', { ProcessId: '100' }), 50);
+  t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_DECODE_UTIL', { ProcessId: '100' }), 0);
+  t.is(seriesOf(told, 'DCGM_CUSTOM_ILLEGAL_PROCESS_SM_UTIL'), 20);
+  t.is(seriesOf(await pageAt(140, exampleContainer), 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL'), undefined, 'one of two');
 });
 
 test('none is there unless it is asked for, and each by its own name', async (t) => {
@@ -116,7 +164,7 @@ test('what the driver does not tell is absent under these names, too', async (t)
   const untold = {
     ...exampleContainer,
     bytesTold: false,
-    processes: [{ pid: 1, command: 'x', smPercent: 0, inLedger: true }],
+    processes: [{ pid: 1, command: 'x', smPercent: 0, types: 1, inLedger: true }],
   };
   const page = await pageOf(COMPAT_NAMES.join(','), { ...exampleView, containers: [untold], assigned: [] });
   for (const name of ['hami_vgpu_memory_used_bytes', 'metagpu_process_memory_usage', 'DCGM_CUSTOM_PROCESS_MEM_USED'])

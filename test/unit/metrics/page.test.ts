@@ -44,6 +44,7 @@ test('the example shows every metric that the dashboards may use', async (t) => 
           command: 'many',
           usedBytes: pid,
           smPercent: 0,
+          types: 1,
           inLedger: true,
         })),
       },

@@ -1,12 +1,40 @@
 // The names of ACK's exporter for shared cards. Its families for cards as such are dcgm-exporter's.
-import type { ViewDevice } from '../../view.ts';
+
+import type { View, ViewDevice } from '../../view.ts';
 import { type Family, metricSet } from '../family.ts';
-import { type CompatContext, deviceOf, type Holder, holdersOf, largestProcesses, plainName, toMib } from './set.ts';
+import {
+  type CompatContext,
+  createRates,
+  deviceOf,
+  type Holder,
+  holdersOf,
+  largestProcesses,
+  plainName,
+  toMib,
+} from './set.ts';
 
 const CARD = ['UUID', 'device', 'gpu', 'modelName', 'NodeName'];
 const CONTAINER = [...CARD, 'AllocateMode', 'NamespaceName', 'PodName', 'ContainerName'];
 const PROCESS = [...CONTAINER, 'ProcessId', 'ProcessName', 'ProcessType'];
 const MODES: Readonly<Record<ViewDevice['mode'], number>> = { none: 0, exclusive: 1, mig: 1, shared: 2 };
+
+/** As nvidia-smi says it: compute, graphics, or both; a client of MPS. */
+const typeOf = (types: number): string =>
+  [...(types & 4 ? ['M'] : []), ...(types & 2 && !(types & 5) ? [] : ['C']), ...(types & 2 ? ['G'] : [])].join('+');
+
+/** What the engines did for a container on a card so far; of a process only where it is the container's only one there. */
+function enginesOf(view: View, { grant, ...holder }: Holder) {
+  if (grant) return view.containerTotals.find((one) => one.grantId === grant.grantId && one.gpuUuid === grant.gpuUuid);
+  const { namespace, pod, container, gpuUuid } = holder;
+  const isIts = (one: Pick<Holder, 'namespace' | 'pod' | 'container' | 'gpuUuid'>) =>
+    one.namespace === namespace && one.pod === pod && one.container === container && one.gpuUuid === gpuUuid;
+  return view.assignedTotals.find(isIts);
+}
+
+const isOf = (
+  a: { gpuUuid: string; containerId: string; podUid: string },
+  b: { gpuUuid: string; containerId: string; podUid: string },
+) => a.gpuUuid === b.gpuUuid && a.containerId === b.containerId && a.podUid === b.podUid;
 
 export const ack = ({ nodeName }: CompatContext): Family => ({
   name: 'compat-ack',
@@ -25,6 +53,16 @@ export const ack = ({ nodeName }: CompatContext): Family => ({
     );
     const sm = gauge('PROCESS_SM_UTIL', 'Compute that the process used, in percent.', PROCESS);
     const memory = gauge('PROCESS_MEM_USED', 'Memory of the process, in MiB.', PROCESS);
+    const alone = 'where it is the only one of its container on the card, over ten seconds or more, in percent.';
+    const copies = gauge('PROCESS_MEM_COPY_UTIL', `Memory bus that the process used, ${alone}`, PROCESS);
+    const encoder = gauge('PROCESS_ENCODE_UTIL', `Video encoder that the process used, ${alone}`, PROCESS);
+    const decoder = gauge('PROCESS_DECODE_UTIL', `Video decoder that the process used, ${alone}`, PROCESS);
+    const illegalSm = gauge(
+      'ILLEGAL_PROCESS_SM_UTIL',
+      'Compute of a container that was given no card, over ten seconds or more, in percent.',
+      CONTAINER,
+    );
+    const ratesAt = createRates();
     const illegal = gauge(
       'ILLEGAL_PROCESS_MEM_USED',
       'Memory of a container that was given no card, in MiB.',
@@ -33,6 +71,11 @@ export const ack = ({ nodeName }: CompatContext): Family => ({
     return {
       clear: set.clear,
       fill(view) {
+        const rate = ratesAt(view.atMs);
+        const percent = (key: readonly string[], seconds: number | undefined) => {
+          const share = rate(JSON.stringify(key), seconds);
+          return share === undefined ? undefined : Math.min(100, 100 * share);
+        };
         const cardLabels = ({ card }: ViewDevice) => ({
           UUID: card.uuid,
           device: `nvidia${card.minor ?? card.index}`,
@@ -74,14 +117,29 @@ export const ack = ({ nodeName }: CompatContext): Family => ({
             ...labels,
             ProcessId: String(one.pid),
             ProcessName: plainName(one.command),
-            ProcessType: 'C',
+            ProcessType: typeOf(one.types),
           };
           sm(process, one.smPercent);
           memory(process, toMib(one.usedBytes));
+          if (holder.processes.length > 1) continue;
+          const its = enginesOf(view, holder);
+          const engines = its?.computeTold ? its : undefined;
+          const key = (engine: string) => [holder.gpuUuid, String(one.pid), engine];
+          copies(process, percent(key('memory'), engines?.memoryBusySeconds));
+          encoder(process, percent(key('encoder'), engines?.encoderSeconds));
+          decoder(process, percent(key('decoder'), engines?.decoderSeconds));
         }
         for (const use of view.foreign) {
           const labels = labelsOf({ ...use, container: use.container || use.containerId.slice(0, 12) });
           if (labels) illegal(labels, toMib(use.usedBytes));
+        }
+        for (const total of view.foreignTotals) {
+          const labels = labelsOf({ ...total, container: total.container || total.containerId.slice(0, 12) });
+          const share = percent(
+            [total.gpuUuid, total.containerId, total.podUid],
+            total.computeTold ? total.smSeconds : undefined,
+          );
+          if (labels && view.foreign.some((use) => isOf(use, total))) illegalSm(labels, share);
         }
       },
     };

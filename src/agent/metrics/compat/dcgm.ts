@@ -1,9 +1,13 @@
 // dcgm-exporter's names for cards. One series for each card in each family, so that sums over a family are right: pod labels
-// are filled where one container alone has the card, and empty on a shared one, whose containers are in our own families.
+// are filled where one container alone has the card, and empty on a shared one, whose containers are in our own families. An
+// instance of a divided card goes by its card's index and UUID, and by its own profile and number.
 import { type Family, metricSet } from '../family.ts';
-import { type CompatContext, holdersOf, toMib } from './set.ts';
+import { type CompatContext, createRates, holdersOf, parentOf, profileOf, toMib } from './set.ts';
 
-const LABELS = ['gpu', 'UUID', 'pci_bus_id', 'device', 'modelName', 'Hostname', 'container', 'namespace', 'pod'];
+const LABELS = [
+  ...['gpu', 'UUID', 'pci_bus_id', 'device', 'modelName', 'Hostname', 'GPU_I_PROFILE', 'GPU_I_ID'],
+  ...['container', 'namespace', 'pod'],
+];
 
 const toRatio = (ppm: number | undefined): number | undefined => (ppm === undefined ? undefined : ppm / 1e6);
 
@@ -36,6 +40,15 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       dram: profiled('DRAM_ACTIVE', 'time the device memory interface is active'),
       fp32: profiled('PIPE_FP32_ACTIVE', 'time the FP32 pipe is active'),
     };
+    const sent = (name: string, what: string) =>
+      set.gauge(`DCGM_FI_PROF_${name}_BYTES`, `Bytes per second ${what}, over the last ten seconds or more.`, LABELS);
+    const links = {
+      pcieSent: sent('PCIE_TX', 'sent over PCIe'),
+      pcieReceived: sent('PCIE_RX', 'received over PCIe'),
+      nvlinkSent: sent('NVLINK_TX', 'sent over all NVLinks'),
+      nvlinkReceived: sent('NVLINK_RX', 'received over all NVLinks'),
+    };
+    const ratesAt = createRates();
     const energy = set.counter(
       'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION',
       'Energy since the driver was loaded (in mJ).',
@@ -45,16 +58,20 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       clear: set.clear,
       fill(view) {
         const holders = Map.groupBy(holdersOf(view), ({ gpuUuid }) => gpuUuid);
+        const rate = ratesAt(view.atMs);
         for (const { card, mode } of view.devices) {
+          const whole = parentOf(view, card) ?? card;
           const [alone, ...more] = holders.get(card.uuid) ?? [];
           const who = mode !== 'shared' && more.length === 0 ? alone : undefined;
           const labels = {
-            gpu: String(card.index),
-            UUID: card.uuid,
-            pci_bus_id: card.pciBusId,
-            device: `nvidia${card.minor ?? card.index}`,
-            modelName: card.name,
+            gpu: String(whole.index),
+            UUID: whole.uuid,
+            pci_bus_id: whole.pciBusId,
+            device: `nvidia${whole.minor ?? whole.index}`,
+            modelName: whole.name,
             Hostname: nodeName,
+            GPU_I_PROFILE: profileOf(card),
+            GPU_I_ID: card.gpuInstance === undefined ? '' : String(card.gpuInstance),
             container: who?.container ?? '',
             namespace: who?.namespace ?? '',
             pod: who?.pod ?? '',
@@ -81,6 +98,10 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
           profile.dram(labels, toRatio(card.dramActivePpm));
           profile.fp32(labels, toRatio(card.fp32ActivePpm));
           energy(labels, card.energyMj);
+          links.pcieSent(labels, rate(`${card.uuid} pcie sent`, card.pcieSentBytes));
+          links.pcieReceived(labels, rate(`${card.uuid} pcie received`, card.pcieReceivedBytes));
+          links.nvlinkSent(labels, rate(`${card.uuid} nvlink sent`, card.nvlinkSentBytes));
+          links.nvlinkReceived(labels, rate(`${card.uuid} nvlink received`, card.nvlinkReceivedBytes));
         }
       },
     };

@@ -1,7 +1,7 @@
-// The names of HAMi's monitor, present and older ones, which differ in names and labels alone. Its ratios are percentages; so
-// are these.
+// The names of HAMi's monitor, present and older ones, which differ in names and labels alone; and of its scheduler what its board
+// asks for. Its ratios are percentages, but for that of a node's memory; so are these.
 import { type Family, metricSet } from '../family.ts';
-import { type CompatContext, holdersOf } from './set.ts';
+import { type CompatContext, deviceOf, holdersOf, parentOf, profileOf } from './set.ts';
 
 type Names = {
   readonly host: readonly string[];
@@ -13,8 +13,15 @@ type Names = {
   readonly memory: string;
   readonly utilization: string;
   readonly lastKernel: string;
+  /** An instance that a container has, and the labels that tell of it. */
+  readonly instance: string;
+  readonly instanceLabels: readonly string[];
   /** By kind; the older ones have none. */
-  readonly kinds?: { readonly context: string; readonly buffer: string };
+  readonly kinds?: { readonly context: string; readonly module: string; readonly buffer: string };
+  /** Of cards, by its scheduler; the older ones are not served. */
+  readonly scheduler?: Readonly<
+    Record<'limit' | 'allocated' | 'allocatedRatio' | 'cores' | 'allocatedCores' | 'shared' | 'memoryBusy', string>
+  >;
   /** A label that every series of theirs has. */
   readonly fixed: Readonly<Record<string, string>>;
 };
@@ -29,7 +36,22 @@ const PRESENT: Names = {
   memory: 'hami_container_device_memory_bytes',
   utilization: 'hami_container_device_utilization_ratio',
   lastKernel: 'hami_container_last_kernel_elapsed_seconds',
-  kinds: { context: 'hami_vgpu_memory_context_bytes', buffer: 'hami_vgpu_memory_buffer_bytes' },
+  instance: 'hami_mig_device_info',
+  instanceLabels: ['mig_uuid', 'profile', 'gpu_instance_id', 'compute_instance_id'],
+  kinds: {
+    context: 'hami_vgpu_memory_context_bytes',
+    module: 'hami_vgpu_memory_module_bytes',
+    buffer: 'hami_vgpu_memory_buffer_bytes',
+  },
+  scheduler: {
+    limit: 'hami_gpu_memory_limit_bytes',
+    allocated: 'hami_gpu_memory_allocated_bytes',
+    allocatedRatio: 'hami_node_gpu_memory_allocated_ratio',
+    cores: 'hami_gpu_core_limit_ratio',
+    allocatedCores: 'hami_gpu_core_allocated_ratio',
+    shared: 'hami_gpu_shared_count',
+    memoryBusy: 'hami_host_gpu_memory_controller_utilization_ratio',
+  },
   fixed: { zone: 'vGPU' },
 };
 const LEGACY: Names = {
@@ -42,6 +64,8 @@ const LEGACY: Names = {
   memory: 'Device_memory_desc_of_container',
   utilization: 'Device_utilization_desc_of_container',
   lastKernel: 'Device_last_kernel_of_container',
+  instance: 'MigInfo',
+  instanceLabels: ['instanceid'],
   fixed: { zone: 'vGPU' },
 };
 
@@ -68,17 +92,40 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
     const utilization = ofContainer(names.utilization, 'Compute of the card that the container used, in percent.');
     const lastKernel = ofContainer(names.lastKernel, 'Seconds since the container last used the card.');
     const context = names.kinds && ofContainer(names.kinds.context, 'Of it, contexts, in bytes.');
+    const module = names.kinds && ofContainer(names.kinds.module, 'Always 0, as in HAMi: code is in no kind.');
     const buffer = names.kinds && ofContainer(names.kinds.buffer, 'Of it, buffers, in bytes.');
+    const instance = set.gauge(names.instance, 'The container has this instance of a divided card; always 1.', [
+      ...names.container,
+      ...names.instanceLabels,
+      ...fixed,
+    ]);
+    const cards = names.scheduler && {
+      limit: ofHost(names.scheduler.limit, 'Memory of the card, in bytes.'),
+      allocated: ofHost(names.scheduler.allocated, 'Memory of the card that is granted, in bytes.'),
+      allocatedRatio: ofHost(names.scheduler.allocatedRatio, 'Memory of the card that is granted, 0 to 1.'),
+      cores: ofHost(names.scheduler.cores, 'Compute of the card, in percent.'),
+      allocatedCores: ofHost(names.scheduler.allocatedCores, 'Compute of the card that is granted, in percent.'),
+      shared: ofHost(names.scheduler.shared, 'Containers that have the card.'),
+      memoryBusy: ofHost(names.scheduler.memoryBusy, 'Use of the memory bus of the card, in percent.'),
+    };
     return {
       clear: set.clear,
       fill(view) {
-        for (const { card } of view.devices) {
+        const holders = holdersOf(view);
+        for (const { card, grantedBytes, grantedCoresPercent } of view.devices) {
           const labels = labelled(names.host, [nodeName, String(card.index), card.uuid, card.name], names.fixed);
           hostUsed(labels, card.usedBytes);
           hostUtilization(labels, card.utilizationPercent);
+          cards?.limit(labels, card.totalBytes);
+          cards?.allocated(labels, grantedBytes);
+          cards?.allocatedRatio(labels, card.totalBytes ? grantedBytes / card.totalBytes : undefined);
+          cards?.cores(labels, 100);
+          cards?.allocatedCores(labels, grantedCoresPercent);
+          cards?.shared(labels, holders.filter(({ gpuUuid }) => gpuUuid === card.uuid).length);
+          cards?.memoryBusy(labels, card.memoryBusyPercent);
         }
         const counts = new Map<string, number>();
-        for (const holder of holdersOf(view)) {
+        for (const holder of holders) {
           const who = JSON.stringify([holder.namespace, holder.pod, holder.container]);
           const index = counts.get(who) ?? 0;
           counts.set(who, index + 1);
@@ -94,7 +141,21 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
           if (holder.lastActiveMs !== undefined)
             lastKernel(labels, Math.max(0, (view.atMs - holder.lastActiveMs) / 1000));
           context?.(labels, holder.grant?.ledger.contextBytes);
+          module?.(labels, holder.grant && 0);
           buffer?.(labels, holder.grant?.ledger.bufferBytes);
+          const card = deviceOf(view, holder.gpuUuid)?.card;
+          const parent = card && parentOf(view, card);
+          if (!parent) continue;
+          const ids = [card.gpuInstance, card.computeInstance].map((id) => (id === undefined ? '' : String(id)));
+          const told = names.instanceLabels.length === 1 ? ids : [card.uuid, profileOf(card), ...ids];
+          instance(
+            {
+              ...labels,
+              ...labelled(names.container.slice(-1), [parent.uuid], {}),
+              ...labelled(names.instanceLabels, told, {}),
+            },
+            1,
+          );
         }
       },
     };

@@ -42,6 +42,41 @@ export function holdersOf(view: View): readonly Holder[] {
 export const deviceOf = (view: View, gpuUuid: string): ViewDevice | undefined =>
   view.devices.find(({ card }) => card.uuid === gpuUuid);
 
+/** As in "NVIDIA L4 MIG 1g.6gb". Empty: no instance of a divided card. */
+export const profileOf = ({ name }: ViewDevice['card']): string => name.split(' MIG ')[1] ?? '';
+
+/** The card that an instance is a part of. */
+export const parentOf = (view: View, { parent }: ViewDevice['card']): ViewDevice['card'] | undefined =>
+  parent === undefined ? undefined : view.devices.find(({ card }) => card.index === parent)?.card;
+
+/** How far back a rate reaches at least: links are read at every fifth sample. */
+const RATE_MS = 10_000;
+type Point = { readonly atMs: number; readonly total: number };
+
+/**
+ * Means per second of totals that only grow, for names that carry no totals. The answer is for one view; what it is not asked for
+ * is forgotten. Undefined until a total has been seen for as long, and anew where it fell.
+ */
+export function createRates(): (atMs: number) => (key: string, total: number | undefined) => number | undefined {
+  let kept = new Map<string, readonly Point[]>();
+  return (atMs) => {
+    const before = kept;
+    const now = new Map<string, readonly Point[]>();
+    kept = now;
+    return (key, total) => {
+      if (total === undefined) return undefined;
+      const seen = before.get(key) ?? [];
+      const last = seen.at(-1);
+      const isGoingOn = last !== undefined && last.total <= total && last.atMs < atMs;
+      const points = isGoingOn ? [...seen, { atMs, total }] : [{ atMs, total }];
+      const start = points.findLastIndex((point) => atMs - point.atMs >= RATE_MS);
+      now.set(key, start > 0 ? points.slice(start) : points);
+      const from = points[start];
+      return from && ((total - from.total) * 1000) / (atMs - from.atMs);
+    };
+  };
+}
+
 /** The largest of the node: what has a series per process must not grow with what tenants start. */
 export function largestProcesses(holders: readonly Holder[]) {
   return holders

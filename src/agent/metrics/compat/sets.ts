@@ -15,9 +15,15 @@ const SETS: Readonly<Record<string, (context: CompatContext) => Family>> = {
 };
 export const COMPAT_NAMES: readonly string[] = Object.keys(SETS);
 
+/** Sets with series of single processes, for which the page has to be told each of them. */
+const OF_PROCESSES: readonly string[] = ['metagpu', 'ack'];
+const listed = (names: string): ReadonlySet<string> => new Set(names.split(',').map((name) => name.trim()));
+
+export const showsProcesses = (names: string): boolean => OF_PROCESSES.some((name) => listed(names).has(name));
+
 /** `names`: of `COMPAT_NAMES`, with commas; others are no error here. */
 export function compatFamilies(names: string, context: CompatContext): readonly Family[] {
-  const asked = new Set(names.split(',').map((name) => name.trim()));
+  const asked = listed(names);
   return Object.entries(SETS).flatMap(([name, create]) => (asked.has(name) ? [create(context)] : []));
 }
 
