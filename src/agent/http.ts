@@ -125,6 +125,8 @@ export async function serve(
   server.keepAliveTimeout = 120_000;
   server.maxConnections = MOST_CONNECTIONS;
   if ('socket' in at) server.listen(at.socket);
+  // Without an address it is also right where there is no IPv6.
+  else if (at.host === '::') server.listen(at.port);
   else server.listen(at.port, at.host);
   await once(server, 'listening').catch(async (error: unknown) => {
     await source?.close();

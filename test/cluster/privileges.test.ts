@@ -1,11 +1,14 @@
 // What the parts of an installed chart can do, looked at where it counts: the kernel's own account of their processes, and the
 // API server's of their requests.
+import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../src/placement/pod-grant.ts';
 import { GRANT_ANNOTATION } from '../../src/request/names.ts';
+import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
-import { listenersOf } from '../support/sockets.ts';
+import { datagramPortsOf, listenersOf } from '../support/sockets.ts';
+import type { Bed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';
 import { firstProcessOf, processesOf, rightsOf, signalContainer } from './support/containers.ts';
@@ -23,7 +26,7 @@ import {
   untilPod,
   untilRunning,
 } from './support/pods.ts';
-import { type Component, podOfRelease } from './support/release.ts';
+import { agentPage, type Component, podOfRelease } from './support/release.ts';
 
 const ground = wholeGround(console.log);
 
@@ -31,13 +34,65 @@ const ground = wholeGround(console.log);
 const ABSENT = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
 const ABSENT_MOUNT = { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] };
 const NOBODY = 65532;
-/** Containers that may do nothing but compute and talk. */
-const POWERLESS: readonly (readonly [Component, string])[] = [
-  ['agent', 'exporter'],
-  ['webhook', 'webhook'],
-  ['scheduler', 'extender'],
-  ['scheduler', 'kube-scheduler'],
+/** In the host's PID namespace, so with a user of its own. */
+const EXPORTER = 59_837;
+/** Containers that may do nothing but compute and talk, and their users. */
+const POWERLESS: readonly (readonly [Component, string, number])[] = [
+  ['agent', 'exporter', EXPORTER],
+  ['webhook', 'webhook', NOBODY],
+  ['scheduler', 'extender', NOBODY],
+  ['scheduler', 'kube-scheduler', NOBODY],
 ];
+
+const ADMIN = '/var/lib/cotenant/agent.sock';
+const VIEWS = '/run/cotenant/views.sock';
+
+/** What comes of what a broken exporter could try, told by a program in its own container: error codes, or that it could. */
+async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unknown> {
+  const tries = `
+    const { connect } = require('node:net');
+    const fs = require('node:fs');
+    const tried = (what) => { try { what(); return 'done'; } catch ({ code }) { return code; } };
+    const reach = (path) => new Promise((resolve) => {
+      connect(path).on('connect', () => resolve('connected')).on('error', ({ code }) => resolve(code));
+    });
+    (async () => console.log(JSON.stringify({
+      signal: tried(() => process.kill(${node}, 0)),
+      views: await reach('${VIEWS}'),
+      replaced: tried(() => fs.writeFileSync('${VIEWS}.new', '')),
+      adminThere: await reach('${ADMIN}'),
+      adminThrough: await reach('/proc/${node}/root${ADMIN}'),
+      token: tried(() => fs.readdirSync('/var/run/secrets/kubernetes.io')),
+    })))().finally(() => process.exit());`;
+  const words = ['-n', NAMESPACE, 'exec', agent.metadata.name, '-c', 'exporter', '--', 'node', '-e', tries];
+  const { code, out, err } = bed.kubectl(...words);
+  if (code !== 0) throw new Error(`the exporter's container ran nothing: ${err}`);
+  return JSON.parse(out);
+}
+
+/** Everything that the exporter serves, as whoever reaches the pod has it. */
+async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<void> {
+  const page = await eventually(async () => {
+    const text = (await agentPage(bed)) ?? '';
+    return seriesOf(text, 'cotenant_up') === 1 ? text : undefined;
+  }, 'the page');
+  t.true((seriesOf(page, 'cotenant_device_memory_total_bytes') ?? 0) > 0);
+  const ip = agent.status?.podIP ?? '';
+  const get = (path: string, ...words: readonly string[]) =>
+    bed.namespaces.run(['curl', '-s', '-D', '-', ...words, `http://${ip.includes(':') ? `[${ip}]` : ip}:9837${path}`])
+      .out;
+  const accept = ['-H', 'Accept: application/openmetrics-text;version=1.0.0'];
+  const open = get('/metrics', ...accept, '--compressed');
+  t.regex(open, /^content-encoding: gzip\r$/im);
+  t.regex(open, /^content-type: application\/openmetrics-text; version=1\.0\.0/im);
+  t.regex(open, /^cotenant_up 1$/m);
+  t.regex(open, /# EOF\n$/);
+  t.regex(get('/'), /<title>Cotenant<\/title>/);
+  t.regex(get('/status.json'), /"devices":\[\{/);
+  t.regex(get('/history.json'), /"cards":\{"GPU-/);
+  t.regex(get('/readyz'), /^HTTP\/1\.1 200 /);
+  t.regex(get('/v1/status'), /^HTTP\/1\.1 404 /);
+}
 
 testUnless(ground.ok ? undefined : ground.reason)(
   'no part of ours can do more than it must, and each permission is used',
@@ -50,11 +105,11 @@ testUnless(ground.ok ? undefined : ground.reason)(
     });
     t.teardown(() => bed.close());
 
-    for (const [component, container] of POWERLESS) {
+    for (const [component, container, user] of POWERLESS) {
       const pod = await podOfRelease(bed, component);
       const pids = processesOf(bed, pod, container);
       t.true(pids.length > 0, container);
-      const users = [NOBODY, NOBODY, NOBODY, NOBODY];
+      const users = [user, user, user, user];
       for (const pid of pids) {
         t.deepEqual(
           rightsOf(pid),
@@ -70,8 +125,18 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.true(node.length > 1, 'with its sampler');
     t.is(rightsOf(firstProcessOf(bed, agent, 'node')).users[0], 0);
     t.true(rightsOf(firstProcessOf(bed, agent, 'node')).readOnlyRoot);
-    t.deepEqual(listenersOf(node), [{ port: 9838, isLoopback: true }]);
+    t.deepEqual(listenersOf(node), []);
+    t.deepEqual(datagramPortsOf(node), []);
     t.deepEqual(listenersOf(processesOf(bed, agent, 'exporter')), [{ port: 9837, isLoopback: false }]);
+    t.deepEqual(await reachOfExporter(bed, agent, firstProcessOf(bed, agent, 'node')), {
+      signal: 'EPERM',
+      views: 'connected',
+      replaced: 'EROFS',
+      adminThere: 'ENOENT',
+      adminThrough: 'EACCES',
+      token: 'ENOENT',
+    });
+    await lookAtPage(t, bed, agent);
     // What binds pods is asked by the scheduler beside it and by nobody else.
     const extender = listenersOf(processesOf(bed, await podOfRelease(bed, 'scheduler'), 'extender'));
     t.deepEqual(

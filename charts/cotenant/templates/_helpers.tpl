@@ -55,9 +55,14 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* A container that may do nothing but compute, read what is mounted, and talk to the network. */}}
 {{- define "cotenant.restricted" -}}
+{{ include "cotenant.restricted.as" (include "cotenant.user" .) }}
+{{- end -}}
+
+{{/* The same, as the user that it takes. */}}
+{{- define "cotenant.restricted.as" -}}
 runAsNonRoot: true
-runAsUser: {{ include "cotenant.user" . }}
-runAsGroup: {{ include "cotenant.user" . }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
 privileged: false
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -67,8 +72,11 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* Port of the pod's loopback on which the node container serves the page that the exporter container hands on. */}}
-{{- define "cotenant.agent.loopback" -}}{{ add1 .Values.agent.exporter.port }}{{- end -}}
+{{/* Folder of the socket on which the node container tells the exporter container what it has seen. */}}
+{{- define "cotenant.agent.views" -}}/run/cotenant{{- end -}}
+
+{{/* The exporter container's own user: images of others, too, run as the image's (distroless' "nonroot"). */}}
+{{- define "cotenant.agent.exporter.user" -}}59837{{- end -}}
 
 {{/* Name of the Secret with the certificate of the page; empty: plain HTTP. */}}
 {{- define "cotenant.agent.tls" -}}{{ (.Values.agent.exporter.tls).secretName | default "" }}{{- end -}}
@@ -76,8 +84,8 @@ seccompProfile:
 {{- define "cotenant.agent.node.args" -}}
 - agent
 - --config=/etc/cotenant/agent/configuration.yaml
-- --set=host=127.0.0.1
-- --set=port={{ include "cotenant.agent.loopback" . }}
+- --set=page.socket={{ include "cotenant.agent.views" . }}/views.sock
+- --set=page.socketUser={{ include "cotenant.agent.exporter.user" . }}
 - --set=stateFolder={{ .Values.agent.stateDirectory }}
 - --set=kubernetes.enabled=true
 - --set=kubernetes.nodeName=$(NODE_NAME)
@@ -91,9 +99,6 @@ seccompProfile:
 - --set=kubernetes.cdiKind={{ . }}
 {{- end }}
 {{- end }}
-{{- with .Values.agent.exporter.bearerToken }}{{ if .secretName }}
-- --set=page.bearerTokenFile=/etc/cotenant/page/token
-{{- end }}{{ end }}
 {{- if .Values.agent.exporter.tokenReview }}
 - --set=page.tokenReview=true
 {{- end }}
@@ -102,14 +107,23 @@ seccompProfile:
 {{- end }}
 {{- end -}}
 
-{{- define "cotenant.agent.exporter.command" -}}
-- node
-- /etc/cotenant/exporter/exporter.ts
-- --listen={{ .Values.agent.exporter.port }}
-- --from={{ include "cotenant.agent.loopback" . }}
+{{- define "cotenant.agent.exporter.args" -}}
+- exporter
+- --config=/etc/cotenant/agent/configuration.yaml
+- --set=page.socket={{ include "cotenant.agent.views" . }}/views.sock
+- "--set=host=::"
+- --set=port={{ .Values.agent.exporter.port }}
+- --set=kubernetes.enabled=true
+- --set=kubernetes.nodeName=$(NODE_NAME)
 {{- if include "cotenant.agent.tls" . }}
-- --cert=/etc/cotenant/tls/tls.crt
-- --key=/etc/cotenant/tls/tls.key
+- --set=page.certFile=/etc/cotenant/tls/tls.crt
+- --set=page.keyFile=/etc/cotenant/tls/tls.key
+{{- end }}
+{{- with .Values.agent.exporter.bearerToken }}{{ if .secretName }}
+- --set=page.bearerTokenFile=/etc/cotenant/page/token
+{{- end }}{{ end }}
+{{- if .Values.agent.exporter.tokenReview }}
+- --set=page.tokenReview=true
 {{- end }}
 {{- end -}}
 

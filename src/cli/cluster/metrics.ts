@@ -68,6 +68,9 @@ export function useOf(page: string): Use {
   const all = seriesOf(page);
   const up = all.find(({ name }) => name === UP);
   if (up === undefined) return { known: false, word: 'no answer', why: "its page is not an agent's" };
+  // An exporter half says only that where it hears nothing of its node half.
+  if (up.value !== 1 && !all.some(({ name }) => name.startsWith('cotenant_') && name !== UP))
+    return { known: false, word: 'no answer', why: 'its agent has no sample yet, or its node half is away' };
   if (up.value !== 1) return { known: false, word: 'no driver', why: 'its driver does not answer' };
   const of = (name: string) => all.filter((series) => series.name === name);
   const keyOf = ({ labels }: Series) =>

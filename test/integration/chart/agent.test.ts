@@ -1,16 +1,11 @@
-// The agent's part of the chart: who in the pod may do what, that the program takes the command lines it is given, and
-// that the container with the port hands on one page and nothing else.
-import { once } from 'node:events';
+// The agent's part of the chart: who in the pod may do what, and that the program takes the command lines it is given.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer, type RequestListener } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import test, { type ExecutionContext } from 'ava';
-import { startRelay } from '../../../charts/cotenant/exporter/exporter.ts';
 import { DEFAULTS } from '../../../src/agent/configuration.ts';
 import { agent } from '../../../src/cli/agent.ts';
-import { parse } from '../../../src/cli/command.ts';
+import { type Command, parse } from '../../../src/cli/command.ts';
+import { exporter } from '../../../src/cli/exporter.ts';
 import { configurationOf } from '../../../src/cli/settings.ts';
 import { uninstallCheck } from '../../../src/cli/uninstall-check.ts';
 import { webhook } from '../../../src/cli/webhook.ts';
@@ -37,9 +32,13 @@ testWithHelm('no container that is privileged, root or capable can be reached ov
     return list(pod?.containers).map((container) => {
       const { securityContext, ports, args, readinessProbe, livenessProbe } = container;
       const strict = list(ports).length > 0;
-      if (strict) t.like(securityContext, STRICT, String(container.name));
+      const { runAsUser: _, ...strictly } = STRICT;
+      if (strict) t.like(securityContext, strictly, String(container.name));
       if (!strict) {
-        t.true(list(args).map(String).includes('--set=host=127.0.0.1'), 'listens on the loopback of its pod alone');
+        t.true(
+          list(args).some((arg) => String(arg).startsWith('--set=page.socket=/')),
+          'listens on no port',
+        );
         for (const probe of [readinessProbe, livenessProbe]) {
           t.is(probe?.httpGet ?? probe?.tcpSocket ?? probe?.grpc, undefined, 'is asked from within');
         }
@@ -62,12 +61,15 @@ testWithHelm('only the node container is privileged, sees devices, has a token a
     t.like(pod, { hostPID: true, automountServiceAccountToken: false });
     const [node, exporter] = list(pod?.containers);
     t.like(node?.securityContext, { privileged: true, readOnlyRootFilesystem: true });
+    // Whoever runs as the user of others in the host's PID namespace may signal them.
+    const own = 59_837;
+    t.like(exporter?.securityContext, { ...STRICT, runAsUser: own, runAsGroup: own });
     const visible = (container: Json | undefined) =>
       list(container?.env).find(({ name }) => String(name) === 'NVIDIA_VISIBLE_DEVICES')?.value;
     t.deepEqual([visible(node), visible(exporter)].map(String), ['all', 'void']);
     t.deepEqual(
       list(exporter?.volumeMounts).map(({ name, readOnly }) => `${name} ${readOnly}`),
-      ['configuration true'],
+      ['configuration true', 'views true'],
     );
     const volumes = list(pod?.volumes).map(({ name }) => String(name));
     const mounted = list(node?.volumeMounts).map(({ name }) => String(name));
@@ -218,16 +220,23 @@ testWithHelm(
     const configuration = { intervalMs: 2000, interposerEngine: 3, enforcement: { mode: 'report', graceSeconds: 5 } };
     for (const given of [{}, { configuration }]) {
       const objects = objectsOf(t, { ...ALL, agent: given });
-      const [node] = list(podOf(objects, 'DaemonSet', 'cotenant-agent')?.containers);
-      const [command, ...args] = list(node?.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
-      t.is(command, agent.name);
-      const parsed = parse(agent, args);
-      if (parsed === 'help') return t.fail();
+      const [node, served] = list(podOf(objects, 'DaemonSet', 'cotenant-agent')?.containers);
+      const settingsOf = (container: Json | undefined, command: Command) => {
+        const [name, ...args] = list(container?.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
+        t.is(name, command.name);
+        const parsed = parse(command, args);
+        return parsed === 'help' ? [] : (parsed.values.set as string[]);
+      };
       const file = join(folder, 'configuration.yaml');
       writeFileSync(file, String(find(objects, 'ConfigMap', 'cotenant-agent').data?.['configuration.yaml']));
-      t.like(configurationOf(file, parsed.values.set as string[]), {
-        host: '127.0.0.1',
-        port: 9838,
+      t.like(configurationOf(file, settingsOf(served, exporter)), {
+        host: '::',
+        port: 9837,
+        page: { socket: '/run/cotenant/views.sock' },
+        kubernetes: { nodeName: 'node-a' },
+      });
+      t.like(configurationOf(file, settingsOf(node, agent)), {
+        page: { socket: '/run/cotenant/views.sock', socketUser: 59_837 },
         stateFolder: '/var/lib/cotenant',
         kubernetes: { enabled: true, nodeName: 'node-a' },
         ...('configuration' in given ? configuration : {}),
@@ -269,56 +278,4 @@ testWithHelm("the schema has the program's settings, without those that the char
     Object.keys(schemaAt(['agent', 'configuration', ...path]).properties ?? {});
   t.deepEqual(named().sort(), Object.keys(open).sort());
   t.deepEqual(named('enforcement').sort(), Object.keys(open.enforcement).sort());
-});
-
-/** A server in place of the agent, and the exporter in front of it; a function that asks the exporter. */
-async function relay(t: ExecutionContext, answer: RequestListener, timeoutMs?: number) {
-  const upstream = createServer(answer).listen(0, '127.0.0.1');
-  await once(upstream, 'listening');
-  const from = (upstream.address() as AddressInfo).port;
-  const exporter = startRelay({ listen: 0, from, ...(timeoutMs !== undefined && { timeoutMs }) });
-  await once(exporter, 'listening');
-  t.teardown(() => {
-    for (const server of [exporter, upstream]) {
-      server.close();
-      server.closeAllConnections();
-    }
-  });
-  const { port } = exporter.address() as AddressInfo;
-  return { upstream, ask: (path: string, init?: RequestInit) => fetch(`http://127.0.0.1:${port}${path}`, init) };
-}
-
-test('the exporter container hands on the page, compressed where asked for, and nothing else of the agent', async (t) => {
-  const asked: string[] = [];
-  const { ask } = await relay(t, (request, response) => {
-    const { accept, 'accept-encoding': encoding, cookie } = request.headers;
-    asked.push(`${request.method} ${request.url} ${encoding} ${accept} ${cookie}`);
-    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4', 'set-cookie': 'a=b', vary: 'x' });
-    response.end('cotenant_up 1\n');
-  });
-  const page = await ask('/metrics?x=1', { headers: { 'accept-encoding': 'gzip', accept: 'a/b', cookie: 'c=d' } });
-  t.is(page.status, 200);
-  t.is(await page.text(), 'cotenant_up 1\n');
-  t.is(page.headers.get('content-type'), 'text/plain; version=0.0.4');
-  t.deepEqual([page.headers.get('vary'), page.headers.get('set-cookie')], ['x', null]);
-  t.deepEqual(asked, ['GET /metrics gzip a/b undefined']);
-  for (const path of ['/', '/status.json', '/grants', '/metrics/../status.json', '//metrics'])
-    t.is((await ask(path)).status, 404, path);
-  t.is((await ask('/metrics', { method: 'POST', body: 'x' })).status, 405);
-  t.is((await ask('/livez')).status, 200);
-  t.is(asked.length, 1, 'only the page is ever asked of the agent');
-});
-
-test('when the agent does not answer the scrape fails with a reason, and the exporter itself lives on', async (t) => {
-  const { ask, upstream } = await relay(t, () => {}, 50);
-  const late = await ask('/metrics');
-  t.is(late.status, 502);
-  t.is(await late.text(), 'the agent does not answer: no answer within 50 ms\n');
-  upstream.close();
-  upstream.closeAllConnections();
-  await once(upstream, 'close');
-  const gone = await ask('/metrics');
-  t.is(gone.status, 502);
-  t.regex(await gone.text(), /^the agent does not answer: connect ECONNREFUSED/);
-  t.is((await ask('/livez')).status, 200);
 });

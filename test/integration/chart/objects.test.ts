@@ -195,7 +195,7 @@ testWithHelm('ports meet: probes and Services name ports that exist, and program
       for (const { containerPort } of list(container.ports)) {
         const said = [...list(container.command), ...list(container.args)].map(String);
         const told = said.filter((each) =>
-          new RegExp(`^--(port|health-port|secure-port|listen)=${containerPort}$`).test(each),
+          new RegExp(`^--(port|health-port|secure-port|set=port)=${containerPort}$`).test(each),
         );
         t.is(told.length, 1, `${container.name} is not told of port ${containerPort}`);
       }

@@ -1,20 +1,9 @@
 // The chart's settings of who may read the page: each reaches the container that needs it and no other, its right is there
 // only with it, and what Prometheus is told fits.
-import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
-import { createServer, type IncomingMessage } from 'node:http';
-import { request } from 'node:https';
-import type { AddressInfo } from 'node:net';
-import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
-import type { TLSSocket } from 'node:tls';
-import test from 'ava';
-import { startRelay } from '../../../charts/cotenant/exporter/exporter.ts';
-import { agent } from '../../../src/cli/agent.ts';
+
 import { parse } from '../../../src/cli/command.ts';
+import { exporter as exporterCommand } from '../../../src/cli/exporter.ts';
 import { configurationOf } from '../../../src/cli/settings.ts';
-import { makeAuthority, selfSigned, signedBy } from '../../../src/tls/certificate.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
 import { ALL, CHART, find, helm, type Json, list, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
 
 const exporterOf = (exporter: object) => ({ ...ALL, agent: { exporter } });
@@ -31,9 +20,10 @@ testWithHelm('nothing of it is there where it is not asked for, nor with values 
   const older = { tls: null, bearerToken: null, tokenReview: null };
   for (const objects of [objectsOf(t, ALL), objectsOf(t, exporterOf(older), '--skip-schema-validation')]) {
     const [node, exporter] = list(podOf(objects)?.containers);
-    t.false([...list(node?.args), ...list(exporter?.command)].some((word) => /page\.|--cert/.test(String(word))));
+    const words = [...list(node?.args), ...list(exporter?.args)].map(String);
+    t.false(words.some((word) => /page\.(?!socket)/.test(word)));
     t.false(mountsOf(node).includes('page'));
-    t.deepEqual(mountsOf(exporter), ['configuration']);
+    t.deepEqual(mountsOf(exporter), ['configuration', 'views']);
     for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe]) t.is(probe?.httpGet?.scheme, undefined);
     t.false(list(find(objects, 'ClusterRole', 'cotenant-agent').rules).some(isReview));
     t.false(objects.some(({ metadata }) => String(metadata?.name) === 'cotenant-metrics-reader'));
@@ -48,8 +38,9 @@ testWithHelm(
     const objects = objectsOf(t, exporterOf(TLS));
     const [node, exporter] = list(podOf(objects)?.containers);
     t.deepEqual([mountsOf(node).includes('tls'), mountsOf(exporter).includes('tls')], [false, true]);
-    const command = list(exporter?.command).map(String);
-    t.deepEqual(command.slice(-2), ['--cert=/etc/cotenant/tls/tls.crt', '--key=/etc/cotenant/tls/tls.key']);
+    const words = list(exporter?.args).map(String);
+    const pair = ['--set=page.certFile=/etc/cotenant/tls/tls.crt', '--set=page.keyFile=/etc/cotenant/tls/tls.key'];
+    t.deepEqual(words.slice(-2), pair);
     for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe])
       t.is(String(probe?.httpGet?.scheme), 'HTTPS');
     t.deepEqual(endpointOf(objects)?.tlsConfig as unknown, {
@@ -67,11 +58,11 @@ testWithHelm('the token goes to the container that judges, and to Prometheus', (
   const objects = objectsOf(t, exporterOf(BEARER));
   const pod = podOf(objects);
   const [node, exporter] = list(pod?.containers);
-  t.deepEqual([mountsOf(node).includes('page'), mountsOf(exporter).includes('page')], [true, false]);
+  t.deepEqual([mountsOf(node).includes('page'), mountsOf(exporter).includes('page')], [false, true]);
   const volume = list(pod?.volumes).find(({ name }) => String(name) === 'page');
   t.deepEqual(volume?.secret as unknown, {
     secretName: 'page-token',
-    defaultMode: 0o400,
+    defaultMode: 0o444,
     items: [{ key: 'secret', path: 'token' }],
   });
   t.deepEqual(endpointOf(objects)?.authorization as unknown, { credentials: { name: 'page-token', key: 'secret' } });
@@ -88,16 +79,20 @@ testWithHelm('reviews bring their two rights, and a role for whoever may read', 
     { nonResourceURLs: ['/metrics'], verbs: ['get'] },
   ]);
   t.regex(String(endpointOf(objects)?.bearerTokenFile), /serviceaccount\/token$/);
-  const [node] = list(podOf(objectsOf(t, exporterOf({ ...BEARER, ...REVIEW })))?.containers);
-  const args = list(node?.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
-  const parsed = parse(agent, args.slice(1));
-  if (parsed === 'help') return t.fail();
-  t.deepEqual(configurationOf(undefined, parsed.values.set as string[]).page, {
-    certFile: '',
-    keyFile: '',
-    bearerTokenFile: '/etc/cotenant/page/token',
-    tokenReview: true,
+  const pod = podOf(objectsOf(t, exporterOf({ ...BEARER, ...REVIEW })));
+  const pages = list(pod?.containers).map((container) => {
+    const args = list(container.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
+    const parsed = parse(exporterCommand, args.slice(1));
+    return parsed === 'help' ? undefined : configurationOf(undefined, parsed.values.set as string[]).page;
   });
+  const both = { socket: '/run/cotenant/views.sock', tokenReview: true, certFile: '', keyFile: '' };
+  t.deepEqual(pages, [
+    // It has the token with which the API server is asked.
+    { ...both, socketUser: 59_837, bearerTokenFile: '' },
+    { ...both, socketUser: 0, bearerTokenFile: '/etc/cotenant/page/token' },
+  ]);
+  const tokens = list(pod?.containers).map((container) => mountsOf(container).includes('token'));
+  t.deepEqual(tokens, [true, false]);
 });
 
 testWithHelm('the agent may evict pods only where it is told to', (t) => {
@@ -127,59 +122,4 @@ testWithHelm('whoever installs it is told who may read, and when tokens can be o
   t.regex(notes('tokenReview=true'), /ClusterRole cotenant-metrics-reader; OVER PLAIN HTTP/);
   const both = notes('tokenReview=true', 'bearerToken.secretName=one', 'tls.secretName=two');
   t.regex(both, /bearers of the token in the Secret one, and whoever is bound to .*-metrics-reader$/m);
-});
-
-test('the exporter container serves HTTPS, follows its pair, and hands the token on to who judges', async (t) => {
-  const folder = temporaryFolder(t);
-  const files = { certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') };
-  const authority = makeAuthority('of the test', new Date(), 2);
-  const renew = () => {
-    const { cert, key } = signedBy(authority, ['127.0.0.1'], new Date(), 1);
-    writeFileSync(files.keyFile, key);
-    writeFileSync(files.certFile, cert);
-  };
-  t.throws(() => startRelay({ listen: 0, from: 1, tls: files }), { message: /cannot serve: ENOENT/ });
-  renew();
-  const upstream = createServer(({ headers: { authorization = 'nobody' } }, answer) => {
-    answer.writeHead(401, { 'www-authenticate': 'Bearer realm="x"' }).end(authorization);
-  }).listen(0, '127.0.0.1');
-  await once(upstream, 'listening');
-  const from = (upstream.address() as AddressInfo).port;
-  const relay = startRelay({ listen: 0, from, tls: files, readEveryMs: 20 });
-  await once(relay, 'listening');
-  t.teardown(() => {
-    for (const server of [relay, upstream]) {
-      server.close();
-      server.closeAllConnections();
-    }
-  });
-  const { port } = relay.address() as AddressInfo;
-  const ask = async (token?: string) => {
-    const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
-    const outgoing = request(`https://127.0.0.1:${port}/metrics`, { ca: authority.cert, headers, agent: false });
-    outgoing.end();
-    const [answer] = (await once(outgoing, 'response')) as [IncomingMessage];
-    const { serialNumber } = (answer.socket as TLSSocket).getPeerCertificate();
-    return { status: answer.statusCode, headers: answer.headers, body: await text(answer), serialNumber };
-  };
-  const first = await ask('a-token');
-  t.like(first, { status: 401, body: 'Bearer a-token' });
-  t.is(first.headers['www-authenticate'], 'Bearer realm="x"');
-  t.is((await ask()).body, 'nobody');
-  renew();
-  const second = await eventually(async () => {
-    const { serialNumber } = await ask();
-    return serialNumber === first.serialNumber ? undefined : serialNumber;
-  }, 'the next certificate');
-  const said: string[] = [];
-  const { error } = console;
-  console.error = (line: string) => said.push(line);
-  t.teardown(() => {
-    console.error = error;
-  });
-  writeFileSync(files.keyFile, selfSigned(['127.0.0.1'], new Date()).key);
-  await eventually(() => said.length > 0 || undefined, 'it says what is wrong');
-  t.regex(said[0] ?? '', /^certificate .*tls\.crt with key .*tls\.key cannot serve: .*; the old one stays in use$/);
-  t.is((await ask()).serialNumber, second);
-  t.is(said.length, 1, 'once');
 });

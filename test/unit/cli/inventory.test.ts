@@ -324,6 +324,7 @@ test('a page without a driver behind it, or not of an agent, tells no use', asyn
   const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000, { abandoned: 0, hung: 0 }));
   t.like(useOf(text), { known: false, word: 'no driver' });
   t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
+  t.like(useOf('cotenant_up 0\n'), { known: false, why: 'its agent has no sample yet, or its node half is away' });
 });
 
 const WORDS: readonly (readonly [shares: readonly CardShare[], words: string])[] = [
