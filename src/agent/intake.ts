@@ -12,6 +12,7 @@ import type { ReadGrant } from './housekeeping.ts';
 import { advance, type KeptTotals, NO_TOTALS, type Totals, totalsOf } from './integrals.ts';
 import type { Owners } from './owners.ts';
 import type { Sample } from './sample.ts';
+import { onCard } from './using.ts';
 import type { NameOf } from './view.ts';
 
 /** What a sample comes to. */
@@ -93,6 +94,8 @@ export function createIntake(options: IntakeOptions): Intake {
         highCapPercent: shares.highCapPercent(),
         isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
         windowSeconds: policy.shareSeconds,
+        isUsedOutside: (card) =>
+          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onCard(process, card) !== undefined),
       });
       watched = judged.watched;
       state = judged.state;

@@ -21,6 +21,8 @@ export type Watching = {
   readonly highCapPercent: number;
   readonly isGateClosed: (grantId: string) => boolean;
   readonly windowSeconds: number;
+  /** Processes use the card that are of no grant, as far as it is known whose they are. */
+  readonly isUsedOutside: (card: SampledCard) => boolean;
 };
 
 /** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
@@ -34,7 +36,9 @@ export function judgeCompute(
   // any more then.
   const cards = new Map<string, OnCard>();
   for (const { card, processes } of state.devices) {
-    if (tellsCompute(state.sample, card)) cards.set(card.uuid, { card, mpsClients: processes.mps });
+    if (!tellsCompute(state.sample, card)) continue;
+    const { mps: mpsClients } = processes;
+    cards.set(card.uuid, { card, mpsClients, outside: mpsClients > 0 && watching.isUsedOutside(card) });
   }
   const containers = state.containers.map((container): ContainerState => {
     let share: ShareVerdict | undefined;
@@ -65,16 +69,18 @@ export function judgeCompute(
   return { watched, state: { ...state, containers: sameList(containers, state.containers) } };
 }
 
-type OnCard = { readonly card: SampledCard; readonly mpsClients: number };
+/** `outside`: a server may be there that is in no container with a grant. */
+type OnCard = { readonly card: SampledCard; readonly mpsClients: number; readonly outside: boolean };
 
 /**
- * Concurrent kernels of several clients of one MPS server are told of one of them, or of the server. What is told of a container
- * is its own where none of its processes is a client, and where all clients on the card are its own: a server that it started
- * itself is in its group, too. Else it may be another's, for whom nobody shall be stopped.
+ * Concurrent kernels of several clients of one MPS server are told of one of them, or of the server, which is in the list of
+ * compute. What is told of a container is its own where none of its processes is a client, where all clients on the card are its
+ * own, and where no server can be one that somebody gave to several: then each is in the group of whoever started it, who answers
+ * for it. Else it may be another's, for whom nobody shall be stopped.
  */
-function isMixed({ cards }: ContainerState, position: number, { mpsClients }: OnCard): boolean {
+function isMixed({ cards }: ContainerState, position: number, { mpsClients, outside }: OnCard): boolean {
   const own = cards[position]?.processes.filter(isMpsClient).length ?? 0;
-  return own > 0 && own < mpsClients;
+  return outside && own > 0 && own < mpsClients;
 }
 
 function lookAt(

@@ -41,8 +41,9 @@ type Case = {
   /** undefined: the arbiter does not hold it. */
   readonly heldTo?: number | undefined;
   readonly types?: number;
-  /** What another container, or a process of nobody, is in the driver's lists. */
+  /** What a process of the host's, or of another container with a grant, is in the driver's lists. */
   readonly beside?: number;
+  readonly besideIsGranted?: boolean;
   /** Second in which the driver does not tell what is used. */
   readonly silentAt?: number;
 };
@@ -51,7 +52,7 @@ type Judged = { readonly severity: string; readonly isMixed: boolean };
 
 /** Verdict on a container of 25 % that has all of the card for so many seconds. */
 function judgedAfter(seconds: number, given: Case): Judged {
-  const { card: about = {}, grant = {}, policy = 'fixed', types = 1, beside, ...more } = given;
+  const { card: about = {}, grant = {}, policy = 'fixed', types = 1, beside, besideIsGranted = false, ...more } = given;
   const heldTo = 'heldTo' in more ? more.heldTo : 0.25;
   const own = grantOf('a', 1000, [0], grant);
   const granted = { ...own, cards: own.cards.map((one) => ({ ...one, coresPercent: 25 })) };
@@ -62,8 +63,9 @@ function judgedAfter(seconds: number, given: Case): Judged {
     const other = beside === undefined ? [] : [sampledProcess(8, [use(0, { bytes: 1, types: beside })])];
     const on = card(0, { ...about, ...(second === more.silentAt && { useTold: false }) });
     const sample = sampleOf([on], [sampledProcess(7, uses), ...other], 1e12 + second * 1000);
-    const byPid = { 7: ofGrant('a') };
-    const state = compared(sample, [reading(granted)], byPid);
+    const byPid = { 7: ofGrant('a'), ...(besideIsGranted && { 8: ofGrant('b') }) };
+    const readings = [granted, ...(besideIsGranted ? [grantOf('b', 1000)] : [])].map((one) => reading(one));
+    const state = compared(sample, readings, byPid);
     totals = advance(totals, state, owners(byPid));
     const counts = { chargedSeconds: 0, contendedSeconds: 0, throttledSeconds: 0, overruns: 0, faults: 0 };
     const held = heldTo === undefined ? undefined : { ...counts, guaranteeRatio: heldTo, limitRatio: heldTo };
@@ -73,10 +75,12 @@ function judgedAfter(seconds: number, given: Case): Judged {
       highCapPercent: 100,
       isGateClosed: () => false,
       windowSeconds: 60,
+      isUsedOutside: () => beside !== undefined && !besideIsGranted,
     });
     watched = judged.watched;
-    severity = judged.state.containers.map((one) => one.verdict.severity).join();
-    isMixed = judged.state.containers.some((one) => one.mixedShare?.includes('GPU-0'));
+    const [first] = judged.state.containers;
+    severity = first?.verdict.severity ?? '';
+    isMixed = first?.mixedShare?.includes('GPU-0') ?? false;
   }
   return { severity, isMixed };
 }
@@ -105,16 +109,17 @@ test('a share that is a hard limit is judged, also without isolation of memory; 
 });
 
 const [COMPUTE, MPS] = [1, 4];
-const SERVERS: readonly [string, types: number, beside: number | undefined, Judged][] = [
+const SERVERS: readonly [string, types: number, beside: number | undefined, Judged, besideIsGranted?: true][] = [
   ['no client of MPS', COMPUTE, undefined, { severity: 'soft', isMixed: false }],
   ['somebody else is a client', COMPUTE, MPS, { severity: 'soft', isMixed: false }],
   ['it alone is a client', MPS, undefined, { severity: 'soft', isMixed: false }],
   ['it alone is a client, beside another program', MPS, COMPUTE, { severity: 'soft', isMixed: false }],
-  ['it and somebody else are clients', MPS, MPS, { severity: 'within', isMixed: true }],
+  ['it and somebody without a grant are clients', MPS, MPS, { severity: 'within', isMixed: true }],
+  ['it and another container are clients, of servers in them', MPS, MPS, { severity: 'soft', isMixed: false }, true],
 ];
-for (const [what, types, beside, expected] of SERVERS) {
+for (const [what, types, beside, expected, besideIsGranted = false] of SERVERS) {
   test(`MPS: ${what}: ${expected.isMixed ? 'whose use it is cannot be told, and it is said' : 'judged'}`, (t) => {
-    t.deepEqual(judgedAfter(61, { types, ...(beside !== undefined && { beside }) }), expected);
+    t.deepEqual(judgedAfter(61, { types, besideIsGranted, ...(beside !== undefined && { beside }) }), expected);
   });
 }
 
