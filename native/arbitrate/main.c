@@ -14,8 +14,6 @@
 
 #include "rounds.h"
 
-#define LOOK_MS 100 /* for what there is to tell */
-
 static struct page *known;
 
 static void close_released(void) {
@@ -99,14 +97,14 @@ int main(void) {
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     signal(SIGPIPE, SIG_IGN);
     pages_guard();
-    rounds_start();
+    struct pollfd events[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = rounds_start(), .events = POLLIN}};
     for (;;) {
-        struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-        int ready = poll(&input, 1, LOOK_MS);
-        if (ready < 0 && errno != EINTR) return 1;
-        if (!print_told()) return 0;
         close_released();
+        int ready = poll(events, 2, -1);
+        if (ready < 0 && errno != EINTR) return 1;
         if (ready <= 0) continue;
+        if (events[1].revents && !print_told()) return 0;
+        if (!events[0].revents) continue;
         ssize_t length = read(STDIN_FILENO, buffer + filled, sizeof buffer - filled - 1);
         if (length <= 0) return 0;
         filled += (size_t)length;

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ static uint64_t plan_number, late_ns;
 static _Atomic(struct plan *) next_plan;
 static uint32_t plan_bell; /* a futex word of our own: a plan has come */
 static _Atomic(struct told *) newest;
+static int newest_event = -1;
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -337,6 +339,7 @@ static void tell(void) {
     }
     late_ns = 0;
     free(atomic_exchange(&newest, told));
+    eventfd_write(newest_event, 1);
 }
 
 /* ---- the thread ---- */
@@ -383,11 +386,14 @@ static void call(void) {
     syscall(SYS_futex, &plan_bell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void rounds_start(void) {
+int rounds_start(void) {
     pthread_t thread;
+    newest_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (newest_event < 0) abort();
     cot_arbiter_init(&arbiter, &cot_default_tuning);
     heart_start(call);
     if (pthread_create(&thread, NULL, run, NULL) != 0) abort();
+    return newest_event;
 }
 
 void rounds_plan(struct plan *plan) {
@@ -401,5 +407,7 @@ void rounds_plan(struct plan *plan) {
 }
 
 struct told *rounds_told(void) {
+    eventfd_t count;
+    eventfd_read(newest_event, &count); /* before it is taken: what comes after is told again */
     return atomic_exchange(&newest, NULL);
 }

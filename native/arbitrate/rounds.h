@@ -22,8 +22,9 @@ struct told {
     struct told_page page[];
 };
 
-void rounds_start(void);
+/* A descriptor that can be read from when there is something to tell. */
+int rounds_start(void);
 /* Waits until the plan before it was taken. */
 void rounds_plan(struct plan *plan);
-/* The newest, or NULL if it was taken already; the caller's. */
+/* The newest, or NULL if it was taken already; the caller's. Until the next one there is nothing to read. */
 struct told *rounds_told(void);
