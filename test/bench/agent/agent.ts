@@ -6,14 +6,13 @@ import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { CHART_ENV, compiled, type RunningAgent, startAgent } from '../../support/agent.ts';
 import { eventually, startNode, type Teardown } from '../../support/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
-import { median } from '../statistics.ts';
+import { measureHalves } from './halves.ts';
 import { type Load, startContainer } from './load.ts';
-import { childrenNamed, cpuSeconds, residentMib } from './process.ts';
+import { type Cost, childrenNamed, costOver, residentMib } from './process.ts';
 
 const CARDS = 8;
 const CONTAINERS_PER_CARD = 10;
@@ -23,29 +22,16 @@ const SCRAPE_EVERY_MS = 15_000;
 const SCRAPE_HEADERS = { accept: 'application/openmetrics-text;version=1.0.0', 'accept-encoding': 'gzip' };
 const PROCESSES = CARDS * CONTAINERS_PER_CARD * PROCESSES_PER_CONTAINER;
 
-type Cost = { readonly cores: number; readonly mib: number };
 /** Of the agent's own process and of its two programs. */
 type Use = { readonly agent: Cost; readonly sampler: Cost; readonly arbiter: Cost };
 
-/** Cores and memory over `seconds`; memory as the median of one look a second, for a garbage collector saws. */
+/** Cores and memory over `seconds`. */
 async function useOver(agent: RunningAgent, seconds: number): Promise<Use> {
   const pid = agent.child.pid ?? 0;
   const sampler = childrenNamed(pid, 'cotenant-sampler');
   if (sampler.length !== 1) throw new Error(`the agent has ${sampler.length} samplers`);
-  const pids = { agent: [pid], sampler, arbiter: childrenNamed(pid, 'cotenant-arbitrate') };
-  const sum = (of: readonly number[], value: (one: number) => number) => of.reduce((all, one) => all + value(one), 0);
-  const at = performance.now();
-  const before = Object.values(pids).map((of) => sum(of, cpuSeconds));
-  const looks: number[][] = [];
-  for (let second = 0; second < seconds; second += 1) {
-    await delay(1000);
-    looks.push(Object.values(pids).map((of) => sum(of, residentMib)));
-  }
-  const wall = (performance.now() - at) / 1000;
-  const [own, sampled, arbitrated] = Object.values(pids).map((of, index) => ({
-    cores: (sum(of, cpuSeconds) - (before[index] ?? 0)) / wall,
-    mib: median(looks.map((look) => look[index] ?? 0)),
-  }));
+  const arbiter = childrenNamed(pid, 'cotenant-arbitrate');
+  const [own, sampled, arbitrated] = await costOver([[pid], sampler, arbiter], seconds);
   if (!own || !sampled || !arbitrated) throw new Error('unreachable');
   return { agent: own, sampler: sampled, arbiter: arbitrated };
 }
@@ -97,6 +83,8 @@ export const agent: Bench = {
     }, 'the fence has been tried on each card');
     note(`agent: an empty node for ${seconds} s`);
     const empty = await useOver(running, seconds);
+    note(`agent: an empty node whose agent is two processes for ${seconds} s`);
+    const halves = await measureHalves(scope, node, env, SCRAPE_HEADERS, empty.agent, seconds);
 
     note(`agent: starting ${PROCESSES} processes in ${CARDS * CONTAINERS_PER_CARD} containers`);
     const loads: Load[] = [];
@@ -178,6 +166,7 @@ export const agent: Bench = {
         },
       ]),
     ];
+    rows.push(...halves);
     if (lagSeconds !== undefined)
       rows.push({ name: 'agent.event_loop.max_lag_ms', value: lagSeconds * 1000, unit: 'ms', reference: null });
     return rows;

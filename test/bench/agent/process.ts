@@ -1,5 +1,7 @@
 // What a process and its children have used, from /proc.
 import { readdirSync, readFileSync } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
+import { median } from '../statistics.ts';
 
 const TICKS_PER_SECOND = 100;
 const MIB = 2 ** 20;
@@ -39,4 +41,23 @@ export function residentMib(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
   if (kib === undefined) throw new Error(`process ${pid} has no memory`);
   return (Number(kib) * 1024) / MIB;
+}
+
+export type Cost = { readonly cores: number; readonly mib: number };
+
+/** Of each group of processes over `seconds`; memory as the median of one look a second, for a garbage collector saws. */
+export async function costOver(groups: readonly (readonly number[])[], seconds: number): Promise<Cost[]> {
+  const sum = (of: readonly number[], value: (one: number) => number) => of.reduce((all, one) => all + value(one), 0);
+  const at = performance.now();
+  const before = groups.map((of) => sum(of, cpuSeconds));
+  const looks: number[][] = [];
+  for (let second = 0; second < seconds; second += 1) {
+    await delay(1000);
+    looks.push(groups.map((of) => sum(of, residentMib)));
+  }
+  const wall = (performance.now() - at) / 1000;
+  return groups.map((of, index) => ({
+    cores: (sum(of, cpuSeconds) - (before[index] ?? 0)) / wall,
+    mib: median(looks.map((look) => look[index] ?? 0)),
+  }));
 }
