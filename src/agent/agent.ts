@@ -12,7 +12,6 @@ import { createDriver } from './driver.ts';
 import type { EvictCall } from './enforcement/evictions.ts';
 import { createLastWords } from './enforcement/last-words.ts';
 import type { ActionRecord } from './enforcement/record.ts';
-import { guardOf, startExporter } from './exporter.ts';
 import { createRecorder } from './history.ts';
 import { serve } from './http.ts';
 import { selfMetrics } from './metrics/self.ts';
@@ -85,6 +84,8 @@ async function openPublishing(
   const { socket: path, socketUser, tokenReview } = configuration.page;
   const review = tokenReview ? hooks.review : undefined;
   if (path === '') {
+    // What serves a network is not even there in a process that must not.
+    const { guardOf, startExporter } = await import('./exporter.ts');
     const access = await guardOf(configuration, review, problem);
     const exporter = await startExporter(configuration, sourceHere(here), access, {
       log: hooks.log,

@@ -1,7 +1,7 @@
 // The agent as two processes: the node half without a port, and the exporter half that serves what that one tells. Each is ended,
 // stopped and started again while the other one goes on.
 import { spawnSync } from 'node:child_process';
-import { chmodSync, lstatSync } from 'node:fs';
+import { chmodSync, lstatSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { CHART_ENV, type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
@@ -152,6 +152,22 @@ testUnless(process.getuid?.() === 0 ? undefined : 'needs root, to be several use
     t.is(reach(0, join(agent.state, 'agent.sock')), '');
   },
 );
+
+test('the exporter half judges who may read, and the node half knows of none of it', async (t) => {
+  const { socket, half } = await startHalves(t);
+  const agent = await half();
+  const file = join(temporaryFolder(t), 'token');
+  writeFileSync(file, 'a-token-that-opens-the-page');
+  const exporter = await startExporterHalf(t, socket, { 'page.bearerTokenFile': file });
+  const statusOf = async (path: string, token: string) =>
+    (await exporter.get(path, { authorization: `Bearer ${token}` })).status;
+  for (const path of ['/metrics', '/', '/status.json', '/history.json']) {
+    t.is(await statusOf(path, 'another-token-of-nobody'), 401, path);
+    await eventually(async () => (await statusOf(path, 'a-token-that-opens-the-page')) === 200 || undefined, path);
+  }
+  t.is((await exporter.get('/livez')).status, 200);
+  t.false(agent.log.some((line) => line.includes('token')));
+});
 
 test('a setting that cannot be kept ends either half with words', async (t) => {
   const { node, socket, half } = await startHalves(t);
