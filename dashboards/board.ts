@@ -1,6 +1,6 @@
 // A board around its panels: variables, marks, and what all of ours have in common. Pure.
 import {
-  type AnnotationQueryBuilder,
+  AnnotationQueryBuilder,
   type Dashboard,
   DashboardBuilder,
   DashboardCursorSync,
@@ -9,7 +9,7 @@ import {
   VariableRefresh,
   VariableSort,
 } from '@grafana/grafana-foundation-sdk/dashboard';
-import { DATASOURCE, type Panel } from './builders.ts';
+import { DATASOURCE, type Panel, prometheus } from './builders.ts';
 import { select } from './metrics.ts';
 
 // Of Grafana 10.3. A newer Grafana brings a board forward by itself, an older one cannot take it back.
@@ -48,6 +48,20 @@ export function boardOf(plan: Plan): Dashboard {
   // Numbered by place, so that links to a panel live as long as the order does.
   const numbered = (built.panels ?? []).map((panel, index) => ({ ...panel, id: index + 1 }));
   return { ...built, schemaVersion: SCHEMA_VERSION, panels: numbered };
+}
+
+/** A red mark at the time of each stop, which its series carries as its value. Counters would miss a container's first stop. */
+export function stopMarks(expr: string): AnnotationQueryBuilder {
+  return new AnnotationQueryBuilder()
+    .name('Stops')
+    .datasource(DATASOURCE)
+    .enable(true)
+    .iconColor('red')
+    .expr(expr)
+    .target(prometheus(expr, ''))
+    .useValueForTime(true)
+    .titleFormat('{{namespace}}/{{pod}} {{container}} stopped')
+    .textFormat('{{reason}}, {{action}}');
 }
 
 /** A variable over the values of the label of its name, read again when the time range changes. */

@@ -8,19 +8,21 @@ import {
   SortOrder,
   StackingMode,
   TooltipDisplayMode,
+  VisibilityMode,
   VizLegendOptionsBuilder,
   VizTooltipOptionsBuilder,
 } from '@grafana/grafana-foundation-sdk/common';
 import type { DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
 import { MappingType, ThresholdsConfigBuilder, ThresholdsMode } from '@grafana/grafana-foundation-sdk/dashboard';
+import { PanelBuilder as HistogramBuilder } from '@grafana/grafana-foundation-sdk/histogram';
 import { DataqueryBuilder, PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
 import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat';
-import type { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
+import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
 import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
 import { type MetricName, select } from './metrics.ts';
 
-export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder;
+export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder | HistogramBuilder;
 
 export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
 /** The names of a container; a pod's name is unique in its namespace over all nodes. */
@@ -71,6 +73,31 @@ export function series(title: string, description: string, span: number): Series
         .calcs(['lastNotNull', 'max']),
     )
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending));
+}
+
+/** When something held, a row for each series; values in words. */
+export function timeline(title: string, description: string, words: ValueMap['options']): TimelineBuilder {
+  return new TimelineBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(12)
+    .height(8)
+    .showValue(VisibilityMode.Never)
+    .mappings([mapping(words)]);
+}
+
+/** How many have which value, one bar for each whole number. */
+export function histogram(title: string, description: string): HistogramBuilder {
+  return new HistogramBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(12)
+    .height(8)
+    .unit('none')
+    .bucketSize(1)
+    .combine(true);
 }
 
 export function stacked(panel: SeriesBuilder): SeriesBuilder {

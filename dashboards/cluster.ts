@@ -1,7 +1,7 @@
 // The board "Cluster": how many cards there are, what of them is granted, used and idle, and who has most of it.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf } from './board.ts';
-import { line, ofTarget, type Panel, series, stacked, stat, table, target } from './builders.ts';
+import { histogram, line, ofTarget, type Panel, series, stacked, stat, table, target, WHO } from './builders.ts';
 import { type MetricName, select } from './metrics.ts';
 
 const USABLE = `(${ofTarget('cotenant_device_memory_total_bytes')} - ${ofTarget('cotenant_device_memory_reserved_bytes')} or ${ofTarget('cotenant_device_memory_total_bytes')})`;
@@ -9,6 +9,11 @@ const GRANTED = ofTarget('cotenant_device_memory_allocated_bytes');
 const rate = (counter: MetricName): string => `rate(${ofTarget(counter)}[$__rate_interval])`;
 const LIMIT = ofTarget('cotenant_container_memory_limit_bytes');
 const USED = ofTarget('cotenant_container_memory_used_bytes');
+/** Steps of a minute, each with its mean. */
+const CARD_HOURS = `sum_over_time(${rate('cotenant_container_sm_seconds_total')}[24h:1m]) / 60`;
+const GIVEN = `max by (instance, gpu_uuid) (${select('cotenant_device_allocation_mode', 'job=~"$job"', 'instance=~"$instance"', 'mode!="none"')} == 1)`;
+const BUSY = `max by (instance, gpu_uuid) (max_over_time(${rate('cotenant_container_sm_seconds_total')}[1h:1m]))`;
+const STOPS = ofTarget('cotenant_container_last_kill_timestamp_seconds');
 
 export function cluster(): Dashboard {
   return boardOf({
@@ -50,6 +55,16 @@ function panels(): readonly Panel[] {
       'Nodes whose agent does not see its cards.',
       `count(${ofTarget('cotenant_up')}) - sum(${ofTarget('cotenant_up')})`,
     ),
+    count(
+      'Idle cards in use',
+      'Cards that somebody was given, a share or the whole, and on which no kernel ran within an hour.',
+      `count(${GIVEN} unless on (instance, gpu_uuid) ${BUSY} > 0) or vector(0)`,
+    ).span(12),
+    count(
+      'Stops in a day',
+      'Times that a container was stopped within 24 hours.',
+      `(sum(changes(${STOPS}[24h])) or vector(0)) + (count(max_over_time(${STOPS}[24h]) unless ${STOPS} offset 24h) or vector(0))`,
+    ).span(12),
     stacked(
       series(
         'Memory by namespace',
@@ -86,6 +101,17 @@ function panels(): readonly Panel[] {
       .unit('bytes')
       .min(0)
       .withTarget(target('A', `sum by (namespace) (clamp_min(${LIMIT} - ${USED}, 0))`, '{{namespace}}')),
+    histogram('Containers on a card', 'How many cards have how many containers on them.').withTarget(
+      target('A', ofTarget('cotenant_device_containers'), '').instant(),
+    ),
+    table(
+      'Most compute in a day',
+      'Who used most compute within 24 hours, in hours of a whole card.',
+      [{ title: 'Card hours', expr: `topk(10, sum by (${WHO}) (${CARD_HOURS}))` }],
+      { namespace: 'Namespace', pod: 'Pod', container: 'Container' },
+    )
+      .span(12)
+      .height(8),
     table(
       'Namespaces',
       'What each namespace has now. Refused: requests for memory, within the last minutes.',

@@ -60,7 +60,8 @@ export const CONFIGURATION = {
   /** Five points: over ten minutes the standard error of the driver's samples is 0.8 of them at most (docs/metrics.md). */
   computeDrift: { ratio: 0.05, window: '10m', lasts: '10m' },
   throttled: { ratio: 0.5, window: '10m', lasts: '30m' },
-  idle: { window: '2h', lasts: '10m' },
+  /** Who has a whole card and keeps so little of it at work has no use for the rest. */
+  idle: { window: '2h', lasts: '10m', activeRatio: 0.05 },
   unknownEntryPoints: { lasts: '5m' },
   /** An upgrade reaches the last container within minutes. */
   engineBehind: { lasts: '30m' },

@@ -1,7 +1,7 @@
 // The board "Container": one workload's memory and compute against what it was granted, what it was refused, and what it waited for.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
-import { boardOf, variable } from './board.ts';
-import { line, type Panel, series, stacked, stat, steps, target } from './builders.ts';
+import { boardOf, stopMarks, variable } from './board.ts';
+import { line, type Panel, series, stacked, stat, steps, target, timeline } from './builders.ts';
 import { CONFIGURATION, type Configuration } from './configuration.ts';
 import { type MetricName, select } from './metrics.ts';
 
@@ -32,6 +32,7 @@ export function container(configuration: Configuration = CONFIGURATION): Dashboa
       variable('pod', info('namespace=~"$namespace"')).includeAll(true),
       variable('container', info('namespace=~"$namespace"', 'pod=~"$pod"')).includeAll(true),
     ],
+    marks: [stopMarks(`${of('cotenant_container_last_kill_timestamp_seconds')} * 1000`)],
     panels: panels(configuration),
   });
 }
@@ -124,6 +125,23 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       .min(0)
       .decimals(0)
       .withTarget(target('A', max(of('cotenant_container_processes')), LEGEND)),
+    timeline(
+      'Over limit',
+      'When it was above its grant and tolerance, or took more compute than a share that is its limit. Stops are red marks.',
+      { 0: { text: 'within', color: 'green' }, 1: { text: 'over', color: 'red' } },
+    )
+      .withTarget(target('A', max(of('cotenant_container_over_limit')), `${LEGEND} memory`))
+      .withTarget(target('B', max(of('cotenant_container_over_share')), `${LEGEND} compute`)),
+    timeline('Fence', 'What held its memory to the grant: driver, interposer, agent, or none.', {
+      0: { text: 'no', color: 'transparent' },
+      1: { text: 'holds', color: 'blue' },
+    }).withTarget(
+      target(
+        'A',
+        `max by (pod, container, fence) (${of('cotenant_container_fence')})`,
+        '{{pod}} {{container}} {{fence}}',
+      ),
+    ),
     series('Last seen at work', 'Time since the driver last named one of its processes.', 12)
       .unit('s')
       .min(0)

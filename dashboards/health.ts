@@ -104,6 +104,40 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} {{decision}}: {{reason}}',
         ),
       ),
+    series(
+      'Size of the page',
+      'Series that Prometheus got with each scrape, and those that were left out of a page.',
+      8,
+    )
+      .unit('short')
+      .min(0)
+      .withTarget(target('A', `max by (instance) (${ofTarget('scrape_samples_scraped')})`, '{{instance}}'))
+      .withTarget(
+        target(
+          'B',
+          `sum by (instance, family) (increase(${ofTarget('cotenant_exporter_series_dropped_total')}[$__rate_interval]))`,
+          '{{instance}} left out of {{family}}',
+        ),
+      ),
+    series(
+      'Memory of the agent',
+      'Of its process: resident, and the part of it that is its heap. Without its sampler.',
+      8,
+    )
+      .unit('bytes')
+      .min(0)
+      .withTarget(
+        target('A', `max by (instance) (${ofTarget('process_resident_memory_bytes')})`, '{{instance}} resident'),
+      )
+      .withTarget(target('B', `max by (instance) (${ofTarget('nodejs_heap_size_used_bytes')})`, '{{instance}} heap')),
+    series(
+      'Turns of its loop',
+      'The longest turn of its event loop between two pages: for so long it answered nobody and decided nothing.',
+      8,
+    )
+      .unit('s')
+      .min(0)
+      .withTarget(target('A', `max by (instance) (${ofTarget('nodejs_eventloop_lag_max_seconds')})`, '{{instance}}')),
     table(
       'Agents',
       'What runs where.',

@@ -17,7 +17,14 @@ const counter = (...labels: readonly string[]): Metric => ({ type: 'counter', la
 export const TARGET_LABELS: readonly string[] = ['job', 'instance'];
 
 export const METRICS = {
+  /** Prometheus' own, of each target. */
   up: gauge(),
+  scrape_samples_scraped: gauge(),
+  /** Of the agent's process. */
+  process_resident_memory_bytes: gauge(),
+  nodejs_heap_size_used_bytes: gauge(),
+  nodejs_eventloop_lag_max_seconds: gauge(),
+
   cotenant_up: gauge(),
   cotenant_driver_held: gauge(),
 

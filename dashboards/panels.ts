@@ -2,9 +2,8 @@
 // done. Owns queries, units and the words under each title; the board around them is in node-card.ts.
 
 import * as common from '@grafana/grafana-foundation-sdk/common';
-import { BigValueTextMode, GraphDrawStyle, VisibilityMode } from '@grafana/grafana-foundation-sdk/common';
+import { BigValueTextMode, GraphDrawStyle } from '@grafana/grafana-foundation-sdk/common';
 import { PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
-import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
 import {
   CARD_LEGEND,
@@ -21,11 +20,14 @@ import {
   stacked,
   stat,
   steps,
+  table,
   target,
+  timeline,
   WHO,
   WHO_LEGEND,
 } from './builders.ts';
 import type { Configuration } from './configuration.ts';
+import { type MetricName, select } from './metrics.ts';
 
 const OVER_CODE = 1;
 const BYPASS_CODE = 2;
@@ -47,8 +49,11 @@ export function panels(configuration: Configuration): readonly Panel[] {
     memoryErrors(),
     held(),
     links(),
+    energy(),
+    instances(),
     containers(),
-    timeline(configuration),
+    processes(),
+    overLimit(configuration),
     stops(),
   ];
 }
@@ -204,15 +209,11 @@ function memoryErrors(): Panel {
 }
 
 function held(): Panel {
-  return new TimelineBuilder()
-    .title('Why clocks are low')
-    .description('Reasons that the driver gives for clocks below what they could be, while they hold.')
-    .datasource(DATASOURCE)
-    .span(12)
-    .height(8)
-    .showValue(VisibilityMode.Never)
-    .mappings([mapping({ 0: { text: 'no', color: 'transparent' }, 1: { text: 'held', color: 'orange' } })])
-    .withTarget(target('A', ofCards('cotenant_device_throttle_reason'), `${CARD_LEGEND} {{reason}}`));
+  return timeline(
+    'Why clocks are low',
+    'Reasons that the driver gives for clocks below what they could be, while they hold.',
+    { 0: { text: 'no', color: 'transparent' }, 1: { text: 'held', color: 'orange' } },
+  ).withTarget(target('A', ofCards('cotenant_device_throttle_reason'), `${CARD_LEGEND} {{reason}}`));
 }
 
 function links(): Panel {
@@ -223,6 +224,54 @@ function links(): Panel {
     .withTarget(target('B', rate('cotenant_device_pcie_transmit_bytes_total'), `${CARD_LEGEND} PCIe sent`))
     .withTarget(target('C', rate('cotenant_device_nvlink_receive_bytes_total'), `${CARD_LEGEND} NVLink received`))
     .withTarget(target('D', rate('cotenant_device_nvlink_transmit_bytes_total'), `${CARD_LEGEND} NVLink sent`));
+}
+
+function energy(): Panel {
+  return series('Energy', "What each card used in each step, by the driver's own count.", 12)
+    .unit('joule')
+    .min(0)
+    .drawStyle(GraphDrawStyle.Bars)
+    .fillOpacity(80)
+    .withTarget(
+      target('A', `increase(${ofCards('cotenant_device_energy_joules_total')}[$__rate_interval])`, CARD_LEGEND),
+    );
+}
+
+function instances(): Panel {
+  // The GPU that is chosen is the card; its instances have indexes of their own.
+  const info = select('cotenant_mig_info', 'job=~"$job"', 'instance=~"$instance"', 'parent_gpu=~"$gpu"');
+  const by = 'instance, gpu, parent_gpu, profile, gpu_instance_id';
+  const its = (metric: MetricName) =>
+    `max by (${by}) (${ofTarget(metric)} * on (job, instance, gpu_uuid) group_left (parent_gpu, profile, gpu_instance_id) ${info})`;
+  return table(
+    'Layout of divided cards',
+    'Instances by MIG of the chosen cards, and who holds memory of them. Empty where no card is divided.',
+    [
+      { title: 'Memory', expr: its('cotenant_device_memory_total_bytes'), unit: 'bytes' },
+      { title: 'Used', expr: its('cotenant_device_memory_used_bytes'), unit: 'bytes' },
+      { title: 'Containers', expr: its('cotenant_device_containers') },
+    ],
+    { instance: 'Node', parent_gpu: 'Card', gpu: 'GPU', profile: 'Profile', gpu_instance_id: 'Instance' },
+  )
+    .span(12)
+    .height(8);
+}
+
+function processes(): Panel {
+  const by = `instance, gpu, ${WHO}, pid, process`;
+  return table(
+    'Processes',
+    'The largest processes of containers on the chosen cards. Empty unless the agent shows single processes (processMetrics).',
+    [
+      { title: 'Used', expr: `max by (${by}) (${ofCards('cotenant_process_memory_used_bytes')})`, unit: 'bytes' },
+      {
+        title: 'Compute',
+        expr: `max by (${by}) (${ofCards('cotenant_process_sm_utilization_ratio')})`,
+        unit: 'percentunit',
+      },
+    ],
+    { instance: 'Node', gpu: 'GPU', namespace: 'Namespace', pod: 'Pod', pid: 'PID', process: 'Process' },
+  );
 }
 
 /** One row per container and card: instant values whose label columns are the same, merged by Grafana on those. */
@@ -237,10 +286,10 @@ function containers(): Panel {
     ['F', 'Fence value', `max by (${by}, fence) (${ofCards('cotenant_container_info')})`],
   ];
   const names = Object.fromEntries(columns.map(([refId, title]) => [`Value #${refId}`, title]));
-  const table = new TableBuilder()
+  const rows = new TableBuilder()
     .title('Containers')
     .description(
-      'Containers on the chosen cards. Fence: what holds the limit right now (driver, mps, guard, interposer, agent, none). Bypass: memory of processes that the ledger does not know. No limit: the container has the card to itself.',
+      'Containers on the chosen cards. Fence: what holds the limit right now (driver, interposer, agent, none). Bypass: memory of processes that the ledger does not know. No limit: the container has the card to itself.',
     )
     .datasource(DATASOURCE)
     .span(24)
@@ -250,12 +299,12 @@ function containers(): Panel {
     .filterable(true)
     .sortBy([new common.TableSortByFieldStateBuilder().displayName('Used').desc(true)]);
   for (const [refId, , expr] of columns) {
-    table.withTarget(target(refId, expr, '').instant().format(PromQueryFormat.Table));
+    rows.withTarget(target(refId, expr, '').instant().format(PromQueryFormat.Table));
   }
   const indexByName = Object.fromEntries(
     ['instance', 'gpu', 'namespace', 'pod', 'container', 'fence'].map((name, index) => [name, index]),
   );
-  return table
+  return rows
     .withTransformation({ id: 'merge', options: {} })
     .withTransformation({
       id: 'organize',
@@ -273,25 +322,15 @@ function containers(): Panel {
 }
 
 /** Rows appear for containers with something to tell, so that an empty panel is the good news. */
-function timeline({ bypass }: Configuration): Panel {
+function overLimit({ bypass }: Configuration): Panel {
   const over = `${ofCards('cotenant_container_over_limit')} == 1`;
   const past = `${ofCards('cotenant_container_bypass_memory_bytes')} > ${bypass.bytes}`;
-  return new TimelineBuilder()
-    .title('Over limit and bypass')
-    .description(
-      'When containers were over their limit, and when processes in them held memory that the ledger did not know.',
-    )
-    .datasource(DATASOURCE)
-    .span(12)
-    .height(8)
-    .showValue(VisibilityMode.Never)
+  return timeline(
+    'Over limit and bypass',
+    'When containers were over their limit, and when processes in them held memory that the ledger did not know.',
+    { [OVER_CODE]: { text: 'over limit', color: 'red' }, [BYPASS_CODE]: { text: 'bypass', color: 'purple' } },
+  )
     .noValue('nobody')
-    .mappings([
-      mapping({
-        [OVER_CODE]: { text: 'over limit', color: 'red' },
-        [BYPASS_CODE]: { text: 'bypass', color: 'purple' },
-      }),
-    ])
     .withTarget(target('A', `max by (${WHO}) (${over}) * 0 + ${OVER_CODE}`, `${WHO_LEGEND}: limit`))
     .withTarget(target('B', `max by (${WHO}) (${past}) * 0 + ${BYPASS_CODE}`, `${WHO_LEGEND}: bypass`));
 }

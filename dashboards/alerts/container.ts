@@ -186,16 +186,19 @@ function denialStorm(configuration: Configuration): AlertRule {
   });
 }
 
-/** Where nothing holds a container to its share, going past it is nobody's fault. */
+/**
+ * Against the most that it may have, as the arbiter says it: what a policy lends is in that, and where nothing holds a container to
+ * its share there is none. Its mean over the time, like the share's: it changes as others come and go.
+ */
 function coresIgnored(configuration: Configuration): AlertRule {
   const { ratio, window, lasts } = configuration.coresIgnored;
   const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
-  const limit = `(${ratio} * ${select('cotenant_container_sm_limit_ratio', 'enforced="true"')})`;
+  const most = `avg_over_time(${select('cotenant_container_sm_most_ratio')}[${window}])`;
   return rule(configuration, 'CotenantComputeOverShare', 'warning', {
-    expr: `(${share} > ignoring (enforced) ${limit}) and ${SEEING}`,
+    expr: `(${share} > (${ratio} * ${most})) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: gets more compute than it was granted.`,
-    description: `{{ $value | humanizePercentage }} of ${CARD}, where it is held to less. A policy that lends what is idle allows it; others do not.`,
+    summary: `${CONTAINER}: gets more compute than it may have.`,
+    description: `{{ $value | humanizePercentage }} of ${CARD}, where it is held to less, what its policy lends included.`,
   });
 }
 
@@ -220,15 +223,24 @@ function throttled(configuration: Configuration): AlertRule {
   });
 }
 
-/** It has its grant for as long, or it would be told to be idle before it began. */
+/**
+ * It has its grant or its card for as long, or it would be told to be idle before it began. How much of a card was at work the
+ * card's own counters say, and not of whom: of a whole card that is its holder, of a shared one nobody's.
+ */
 function idle(configuration: Configuration): AlertRule {
-  const { window, lasts } = configuration.idle;
+  const { window, lasts, activeRatio } = configuration.idle;
+  const by = 'job, instance, gpu, gpu_uuid, namespace, pod, container, mode';
   const limit = select('cotenant_container_memory_limit_bytes');
+  const whole = select('cotenant_container_info', 'mode=~"exclusive|mig"');
+  const held = (at: string) => `(${limit}${at} or max by (${by}) (${whole}${at}))`;
+  const none = `(rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0)`;
+  const active = `max_over_time(${select('cotenant_device_sm_active_ratio')}[${window}])`;
+  const hardly = `(max by (${by}) (${whole}) and on (job, instance, gpu_uuid) (${active} < ${activeRatio}))`;
   return rule(configuration, 'CotenantGrantIdle', 'info', {
-    expr: `((rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0) and ${limit} and (${limit} offset ${window})) and ${SEEING}`,
+    expr: `((${none} or ${hardly}) and ${held('')} and ${held(` offset ${window}`)}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: does not use the GPU that it was granted.`,
-    description: `No kernel of it was seen on ${CARD} for ${window}; nobody else can have its share.`,
+    summary: `${CONTAINER}: does not use the GPU that it has.`,
+    description: `For ${window} no kernel of it was seen on ${CARD}, or, where it has the card or instance to itself, never more than ${100 * activeRatio} % of it was at work; nobody else can have its share.`,
   });
 }
 

@@ -86,7 +86,7 @@ const stateOf = (c) => {
   if (c.tampered) words.push('ledger damaged');
   return words;
 };
-const FENCES = { interposer: 'good', driver: 'good', mps: 'good', guard: 'good', agent: 'fair', none: 'poor' };
+const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
 const show = (view) => {
   const note = document.getElementById('note');
   if (!view) { note.textContent = 'no sample yet'; return; }

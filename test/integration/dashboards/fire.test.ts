@@ -36,7 +36,7 @@ const SHORT: Configuration = {
   denialStorm: { ...CONFIGURATION.denialStorm, window: '10s', lasts: '2s' },
   computeDrift: { ...CONFIGURATION.computeDrift, window: '15s', lasts: '2s' },
   throttled: { ...CONFIGURATION.throttled, window: '15s', lasts: '2s' },
-  idle: { window: '15s', lasts: '2s' },
+  idle: { ...CONFIGURATION.idle, window: '15s', lasts: '2s' },
   unknownEntryPoints: { lasts: '2s' },
 };
 
@@ -171,6 +171,11 @@ testWithPrometheus(
       'the first of them has ended',
     );
     t.deepEqual(await say(turns, 'init', 'context 0', `alloc ${200 * MIB}`), [0, 0, 0]);
+    // Whose process is a client of MPS.
+    const client = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'client'], [CLIENT], {
+      env: { COTENANT_SIM_PROCESS_TYPE: 'mps' },
+    });
+    await say(client, 'init', 'context 0');
     // Held to a tenth of a card, and wants all of it.
     const slow = start(['--gpu-memory', '1Gi', '--gpu-cores', '10', '--name', 'slow']);
     await say(slow, 'init', 'context 0');

@@ -10,6 +10,7 @@ const LABELS: Readonly<Record<string, string>> = {
   instance: 'node-a',
   gpu: '0',
   gpu_uuid: 'GPU-0',
+  parent_gpu: '0',
   namespace: 'team',
   pod: 'train',
   container: 'main',

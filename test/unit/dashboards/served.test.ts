@@ -3,6 +3,7 @@ import test from 'ava';
 import { METRICS, type Metric } from '../../../dashboards/metrics.ts';
 import { createExposition } from '../../../src/agent/metrics/exposition.ts';
 import { FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
+import { selfMetrics } from '../../../src/agent/metrics/self.ts';
 
 /** Everything that the agent's page registers. */
 function served(): ReadonlyMap<string, Metric> {
@@ -17,11 +18,17 @@ test('the agent serves every metric of dashboards/metrics.ts, of that type and w
   const found = served();
   // The page adds those about its own making.
   const aboutPage = /^cotenant_exporter_(collector_|render_|series_dropped_)/;
-  const names = Object.keys(METRICS).filter((name) => name !== 'up' && !aboutPage.test(name));
+  const names = Object.keys(METRICS).filter((name) => name.startsWith('cotenant_') && !aboutPage.test(name));
   t.deepEqual(names.toSorted(), [...found.keys()].toSorted(), 'and no other');
   const metrics: Readonly<Record<string, Metric>> = METRICS;
   for (const name of names) {
     const { type, labels = [] } = metrics[name] ?? {};
     t.deepEqual(found.get(name), { type, labels: [...labels].sort() } as Metric, name);
   }
+});
+
+test('what is about its process it serves, too, and only what each target has is of Prometheus itself', async (t) => {
+  const own = [...(await selfMetrics().metrics()).matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name);
+  const others = Object.keys(METRICS).filter((name) => !name.startsWith('cotenant_') && !own.includes(name));
+  t.deepEqual(others, ['up', 'scrape_samples_scraped']);
 });

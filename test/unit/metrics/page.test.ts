@@ -52,7 +52,7 @@ test('the example shows every metric that the dashboards may use', async (t) => 
   });
   const shown = seriesNames(text);
   t.deepEqual(
-    Object.keys(METRICS).filter((name) => name !== 'up' && !shown.has(name)),
+    Object.keys(METRICS).filter((name) => name.startsWith('cotenant_') && !shown.has(name)),
     [],
   );
   t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 10);
