@@ -13,7 +13,7 @@ import type { Pod } from './cluster/objects.ts';
 import { jsonText, oneLine } from './cluster/words.ts';
 import { type Command, text, UsageError } from './command.ts';
 import { modeOf, type ShownMode } from './enforcement.ts';
-import { columns } from './table.ts';
+import { columns, tenantName } from './table.ts';
 import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './where.ts';
 
 type CardRow = { readonly where: string; readonly card: string; readonly policy: string; readonly source: string };
@@ -79,7 +79,7 @@ export function machineCompute(view: Pick<View, 'containers'>, state: NodeComput
       source,
     })),
     shares: view.containers.map((one) => ({
-      name: one.namespace === 'local' ? one.pod : `${one.namespace}/${one.pod}/${one.container}`,
+      name: tenantName(one),
       where: String(one.gpuIndex),
       policy: one.computePolicy,
       priority: one.priority,

@@ -8,7 +8,7 @@ import { untilSignal } from './wait.ts';
 /** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   run: async () => (await import('./run.ts')).run,
-  top: async () => (await import('./show.ts')).top,
+  top: async () => (await import('./top.ts')).top,
   inspect: async () => (await import('./inspect.ts')).inspect,
   why: async () => (await import('./why.ts')).why,
   get: async () => (await import('./get.ts')).get,

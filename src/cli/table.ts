@@ -70,9 +70,13 @@ const policyText = ({ computePolicy, priority }: ViewContainer): string =>
 /** The mode, and who said so where it is not the node's. */
 const modeText = ({ enforcement: { mode, by } }: ViewContainer): string => (by === 'node' ? mode : `${mode}, ${by}`);
 
+/** A pod's container by all its names; a plain grant by its own, under which commands know it. */
+export const tenantName = ({ namespace, pod, container }: Pick<ViewContainer, 'namespace' | 'pod' | 'container'>) =>
+  namespace === 'local' ? pod : `${namespace}/${pod}/${container}`;
+
 export function tenantRows(view: View): string[] {
   const rows = view.containers.map((container) => [
-    container.pod,
+    tenantName(container),
     String(container.gpuIndex),
     bar(container.usedBytes, container.limitBytes),
     mib(container.usedBytes),
