@@ -28,6 +28,12 @@ const STYLE = `
   .fence.good { color: var(--good); } .fence.fair { color: var(--fair); } .fence.poor { color: var(--over); }
   .bad { color: var(--over); font-weight: 600; }
   ol { list-style: none; padding: 0; margin: 0; } ol li { padding: .3rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+  @media (max-width: 64rem) {
+    thead { display: none; } .scroll { overflow-x: visible; }
+    tr { display: flex; flex-wrap: wrap; gap: .5rem 1.4rem; padding: .6rem 0; border-bottom: 1px solid var(--line); }
+    td, td.n { border: 0; padding: 0; text-align: left; white-space: normal; } td.name { flex-basis: 100%; font-weight: 600; }
+    td::before { content: attr(data-title); display: block; font-size: .8em; font-weight: 400; opacity: .7; } td.name::before { display: none; }
+  }
   time { opacity: .6; font-variant-numeric: tabular-nums; } .act.kill, .act.terminate, .act.stuck { color: var(--over); }
 `;
 

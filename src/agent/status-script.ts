@@ -71,7 +71,13 @@ const sparks = (row, line, limit, cores) => {
 };
 const fill = (id, entries, write) => {
   const table = document.getElementById(id); const body = table.tBodies[0]; body.replaceChildren();
-  for (const entry of entries) write(body.insertRow(), entry);
+  const titles = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  for (const entry of entries) {
+    const row = body.insertRow();
+    write(row, entry);
+    // What a narrow window shows in place of the head.
+    [...row.cells].forEach((td, at) => { td.dataset.title = titles[at]; });
+  }
   if (!entries.length) { const td = body.insertRow().insertCell(); td.colSpan = table.tHead.rows[0].cells.length; td.textContent = 'none'; td.className = 'quiet'; }
 };
 const memory = (row, used, total, granted) => {
@@ -86,6 +92,8 @@ const stateOf = (c) => {
   if (c.tampered) words.push('ledger damaged');
   return words;
 };
+/** A plain grant goes by its name alone. */
+const nameOf = (c) => c.namespace + '/' + c.pod + (c.namespace === 'local' ? '' : '/' + c.container);
 const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
 const show = (view) => {
   const note = document.getElementById('note');
@@ -108,7 +116,7 @@ const show = (view) => {
     cell(row, d.card.powerMw === undefined ? '-' : Math.round(d.card.powerMw / 1000) + ' W', 'n');
   });
   fill('tenants', view.containers, (row, c) => {
-    const td = cell(row, c.namespace + '/' + c.pod, 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
+    const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex, 'n');
     if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
     cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
@@ -120,7 +128,7 @@ const show = (view) => {
   });
   document.getElementById('given').hidden = !view.assigned.length;
   fill('assigned', view.assigned, (row, a) => {
-    cell(row, a.namespace + '/' + a.pod, 'name').title = 'container ' + a.container;
+    cell(row, nameOf(a), 'name');
     cell(row, a.gpuIndex, 'n'); cell(row, a.mode); cell(row, mib(a.usedBytes), 'n'); cell(row, a.processes.length, 'n');
   });
   document.getElementById('outside').hidden = !view.foreign.length;

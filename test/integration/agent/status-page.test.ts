@@ -1,6 +1,6 @@
 // The status page in a real browser, on a node with a tenant that behaves, one that was stopped, and names that are no HTML.
 import { execFile } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
@@ -8,27 +8,19 @@ import { createExporter, serve } from '../../../src/agent/http.ts';
 import type { View } from '../../../src/agent/view.ts';
 import { sourceHere } from '../../../src/agent/views/source.ts';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
+import { browser, FLAGS, openPage } from '../../support/browser.ts';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
-import { exampleView } from '../../support/views.ts';
+import { exampleContainer, exampleView } from '../../support/views.ts';
 
 const execute = promisify(execFile);
 
 const CLIENT = join(BUILD, 'tests/client');
 const MIB = 2 ** 20;
-const browser = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable']
-  .flatMap((name) => (process.env.PATH ?? '').split(':').map((folder) => join(folder, name)))
-  .find((path) => existsSync(path));
 const testInBrowser = testUnless(browser === undefined ? 'there is no Chromium or Chrome on the PATH' : undefined);
 
 const show = async (t: ExecutionContext, url: string): Promise<string> => {
-  const flags = [
-    '--headless',
-    '--no-sandbox',
-    '--disable-gpu',
-    '--disable-dev-shm-usage',
-    '--virtual-time-budget=3000',
-  ];
+  const flags = [...FLAGS, '--virtual-time-budget=3000'];
   const data = `--user-data-dir=${temporaryFolder(t)}`;
   const { stdout, stderr } = await execute(browser ?? '', [...flags, data, '--dump-dom', url], {
     encoding: 'utf8',
@@ -38,6 +30,18 @@ const show = async (t: ExecutionContext, url: string): Promise<string> => {
   t.truthy(stdout, stderr);
   return stdout;
 };
+/** The address of a page of this view. */
+async function served(t: ExecutionContext, view: View): Promise<string> {
+  const history = () => ({ stepMs: 5000, atMs: [], cards: {}, containers: {} });
+  const source = sourceHere({ view: () => view, history, own: async () => '' });
+  const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
+    host: '127.0.0.1',
+    port: 0,
+  });
+  t.teardown(close);
+  return `http://127.0.0.1:${port}/`;
+}
+
 /** Text of the cells of each row. */
 const rowsOf = (page: string, id: string): string[][] => {
   const table = new RegExp(`<table id="${id}">.*?<tbody>(.*?)</tbody>`, 's').exec(page)?.[1] ?? '';
@@ -100,17 +104,7 @@ testInBrowser(
   'cards that others gave out, and use without a grant, have tables of their own where there is any',
   async (t) => {
     t.timeout(120_000);
-    const shown = async (view: View): Promise<string> => {
-      const history = () => ({ stepMs: 5000, atMs: [], cards: {}, containers: {} });
-      const source = sourceHere({ view: () => view, history, own: async () => '' });
-      const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
-        host: '127.0.0.1',
-        port: 0,
-      });
-      const page = await show(t, `http://127.0.0.1:${port}/`);
-      await close();
-      return page;
-    };
+    const shown = async (view: View): Promise<string> => show(t, await served(t, view));
     const page = await shown({
       ...exampleView,
       assigned: exampleView.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
@@ -131,10 +125,61 @@ testInBrowser(
     t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
     t.regex(page, /<section id="given">/);
     t.regex(page, /<section id="outside">/);
-    t.deepEqual(rowsOf(page, 'assigned'), [['team/&lt;img src=x&gt;', '1', 'exclusive', '1,024 MiB', '1']]);
+    t.deepEqual(rowsOf(page, 'assigned'), [['team/&lt;img src=x&gt;/main', '1', 'exclusive', '1,024 MiB', '1']]);
     t.deepEqual(rowsOf(page, 'foreign'), [['0123456789ab', '1', '5,120 MiB', '1']]);
     const quiet = await shown({ ...exampleView, assigned: [], foreign: [] });
     t.regex(quiet, /<section id="given" hidden(="")?>/);
     t.regex(quiet, /<section id="outside" hidden(="")?>/);
+  },
+);
+
+testInBrowser(
+  'the page is laid out within its window, wide and narrow, and the picture of it goes down to its end',
+  async (t) => {
+    t.timeout(120_000);
+    const long = { namespace: 'research-vision-nightly', pod: 'trainer-resnet-7c9f8d5b6-x2x9k', container: 'worker' };
+    const full = {
+      ...exampleContainer,
+      ...long,
+      grantId: 'g2',
+      over: true,
+      usedBytes: 5 * 2 ** 30,
+      bypassBytes: 2 ** 30,
+    };
+    const view: View = { ...exampleView, containers: [exampleContainer, full] };
+    const url = await served(t, view);
+    const page = await openPage(t, url);
+    for (const width of [1280, 800, 400]) {
+      await page.resize(width, 600);
+      await eventually(
+        async () =>
+          (await page.evaluate("document.querySelectorAll('#tenants tbody tr').length === 2")) === true || undefined,
+        'it is filled',
+      );
+      t.is(await page.evaluate('document.documentElement.scrollWidth'), width, `${width}: no need to scroll sideways`);
+      // What matters most stands in the last column of a table that is wider than some windows.
+      const state = (await page.evaluate(
+        "(({ left, right, width, height }) => ({ left, right, width, height }))(document.querySelector('#tenants td.bad').getBoundingClientRect())",
+      )) as { left: number; right: number; width: number; height: number };
+      t.true(
+        state.left >= 0 && state.right <= width && state.width > 0 && state.height > 0,
+        `${width}: the state is in sight`,
+      );
+      const bars = (await page.evaluate(
+        "[...document.querySelectorAll('#tenants .bar')].map((bar) => bar.firstChild.offsetWidth / bar.offsetWidth)",
+      )) as number[];
+      t.deepEqual(
+        bars.map((part) => Math.round(100 * part)),
+        [75, 100],
+        `${width}: bars are as long as what they show`,
+      );
+      const height = (await page.evaluate('document.documentElement.scrollHeight')) as number;
+      await page.resize(width, height);
+      const png = await page.picture();
+      t.deepEqual([png.readUInt32BE(16), png.readUInt32BE(20)], [width, height]);
+      // One colour all over makes some hundreds of bytes.
+      t.true(png.length > 10_000, `${width}: ${png.length} bytes`);
+      if (process.env.PICTURES) writeFileSync(`${process.env.PICTURES}/status-${width}.png`, png);
+    }
   },
 );
