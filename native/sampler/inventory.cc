@@ -5,8 +5,9 @@
 #include "sample.h"
 
 namespace {
-constexpr uint64_t INVENTORY_ROUNDS = 60;
-}
+constexpr uint64_t EVERY_NS = 60000000000ull;
+constexpr uint64_t LEAST_NS = 5000000000ull; // where something makes it look for what has changed
+} // namespace
 
 // Cards by UUID, so that integrals survive a new enumeration. The place of each, where it was known before.
 size_t Sampler::add_card(nvml::Device device, const std::string &uuid) {
@@ -24,8 +25,11 @@ size_t Sampler::add_card(nvml::Device device, const std::string &uuid) {
 // Handles of instances end when a card is divided anew, so all that is known of them is read again.
 void Sampler::add_instances(size_t parent) {
     std::vector<nvml::Device> devices;
-    if (!cards_[parent].device) return;
-    cards_[parent].divided = library_.instances(cards_[parent].device, devices);
+    const bool was_divided = cards_[parent].divided;
+    // Of one that is lost nobody knows how it is divided: it stays as it was.
+    if (cards_[parent].lost) return;
+    if (cards_[parent].device) cards_[parent].divided = library_.instances(cards_[parent].device, devices);
+    if (cards_[parent].divided != was_divided) library_.ask_anew(cards_[parent].device);
     for (Card &card : cards_) {
         if (card.instance && card.parent == parent) card.gone = true;
     }
@@ -35,7 +39,10 @@ void Sampler::add_instances(size_t parent) {
         if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
         const size_t index = add_card(device, uuid);
         Card &card = cards_[index];
-        if (card.device != device) card.activity.forget(library_);
+        if (card.device != device) {
+            card.activity.forget(library_);
+            library_.ask_anew(device);
+        }
         card.device = device;
         card.instance = true;
         card.parent = parent;
@@ -47,22 +54,41 @@ void Sampler::add_instances(size_t parent) {
     }
 }
 
-void Sampler::read_inventory() {
-    if (inventory_round_ != 0 && round_ - inventory_round_ < INVENTORY_ROUNDS) return;
+// Where the driver answers for each card that it counts, those that it does not count are gone. A card that it counts
+// and says nothing of may be any of those known: then all stay.
+void Sampler::read_inventory(uint64_t now_ns) {
+    const uint64_t since = now_ns - inventory_ns_;
+    if (inventory_ns_ != 0 && since < EVERY_NS && !(changed_ && since >= LEAST_NS)) return;
     std::vector<nvml::Device> devices;
-    if (!library_.devices(devices)) return;
-    inventory_round_ = round_;
+    bool whole = false;
+    if (!library_.devices(devices, whole)) return;
+    inventory_ns_ = now_ns;
+    changed_ = false;
+    std::vector<size_t> listed;
     for (nvml::Device device : devices) {
         std::string uuid;
-        if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
+        if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) {
+            whole = false;
+            continue;
+        }
         const size_t index = add_card(device, uuid);
+        listed.push_back(index);
         if (cards_[index].device != device) {
             cards_[index].activity.forget(library_);
             cards_[index].device = device;
+            library_.ask_anew(device);
             library_.pci(device, cards_[index].pci);
             cards_[index].has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", cards_[index].minor);
             cards_[index].tells_events = events_.watch(library_, device);
         }
+    }
+    for (size_t i = 0; whole && i < cards_.size(); i++) {
+        Card &card = cards_[i];
+        if (card.instance || std::find(listed.begin(), listed.end(), i) != listed.end()) continue;
+        card.activity.forget(library_);
+        card.gone = true;
+        card.lost = false;
+        card.device = nullptr; // the next one of this UUID is read from its beginning
     }
     // Behind them, so that cards are numbered as NVML numbers them.
     for (size_t i = 0, count = cards_.size(); i < count; i++) {

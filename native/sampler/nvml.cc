@@ -9,6 +9,9 @@ namespace nvml {
 namespace {
 constexpr unsigned char FILLING = 0xaa;
 constexpr unsigned MOST_INSTANCES = 64;
+constexpr uint64_t SECOND_NS = 1000000000ull;
+constexpr uint64_t UNSUPPORTED_NS = 60 * SECOND_NS;
+constexpr uint64_t UNKNOWN_NS = 8 * SECOND_NS;
 constexpr unsigned MOST_PROCESSES = 1024; // the kernel answers at most 950
 } // namespace
 
@@ -25,6 +28,31 @@ bool Library::answered(const char *call, int code) {
     if (code == NVML_ABI_SUCCESS) return true;
     errors_[{call, code}]++;
     return false;
+}
+
+bool Library::may_ask(Device device, const char *call, uint64_t which) {
+    const auto refusal = refusals_.find({device, call, which});
+    if (refusal == refusals_.end() || now_ns_ >= refusal->second.again_ns) return true;
+    last_code_ = refusal->second.code;
+    return false;
+}
+
+bool Library::noted(Device device, const char *call, int code, uint64_t which) {
+    if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_UNKNOWN) {
+        Refusal &refusal = refusals_[{device, call, which}];
+        refusal.times = refusal.code == code ? refusal.times + 1 : 1;
+        refusal.code = code;
+        const uint64_t most = code == NVML_ABI_UNKNOWN ? UNKNOWN_NS : UNSUPPORTED_NS;
+        const uint64_t wait = SECOND_NS << std::min(refusal.times - 1, 6u);
+        refusal.again_ns = refusal.times < 2 ? 0 : now_ns_ + std::min(wait, most);
+    } else if (!refusals_.empty()) {
+        refusals_.erase({device, call, which});
+    }
+    return answered(call, code);
+}
+
+void Library::ask_anew(Device device) {
+    std::erase_if(refusals_, [&](const auto &entry) { return std::get<0>(entry.first) == device; });
 }
 
 bool Library::open(const std::string &path, std::string &problem) {
@@ -56,6 +84,7 @@ void Library::close() {
     if (!handle_) return;
     if (auto shutdown = reinterpret_cast<int (*)()>(find("nvmlShutdown"))) shutdown();
     functions_.clear();
+    refusals_.clear();
     dlclose(handle_);
     handle_ = nullptr;
 }
@@ -72,7 +101,7 @@ int Library::cuda_version() {
     return get && answered("nvmlSystemGetCudaDriverVersion_v2", get(&version)) ? version : 0;
 }
 
-bool Library::devices(std::vector<Device> &out) {
+bool Library::devices(std::vector<Device> &out, bool &whole) {
     unsigned count = 0;
     auto get_count = reinterpret_cast<int (*)(unsigned *)>(find("nvmlDeviceGetCount_v2"));
     auto get_handle = reinterpret_cast<int (*)(unsigned, Device *)>(find("nvmlDeviceGetHandleByIndex_v2"));
@@ -82,6 +111,7 @@ bool Library::devices(std::vector<Device> &out) {
         Device device = nullptr;
         if (answered("nvmlDeviceGetHandleByIndex_v2", get_handle(i, &device))) out.push_back(device);
     }
+    whole = out.size() == count;
     return true;
 }
 
@@ -111,22 +141,22 @@ bool Library::device_text(Device device, const char *call, std::string &out) {
 
 bool Library::number(Device device, const char *call, uint32_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t *)>(find(call));
-    return get && answered(call, get(device, &out));
+    return get && may_ask(device, call) && noted(device, call, get(device, &out));
 }
 
 bool Library::number(Device device, const char *call, uint32_t which, uint32_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *)>(find(call));
-    return get && answered(call, get(device, which, &out));
+    return get && may_ask(device, call, which) && noted(device, call, get(device, which, &out), which);
 }
 
 bool Library::wide(Device device, const char *call, uint64_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint64_t *)>(find(call));
-    return get && answered(call, get(device, &out));
+    return get && may_ask(device, call) && noted(device, call, get(device, &out));
 }
 
 bool Library::pair(Device device, const char *call, uint32_t &first, uint32_t &second) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *)>(find(call));
-    return get && answered(call, get(device, &first, &second));
+    return get && may_ask(device, call) && noted(device, call, get(device, &first, &second));
 }
 
 bool Library::pci(Device device, std::string &out) {
@@ -139,13 +169,14 @@ bool Library::pci(Device device, std::string &out) {
 
 bool Library::wide(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t, uint64_t *)>(find(call));
-    return get && answered(call, get(device, which, form, &out));
+    const uint64_t both = uint64_t{which} << 32 | form;
+    return get && may_ask(device, call, both) && noted(device, call, get(device, which, form, &out), both);
 }
 
 bool Library::remapped_rows(Device device, uint32_t (&out)[4]) {
     const char *call = "nvmlDeviceGetRemappedRows";
     auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *, uint32_t *, uint32_t *)>(find(call));
-    return get && answered(call, get(device, &out[0], &out[1], &out[2], &out[3]));
+    return get && may_ask(device, call) && noted(device, call, get(device, &out[0], &out[1], &out[2], &out[3]));
 }
 
 // Too small an array is told how many there are.
@@ -153,15 +184,15 @@ bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
     const char *call = "nvmlDeviceGetRetiredPages";
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(find(call));
     count = 0;
-    if (!get) return false;
+    if (!get || !may_ask(device, call, cause)) return false;
     const int code = get(device, cause, &count, nullptr);
-    return answered(call, code == NVML_ABI_INSUFFICIENT_SIZE ? static_cast<int>(NVML_ABI_SUCCESS) : code);
+    return noted(device, call, code == NVML_ABI_INSUFFICIENT_SIZE ? static_cast<int>(NVML_ABI_SUCCESS) : code, cause);
 }
 
 bool Library::fields(Device device, nvml_abi_field *fields, int count) {
     const char *call = "nvmlDeviceGetFieldValues";
     auto get = reinterpret_cast<int (*)(Device, int, nvml_abi_field *)>(find(call));
-    return get && answered(call, get(device, count, fields));
+    return get && may_ask(device, call) && noted(device, call, get(device, count, fields));
 }
 
 bool whole_number(const nvml_abi_field &field, uint64_t &out) {
@@ -196,24 +227,27 @@ bool Library::register_events(Device device, uint64_t types, void *set) {
 }
 
 bool Library::memory(Device device, Memory &out) {
+    const char *second_call = "nvmlDeviceGetMemoryInfo_v2", *first_call = "nvmlDeviceGetMemoryInfo";
     nvml_abi_memory_v2 second{};
     second.version = NVML_ABI_STRUCT_VERSION(nvml_abi_memory_v2, 2);
-    auto get_second = reinterpret_cast<int (*)(Device, nvml_abi_memory_v2 *)>(find("nvmlDeviceGetMemoryInfo_v2"));
-    if (get_second && answered("nvmlDeviceGetMemoryInfo_v2", get_second(device, &second))) {
+    auto get_second = reinterpret_cast<int (*)(Device, nvml_abi_memory_v2 *)>(find(second_call));
+    if (get_second && may_ask(device, second_call) && noted(device, second_call, get_second(device, &second))) {
         out = Memory{second.total, second.reserved, second.used, second.free, true};
         return true;
     }
     nvml_abi_memory_v1 first{};
-    auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(find("nvmlDeviceGetMemoryInfo"));
-    if (!get_first || !answered("nvmlDeviceGetMemoryInfo", get_first(device, &first))) return false;
+    auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(find(first_call));
+    if (!get_first || !may_ask(device, first_call) || !noted(device, first_call, get_first(device, &first)))
+        return false;
     out = Memory{first.total, 0, first.used, first.free, false};
     return true;
 }
 
 bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
+    const char *call = "nvmlDeviceGetUtilizationRates";
     nvml_abi_utilization rates{};
-    auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(find("nvmlDeviceGetUtilizationRates"));
-    if (!get || !answered("nvmlDeviceGetUtilizationRates", get(device, &rates))) return false;
+    auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(find(call));
+    if (!get || !may_ask(device, call) || !noted(device, call, get(device, &rates))) return false;
     gpu = rates.gpu;
     memory = rates.memory;
     return true;
@@ -248,8 +282,9 @@ bool Library::processes(Device device, List list, std::vector<Entry> &out) {
         auto get = reinterpret_cast<Call>(find(name));
         if (!get) continue;
         unsigned count = MOST_PROCESSES;
+        if (!may_ask(device, name)) return false;
         std::memset(buffer, FILLING, sizeof buffer);
-        if (!answered(name, get(device, &count, buffer))) return false;
+        if (!noted(device, name, get(device, &count, buffer))) return false;
         if (count > MOST_PROCESSES) count = MOST_PROCESSES;
         const size_t stride = stride_of(buffer, sizeof buffer, count, NOMINAL[form]);
         for (unsigned i = 0; i < count; i++) {
@@ -269,7 +304,8 @@ bool Library::processes(Device device, List list, std::vector<Entry> &out) {
 bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out) {
     out.clear();
     const char *versioned = "nvmlDeviceGetProcessesUtilizationInfo", *plain = "nvmlDeviceGetProcessUtilization";
-    if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned))) {
+    if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned));
+        get && may_ask(device, versioned)) {
         static nvml_abi_processes_utilization_entry rows[MOST_PROCESSES];
         nvml_abi_processes_utilization request{};
         request.version = NVML_ABI_STRUCT_VERSION(nvml_abi_processes_utilization, 1);
@@ -277,8 +313,8 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
         request.last_seen_us = last_seen_us;
         request.entries = rows;
         const int code = get(device, &request);
-        if (code == NVML_ABI_NOT_FOUND) return true;
-        if (answered(versioned, code)) {
+        if (code == NVML_ABI_NOT_FOUND) return noted(device, versioned, NVML_ABI_SUCCESS);
+        if (noted(device, versioned, code)) {
             for (unsigned i = 0; i < request.count && i < MOST_PROCESSES; i++) {
                 out.push_back(
                     {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
@@ -288,12 +324,13 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     }
     auto get =
         reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(find(plain));
-    if (!get) return false;
+    if (!get || !may_ask(device, plain)) return false;
     static nvml_abi_process_utilization rows[MOST_PROCESSES];
     unsigned count = MOST_PROCESSES;
     const int code = get(device, rows, &count, last_seen_us);
-    if (code == NVML_ABI_NOT_FOUND) return true; // the answer when nobody ran
-    if (!answered(plain, code)) return false;
+    // The answer when nobody ran.
+    if (code == NVML_ABI_NOT_FOUND) return noted(device, plain, NVML_ABI_SUCCESS);
+    if (!noted(device, plain, code)) return false;
     for (unsigned i = 0; i < count && i < MOST_PROCESSES; i++) {
         out.push_back(
             {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,9 +44,18 @@ class Library {
     void close();
     bool ready() const { return handle_ != nullptr; }
 
+    // Time goes on. What a card refuses it will refuse in the next second, too, and a driver in trouble is not helped
+    // by questions: a call that answered twice in a row that it is not supported (3), or that it failed for no known
+    // reason (999), is asked of that card after 2 s again, then after twice as long each time, up to a minute or to 8
+    // s. Until then it fails with the same code, and counts as no failure.
+    void at(uint64_t now_ns) { now_ns_ = now_ns; }
+    // The card is another one now, or it is back: everything is asked anew.
+    void ask_anew(Device device);
+
     std::string text(const char *call); // system facts: nvmlSystemGetDriverVersion, ...
     int cuda_version();
-    bool devices(std::vector<Device> &out);
+    // `whole`: each card that the driver counts is in `out`.
+    bool devices(std::vector<Device> &out, bool &whole);
     // False: it is not divided, or that cannot be told. Numbers without an instance are left out.
     bool instances(Device device, std::vector<Device> &out);
     bool device_text(Device device, const char *call, std::string &out);
@@ -84,14 +95,24 @@ class Library {
     static bool means_lost(int code) { return code == NVML_ABI_GPU_IS_LOST || code == NVML_ABI_RESET_REQUIRED; }
 
   private:
+    struct Refusal {
+        unsigned times = 0; // in a row
+        int code = 0;
+        uint64_t again_ns = 0;
+    };
     void *find(const char *name);
     bool answered(const char *call, int code);
+    // Whether it may be asked now; then its answer goes to `noted`. `which`: a selector, for each has its own answers.
+    bool may_ask(Device device, const char *call, uint64_t which = 0);
+    bool noted(Device device, const char *call, int code, uint64_t which = 0);
     bool absent();
     static size_t stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal);
 
     void *handle_ = nullptr;
     int last_code_ = 0;
+    uint64_t now_ns_ = 0;
     std::map<std::string, void *> functions_;
+    std::map<std::tuple<Device, std::string_view, uint64_t>, Refusal> refusals_; // names are literals
     std::map<std::pair<std::string, int>, uint64_t> errors_;
 };
 

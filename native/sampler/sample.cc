@@ -45,7 +45,7 @@ bool Sampler::open_driver() {
     problem_.clear();
     driver_version_ = library_.text("nvmlSystemGetDriverVersion");
     cuda_version_ = library_.cuda_version();
-    inventory_round_ = 0;
+    inventory_ns_ = 0;
     return true;
 }
 
@@ -58,10 +58,9 @@ void Sampler::read_lists(size_t index, std::string &out) {
     bool first = true;
     for (unsigned i = 0; i < 3; i++) {
         if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
-            cards_[index].lost = nvml::Library::means_lost(library_.last_code());
+            cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(library_.last_code());
             continue;
         }
-        cards_[index].lost = false;
         cards_[index].answered = true;
         out += first ? "\"" : ",\"";
         out += NAMES[i];
@@ -123,6 +122,7 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
 void Sampler::write_memory(Card &card, std::string &out) {
     nvml::Memory memory;
     card.answered = library_.memory(card.device, memory);
+    card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
     if (card.answered) {
         add_field(out, "totalBytes", memory.total);
         add_field(out, "usedBytes", memory.used);
@@ -164,6 +164,18 @@ void Sampler::write_activity(Card &card, std::string &out) {
     if (card.activity.denied()) out += ",\"activityDenied\":true";
 }
 
+// A card that is lost is asked no more than what tells that it is back.
+bool Sampler::is_back(Card &card) {
+    std::vector<nvml::Entry> entries;
+    nvml::Memory memory;
+    const auto says_lost = [&] { return nvml::Library::means_lost(library_.last_code()); };
+    if (!card.divided && !library_.processes(card.device, nvml::List::Compute, entries) && says_lost()) return false;
+    if (!library_.memory(card.device, memory) && says_lost()) return false;
+    library_.ask_anew(card.device);
+    changed_ = true;
+    return true;
+}
+
 // What is shared by the instances of a divided card is told of the card, what each has for itself of the instance: no
 // sum over all of them counts anything twice.
 void Sampler::write_card(size_t index, std::string &out) {
@@ -180,6 +192,16 @@ void Sampler::write_card(size_t index, std::string &out) {
         add_field(out, "computeInstance", card.compute_instance);
     }
     card.answered = card.use_told = false;
+    const bool was_lost = card.lost;
+    if (card.instance ? cards_[card.parent].lost : was_lost && !is_back(card)) {
+        card.lost = true;
+        out += ",\"lists\":[]";
+        if (card.divided) out += ",\"divided\":true";
+        add_field(out, "utilizationGaps", card.gaps);
+        out += ",\"healthy\":false}";
+        return;
+    }
+    card.lost = false;
     if (!card.divided && !card.same_memory) write_memory(card, out);
     if (!card.instance) write_readings(card, out);
     write_activity(card, out);
@@ -192,7 +214,7 @@ void Sampler::write_card(size_t index, std::string &out) {
         read_lists(index, out);
     }
     if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000);
-    if (card.instance && cards_[card.parent].lost) card.lost = true;
+    if (card.lost != was_lost || (card.instance && !card.answered)) changed_ = true;
     add_field(out, "utilizationGaps", card.gaps);
     if (card.use_told) out += ",\"useTold\":true";
     out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
@@ -224,7 +246,8 @@ std::string Sampler::take() {
     std::string out;
     const uint64_t started = now_ns(CLOCK_MONOTONIC);
     const bool ready = open_driver();
-    if (ready) read_inventory();
+    library_.at(started);
+    if (ready) read_inventory(started);
     out += "{\"round\":";
     add_number(out, round_);
     add_field(out, "atMs", now_ns(CLOCK_REALTIME) / 1000000);

@@ -33,7 +33,7 @@ class Sampler {
         uint32_t minor = 0;
         bool has_minor = false, lost = false;
         bool divided = false; // MIG: its memory and processes are its instances'
-        bool gone = false;    // an instance that is not there (any more); its place stays
+        bool gone = false;    // it is not there (any more); its place stays
         // Of an instance: its card, its numbers, and whether another one with the same memory stands before it.
         bool instance = false, same_memory = false;
         size_t parent = 0;
@@ -49,7 +49,8 @@ class Sampler {
         Activity activity;
     };
     bool open_driver();
-    void read_inventory();
+    void read_inventory(uint64_t now_ns);
+    bool is_back(Card &card);
     size_t add_card(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
@@ -66,7 +67,8 @@ class Sampler {
     std::vector<Card> cards_;
     Processes processes_;
     unsigned silent_rounds_ = 0;
-    uint64_t round_ = 0, inventory_round_ = 0, retry_at_ns_ = 0;
+    uint64_t round_ = 0, inventory_ns_ = 0, retry_at_ns_ = 0;
+    bool changed_ = false; // a card was lost or came back, or an instance answers nothing: who is there is asked for
     std::string driver_version_;
     int cuda_version_ = 0;
 };

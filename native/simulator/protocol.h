@@ -82,7 +82,8 @@ enum {
     SIM_STATE_TEMPERATURE,
     SIM_STATE_POWER_MW,
     SIM_STATE_LOST,
-    SIM_STATE_UNTOLD, /* not 0: lists say who is there, and all ones in place of what each holds */
+    SIM_STATE_UNLISTED, /* not 0: NVML does not count it, and answers about it as about a card that is lost */
+    SIM_STATE_UNTOLD,   /* not 0: lists say who is there, and all ones in place of what each holds */
     SIM_STATE_THROTTLE,
     SIM_STATE_ECC_CORRECTED_MORE,
     SIM_STATE_ECC_UNCORRECTED_MORE,
@@ -196,6 +197,8 @@ struct sim_card_facts {
     uint32_t parent; /* of an instance: its card's number + 1; 0 = none */
     uint32_t gpu_instance, compute_instance, slices;
     _Atomic uint64_t used_bytes; /* clients' bytes, without reserved */
+    _Atomic uint32_t unlisted;   /* NVML counts it no more */
+    uint32_t pad;
 };
 
 struct sim_facts {

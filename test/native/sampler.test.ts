@@ -12,7 +12,7 @@ import { sampleReader } from '../support/sample.ts';
 type Sample = Omit<Told, 'cards'> & { readonly cards: readonly (SampledCard & Readonly<Record<string, unknown>>)[] };
 
 /** A sampler of this node, and the way to wait for what it says. */
-function follow(t: ExecutionContext, node: SimulatedNode, cards: number, env: Record<string, string> = {}) {
+function follow(t: ExecutionContext, node: SimulatedNode, cards: number | undefined, env: Record<string, string> = {}) {
   const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
   const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -28,7 +28,7 @@ function follow(t: ExecutionContext, node: SimulatedNode, cards: number, env: Re
       const { value, done } = await lines.next();
       if (done) throw new Error(`the sampler ended before ${what}`);
       const sample: Sample = read(String(value));
-      t.is(sample.cards.length, cards);
+      if (cards !== undefined) t.is(sample.cards.length, cards);
       t.true(sample.round > seen.rounds, 'rounds are counted');
       seen.rounds = sample.round;
       if (looks(sample)) return sample;
@@ -227,14 +227,84 @@ test('an instance that is gone is told of no more, and those behind it keep thei
   t.teardown(() => child.kill('SIGKILL'));
   const seen: string[] = [];
   const read = sampleReader();
+  // Its return makes the sampler ask what there is.
+  let next: 'lose' | 'find' | undefined = 'lose';
   for await (const line of createInterface({ input: child.stdout })) {
     const { cards } = read(line);
+    if (next && cards[0]?.healthy === (next === 'lose')) {
+      node.control(next, '0');
+      next = next === 'lose' ? 'find' : undefined;
+    }
     const places = cards.map(({ index }) => index).join(' ');
     if (seen.at(-1) !== places) seen.push(places);
     if (seen.length === 2) break;
   }
   t.deepEqual(seen, ['0 1 2 3', '0 1 3']);
 });
+
+test('a card that the driver counts no more is told of no more, and again when it is counted', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 'l4');
+  const client = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: node.uuid(1) } });
+  const { until } = follow(t, node, undefined);
+  const places = (sample: Sample) =>
+    sample.cards.map(({ index, healthy }) => (healthy ? index : `${index} lost`)).join(' ');
+  const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.cards ?? [];
+  await until(
+    (sample) => places(sample) === '0 1' && uses(sample).some(({ card, listed }) => card === 1 && listed),
+    'both',
+  );
+  node.control('unlist', '1');
+  await until((sample) => places(sample) === '0 1 lost', 'it is lost at once');
+  await until((sample) => places(sample) === '0', 'it is gone');
+  node.control('list', '1');
+  node.control('lose', '0');
+  await until((sample) => places(sample) === '0 lost', 'a look at what there is');
+  node.control('find', '0');
+  const back = await until((sample) => places(sample) === '0 1', 'it is back, in its place');
+  t.is(back.cards[1]?.uuid, node.uuid(1));
+  await until((sample) => uses(sample).some(({ card, listed }) => card === 1 && listed), 'who uses it, too');
+});
+
+test('a card that is lost is asked no more than whether it is back', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const { until, seen } = follow(t, node, 2);
+  await until(({ round }) => round > 6, 'all is read');
+  node.control('lose', '1');
+  const lost = await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
+  const told = Object.keys(lost.cards[0] ?? {});
+  t.true(told.includes('temperatureC') && told.includes('usedBytes'), 'of the other all is told');
+  const count = ({ errors }: Sample) =>
+    errors.filter(({ code }) => code === 15).reduce((sum, one) => sum + one.count, 0);
+  const [first, from] = [await until(() => true, 'another one'), seen.rounds];
+  const last = await until(({ round }) => round >= from + 20, 'twenty more');
+  t.is(count(last) - count(first), seen.rounds - from, 'one question a round');
+  t.is(last.cards[1]?.temperatureC, undefined);
+  node.control('find', '1');
+  await until(({ cards }) => cards[1]?.healthy === true && cards[1].temperatureC !== undefined, 'all of it again');
+});
+
+for (const [code, what] of [
+  [3, 'is not supported'],
+  [999, 'fails'],
+] as const)
+  test(`a call that ${what} is asked less and less often, and told again when it answers`, async (t) => {
+    const node = await startNode(t, '--card', 't4');
+    const lists = 'nvmlDeviceGetComputeRunningProcesses_v3';
+    const faults = `nvmlDeviceGetUtilizationRates=${code},${lists}=${code}@3x2`;
+    const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
+    const count = ({ errors }: Sample, call: string) =>
+      errors.find((one) => one.call === call && one.code === code)?.count;
+    const [card] = (await until(({ round }) => round === 4, 'the second failure')).cards;
+    t.deepEqual([card?.lists.includes('compute'), card?.lists.includes('graphics')], [false, true]);
+    const began = Date.now();
+    const sample = await until(({ cards }) => cards[0]?.lists.includes('compute') === true, 'it answers again');
+    const tookMs = Date.now() - began;
+    t.true(tookMs > 1000 && tookMs < 10_000, `${tookMs} ms`);
+    t.is(count(sample, lists), 2);
+    t.true(seen.rounds > 10, `${seen.rounds} rounds`);
+    const times = count(sample, 'nvmlDeviceGetUtilizationRates') ?? 0;
+    t.true(times >= 2 && times <= 4, `${times} times in ${seen.rounds} rounds`);
+  });
 
 test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {
   const node = await startNode(t, '--card', 'h100');

@@ -320,6 +320,8 @@ void answer_control(struct node *node, const struct sim_request *request, struct
         }
         if (request->arg[0] == SIM_STATE_TEMPERATURE)
             node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
+        else if (request->arg[0] == SIM_STATE_UNLISTED)
+            atomic_store((_Atomic uint32_t *)&node->facts->cards[request->card].unlisted, request->arg[1] != 0);
         else if (request->arg[0] == SIM_STATE_UNTOLD) node->cards[request->card].untold = request->arg[1] != 0;
         else if (request->arg[0] == SIM_STATE_POWER_MW) node->cards[request->card].power_mw = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_LOST) {

@@ -66,6 +66,8 @@ static const struct command {
     {"temperature", NULL, 2, SIM_SET_STATE, SIM_STATE_TEMPERATURE, 0},
     {"lose", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 1},
     {"find", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 0},
+    {"unlist", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 1},
+    {"list", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 0},
     {"untold", NULL, 2, SIM_SET_STATE, SIM_STATE_UNTOLD, 0},
     {"reset", NULL, 1, SIM_SET_STATE, SIM_STATE_RESET, 0},
     {"xid", NULL, 2, SIM_RAISE_XID, 0, 0},

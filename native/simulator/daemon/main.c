@@ -54,6 +54,7 @@ static int usage(FILE *to, int code) {
           "watch PID             watch PID and its descendants as a group with a peak of its own\n"
           "temperature CARD C    set a card's temperature\n"
           "lose|find CARD        it falls off the bus, or returns\n"
+          "unlist|list CARD      NVML counts it no more, or again\n"
           "untold CARD 0|1       its process lists say who is there, and all ones for what each holds\n"
           "reset CARD            it is initialised anew; what programs hold of it stays\n"
           "xid CARD N            an Xid is raised\n"

@@ -69,11 +69,26 @@ NVML_EXPORT nvmlShutdown(void) {
     return NVML_ABI_SUCCESS;
 }
 
+static bool is_listed(uint32_t card) {
+    return !atomic_load((_Atomic uint32_t *)&nvml_facts->cards[card].unlisted);
+}
+
+/* Of the cards that are listed now; NULL: how many they are. */
+static uint32_t listed(uint32_t index, uint32_t *card) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < nvml_card_count; i++) {
+        if (!is_listed(nvml_cards[i])) continue;
+        if (card && count == index) *card = nvml_cards[i];
+        count++;
+    }
+    return count;
+}
+
 nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card) {
     for (uint32_t index = 0; index < nvml_card_count; index++) {
         if (device != nvml_handle(nvml_cards[index])) continue;
         *card = nvml_cards[index];
-        return NVML_ABI_SUCCESS;
+        return is_listed(*card) ? NVML_ABI_SUCCESS : NVML_ABI_GPU_IS_LOST;
     }
     return NVML_ABI_INVALID_ARGUMENT;
 }
@@ -151,7 +166,7 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) 
 NVML_EXPORT nvmlDeviceGetCount_v2(unsigned *count) {
     NVML_ENTER("nvmlDeviceGetCount_v2");
     if (!count) return NVML_ABI_INVALID_ARGUMENT;
-    *count = nvml_card_count;
+    *count = listed(0, NULL);
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
@@ -159,8 +174,9 @@ NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device) {
     NVML_ENTER("nvmlDeviceGetHandleByIndex_v2");
-    if (!device || index >= nvml_card_count) return NVML_ABI_INVALID_ARGUMENT;
-    *device = nvml_handle(nvml_cards[index]);
+    uint32_t card = 0;
+    if (!device || index >= listed(index, &card)) return NVML_ABI_INVALID_ARGUMENT;
+    *device = nvml_handle(card);
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex(unsigned index, nvml_abi_device *device) {
