@@ -28,7 +28,7 @@ export const METRICS = {
   cotenant_up: gauge(),
   cotenant_driver_held: gauge(),
 
-  cotenant_device_info: gauge(...DEVICE, 'model', 'pci_bus_id', 'minor', 'driver_version', 'cuda_version'),
+  cotenant_device_info: gauge(...DEVICE, 'model', 'pci_bus_id', 'minor', 'driver_version', 'cuda_version', 'mig_mode'),
   cotenant_device_memory_total_bytes: gauge(...DEVICE),
   cotenant_device_memory_used_bytes: gauge(...DEVICE),
   cotenant_device_memory_free_bytes: gauge(...DEVICE),

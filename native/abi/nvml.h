@@ -139,6 +139,7 @@ enum {
 };
 /* Values that are asked for by number, several in one call; scope names a link, all of them together as below. */
 enum {
+    NVML_ABI_FIELD_MEMORY_TEMPERATURE = 82,
     NVML_ABI_FIELD_NVLINK_SENT_KIB = 138,
     NVML_ABI_FIELD_NVLINK_RECEIVED_KIB = 139,
     NVML_ABI_FIELD_PCIE_SENT_BYTES = 197,

@@ -48,29 +48,30 @@ void read_limits(nvml::Library &library, nvml::Device device, Health &out) {
     if (library.number(device, "nvmlDeviceGetMaxClockInfo", 2u, value)) out.emplace_back("maxMemoryMhz", value);
 }
 
-void read_links(nvml::Library &library, nvml::Device device, Health &out) {
+void read_fields(nvml::Library &library, nvml::Device device, Health &out) {
     static const struct {
-        uint32_t id;
+        uint32_t id, scope;
         const char *name;
         uint64_t unit;
-    } LINKS[] = {
-        {NVML_ABI_FIELD_PCIE_RECEIVED_BYTES, "pcieReceivedBytes", 1},
-        {NVML_ABI_FIELD_PCIE_SENT_BYTES, "pcieSentBytes", 1},
-        {NVML_ABI_FIELD_NVLINK_RECEIVED_KIB, "nvlinkReceivedBytes", 1024},
-        {NVML_ABI_FIELD_NVLINK_SENT_KIB, "nvlinkSentBytes", 1024},
+    } FIELDS[] = {
+        {NVML_ABI_FIELD_PCIE_RECEIVED_BYTES, 0, "pcieReceivedBytes", 1},
+        {NVML_ABI_FIELD_PCIE_SENT_BYTES, 0, "pcieSentBytes", 1},
+        {NVML_ABI_FIELD_NVLINK_RECEIVED_KIB, NVML_ABI_FIELD_ALL_LINKS, "nvlinkReceivedBytes", 1024},
+        {NVML_ABI_FIELD_NVLINK_SENT_KIB, NVML_ABI_FIELD_ALL_LINKS, "nvlinkSentBytes", 1024},
+        {NVML_ABI_FIELD_MEMORY_TEMPERATURE, 0, "memoryTemperatureC", 1},
     };
-    constexpr size_t COUNT = sizeof LINKS / sizeof *LINKS;
+    constexpr size_t COUNT = sizeof FIELDS / sizeof *FIELDS;
     nvml_abi_field fields[COUNT] = {};
     for (size_t i = 0; i < COUNT; i++) {
-        fields[i].id = LINKS[i].id;
-        fields[i].scope = i < 2 ? 0 : NVML_ABI_FIELD_ALL_LINKS;
+        fields[i].id = FIELDS[i].id;
+        fields[i].scope = FIELDS[i].scope;
         fields[i].result = NVML_ABI_NOT_SUPPORTED;
     }
     if (!library.fields(device, fields, COUNT)) return;
     for (size_t i = 0; i < COUNT; i++) {
         uint64_t value = 0;
         if (nvml::whole_number(fields[i], value) && value <= UINT64_MAX / 1024)
-            out.emplace_back(LINKS[i].name, value * LINKS[i].unit);
+            out.emplace_back(FIELDS[i].name, value * FIELDS[i].unit);
     }
 }
 
@@ -87,6 +88,6 @@ Health read_health(nvml::Library &library, nvml::Device device) {
     read_limits(library, device, out);
     read_ecc(library, device, out);
     read_repairs(library, device, out);
-    read_links(library, device, out);
+    read_fields(library, device, out);
     return out;
 }

@@ -74,6 +74,7 @@ const CARD = shape(
     encoderPercent: 'number',
     decoderPercent: 'number',
     temperatureC: 'number',
+    memoryTemperatureC: 'number',
     powerMw: 'number',
     powerLimitMw: 'number',
     energyMj: 'number',

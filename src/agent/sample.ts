@@ -19,6 +19,7 @@ export type SampledCard = {
   readonly encoderPercent?: number;
   readonly decoderPercent?: number;
   readonly temperatureC?: number;
+  readonly memoryTemperatureC?: number;
   readonly powerMw?: number;
   readonly powerLimitMw?: number;
   readonly energyMj?: number;

@@ -1,9 +1,9 @@
 // What the driver does not tell of a card, in words, and what follows from it: said once, for a machine on which something never is
-// to be had (unified memory, a guest of vGPU) works less well than it looks. Counts of failed calls are the page's.
+// to be had (unified memory, a guest of vGPU, a card handed through) works less well than it looks. Counts of failed calls are the page's.
 import { isShareable, type Sample, type SampledCard } from './sample.ts';
 
-/** One failed call is no property of the machine. */
-const SAMPLES = 3;
+/** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */
+const SAMPLES = 12;
 
 /** Clauses behind "the driver does not tell", each with what follows. Of a card that is lost nothing is said. */
 export function untoldOf(card: SampledCard): readonly string[] {
@@ -13,7 +13,14 @@ export function untoldOf(card: SampledCard): readonly string[] {
     ...(card.lists.includes('compute')
       ? []
       : ['which processes use it: who is over a grant is not seen, and only the interposer holds limits']),
+    ...(card.useTold ? [] : ['how much compute each process uses: no share is judged, and nobody knows who is idle']),
     ...(card.utilizationPercent === undefined ? ['how busy it is'] : []),
+    ...(card.eccUncorrectedVolatile === undefined ? ['errors of its memory: none is counted'] : []),
+    ...(card.powerMw === undefined ? ['what power it draws'] : []),
+    ...(card.powerLimitMw === undefined ? ['its power limit'] : []),
+    ...(card.pcieReceivedBytes === undefined && card.nvlinkReceivedBytes === undefined
+      ? ['what goes over its links']
+      : []),
     ...(card.tellsEvents ? [] : ['its Xids: they are neither counted nor held against it']),
   ];
 }

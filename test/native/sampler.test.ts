@@ -136,6 +136,9 @@ test('errors, repairs, reasons of low clocks and bytes over links are told where
   const { cards } = await until(() => true, 'the first sample');
   const of = (card: number, pattern: RegExp) =>
     Object.fromEntries(Object.entries(cards[card] ?? {}).filter(([name]) => pattern.test(name)));
+  const { temperatureC = Number.NaN, memoryTemperatureC } = cards[0] ?? {};
+  t.is(memoryTemperatureC, temperatureC + 9);
+  t.is(cards[1]?.memoryTemperatureC, undefined);
   const health = /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/;
   t.deepEqual(of(0, health), {
     throttleReasons: 0x80 | 0x8 | 0x1,

@@ -102,6 +102,7 @@ export const exampleView: View = {
       encoderPercent: 0,
       decoderPercent: 1,
       temperatureC: 41,
+      memoryTemperatureC: 70,
       powerMw: 30_500,
       powerLimitMw: 72_000,
       energyMj: 1_234_567,

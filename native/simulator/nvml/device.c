@@ -4,7 +4,7 @@
 
 #include "nvml.h"
 
-static nvml_abi_return state_of(uint32_t card, struct sim_card_state *state) {
+nvml_abi_return nvml_card_state(uint32_t card, struct sim_card_state *state) {
     struct sim_reply reply;
     nvml_abi_return result = nvml_ask(SIM_CARD_STATE, card, 0, &reply, state, sizeof *state);
     if (result != NVML_ABI_SUCCESS) return result;
@@ -79,7 +79,7 @@ NVML_EXPORT nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memo
     NVML_ENTER_ANY("nvmlDeviceGetMemoryInfo", device, card);
     struct sim_card_state state;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = state_of(card, &state);
+    nvml_abi_return result = nvml_card_state(card, &state);
     if (result != NVML_ABI_SUCCESS) return result;
     const struct sim_card_facts *facts = &nvml_facts->cards[card];
     *out = (struct nvml_abi_memory_v1){.total = facts->total_bytes,
@@ -93,7 +93,7 @@ NVML_EXPORT nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_m
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_memory_v2, 2))
         return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    nvml_abi_return result = state_of(card, &state);
+    nvml_abi_return result = nvml_card_state(card, &state);
     if (result != NVML_ABI_SUCCESS) return result;
     const struct sim_card_facts *facts = &nvml_facts->cards[card];
     *out = (struct nvml_abi_memory_v2){.version = out->version,
@@ -116,7 +116,7 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
     NVML_UNDIVIDED(card);
     struct sim_card_state state;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = state_of(card, &state);
+    nvml_abi_return result = nvml_card_state(card, &state);
     if (result == NVML_ABI_SUCCESS) *out = (struct nvml_abi_utilization){state.sm_percent, state.memory_percent};
     return result;
 }
@@ -127,7 +127,7 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
         NVML_ENTER_CARD(#name, device, card);                           \
         struct sim_card_state state;                                    \
         if (!value) return NVML_ABI_INVALID_ARGUMENT;                   \
-        nvml_abi_return result = state_of(card, &state);                \
+        nvml_abi_return result = nvml_card_state(card, &state);         \
         if (result == NVML_ABI_SUCCESS) *value = (unsigned)state.field; \
         return result;                                                  \
     }
@@ -181,7 +181,7 @@ NVML_EXPORT nvmlDeviceGetTotalEnergyConsumption(nvml_abi_device device, uint64_t
     NVML_ENTER_CARD("nvmlDeviceGetTotalEnergyConsumption", device, card);
     struct sim_card_state state;
     if (!mj) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = state_of(card, &state);
+    nvml_abi_return result = nvml_card_state(card, &state);
     if (result == NVML_ABI_SUCCESS) *mj = state.energy_mj;
     return result;
 }
@@ -190,7 +190,7 @@ NVML_EXPORT nvmlDeviceGetTemperature(nvml_abi_device device, unsigned sensor, un
     NVML_ENTER_CARD("nvmlDeviceGetTemperature", device, card);
     struct sim_card_state state;
     if (!celsius || sensor != 0) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = state_of(card, &state);
+    nvml_abi_return result = nvml_card_state(card, &state);
     if (result == NVML_ABI_SUCCESS) *celsius = state.temperature_c;
     return result;
 }
@@ -199,7 +199,7 @@ NVML_EXPORT nvmlDeviceGetClockInfo(nvml_abi_device device, unsigned type, unsign
     NVML_ENTER_CARD("nvmlDeviceGetClockInfo", device, card);
     struct sim_card_state state;
     if (!mhz || type > 3) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = state_of(card, &state);
+    nvml_abi_return result = nvml_card_state(card, &state);
     if (result == NVML_ABI_SUCCESS) *mhz = type == 2 ? state.memory_mhz : state.sm_mhz;
     return result;
 }

@@ -1,7 +1,8 @@
 /* Errors, repairs, why clocks are low, and what went over links. */
 #include "nvml.h"
 
-#define AMPERE 8 /* major compute capability from which rows are remapped where pages were retired before */
+#define HBM_WARMER_C 9 /* than the GPU itself; any number will do */
+#define AMPERE 8       /* major compute capability from which rows are remapped where pages were retired before */
 
 static nvml_abi_return health_of(uint32_t card, struct sim_health *health) {
     struct sim_reply reply;
@@ -74,10 +75,17 @@ NVML_EXPORT nvmlDeviceGetCurrentClocksThrottleReasons(nvml_abi_device device, ui
     return clock_reasons(card, reasons);
 }
 
-/* Only the values that somebody here asks for. Links are those of cards with memory of the HBM kind. */
-static void fill_field(const struct sim_card_facts *facts, const struct sim_health *health,
-                       struct nvml_abi_field *field) {
-    bool linked = facts->bus_bits >= 4096;
+/* Only the values that somebody here asks for. Links, and a temperature of their memory, have cards with memory of the
+ * HBM kind. */
+static void fill_field(uint32_t card, const struct sim_health *health, struct nvml_abi_field *field) {
+    bool linked = nvml_facts->cards[card].bus_bits >= 4096;
+    struct sim_card_state state;
+    if (field->id == NVML_ABI_FIELD_MEMORY_TEMPERATURE && linked) {
+        field->value_type = NVML_ABI_VALUE_UNSIGNED;
+        field->result = nvml_card_state(card, &state);
+        if (field->result == NVML_ABI_SUCCESS) field->value = state.temperature_c + HBM_WARMER_C;
+        return;
+    }
     field->value_type = NVML_ABI_VALUE_LONG_LONG;
     field->result = NVML_ABI_SUCCESS;
     if (field->id == NVML_ABI_FIELD_PCIE_RECEIVED_BYTES) field->value = health->pcie_bytes[0];
@@ -92,6 +100,6 @@ NVML_EXPORT nvmlDeviceGetFieldValues(nvml_abi_device device, int count, struct n
     if (count <= 0 || !fields) return NVML_ABI_INVALID_ARGUMENT;
     nvml_abi_return result = health_of(card, &health);
     if (result != NVML_ABI_SUCCESS) return result;
-    for (int i = 0; i < count; i++) fill_field(&nvml_facts->cards[card], &health, &fields[i]);
+    for (int i = 0; i < count; i++) fill_field(card, &health, &fields[i]);
     return NVML_ABI_SUCCESS;
 }

@@ -19,6 +19,9 @@ nvml_abi_device nvml_handle(uint32_t card);
 /* The same of a handle that may also be an instance's. */
 nvml_abi_return nvml_card_or_instance(nvml_abi_device device, uint32_t *card);
 
+/* Its live readings, those of its instances added up. */
+nvml_abi_return nvml_card_state(uint32_t card, struct sim_card_state *state);
+
 /* One request of the NVML role; payload_bytes gets the length of what came. */
 nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
                          uint32_t payload_size);

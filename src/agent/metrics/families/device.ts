@@ -15,6 +15,7 @@ export const device: Family = {
       'minor',
       'driver_version',
       'cuda_version',
+      'mig_mode',
     ]);
     const total = gauge('memory_total_bytes', 'Memory of the card.');
     const used = gauge('memory_used_bytes', "Memory in use, without the driver's own where the driver tells it apart.");
@@ -84,6 +85,7 @@ export const device: Family = {
               minor: card.minor === undefined ? '' : String(card.minor),
               driver_version: view.driverVersion,
               cuda_version: `${Math.floor(view.cudaVersion / 1000)}.${Math.floor((view.cudaVersion % 1000) / 10)}`,
+              mig_mode: card.parent === undefined ? (card.divided ? 'enabled' : 'disabled') : '',
             },
             1,
           );
@@ -114,6 +116,7 @@ export const device: Family = {
           encoder(labels, scaled(card.encoderPercent, 0.01));
           decoder(labels, scaled(card.decoderPercent, 0.01));
           temperature({ ...labels, sensor: 'gpu' }, card.temperatureC);
+          temperature({ ...labels, sensor: 'memory' }, card.memoryTemperatureC);
           power(labels, scaled(card.powerMw, 0.001));
           powerLimit(labels, scaled(card.powerLimitMw, 0.001));
           clock({ ...labels, domain: 'sm' }, scaled(card.smMhz, MHZ));
