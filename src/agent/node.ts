@@ -20,7 +20,7 @@ import { createDriverFence } from './driver-fence.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
 import { createModes } from './enforcement/modes.ts';
-import type { ActionRecord } from './enforcement/record.ts';
+import { type ActionRecord, ASKED } from './enforcement/record.ts';
 import type { Volumes } from './grants/files.ts';
 import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { changeGrant, type GrantAsk, type GrantChange, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
@@ -164,25 +164,23 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     grantOf: (podUid, container) => registry.get(podGrantId(podUid, container))?.grant.id,
     hasGrants: (podUid) => registry.list().some(({ grant }) => podUidOf(grant) === podUid),
   };
-  const enforcer = createEnforcer(
-    registry,
-    native,
-    audit,
-    enforcement,
-    { now: Date.now, steady: hooks.clock },
-    {
-      containers,
-      beforeStop: (grant, message) => {
-        if (!isOfPod(grant.owner)) return;
-        hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
-      },
+  const clocks = { now: Date.now, steady: hooks.clock };
+  const enforcer = createEnforcer(registry, native, audit, enforcement, clocks, {
+    containers,
+    beforeStop: (grant, message) => {
+      if (!isOfPod(grant.owner)) return;
+      hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
     },
-  );
+  });
+  // Nobody's eviction is asked for again where nobody is to be stopped any more.
+  const earlierStops = audit
+    .recent()
+    .filter(({ action, grantId }) => action !== 'evict' || isEnforced(registry.get(grantId)?.grant));
   const evictions =
     hooks.evict &&
-    createEvictions(enforcement, hooks.evict, { now: Date.now, steady: hooks.clock }, audit.recent(), (record) => {
+    createEvictions(enforcement, hooks.evict, clocks, earlierStops, (record) => {
       audit.add(record);
-      hooks.onActions([record]);
+      if (record.result !== ASKED) hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   let sampledAt = 0;

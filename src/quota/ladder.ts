@@ -45,6 +45,8 @@ export type LadderState = {
   readonly stoppedAtMs?: number;
   /** That stop released nothing: another signal will not help, and would use up the node's rate of stops. */
   readonly stuck?: boolean;
+  /** Whether that stop's signal was sent is not known: an agent ended while it did it. */
+  readonly unsure?: boolean;
   /** What it was last over by. */
   readonly reason?: OverReason;
 };
@@ -72,7 +74,9 @@ export function step(
   nowMs: number,
   policy: LadderPolicy,
 ): { readonly state: LadderState; readonly action: Action } {
-  if (state.rung === 'killed') return afterKill(state, holdsMemory, nowMs, policy);
+  if (state.rung === 'killed' && !(state.unsure && holdsMemory)) return afterKill(state, holdsMemory, nowMs, policy);
+  // It lives on, so that it was not hit: all begins anew.
+  if (state.rung === 'killed') return step({ ...CALM, ...stoppedAt(state) }, verdict, holdsMemory, nowMs, policy);
   if (verdict.severity === 'within') return calmDown(state, nowMs);
   if (policy.mode === 'off') return { state: CALM, action: NONE };
 

@@ -13,6 +13,7 @@ import type { Native } from '../native.ts';
 import type { Audit } from './audit.ts';
 import { byTurn, recentStops, type Stop, whyNotNow } from './rate.ts';
 import { type ActionRecord, describe, recordOf } from './record.ts';
+import { resumedOf } from './resume.ts';
 import {
   findTargets,
   keyOf,
@@ -50,6 +51,12 @@ const SIGKILL = 9;
 const MIB = 1024 * 1024;
 const REFUSALS_EVERY_MS = 10_000;
 
+/** Does the container hold memory, or do these of its processes? */
+const holdsOf = ({ cards }: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
+  hit
+    ? cards.some(({ processes }) => processes.some((process) => hit.has(keyOf(process))))
+    : cards.some(({ usedBytes }) => usedBytes > 0);
+
 export function createEnforcer(
   registry: Registry,
   native: Native,
@@ -81,12 +88,11 @@ export function createEnforcer(
     untold = [audit.interrupted];
     audit.add(audit.interrupted);
   }
-  // A stop of before a restart counts for the cool-down and the rate.
-  for (const record of audit.recent()) {
-    const atMs = steady() - Math.max(0, now() - record.atMs);
-    if (record.action === 'kill') ladders.set(record.grantId, { ...CALM, stoppedAtMs: atMs });
-    count(record, atMs);
-  }
+  // A stop of before a restart counts for the cool-down and the rate, and what was begun is gone on with.
+  const steadyOf = (atMs: number): number => steady() - Math.max(0, now() - atMs);
+  for (const record of audit.recent()) count(record, steadyOf(record.atMs));
+  const resumed = new Map(resumedOf(audit.recent(), steadyOf, steady()));
+  for (const [id, { state }] of resumed) ladders.set(id, state);
 
   const done = (
     container: ContainerState,
@@ -197,13 +203,31 @@ export function createEnforcer(
     return done(container, 'open-gate', container.verdict, 'done', [], action.after);
   };
 
+  /** Of a container that an agent before this one had to do with: what is left of that by now. */
+  const resume = (container: ContainerState): ActionRecord | undefined => {
+    const { id } = container.grant;
+    const before = resumed.get(id);
+    if (before?.wasGated) {
+      resumed.set(id, { ...before, wasGated: undefined });
+      return done(container, 'open-gate', { severity: 'within' }, 'done', [], before.wasGated);
+    }
+    const { rung, stoppedAtMs } = ladders.get(id) ?? CALM;
+    if (rung !== 'killed' && rung !== 'terminating') resumed.delete(id);
+    // Who had the SIGTERM has ended: whoever is over now has had none.
+    else if (rung === 'terminating' && before?.hit && !holdsOf(container, before.hit)) {
+      ladders.set(id, { ...CALM, ...(stoppedAtMs !== undefined && { stoppedAtMs }) });
+      resumed.delete(id);
+    }
+    return undefined;
+  };
+
   return {
     policy,
     act(state) {
       const records: ActionRecord[] = [...untold];
       untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs]) {
+      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs, resumed]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
       for (const container of inTurn(state.containers)) {
@@ -214,12 +238,14 @@ export function createEnforcer(
         if (opened) records.push(opened);
         // Over by what the driver does tell is over; what it does not tell is no proof of anything given back.
         if (!container.told && container.verdict.severity === 'within') continue;
+        const old = stale(state);
+        const told = old === undefined && resumed.has(container.grant.id) ? resume(container) : undefined;
+        if (told) records.push(told);
         const before = ladders.get(container.grant.id) ?? CALM;
-        const holds = container.cards.some((card) => card.usedBytes > 0);
+        const holds = holdsOf(container, resumed.get(container.grant.id)?.hit);
         const { state: after, action } = step(before, container.verdict, holds, steady(), { ...policy, mode });
         const isStop = action.kind === 'kill' || action.kind === 'terminate';
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
-        const old = stale(state);
         if (container.verdict.severity === 'within') waitingSinceMs.delete(container.grant.id);
         if (old !== undefined && !isStop) continue; // an old sample is none of the fresh ones that a step takes
         const why = isStop ? (old ?? inconsistent(state, worst) ?? tooMany(container)) : undefined;

@@ -1,9 +1,10 @@
 // The last step: a pod whose containers were stopped too often leaves the node, where the configuration asks for that. Counts
-// the stops of each pod and asks the API server, which may refuse; then the next stop asks again. When it is due is
+// the stops of each pod and asks the API server, which may refuse; then the next stop asks again, and where an agent ended before
+// it heard the answer, the next agent does. When it is due is
 // quota/eviction.ts' business.
 import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../quota/eviction.ts';
 import type { Clocks } from './enforcer.ts';
-import type { ActionRecord } from './record.ts';
+import { type ActionRecord, ASKED } from './record.ts';
 
 /** Resolves when the API server has taken it, or the pod is gone; rejects with what it says instead. */
 export type EvictCall = (pod: {
@@ -20,6 +21,7 @@ export function createEvictions(
   clocks: Clocks,
   /** Of before a restart. */
   earlier: readonly ActionRecord[],
+  /** Of each eviction twice: when it is asked for, and with the answer. */
   tell: (record: ActionRecord) => void,
 ): Evictions {
   const stops = new Map<string, readonly number[]>();
@@ -38,6 +40,13 @@ export function createEvictions(
   const attempt = async (last: ActionRecord, count: number): Promise<void> => {
     const { namespace, pod, podUid } = last;
     asked.add(podUid);
+    const minutes = Math.ceil(policy.evictWindowSeconds / 60);
+    const record = (result: string, what: string): ActionRecord => {
+      const message = `${namespace}/${pod} was stopped ${count} times within ${minutes} min for what its containers took; ${what}`;
+      return { ...last, action: 'evict', atMs: clocks.now(), message, result, processes: [] };
+    };
+    // First written down: an agent that ends before the answer leaves it to the next one.
+    tell(record(ASKED, 'its eviction is asked for'));
     let result = 'sent';
     try {
       await evict({ namespace, name: pod, uid: podUid });
@@ -45,14 +54,19 @@ export function createEvictions(
       asked.delete(podUid);
       result = `refused: ${(error as Error).message}`;
     }
-    const what = result === 'sent' ? 'it is evicted' : 'it should be evicted, and is not';
-    const minutes = Math.ceil(policy.evictWindowSeconds / 60);
-    const message = `${namespace}/${pod} was stopped ${count} times within ${minutes} min for what its containers took; ${what}`;
-    tell({ ...last, action: 'evict', atMs: clocks.now(), message, result, processes: [] });
+    tell(record(result, result === 'sent' ? 'it is evicted' : 'it should be evicted, and is not'));
   };
+
+  /** Of before a restart, and nobody has heard the answer. */
+  let unanswered = [
+    ...new Map(earlier.filter(({ action }) => action === 'evict').map((one) => [one.podUid, one])).values(),
+  ].filter(({ result }) => result === ASKED && policy.evictAfterStops > 0);
 
   return {
     see(records) {
+      for (const one of unanswered)
+        void attempt(one, Math.max(policy.evictAfterStops, stops.get(one.podUid)?.length ?? 0));
+      unanswered = [];
       for (const record of records.filter(isStop)) {
         if (!counted.delete(nameOf(record))) note(record.podUid, clocks.steady());
         const own = stops.get(record.podUid) ?? [];

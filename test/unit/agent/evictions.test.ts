@@ -2,7 +2,7 @@
 import { setImmediate as settled } from 'node:timers/promises';
 import test from 'ava';
 import { createEvictions } from '../../../src/agent/enforcement/evictions.ts';
-import type { ActionRecord } from '../../../src/agent/enforcement/record.ts';
+import { type ActionRecord, ASKED } from '../../../src/agent/enforcement/record.ts';
 
 const START = 1_760_000_000_000;
 
@@ -11,6 +11,7 @@ function setUp(earlier: readonly ActionRecord[] = []) {
   let refusal: string | undefined;
   const asked: string[] = [];
   const told: ActionRecord[] = [];
+  const begun: ActionRecord[] = [];
   const evictions = createEvictions(
     { evictAfterStops: 2, evictWindowSeconds: 60 },
     async ({ namespace, name, uid }) => {
@@ -19,11 +20,12 @@ function setUp(earlier: readonly ActionRecord[] = []) {
     },
     { now: () => START + second * 1000, steady: () => second * 1000 },
     earlier,
-    (record) => told.push(record),
+    (record) => (record.result === ASKED ? begun : told).push(record),
   );
   return {
     asked,
     told,
+    begun,
     refuse: (why?: string) => {
       refusal = why;
     },
@@ -101,4 +103,24 @@ test('a stop that an agent before this one left half told counts once, though it
   const { see } = setUp([interrupted]);
   t.deepEqual(await see(1, interrupted), []);
   t.deepEqual(await see(2, kill({ atMs: START + 2000 })), ['team/cheat uid-1']);
+});
+
+test('it is written down before the API server is asked; who ends before the answer leaves the question to the next', async (t) => {
+  const first = setUp();
+  await first.see(0, kill());
+  const asking = first.see(1, kill());
+  t.is(first.begun.length, 1);
+  t.regex(first.begun[0]?.message ?? '', /was stopped 2 times within 1 min .*; its eviction is asked for$/);
+  t.is(first.told.length, 0, 'no answer yet');
+  t.deepEqual(await asking, ['team/cheat uid-1']);
+  const [question] = first.begun as [ActionRecord];
+  const [answer] = first.told as [ActionRecord];
+
+  const next = setUp([kill(), kill(), question]);
+  t.deepEqual(await next.see(5), ['team/cheat uid-1'], 'with its first sample');
+  t.like(next.told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 5000 });
+  t.deepEqual(await next.see(6, kill()), [], 'once');
+  t.deepEqual(await setUp([kill(), kill(), question, answer]).see(5), [], 'it was answered');
+  const refused = { ...answer, result: 'refused: status 429' };
+  t.deepEqual(await setUp([kill(), question, refused]).see(5), [], 'that, too, is an answer');
 });
