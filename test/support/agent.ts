@@ -32,6 +32,7 @@ export type RunningAgent = {
   view(): Promise<View | null>;
   /** Resolves when it has measured this many cards: until then a process of its own holds a context now and then. */
   measured(cards: number): Promise<void>;
+  /** Also of the file that was put aside; of those before it nothing is left. */
   audit(): ActionRecord[];
   stop(signal?: NodeJS.Signals): Promise<void>;
 };
@@ -111,10 +112,9 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
       );
     },
     audit() {
-      const path = join(state, 'audit.log');
-      const text = existsSync(path) ? readFileSync(path, 'utf8') : '';
-      return text
-        .split('\n')
+      const paths = [join(state, 'audit.log.1'), join(state, 'audit.log')];
+      return paths
+        .flatMap((path) => (existsSync(path) ? readFileSync(path, 'utf8').split('\n') : []))
         .filter((line) => line !== '')
         .map((line) => JSON.parse(line) as ActionRecord);
     },

@@ -43,7 +43,7 @@ export const childrenOf = (pid: number): number[] =>
   threadsOf(pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
 
 /** Those of a process's children whose name begins so, of which the kernel keeps 15 characters. */
-const childrenNamed = (pid: number, name: string): number[] =>
+export const childrenNamed = (pid: number, name: string): number[] =>
   childrenOf(pid).filter((child) => read(`/proc/${child}/comm`).startsWith(name));
 
 /** Who sees that a tenant is over, stops it, and sees that it has ended: all but the tenant itself. */

@@ -1,6 +1,6 @@
 // What soak.test.ts looks at, in namespaces of its own: soak-inside.ts FOLDER SECONDS. A node on which some two hundred
-// processes come and go under pids that are used again at once, its driver's bad days, a clock that jumps, and now and then a
-// container that takes more than it may. Prints facts as JSON; which of them are right is said by the test.
+// processes come and go under pids that are used again at once, some of them in namespaces of their own, its driver's bad days, a
+// clock that jumps, and now and then a container that takes more than it may, in one way or another. Prints facts as JSON; which of them are right is said by the test.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -9,8 +9,11 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
+import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
+import { ask } from '../../../src/cli/agent-client.ts';
 import { median } from '../../bench/statistics.ts';
-import { CHART_ENV, compiled, type RunningTenant, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
+import { CHART_ENV, compiled, type RunningTenant, runTenant, seriesOf, startAgent, tell } from '../../support/agent.ts';
+import { childrenNamed, startedMs, startWatch, stopping } from '../../support/delays.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 
 const [folder = '', seconds = '60'] = process.argv.slice(2);
@@ -23,6 +26,13 @@ const CHURN = join(BUILD, 'tests/churn');
 const CLIENT = join(BUILD, 'tests/client');
 const CLOCK = join(folder, 'clock');
 const OFFENDER_EVERY_MS = 6000;
+/** Pids and mounts that nobody else sees. */
+const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
+const DODGE = ['env', '-u', 'LD_PRELOAD'];
+const OVER = 512 * 2 ** 20;
+/** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
+const IDLE_GRANTS = Number(seconds) >= 600 ? 70 : 0;
+const SILENCE_MS = 2000;
 const HOUR = 3600;
 
 const undos: (() => void | Promise<void>)[] = [];
@@ -54,7 +64,7 @@ const start = () =>
       NODE_COMPILE_CACHE: join(folder, 'compiled'),
     },
     settings: {
-      silenceMs: 2000,
+      silenceMs: SILENCE_MS,
       processMetrics: true,
       'enforcement.mostStopsPerMinute': 1000,
     },
@@ -67,27 +77,71 @@ const agentPid = agent.child.pid ?? 0;
 const descriptors = () => readdirSync(`/proc/${agentPid}/fd`).length;
 const memoryMib = (field: 'VmRSS' | 'RssAnon') =>
   Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${agentPid}/status`, 'utf8'))?.[1]) / 1024;
-const rssMib = () => memoryMib('VmRSS');
+/** Of the agent, its sampler and its arbiter; what they share is in it more than once. */
+const rssMib = () => {
+  const helpers = ['cotenant-sample', 'cotenant-arbitr'].flatMap((name) => childrenNamed(agentPid, name));
+  return helpers.reduce((sum, pid) => sum + residentMib(pid), memoryMib('VmRSS'));
+};
+const residentMib = (pid: number): number => {
+  try {
+    return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1024;
+  } catch {
+    return 0; // it has ended
+  }
+};
 
-/** In a thread of its own, which this one's waits do not stop. */
+/** In threads of their own, which this one's waits do not stop: who scrapes, and a bare server with the same bytes beside it. */
+const bare = new Worker(
+  `const { parentPort } = require('node:worker_threads');
+   let body = Buffer.alloc(0);
+   parentPort.on('message', (text) => (body = Buffer.from(text)));
+   const server = require('node:http').createServer((request, response) => response.end(body));
+   server.listen(0, '127.0.0.1', () => parentPort.postMessage(server.address().port));`,
+  { eval: true },
+);
+const [barePort] = (await once(bare, 'message')) as [number];
 const scraper = new Worker(
   `const { parentPort, workerData } = require('node:worker_threads');
-   const ms = [];
-   let series = 0, asked = false;
+   const ms = [], floor = [];
+   let series = 0, asked = false, mostBytes = 0, mostRatio = 0;
    parentPort.on('message', () => (asked = true));
+   const get = async (url, into) => {
+     const begun = performance.now();
+     const page = await (await fetch(url)).text();
+     into.push(performance.now() - begun);
+     return page;
+   };
    (async () => {
      while (!asked) {
-       const begun = performance.now();
-       const page = await (await fetch(workerData + '/metrics')).text();
-       ms.push(performance.now() - begun);
-       series = Math.max(series, page.split('\\n').filter((line) => line !== '' && line[0] !== '#').length);
+       const page = await get(workerData.url + '/metrics', ms);
+       await get('http://127.0.0.1:' + workerData.port, floor);
+       parentPort.postMessage({ page });
+       const lines = page.split('\\n').filter((line) => line !== '' && line[0] !== '#');
+       series = Math.max(series, lines.length);
+       for (const line of lines) {
+         const value = Number(line.slice(line.lastIndexOf(' ')));
+         if (/^cotenant_(container|process|device|foreign)_memory_(used|peak)_bytes/.test(line)) mostBytes = Math.max(mostBytes, value);
+         if (/^cotenant_(container|process)_sm_utilization_ratio/.test(line)) mostRatio = Math.max(mostRatio, value);
+       }
        await new Promise((resolve) => setTimeout(resolve, 100));
      }
-     parentPort.postMessage({ ms, series });
+     parentPort.postMessage({ ms, floor, series, mostBytes, mostRatio });
    })();`,
-  { eval: true, workerData: agent.url },
+  { eval: true, workerData: { url: agent.url, port: barePort } },
 );
-const scraped = once(scraper, 'message');
+type Scraped = {
+  readonly ms: number[];
+  readonly floor: number[];
+  readonly series: number;
+  readonly mostBytes: number;
+  readonly mostRatio: number;
+};
+const scraped = new Promise<Scraped>((resolve) => {
+  scraper.on('message', (told: Scraped | { readonly page: string }) => {
+    if ('page' in told) bare.postMessage(told.page);
+    else resolve(told);
+  });
+});
 let rss: number[] = [];
 let sampling = true;
 const watching = (async () => {
@@ -97,12 +151,32 @@ const watching = (async () => {
   }
 })();
 
+const sleeper = spawn('sleep', ['infinity'], { stdio: 'ignore' });
+scope.teardown(() => void sleeper.kill('SIGKILL'));
+for (let index = 0; index < IDLE_GRANTS; index += 1) {
+  const answer = await ask(agent.state, 'POST', '/v1/grants', {
+    name: `idle-${index}`,
+    container: 'main',
+    shares: [{ memory: { kind: 'bytes', bytes: 64 * 2 ** 20 } }],
+    gpuUuids: [],
+    isolateMemory: true,
+    pid: sleeper.pid,
+    startTicks: Math.round(startedMs(sleeper.pid ?? 0) / 10),
+  });
+  if (answer.status !== 201) throw new Error(JSON.stringify(answer.body));
+}
 await delay(2000);
 const idleMib = rssMib();
 const before = descriptors();
 const churnWords = (workers: number) => [CHURN, 'libcuda.so.1', String(workers), '20', String(LIFE_MS), ...PIDS];
 const tenants = Array.from({ length: TENANTS }, (_, index) =>
-  runTenant(scope, node, agent, ['--gpu-memory', '2Gi', '--name', `honest-${index}`], churnWords(WORKERS)),
+  runTenant(
+    scope,
+    node,
+    agent,
+    ['--gpu-memory', '2Gi', '--name', `honest-${index}`],
+    [...(index % 3 === 2 ? OWN_NAMESPACES : []), ...churnWords(WORKERS)],
+  ),
 );
 const [program = '', ...words] = churnWords(HOST_WORKERS);
 const host = spawn(program, words, {
@@ -112,30 +186,93 @@ const host = spawn(program, words, {
 scope.teardown(() => void host.kill('SIGKILL'));
 const hostSaid = once(createInterface({ input: host.stdout }), 'line');
 
-type Offender = { readonly name: string; readonly sinceMs: number; endedMs?: number; code?: number | null };
+type Offender = {
+  readonly name: string;
+  readonly kind: string;
+  /** When its first byte over was asked for. */
+  readonly sinceMs: number;
+  endedMs?: number;
+  code?: number | null;
+  lostMs?: number;
+};
 const offenders: Offender[] = [];
 const disturbed: string[] = [];
+/** When the driver told nothing, or nothing that is true: nobody can be stopped then. */
+const blind: { readonly from: number; to: number }[] = [];
 const until = performance.now() + Number(seconds) * 1000;
-const offend = (index: number): void => {
+
+/** Who takes the memory, once it runs. */
+type Taker = { ask(command: string): Promise<unknown> };
+const inOwn = (tenant: RunningTenant): Taker => ({ ask: (command) => tell(tenant, command) });
+
+/** A process of the host that joins the container's group, so that what it takes is the container's. */
+async function joined(tenant: RunningTenant, name: string): Promise<Taker> {
+  for (const order of ['init', 'context 0']) await tell(tenant, order);
+  const pid = await eventually(async () => {
+    const container = (await agent.view())?.containers.find(({ pod }) => pod === name);
+    return container?.processes[0]?.pid;
+  }, 'it is seen on its card');
+  const group = /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1] ?? '';
+  const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$0"`;
+  const child = spawn('/bin/sh', ['-c', script, CLIENT], {
+    env: { ...process.env, LD_LIBRARY_PATH: node.lib },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  scope.teardown(() => void child.kill('SIGKILL'));
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  child.stdin.on('error', () => {});
+  return {
+    async ask(command) {
+      child.stdin.write(`${command}\n`);
+      return (await lines.next()).value;
+    },
+  };
+}
+
+const KINDS: readonly (readonly [
+  kind: string,
+  command: readonly string[],
+  taker: (tenant: RunningTenant, name: string) => Taker | Promise<Taker>,
+])[] = [
+  ['without the interposer', [...DODGE, CLIENT], inOwn],
+  ['in namespaces of its own', [...OWN_NAMESPACES, ...DODGE, CLIENT], inOwn],
+  ['by a process of the host that joins it', [CLIENT], joined],
+];
+async function offend(index: number): Promise<void> {
   const name = `offender-${index}`;
-  const tenant: RunningTenant = runTenant(
-    scope,
-    node,
-    agent,
-    ['--gpu-memory', '256Mi', '--name', name],
-    ['env', '-u', 'LD_PRELOAD', CLIENT],
-  );
-  for (const command of ['init', 'context 0', `alloc ${512 * 2 ** 20}`]) tenant.write(command);
-  const one: Offender = { name, sinceMs: performance.now() };
+  const [kind, command, takerOf] = KINDS[index % KINDS.length] as (typeof KINDS)[number];
+  const tenant = runTenant(scope, node, agent, ['--gpu-memory', '256Mi', '--name', name], command);
+  const taker = await takerOf(tenant, name);
+  for (const order of ['init', 'context 0']) await taker.ask(order);
+  const watch = startWatch(stopping(agent.child, node.child));
+  const one: Offender = { name, kind, sinceMs: performance.now() };
   offenders.push(one);
-  void tenant.ended.then(({ code }) => Object.assign(one, { endedMs: performance.now(), code }));
-};
+  void tenant.ended.then(({ code }) =>
+    Object.assign(one, { endedMs: performance.now(), code, lostMs: watch().lostMs }),
+  );
+  await taker.ask(`alloc ${OVER}`).catch(() => {}); // it may be stopped before it answers
+}
 const offending = (async () => {
   for (let index = 0; performance.now() < until; index += 1) {
-    offend(index);
+    await offend(index);
     await delay(OFFENDER_EVERY_MS);
   }
 })();
+const SAMPLE_MS = 1000;
+let garbageMet = 0;
+/** Failures that no driver of ours has by itself: 999, "unknown". */
+const unknownAnswers = async () =>
+  seriesOf(await agent.metrics(), 'cotenant_exporter_nvml_errors_total', { code: '999' }) ?? 0;
+/** Seconds by which the agent's clock was found ahead after each jump. */
+const ahead: number[] = [];
+async function jumped(later: number): Promise<void> {
+  jumpTo(later);
+  const aheadOf = async () => (((await agent.view())?.atMs ?? 0) - Date.now()) / 1000;
+  await eventually(async () => Math.abs((await aheadOf()) - later) < 60 || undefined, 'its clock jumps').catch(
+    () => {},
+  );
+  ahead.push(Math.round(await aheadOf()) || 0);
+}
 /** Each lasts for a while and ends; the clock stays where it jumped to until it jumps again. */
 const days: readonly (readonly [string, () => void | Promise<void>])[] = [
   [
@@ -146,24 +283,33 @@ const days: readonly (readonly [string, () => void | Promise<void>])[] = [
       node.control('list-cost', '0');
     },
   ],
-  ['an hour later', () => jumpTo(HOUR)],
+  ['an hour later', () => jumped(HOUR)],
   [
     'garbage',
     async () => {
+      const time = { from: performance.now(), to: Number.POSITIVE_INFINITY };
+      blind.push(time);
+      const before = await unknownAnswers();
       mood('g');
       await delay(4000);
+      garbageMet += Math.max(0, (await unknownAnswers()) - before);
       mood('n');
+      time.to = performance.now() + SAMPLE_MS;
     },
   ],
-  ['an hour earlier', () => jumpTo(0)],
+  ['an hour earlier', () => jumped(0)],
   [
     'a call that hangs and cannot be ended',
     async () => {
+      const time = { from: performance.now(), to: Number.POSITIVE_INFINITY };
+      blind.push(time);
       rmSync(`${library}.release`, { force: true });
       mood('h');
       await delay(4000);
       mood('n');
       writeFileSync(`${library}.release`, '');
+      // Who hangs is given up after a silence, and so is who hung after that one.
+      time.to = performance.now() + SILENCE_MS + SAMPLE_MS;
     },
   ],
 ];
@@ -202,20 +348,29 @@ sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
 scraper.postMessage('end');
-const [{ ms, series: mostSeries }] = (await scraped) as [{ ms: number[]; series: number }];
-const stops = agent.audit().filter(({ action, result }) => /kill|terminate/.test(action) && result === 'sent');
+const { ms, floor, series: mostSeries, mostBytes, mostRatio } = await scraped;
+// As they came: the audit log keeps the last of them only.
+const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
+const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
+const blindMs = ({ sinceMs, endedMs = Number.POSITIVE_INFINITY }: Offender): number =>
+  blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, endedMs) - Math.max(from, sinceMs)), 0);
 const abandoned = seriesOf(await agent.metrics(), 'cotenant_exporter_samplers_abandoned_total') ?? 0;
 const sorted = ms.toSorted((a, b) => a - b);
 console.log(
   JSON.stringify({
     honest,
     strangers,
-    offenders: offenders.map(({ name, sinceMs, endedMs, code }) => ({
-      name,
-      code: code ?? null,
-      seconds: endedMs === undefined ? null : (endedMs - sinceMs) / 1000,
+    offenders: offenders.map((one) => ({
+      name: one.name,
+      kind: one.kind,
+      code: one.code ?? null,
+      seconds: one.endedMs === undefined ? null : (one.endedMs - one.sinceMs) / 1000,
+      lostSeconds: (one.lostMs ?? 0) / 1000,
+      blindSeconds: blindMs(one) / 1000,
     })),
-    stopped: stops.map(({ pod }) => pod),
+    stopped: stops,
+    ahead,
+    garbage: { met: garbageMet, mostBytes, mostRatio },
     disturbed,
     abandoned,
     pids: Number(PIDS[1]) - Number(PIDS[0]) + 1,
@@ -232,6 +387,7 @@ console.log(
       series: mostSeries,
       p50: sorted[sorted.length >> 1],
       p99: sorted[Math.floor(sorted.length * 0.99)],
+      floorP99: floor.toSorted((a, b) => a - b)[Math.floor(floor.length * 0.99)],
     },
     log: agent.log.slice(-20),
   }),
