@@ -113,9 +113,9 @@ const rowOf = (text: string, pod: string): string =>
     .split('\n')
     .find((line) => line.startsWith(pod))
     ?.replaceAll(/ +/g, ' ') ?? '';
-/** As `cotenant top` has it. */
+/** As `cotenant inspect` has it on the node. */
 const topOf = async (bed: Bed, pod: string): Promise<string> =>
-  rowOf(nodeLines(await readView(stateOf(bed))).join('\n'), pod);
+  rowOf(nodeLines(await readView(stateOf(bed))).join('\n'), `${TEAM}/${pod}/`);
 
 onCluster(
   'policies are chosen by label and annotation, changed while pods compute, and everybody sees them',
