@@ -115,7 +115,7 @@ const rowOf = (text: string, pod: string): string =>
     ?.replaceAll(/ +/g, ' ') ?? '';
 /** As `cotenant inspect` has it on the node. */
 const topOf = async (bed: Bed, pod: string): Promise<string> =>
-  rowOf(nodeLines(await readView(stateOf(bed))).join('\n'), `${TEAM}/${pod}/`);
+  rowOf(nodeLines(await readView(stateOf(bed))).join('\n'), `${TEAM.namespace}/${pod}/`);
 
 onCluster(
   'policies are chosen by label and annotation, changed while pods compute, and everybody sees them',
