@@ -162,7 +162,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const pods: PodContainers = {
     nameOf: containers.nameOf,
     grantOf: (podUid, container) => registry.get(podGrantId(podUid, container))?.grant.id,
-    hasGrants: (podUid) => registry.list().some(({ grant }) => podUidOf(grant) === podUid),
+    grantsOf: (podUid) => registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [grant.id] : [])),
   };
   const clocks = { now: Date.now, steady: hooks.clock };
   const enforcer = createEnforcer(registry, native, audit, enforcement, clocks, {

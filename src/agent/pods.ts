@@ -3,6 +3,7 @@
 
 import { join } from 'node:path';
 import type { CardsReading } from '../placement/node-cards.ts';
+import { WHOLE_POD } from './attribution/pods.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { startCsi } from './csi/driver.ts';
 import { createPublisher, type PodSource } from './csi/publisher.ts';
@@ -73,6 +74,7 @@ export async function startPodServices(
           cdiKind,
           cardsOf: node.containerStarts,
           onContainer: ({ containerId, ...name }) => node.containers.tell(containerId, name),
+          onSandbox: (sandboxId, podUid) => node.containers.tell(sandboxId, { podUid, container: WHOLE_POD }),
           onRemoved: node.containers.forget,
           onProblem,
         });

@@ -2,6 +2,7 @@
 // process that belongs nowhere is never guessed about.
 import type { SampledProcess } from '../sample.ts';
 import { isInGroup, ownerOf } from './cgroup.ts';
+import { WHOLE_POD } from './pods.ts';
 
 export type Owner =
   | { readonly kind: 'grant'; readonly id: string }
@@ -27,13 +28,13 @@ export type PodContainers = {
   nameOf(containerId: string): { readonly podUid: string; readonly container: string } | undefined;
   /** Its grant, if that container has one. */
   grantOf(podUid: string, container: string): string | undefined;
-  /** Has any container of the pod a grant? */
-  hasGrants(podUid: string): boolean;
+  /** The grants of the pod's containers. */
+  grantsOf(podUid: string): readonly string[];
 };
 export const NO_PODS: PodContainers = {
   nameOf: () => undefined,
   grantOf: () => undefined,
-  hasGrants: () => false,
+  grantsOf: () => [],
 };
 
 /** Names one process for good. */
@@ -78,22 +79,28 @@ export function ownerOfProcess(
     if (id !== undefined && grantIds.has(id)) return { kind: 'grant', id };
   }
   const { containerId, podUid } = ownerOf(process.cgroup);
-  if (containerId !== undefined) {
-    const named = pods.nameOf(containerId);
-    // The path tells the pod and the runtime the container; where they disagree, neither is believed.
-    const id = named && named.podUid === podUid ? pods.grantOf(named.podUid, named.container) : undefined;
-    if (id !== undefined) return { kind: 'grant', id };
-    // A moment after its start: which container of the pod it is will be told soon, and it must not pass for a foreign one.
-    if (named === undefined && podUid !== undefined && pods.hasGrants(podUid))
-      return { kind: 'unknown', reason: 'container_not_known' };
-    return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
-  }
+  const named = containerId === undefined ? undefined : pods.nameOf(containerId);
   // A sandboxed runtime's process stands for its whole pod.
-  if (podUid !== undefined) {
-    if (pods.hasGrants(podUid)) return { kind: 'unknown', reason: 'container_not_known' };
-    return { kind: 'container', containerId: '', podUid };
-  }
-  return { kind: 'host' };
+  if (
+    podUid !== undefined &&
+    (containerId === undefined || (named?.container === WHOLE_POD && named.podUid === podUid))
+  )
+    return ofPod(podUid, pods);
+  if (containerId === undefined) return { kind: 'host' };
+  // The path tells the pod and the runtime the container; where they disagree, neither is believed.
+  const id = named && named.podUid === podUid ? pods.grantOf(named.podUid, named.container) : undefined;
+  if (id !== undefined) return { kind: 'grant', id };
+  // A moment after its start: which container of the pod it is will be told soon, and it must not pass for a foreign one.
+  if (named === undefined && podUid !== undefined && pods.grantsOf(podUid).length > 0)
+    return { kind: 'unknown', reason: 'container_not_known' };
+  return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
+}
+
+/** Where one container alone has a share, no other one of the pod has a card. */
+function ofPod(podUid: string, pods: PodContainers): Owner {
+  const [id, ...others] = pods.grantsOf(podUid);
+  if (others.length > 0) return { kind: 'unknown', reason: 'container_not_known' };
+  return id === undefined ? { kind: 'container', containerId: '', podUid } : { kind: 'grant', id };
 }
 
 /** What is known after a sample: only processes that were in it, so that a reused pid is forgotten with its first owner. */

@@ -2,6 +2,9 @@
 // made, and by the cluster's pods a little later. Owns the book; who has a grant is the registry's.
 export type ContainerName = { readonly podUid: string; readonly container: string };
 
+/** In place of a container's name, for the sandbox of a pod. */
+export const WHOLE_POD = '';
+
 export type ContainerBook = {
   /** Told by the runtime; a container that starts anew has another id. */
   tell(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;

@@ -49,6 +49,9 @@ export type NriOptions = {
   readonly cardsOf: (podUid: string, container: string) => readonly string[] | undefined;
   /** Once for each container: those that are there at the start, and new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
+  /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
+  readonly onSandbox?: (sandboxId: string, podUid: string) => void;
+  /** A container, or a sandbox. */
   readonly onRemoved: (containerId: string) => void;
   readonly onProblem: (text: string) => void;
 };
@@ -62,7 +65,14 @@ export type Nri = {
 export const NRI_SOCKET = '/var/run/nri/nri.sock';
 export const CDI_KIND = 'nvidia.com/gpu';
 export const DEFAULT_INDEX = '10';
-const EVENT = { createContainer: 4, postCreateContainer: 5, startContainer: 6, removeContainer: 11 };
+const EVENT = {
+  runPodSandbox: 1,
+  removePodSandbox: 3,
+  createContainer: 4,
+  postCreateContainer: 5,
+  startContainer: 6,
+  removeContainer: 11,
+};
 const UNIMPLEMENTED = 12;
 const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no cards. */
@@ -99,7 +109,13 @@ export function startNri(options: NriOptions): Nri {
     told = text;
   };
 
+  const learnSandbox = (pod: RuntimePod | undefined | null) => {
+    if (!pod || pod.id === '' || known.has(pod.id)) return;
+    known.add(pod.id);
+    options.onSandbox?.(pod.id, pod.uid);
+  };
   const learn = (pod: RuntimePod | undefined | null, container: RuntimeContainer | null) => {
+    learnSandbox(pod);
     if (!pod || !container || container.id === '' || known.has(container.id)) return;
     known.add(container.id);
     options.onContainer(containerOf(pod, container));
@@ -137,7 +153,11 @@ export function startNri(options: NriOptions): Nri {
           return subscription(Object.values(EVENT));
         case 'Synchronize': {
           const { pods, containers, more } = readable('SynchronizeRequest', payload);
-          for (const pod of pods) podsSeen.set(pod.id, pod);
+          for (const pod of pods) {
+            podsSeen.set(pod.id, pod);
+            present.add(pod.id);
+            learnSandbox(pod);
+          }
           for (const container of containers) {
             present.add(container.id);
             learn(podsSeen.get(container.pod_sandbox_id), container);
@@ -159,6 +179,12 @@ export function startNri(options: NriOptions): Nri {
           const cards = pod && container ? (options.cardsOf(pod.uid, container.name) ?? []) : [];
           return adjustment(cards.map((uuid) => `${cdiKind}=${uuid}`));
         }
+        case 'RunPodSandbox':
+        case 'RemovePodSandbox': {
+          const { pod } = readable('ContainerRequest', payload);
+          onEvent(method === 'RunPodSandbox' ? EVENT.runPodSandbox : EVENT.removePodSandbox, pod, null);
+          return nothing();
+        }
         case 'PostCreateContainer':
         case 'StartContainer':
         case 'RemoveContainer': {
@@ -179,6 +205,8 @@ export function startNri(options: NriOptions): Nri {
     };
     const onEvent = (event: number, pod: RuntimePod | null, container: RuntimeContainer | null) => {
       if (event === EVENT.removeContainer) forget(container?.id ?? '');
+      else if (event === EVENT.removePodSandbox) forget(pod?.id ?? '');
+      else if (event === EVENT.runPodSandbox) learnSandbox(pod);
       else learn(pod, container);
     };
 

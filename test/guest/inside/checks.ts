@@ -185,7 +185,7 @@ export const CHECKS: readonly Check[] = [
       const pods = {
         nameOf: book.nameOf,
         grantOf: (podUid: string, container: string) => (podUid === UID && container === 'main' ? 'abc123' : undefined),
-        hasGrants: (podUid: string) => podUid === UID,
+        grantsOf: (podUid: string) => (podUid === UID ? ['pod1'] : []),
       };
       for (const [name, group] of Object.entries(groups)) {
         makeGroup(group);

@@ -9,6 +9,7 @@ import {
   type PodContainers,
   remember,
 } from '../../../src/agent/attribution/attribute.ts';
+import { WHOLE_POD } from '../../../src/agent/attribution/pods.ts';
 import type { SampledProcess } from '../../../src/agent/sample.ts';
 import { sampledProcess } from './node.ts';
 
@@ -108,17 +109,19 @@ test('only processes of the last sample are remembered, and none that is gone', 
 
 test("a process in a container of a pod with a share has that container's grant, once its id is known", (t) => {
   const [main, side, other] = ['aa', 'bb', 'cc'].map((digits) => digits.repeat(32)) as [string, string, string];
-  const strange = 'dd'.repeat(32);
+  const [strange, sandbox] = ['dd'.repeat(32), 'ee'.repeat(32)] as const;
   const elsewhere = '7d0a6a52-1111-4222-8333-444455556666';
+  const several = '8e0a6a52-1111-4222-8333-444455556666';
   const names = new Map([
     [main, { podUid: UID, container: 'main' }],
     [side, { podUid: UID, container: 'side' }],
     [other, { podUid: elsewhere, container: 'main' }],
+    [sandbox, { podUid: UID, container: WHOLE_POD }],
   ]);
   const pods: PodContainers = {
     nameOf: (id) => names.get(id),
     grantOf: (podUid, container) => (podUid === UID && container === 'main' ? 'pod1' : undefined),
-    hasGrants: (podUid) => podUid === UID,
+    grantsOf: (podUid) => (podUid === UID ? ['pod1'] : podUid === several ? ['pod2', 'pod3'] : []),
   };
   const inGroup = (uid: string, id: string) => found({ cgroup: `4:memory:/kubepods/burstable/pod${uid}/${id}\n` });
   const cases: [what: string, process: SampledProcess, expected: Owner][] = [
@@ -141,9 +144,20 @@ test("a process in a container of a pod with a share has that container's grant,
       { kind: 'container', containerId: '', podUid: elsewhere },
     ],
     [
-      'a sandboxed pod with a share',
+      'a sandboxed pod of which one container has a share: no other one has a card',
       found({ cgroup: `4:memory:/kubepods/burstable/pod${UID}\n` }),
+      grant('pod1'),
+    ],
+    ['the same in the group of its sandbox', inGroup(UID, sandbox), grant('pod1')],
+    [
+      'a sandboxed pod of which several have one',
+      found({ cgroup: `4:memory:/kubepods/burstable/pod${several}\n` }),
       { kind: 'unknown', reason: 'container_not_known' },
+    ],
+    [
+      'the sandbox of one pod in the path of another',
+      inGroup(elsewhere, sandbox),
+      { kind: 'container', containerId: sandbox, podUid: elsewhere },
     ],
     ['the id under another pod', inGroup(elsewhere, main), { kind: 'container', containerId: main, podUid: elsewhere }],
   ];

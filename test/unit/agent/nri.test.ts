@@ -208,7 +208,9 @@ const synchronise = (containers: readonly object[], more = false) =>
   encode('SynchronizeRequest', { pods: [POD], containers, more });
 
 test('granted containers get exactly their cards, others pass, and each container is told once', async (t) => {
+  const sandboxes: string[] = [];
   const { runtime, containers, removed, problems, nri } = await startPlugin(t, {
+    onSandbox: (...told) => sandboxes.push(told.join(' of ')),
     cdiKind: 'example.com/card',
     cardsOf: (podUid, container) => (podUid === 'uid-1' && container === 'main' ? ['GPU-1', 'GPU-2'] : undefined),
   });
@@ -242,6 +244,13 @@ test('granted containers get exactly their cards, others pass, and each containe
   await event(11, 'main');
   await event(11, 'main');
   t.deepEqual(removed, ['id-main']);
+  t.deepEqual(sandboxes, [`${POD.id} of ${POD.uid}`]);
+  const sandbox = (number: number, id: string) =>
+    runtime.call(0, 'StateChange', encode('StateChangeEvent', { event: number, pod: { ...POD, id, uid: 'uid-2' } }));
+  await sandbox(1, 'sandbox-2');
+  await sandbox(3, 'sandbox-2');
+  t.is(sandboxes[1], 'sandbox-2 of uid-2');
+  t.is(removed[1], 'sandbox-2');
   t.is((await runtime.call(0, 'NoSuchMethod', Buffer.alloc(0))).status?.code, 12);
   t.deepEqual(problems, []);
 });
