@@ -12,7 +12,7 @@ import type { Driver } from './driver.ts';
 import { PRELOADED } from './engines.ts';
 import type { Refusal } from './grants/plain.ts';
 import type { LiveGrant } from './grants/registry.ts';
-import type { Node } from './node.ts';
+import type { Node } from './node-types.ts';
 
 export type GrantAnswer = {
   readonly id: string;
@@ -100,14 +100,13 @@ function nodeChange(body: unknown): NodeComputeChange | string {
 
 const idOf = (request: Request): string => String(request.params.id ?? '');
 
-/** `mode`: of the node. */
-export function createAdmin(node: Node, driver: Driver, mode: Mode): Express {
+export function createAdmin(node: Node, driver: Driver): Express {
   const app = express();
   app.disable('x-powered-by');
   app.use(express.json({ limit: '64kb', strict: true }));
   const answer = (response: Response, live: LiveGrant | Refusal, good: number) => {
     if ('refused' in live) response.status(live.later ? 503 : 409).json({ error: live.refused });
-    else response.status(good).json(answerOf(live, mode));
+    else response.status(good).json(answerOf(live, node.mode()));
   };
 
   // For who asks from within whether the process turns.

@@ -171,12 +171,10 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
       }),
   };
   const publishing = await openPublishing(configuration, here, hooks, problem);
-  const admin = await serve(createAdmin(node, driver, configuration.enforcement.mode), { socket }).catch(
-    async (error: unknown) => {
-      await publishing.close();
-      throw error;
-    },
-  );
+  const admin = await serve(createAdmin(node, driver), { socket }).catch(async (error: unknown) => {
+    await publishing.close();
+    throw error;
+  });
   chmodSync(socket, 0o660);
   // Before the driver is read: pods that end need us whether there is a driver or not.
   if (pods && cluster) {

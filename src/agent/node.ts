@@ -1,108 +1,57 @@
 // The node half: what happens at each sample, in order: it is taken in (intake.ts), acted upon, published, and the pages are taught.
 // Owns how the rooms of it are joined and what may be asked of them from outside; every decision is made by those rooms.
 import { statSync } from 'node:fs';
-import type { CardsReading } from '../placement/node-cards.ts';
-import type { PodGrant } from '../placement/pod-grant.ts';
-import type { CardFault } from '../quota/card-fault.ts';
 import { effectiveMode } from '../quota/mode.ts';
-import type { Assignments } from './attribution/assignments.ts';
 import type { PodContainers } from './attribution/attribute.ts';
-import { type ContainerBook, createContainerBook } from './attribution/pods.ts';
+import { createContainerBook } from './attribution/pods.ts';
 import { openCardFaults } from './card-faults.ts';
 import type { NodeState } from './compare.ts';
-import { createNodeCompute, type NodeCompute, type RefusedChange } from './compute/node.ts';
+import { createNodeCompute } from './compute/node.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
 import { usesOf } from './counters-format.ts';
 import { openCounting } from './counting.ts';
-import type { Driver } from './driver.ts';
 import { createDriverFence } from './driver-fence.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
-import { createEvictions, type EvictCall } from './enforcement/evictions.ts';
+import { createEvictions } from './enforcement/evictions.ts';
 import { createModes } from './enforcement/modes.ts';
+import { openNodeMode } from './enforcement/node-mode.ts';
 import { type ActionRecord, ASKED } from './enforcement/record.ts';
-import type { Volumes } from './grants/files.ts';
 import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
-import { changeGrant, type GrantAsk, type GrantChange, grantPlain, type Refusal, unreadable } from './grants/plain.ts';
-import { type PodAsk, publishPod } from './grants/publish.ts';
-import { type LiveGrant, openRegistry, type Registry } from './grants/registry.ts';
+import { changeGrant, grantPlain, unreadable } from './grants/plain.ts';
+import { publishPod } from './grants/publish.ts';
+import { openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping } from './housekeeping.ts';
 import { createIntake } from './intake.ts';
 import type { Native } from './native.ts';
+import type { Node, NodeHooks } from './node-types.ts';
 import { offeredCards } from './offered.ts';
 import { createOwners } from './owners.ts';
 import { createPace } from './pace.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample } from './sample.ts';
-import type { LeftBehind } from './sampler.ts';
 import { createTools } from './tools.ts';
 import { createUntold } from './untold.ts';
-import { type NameOf, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
-
-export type Node = {
-  onSample(sample: Sample): void;
-  /** To be asked every second or so: what is published must not outlive the samples that it tells of. */
-  lookAtAge(): void;
-  readonly view: () => View | undefined;
-  grant(ask: GrantAsk): LiveGrant | Refusal;
-  /** Other amounts for a grant, another choice of compute, another mode: all of it, or nothing. */
-  change(id: string, change: GrantChange, memoryBytesPerCard?: number): LiveGrant | Refusal;
-  readonly compute: NodeCompute;
-  /** A pod of this node has these annotations now. */
-  onPod(podUid: string, annotations: unknown): void;
-  release(id: string): boolean;
-  /** Files for all containers with a share, or why not. */
-  publish(ask: PodAsk): PodGrant | Refusal;
-  /** The grants of that volume end; another one of the pod is another matter. */
-  unpublish(podUid: string, target: string): void;
-  /** Has each container that the volume was made for its grant? */
-  holds(podUid: string, target: string): boolean;
-  /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
-  containerStarts(podUid: string, container: string): readonly string[] | undefined;
-  /** Container ids; fed by the runtime's events. */
-  readonly containers: ContainerBook;
-  /** What the scheduler may choose from; undefined until the driver has been read. */
-  cards(): CardsReading | undefined;
-  grantFiles(id: string): LiveGrant | undefined;
-  /** Offers a card again although nothing proves that it was reset; undefined: no Xid was held against it. */
-  clearFault(gpuUuid: string): CardFault | undefined;
-  /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
-  actionsOn(who: string): readonly ActionRecord[];
-  close(): Promise<void>;
-};
-
-export type NodeHooks = {
-  readonly onView: (view: View) => void;
-  readonly onActions: (records: readonly ActionRecord[]) => void;
-  readonly onProblem: (text: string) => void;
-  /** A grant was brought to another engine of the interposer. */
-  readonly onChange?: (text: string) => void;
-  /** What a pod's annotation says of its compute is not done; told once of each text. */
-  readonly onRefused?: ((change: RefusedChange) => void) | undefined;
-  /** None: no pod is evicted, whatever the settings say. */
-  readonly evict?: EvictCall | undefined;
-  readonly onInterval: (intervalMs: number) => void;
-  readonly samplers: () => LeftBehind;
-  readonly driver: Driver;
-  readonly nameOf: NameOf;
-  /** What others gave out on this node; none: nobody is asked. */
-  readonly assignments?: Assignments | undefined;
-  /** How volumes of pods are made; none: this agent serves no pods. */
-  readonly volumes?: Volumes | undefined;
-  /** Before a container of a pod is stopped: its last words. */
-  readonly lastWords?: (grant: Grant, message: string, terminationLog: string | undefined) => void;
-  readonly version: string;
-  readonly revision: string;
-  /** A clock that nobody sets, in milliseconds. */
-  readonly clock: () => number;
-};
+import { releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
 export function openNode(configuration: AgentConfiguration, native: Native, hooks: NodeHooks): Node {
-  const { enforcement } = configuration;
+  const { stateFolder, kubernetes } = configuration;
+  const onChange = hooks.onChange ?? (() => {});
+  const nodeMode = openNodeMode(
+    { stateFolder, configured: configuration.enforcement.mode, hears: kubernetes.enabled && kubernetes.pods },
+    hooks.onProblem,
+    onChange,
+  );
+  const enforcement: AgentConfiguration['enforcement'] = {
+    ...configuration.enforcement,
+    get mode() {
+      return nodeMode.mode();
+    },
+  };
   const tools = createTools();
   const profiles = openProfiles(
     configuration.stateFolder,
@@ -196,9 +145,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     stateFolder: configuration.stateFolder,
     unhealthyXids: configuration.unhealthyXids,
     onProblem: hooks.onProblem,
-    onChange: hooks.onChange ?? (() => {}),
+    onChange: onChange,
   });
-  const untold = createUntold(hooks.onChange ?? (() => {}));
+  const untold = createUntold(onChange);
   const probing = createProbing({
     configuration,
     native,
@@ -208,7 +157,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     driver: hooks.driver,
     faultOf: faults.wordsOf,
     onProblem: hooks.onProblem,
-    onChange: hooks.onChange ?? (() => {}),
+    onChange: onChange,
     clock: hooks.clock,
   });
 
@@ -317,7 +266,15 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       const refusal = unreadable(state, isStale(), hooks.driver.releasedMs());
       return (
         refusal ??
-        grantPlain(ask, state as NodeState, registry, native, configuration, probing.notYet, probing.standingOf)
+        grantPlain(
+          ask,
+          state as NodeState,
+          registry,
+          native,
+          { ...configuration, enforcement },
+          probing.notYet,
+          probing.standingOf,
+        )
       );
     },
 
@@ -329,6 +286,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
 
     compute,
+    mode: nodeMode.mode,
+    onLabels(labels) {
+      compute.onLabels(labels);
+      nodeMode.label(labels);
+    },
     onPod,
 
     publish(ask) {

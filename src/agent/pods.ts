@@ -19,7 +19,7 @@ import {
 import { startDevicePlugin } from './device-plugin/plugin.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Native } from './native.ts';
-import type { Node } from './node.ts';
+import type { Node } from './node-types.ts';
 import { startNri } from './nri/plugin.ts';
 
 /** What the agent asks of a cluster. */
@@ -89,7 +89,7 @@ export async function startPodServices(
     kubernetes.slots === 'device-plugin'
       ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
       : undefined;
-  const advertising = cluster.advertise(node.cards, plugin === undefined, node.compute.onLabels);
+  const advertising = cluster.advertise(node.cards, plugin === undefined, node.onLabels);
   cluster.onPod(node.onPod);
   let told = '';
   return {

@@ -4,7 +4,12 @@ import type { GrantAnswer } from '../agent/admin.ts';
 import type { NodeComputeState } from '../agent/compute/node.ts';
 import type { Mode } from '../quota/mode.ts';
 import { addChange, type ComputeChange } from '../request/compute-change.ts';
-import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';
+import {
+  COMPUTE_ANNOTATION,
+  COMPUTE_POLICY_ANNOTATION,
+  ENFORCEMENT_ANNOTATION,
+  REQUEST_ANNOTATION,
+} from '../request/names.ts';
 import { MIB, parseWhole } from '../request/quantity.ts';
 import { parseRecord } from '../request/record.ts';
 import { MOST_MEMORY_BYTES } from '../request/request.ts';
@@ -41,7 +46,7 @@ export const set: Command = {
       value: 'PERCENT',
       help: 'with --all-cards: most that high priority takes, or default',
     },
-    node: { type: 'string', value: 'NODE', help: 'of a cluster: the policy of the cards of this node' },
+    node: { type: 'string', value: 'NODE', help: 'of a cluster: the policy of the cards of this node, and its mode' },
     namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pod (default the context's)" },
     container: { type: 'string', short: 'c', value: 'NAME', help: 'of the pod: this one only' },
     ...OUTPUT_OPTIONS,
@@ -57,12 +62,12 @@ export const set: Command = {
       throw new UsageError('want one tenant by name or id, or one pod, or --card, --all-cards or --node');
     const [bytes, mode] = [memoryOption(parsed), enforcementOption(parsed)];
     if (name === undefined) {
-      if (mode !== undefined)
-        throw new UsageError(
-          "--enforcement: is of a tenant or a pod; a node's is enforcement.mode of its agent's settings",
-        );
       const of = await clusterOf(parsed);
-      return of ? setNode(of, parsed) : setCards(parsed);
+      if (mode !== undefined && (!of || text(parsed, 'node') === undefined))
+        throw new UsageError(
+          "--enforcement: is of a tenant, a pod or a node of a cluster; this machine's is enforcement.mode of its agent's settings",
+        );
+      return of ? setNode(of, parsed, mode) : setCards(parsed);
     }
     const wanted: Wanted = { compute: computeChange(parsed), bytes, mode };
     if (Object.keys(wanted.compute).length === 0 && bytes === undefined && mode === undefined)
@@ -133,13 +138,23 @@ async function setCards(parsed: Parsed): Promise<number> {
   return 0;
 }
 
-async function setNode(cluster: Cluster, parsed: Parsed): Promise<number> {
+async function setNode(cluster: Cluster, parsed: Parsed, mode: Mode | null | undefined): Promise<number> {
   const [node, policy] = [text(parsed, 'node'), policyOption(parsed)];
-  if (node === undefined || policy === undefined) throw new UsageError('of a cluster want --node and --policy');
-  const body = { metadata: { labels: { [COMPUTE_POLICY_ANNOTATION]: policy } } };
-  const got = await cluster.patch(`/api/v1/nodes/${node}`, body);
+  if (node === undefined || (policy === undefined && mode === undefined))
+    throw new UsageError('of a cluster want --node, and --policy or --enforcement');
+  if (flag(parsed, 'override')) throw new UsageError('--override: is of a pod');
+  const labels = {
+    ...(policy !== undefined && { [COMPUTE_POLICY_ANNOTATION]: policy }),
+    ...(mode !== undefined && { [ENFORCEMENT_ANNOTATION]: mode }),
+  };
+  const got = await cluster.patch(`/api/v1/nodes/${node}`, { metadata: { labels } });
   if (!got.ok) return refused(got.message);
-  console.log(wantsJson(parsed) ? jsonText({ node, policy }) : `node ${node}: policy ${policy}`);
+  const enforcement = mode === null ? 'default' : mode;
+  if (wantsJson(parsed)) console.log(jsonText({ node, policy, enforcement }));
+  else {
+    if (policy !== undefined) console.log(`node ${node}: policy ${policy}`);
+    if (enforcement !== undefined) console.log(`node ${node}: enforcement ${enforcement}`);
+  }
   return 0;
 }
 

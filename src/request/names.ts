@@ -48,7 +48,7 @@ export const COMPUTE_WEIGHT_ANNOTATION = 'cotenant.io/compute-weight';
 export const CORES_LIMIT_ANNOTATION = 'cotenant.io/gpu-cores-limit';
 export const PRIORITY_ANNOTATION = 'cotenant.io/priority';
 export const MEMORY_ISOLATION_ANNOTATION = 'cotenant.io/memory-isolation';
-/** A mode of enforcement that is stricter than the namespace's. */
+/** On a pod a mode of enforcement that is stricter than the namespace's, on a Node (a label) the mode of that node. */
 export const ENFORCEMENT_ANNOTATION = 'cotenant.io/enforcement';
 export const GPU_MODEL_ANNOTATION = 'cotenant.io/gpu-model';
 export const GPU_UUID_ANNOTATION = 'cotenant.io/gpu-uuid';

@@ -123,6 +123,13 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
     'pod default/held: enforcement enforce, said by node\n',
   );
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and set again');
+  const ofNode = (mode: string) => cotenant(bed, 'set', '--node', NODE_NAME, '--enforcement', mode);
+  t.is(ofNode('report'), `node ${NODE_NAME}: enforcement report\n`);
+  await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', said_by: 'node' }, 'its node reports only');
+  await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'nobody is held there');
+  t.regex(cotenant(bed, 'inspect'), new RegExp(`^${NODE_NAME} .*/50 +report$`, 'm'));
+  t.is(ofNode('default'), `node ${NODE_NAME}: enforcement default\n`);
+  await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'all is as it was');
   t.is(containerOf(await untilRunning(bed, 'held'))?.restartCount, 0);
   await client.leave();
 }

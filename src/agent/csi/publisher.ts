@@ -1,7 +1,7 @@
 // What the kubelet's word is answered with: which pod it is, what it was granted, its files, or a sentence for its events.
 // Owns the order of these questions; the ruling is the referee's, files and mounts are the registry's and the volume's.
 import { CSI_DRIVER, wrongMounts } from '../../request/mounts.ts';
-import type { Node } from '../node.ts';
+import type { Node } from '../node-types.ts';
 import { type Publisher, type VolumeAsk, VolumeRefused } from './driver.ts';
 
 /** A pod as the API server has it; only what is read here. */

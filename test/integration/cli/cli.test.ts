@@ -122,8 +122,8 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     /^cotenant: --override: is of a pod in a cluster/,
   ],
   [
-    ['set', '--node', 'n', '--enforcement', 'off'],
-    /^cotenant: --enforcement: is of a tenant or a pod; a node's is enforcement.mode of its agent's settings/,
+    ['set', '--all-cards', '--enforcement', 'off', '--state', '/tmp'],
+    /^cotenant: --enforcement: is of a tenant, a pod or a node of a cluster; this machine's is enforcement.mode of its agent's settings/,
   ],
   [['showback'], /^cotenant: --prometheus is missing, and COTENANT_PROMETHEUS names none$/m],
   [['showback', '-o', 'csv', '--json'], /^cotenant: -o csv and --json: want one of them$/m],
