@@ -144,6 +144,10 @@ void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns) {
     }
 }
 
+void cot_arbiter_drain(struct cot_arbiter *arbiter, uint32_t at, uint64_t now_ns) {
+    arbiter->cards[at].settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+}
+
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
     uint64_t credit = arbiter->tuning.start_ns * member->share.limit_ppm / COT_PPM;
     return cot_larger(cot_smaller(credit, arbiter->tuning.quantum_ns / 5), 50000);

@@ -169,6 +169,8 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
 /* Nobody has decided anything until then, for nothing waited or was under way; but containers knew that somebody would:
  * it is no absence of the agent. */
 void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns);
+/* Somebody on that card did not wait for it to come back: what it let go drains first. */
+void cot_arbiter_drain(struct cot_arbiter *arbiter, uint32_t at, uint64_t now_ns);
 void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot_decision *decision);
 /* True if whoever waits on the order's `wake` must be woken. */
 bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_compute_order *order);

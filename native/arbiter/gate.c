@@ -173,9 +173,20 @@ static void mark_turn(struct cot_gate *gate) {
     }
 }
 
-static bool is_away(const struct cot_gate *gate, uint64_t now_ns) {
-    uint64_t beat = LOAD(gate->header->heartbeat_ns);
-    return now_ns > beat && now_ns - beat >= COT_COMPUTE_STALE_NS;
+/* `until_ns`: by when it may be, if it is not. Looked at after the launch was announced: an agent that comes back says
+ * so before it looks at what is under way. */
+static bool is_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {
+    uint64_t beat = __atomic_load_n(&gate->header->heartbeat_ns, __ATOMIC_SEQ_CST);
+    bool rests = beat != 0 && beat == LOAD(gate->header->rest_until_ns);
+    *until_ns = (beat < now_ns ? beat : now_ns) + COT_COMPUTE_STALE_NS;
+    if (*until_ns <= now_ns) return true;
+    if (!rests) return false;
+    if (LOAD(gate->unkept) == (uint32_t)beat) return true;
+    if (rung_ns == 0) return false;
+    if (rung_ns + COT_COMPUTE_STALE_NS < *until_ns) *until_ns = rung_ns + COT_COMPUTE_STALE_NS;
+    if (*until_ns > now_ns) return false;
+    __atomic_store_n(&gate->unkept, (uint32_t)beat, __ATOMIC_RELAXED);
+    return true;
 }
 
 static void withdraw(struct cot_gate *gate, uint64_t predicted_ns) {
@@ -205,7 +216,8 @@ static void begin_use(struct cot_gate *gate, uint64_t now_ns) {
     }
 }
 
-struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, struct cot_launch *launch) {
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, uint64_t rung_ns,
+                                  struct cot_launch *launch) {
     struct cot_verdict verdict = {.wake = __atomic_load_n(&gate->order->wake, __ATOMIC_ACQUIRE)};
     struct cot_lengths length = cot_lengths(gate, key);
     uint64_t unknown = gate->tuning.unknown_ns ? gate->tuning.unknown_ns : LOAD(gate->order->depth_ns);
@@ -220,8 +232,8 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     bool first = __atomic_fetch_add(&gate->row->inflight, 1, __ATOMIC_SEQ_CST) == 0;
     struct question ask = {
         .launch = launch, .totals = totals_of(gate), .now_ns = now_ns, .until_ns = now_ns + LONG_WAIT_NS};
-    uint64_t beat = LOAD(gate->header->heartbeat_ns);
-    verdict.away = is_away(gate, now_ns);
+    uint64_t stale;
+    verdict.away = is_away(gate, now_ns, rung_ns, &stale);
     verdict.go = verdict.away ? go_alone(gate, &ask) : may_go(gate, &ask);
     /* The card was kept for this process until it asks, be it only to be told to wait; not while it waits. */
     bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
@@ -235,9 +247,8 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     }
     withdraw(gate, launch->predicted_ns);
     verdict.own = ask.own;
-    uint64_t stale = beat + COT_COMPUTE_STALE_NS;
     verdict.until_ns = ask.until_ns;
-    if (!verdict.away && stale > now_ns && stale < verdict.until_ns) verdict.until_ns = stale;
+    if (!verdict.away && stale < verdict.until_ns) verdict.until_ns = stale;
     return verdict;
 }
 
@@ -313,7 +324,8 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
     }
     /* While the agent is away others' work may share the card, and events show its time, too: what is known from
      * better times counts, and nothing new is learned but what was not known at all. */
-    bool away = batch->away || is_away(gate, now_ns), known = !batch->unknown;
+    uint64_t stale;
+    bool away = batch->away || is_away(gate, now_ns, 0, &stale), known = !batch->unknown;
     use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
     if (!away || !known) learn(gate, batch, length / (streams ? streams : 1));
     __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);

@@ -52,6 +52,7 @@ struct cot_gate {
     uint32_t dry;            /* the limit was reached and has not grown enough since */
     struct cot_gate *others; /* the same process's gates of all its cards, for COT_LEASE_CATCH_UP; may be NULL */
     uint32_t others_count;
+    uint32_t unkept; /* low half of a promise that was not kept (compute.h): it is not believed again; 0: none */
     struct cot_launch_kind kinds[COT_GATE_KINDS];
 };
 
@@ -87,8 +88,9 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
                      uint32_t card_count, uint32_t slot, uint32_t card, uint64_t stamp);
 
 /* `launch` is filled in either case. A launch that must wait announces nothing but its wait: cot_gate_wait around it.
- */
-struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, struct cot_launch *launch);
+ * `rung_ns`: when this thread's wait had been announced, and the agent rung; 0: it does not wait yet. */
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, uint64_t rung_ns,
+                                  struct cot_launch *launch);
 void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch);
 /* A thread begins to wait (true) or has ended it after `waited_ns`. True if the agent should be rung: the bell is set.
  */

@@ -107,33 +107,25 @@ bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter)
 
 bool page_beat(struct page *page, uint64_t now_ns) {
     GUARDED(page);
-    __atomic_store_n(&((struct cot_compute_header *)page->map)->heartbeat_ns, now_ns, __ATOMIC_RELEASE);
+    cot_compute_beat((struct cot_compute_header *)page->map, now_ns);
     guard = NULL;
     return true;
 }
 
-/* Under one guard for all: the memory of many pages is fetched at the same time then. Bells first: whoever rang before
- * this began must not hear that somebody listens because of it. */
-bool pages_beat(struct page *const *pages, uint32_t count, uint64_t now_ns) {
-    sigjmp_buf here;
-    volatile uint32_t at = 0;
-    volatile bool heard = true;
-    if (sigsetjmp(here, 0) != 0) {
-        heard = false;
-        at++;
-    }
-    guard = &here;
-    for (; at < count; at++) {
-        const struct page *page = pages[at];
-        if (page->broken) continue;
-        if (__atomic_load_n(&cot_reports_at(page->map)->bell, __ATOMIC_ACQUIRE) != page->bell) {
-            heard = false;
-            continue;
-        }
-        __atomic_store_n(&((struct cot_compute_header *)page->map)->heartbeat_ns, now_ns, __ATOMIC_RELEASE);
-    }
+bool page_rest(struct page *page, uint64_t until_ns) {
+    GUARDED(page);
+    cot_compute_rest((struct cot_compute_header *)page->map, until_ns);
     guard = NULL;
-    return heard;
+    return true;
+}
+
+bool page_is_busy(struct page *page, uint32_t card, bool *busy) {
+    GUARDED(page);
+    struct cot_digest digest;
+    cot_digest(page->map, page->slot_count, page->card_count, card, page->dead, &digest);
+    guard = NULL;
+    *busy = digest.inflight != 0;
+    return true;
 }
 
 bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record) {

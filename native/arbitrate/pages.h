@@ -1,5 +1,5 @@
 /* Compute pages as the agent's arbiter holds them: mapped, guarded against whoever shortens their files, digested.
- * Only the arbiter's thread touches a page that it was given, and while it waits, the heart (heart.h). */
+ * Only the arbiter's thread touches a page that it was given. */
 #pragma once
 
 #include <stdatomic.h>
@@ -43,9 +43,10 @@ bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest);
 bool page_read_record(struct page *page, uint32_t card, struct cot_compute_record *record);
 bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter);
 bool page_beat(struct page *page, uint64_t now_ns);
-/* The same for many, in a thread that may not change them; a page with another bell than was last seen is left as it
- * is. False: there is one, or one that is shortened. */
-bool pages_beat(struct page *const *pages, uint32_t count, uint64_t now_ns);
+/* Says that its bell is all that will be listened to until then. */
+bool page_rest(struct page *page, uint64_t until_ns);
+/* Is work under way on this card? */
+bool page_is_busy(struct page *page, uint32_t card, bool *busy);
 bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record);
 /* Does the order still say what it was told? */
 bool page_keeps_order(struct page *page, uint32_t card, const struct cot_member *member);

@@ -1,7 +1,7 @@
 /* Rounds: reports of whoever rang, decisions, orders; a heartbeat with each, and every so often the records by which
  * processes go when nobody comes. Where nothing waits or runs on any page there is no round until a bell rings, and
- * heart.c tells that somebody listens. Nothing here waits but for bells, and nothing that a tenant writes makes it come
- * more often than a budget of rings allows. */
+ * pages tell until when it is listened for. Nothing here waits but for bells, and nothing that a tenant writes makes it
+ * come more often than a budget of rings allows. */
 #include "rounds.h"
 
 #include <errno.h>
@@ -14,12 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "heart.h"
 #include "rise.h"
 
 #define RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
 #define TELL_NS 1000000000ull
-#define QUIET_PAUSE_NS HEART_BEAT_NS          /* between heartbeats while all pages are like that */
+#define QUIET_PAUSE_NS (3 * COT_COMPUTE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
 #define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS) /* until the records of a page are told again, while it is like that */
 #define REST_NS 500000000ull /* between rounds while no lease is given either, and all bells can be heard */
 /* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */
@@ -252,16 +251,38 @@ static void pause_for(uint64_t ns) {
     syscall(SYS_futex, &plan_bell, FUTEX_WAIT_PRIVATE, __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE), &pause, NULL, 0);
 }
 
-/* Nobody but a bell needs the arbiter. */
+/* Nobody but a bell needs the arbiter, and all bells are heard. */
 static bool may_rest(uint64_t next, const uint64_t *watch) {
     if (next != UINT64_MAX || any(watch)) return false;
     for (uint32_t i = 0; i < page_count; i++) {
-        if (!is_quiet(pages[i])) return false;
+        if (!pages[i]->broken && (pages[i]->rings >= RINGS || !is_quiet(pages[i]))) return false;
     }
     return true;
 }
 
-/* Answers when the heart last beat in its place, or 0. `rests`: it may. */
+/* Back from a rest: pages are told first, so whoever asks from now on waits for the arbiter. Whoever asked before may
+ * have gone by its own credit, if the rest's end is long past, or where it rang long ago and was not heard. A page can
+ * only claim that of the cards that it has, and each time they wait for what it claims as for a holder that does not
+ * drain. Answers up to when the arbiter was there to all. */
+static uint64_t rouse(uint64_t from, uint64_t until) {
+    uint64_t back = now_ns();
+    for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], back);
+    uint64_t now = now_ns();
+    if (now >= until + COT_COMPUTE_STALE_NS) return until;
+    for (uint32_t i = 0; now - from >= COT_COMPUTE_STALE_NS && i < page_count; i++) {
+        struct page *page = pages[i];
+        uint32_t bell = page->bell;
+        if (!page_bell(page, &bell) || bell == page->bell) continue;
+        for (uint32_t card = 0; card < page->card_count; card++) {
+            bool busy = false;
+            if (page->member[card] >= 0 && page_is_busy(page, card, &busy) && busy)
+                cot_arbiter_drain(&arbiter, page->card[card], now);
+        }
+    }
+    return now;
+}
+
+/* `rests`: it may. Answers up to when it rested, or 0. */
 static uint64_t listen(uint32_t plan_bell_seen, uint64_t until, bool rests) {
     static struct bell bells[MOST_BELLS + 1];
     static struct page *whose[MOST_BELLS + 1];
@@ -291,10 +312,11 @@ static uint64_t listen(uint32_t plan_bell_seen, uint64_t until, bool rests) {
     uint64_t deadline = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec + (until - now);
     at.tv_sec = (time_t)(deadline / 1000000000u);
     at.tv_nsec = (long)(deadline % 1000000000u);
-    if (rests && !left_out) heart_rest(pages, page_count, until);
+    rests = rests && !left_out;
+    for (uint32_t i = 0; rests && i < page_count; i++) page_rest(pages[i], until);
     long woken = syscall(SYS_FUTEX_WAITV, bells, count, 0, &at, CLOCK_MONOTONIC);
     int error = errno;
-    uint64_t beat_ns = heart_rouse();
+    uint64_t rested_ns = rests ? rouse(now, until) : 0;
     if (woken > 0) whose[woken]->rung = true;
     if (woken > 0 && __atomic_load_n(&whose[woken]->bell, __ATOMIC_RELAXED) == bells[woken].value)
         whose[woken]->rings++;
@@ -303,7 +325,7 @@ static uint64_t listen(uint32_t plan_bell_seen, uint64_t until, bool rests) {
         uint32_t bell; /* one of them was shortened: its own look will tell */
         for (uint32_t i = 1; i < count; i++) page_bell(whose[i], &bell);
     }
-    return beat_ns;
+    return rested_ns;
 }
 
 /* ---- what it comes to ---- */
@@ -391,7 +413,6 @@ int rounds_start(void) {
     newest_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (newest_event < 0) abort();
     cot_arbiter_init(&arbiter, &cot_default_tuning);
-    heart_start(call);
     if (pthread_create(&thread, NULL, run, NULL) != 0) abort();
     return newest_event;
 }

@@ -42,9 +42,21 @@ struct cot_compute_header {
     uint32_t bytes; /* of the whole page */
     uint32_t card_count;
     uint32_t slot_count;
-    uint64_t heartbeat_ns; /* the agent's last visit */
-    uint64_t reserved[4];
+    uint64_t heartbeat_ns; /* the agent's last visit; or, while it rests, the same as ... */
+    uint64_t rest_until_ns;
+    uint64_t reserved[3];
 };
+/* A rest is a promise: nothing waits or runs, and until then whoever rings is heard, so no process waits for longer
+ * than COT_COMPUTE_STALE_NS after its ring. It stands where the heartbeat does, for who does not know of rests: to
+ * it the agent is there until then. `rest_until_ns` is written first, and stays when the rest ends. Visits are even,
+ * promises odd. */
+static inline void cot_compute_beat(struct cot_compute_header *header, uint64_t now_ns) {
+    __atomic_store_n(&header->heartbeat_ns, now_ns & ~1ull, __ATOMIC_SEQ_CST);
+}
+static inline void cot_compute_rest(struct cot_compute_header *header, uint64_t until_ns) {
+    __atomic_store_n(&header->rest_until_ns, until_ns | 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&header->heartbeat_ns, until_ns | 1, __ATOMIC_RELEASE);
+}
 
 /* What the agent says of the container itself, in two copies written in turns, so that one is always whole: what the
  * processes go by when the agent is away, and what a new agent goes on with. */

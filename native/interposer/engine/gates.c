@@ -110,12 +110,12 @@ static void sleep_until(struct cot_gates *gates, uint32_t card, const struct cot
 /* Announces the launch when it may go. False: nothing limits the container any more. */
 static bool await_turn(struct cot_gates *gates, uint32_t card, uint64_t key, struct cot_launch *launch) {
     struct cot_gate *gate = &gates->gate[card];
-    uint64_t since_ns = 0, looked_ns = 0;
+    uint64_t since_ns = 0, rung_ns = 0, looked_ns = 0;
     for (;;) {
         uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boot_ns();
         bool free = cot_lease_state(lease) == COT_LEASE_FREE || !is_leased();
         struct cot_verdict verdict = {.go = true};
-        if (!free) verdict = cot_gate_admit(gate, key, now, launch);
+        if (!free) verdict = cot_gate_admit(gate, key, now, rung_ns, launch);
         if (verdict.go) {
             if (since_ns) cot_gate_wait(gate, false, now - since_ns, now);
             return !free;
@@ -123,6 +123,7 @@ static bool await_turn(struct cot_gates *gates, uint32_t card, uint64_t key, str
         if (!verdict.own && !since_ns) {
             since_ns = now;
             if (cot_gate_wait(gate, true, 0, now)) ring(gate);
+            rung_ns = cot_boot_ns();
         }
         if (looked_ns == 0) looked_ns = now;
         if (now - looked_ns > LOOK_FOR_DEAD_NS) {

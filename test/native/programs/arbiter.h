@@ -105,7 +105,7 @@ static inline void decide(void) {
 
 static inline bool ask(struct container *of, uint32_t card, uint64_t key, struct cot_launch *launch) {
     struct cot_gate *gate = &of->gates[card];
-    struct cot_verdict verdict = cot_gate_admit(gate, key, now, launch);
+    struct cot_verdict verdict = cot_gate_admit(gate, key, now, 0, launch);
     if (!verdict.go && !verdict.own && !of->waits[card]) {
         of->waits[card] = true;
         cot_gate_wait(gate, true, 0, now);

@@ -280,7 +280,8 @@ static bool ask(struct program *program, struct launch *launch) {
     struct process *process = program->law;
     /* Function and shape: the streams of a program run kernels of their own. */
     uint64_t key = 1 + launch->stream;
-    struct cot_verdict verdict = cot_gate_admit(&process->gate, key, now_ns, &process->launch);
+    struct cot_verdict verdict =
+        cot_gate_admit(&process->gate, key, now_ns, process->waiting ? process->waiting_since_ns : 0, &process->launch);
     if (verdict.go) {
         if (process->waiting) cot_gate_wait(&process->gate, false, now_ns - process->waiting_since_ns, now_ns);
         process->waiting = false;

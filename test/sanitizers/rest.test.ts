@@ -1,0 +1,8 @@
+import test from 'ava';
+import { REST_CASES, runRest } from '../support/rest.ts';
+import { TSAN_BUILD } from '../support/sanitizers.ts';
+
+for (const name of Object.keys(REST_CASES)) {
+  test(`ThreadSanitizer sees no race between the arbiter's thread and a page's: ${name}`, (t) =>
+    runRest(t, TSAN_BUILD, name));
+}
