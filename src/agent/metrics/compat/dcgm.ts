@@ -28,6 +28,7 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       smClock: gauge('SM_CLOCK', 'SM clock (in MHz).'),
       memoryClock: gauge('MEM_CLOCK', 'Memory clock (in MHz).'),
       temperature: gauge('GPU_TEMP', 'GPU temperature (in C).'),
+      memoryTemperature: gauge('MEMORY_TEMP', 'Memory temperature (in C).'),
       power: gauge('POWER_USAGE', 'Power draw (in W).'),
       xid: gauge('XID_ERRORS', 'Value of the last Xid; 0: none.'),
     };
@@ -87,6 +88,7 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
           gauges.smClock(labels, card.smMhz);
           gauges.memoryClock(labels, card.memoryMhz);
           gauges.temperature(labels, card.temperatureC);
+          gauges.memoryTemperature(labels, card.memoryTemperatureC);
           gauges.power(labels, card.powerMw === undefined ? undefined : card.powerMw / 1000);
           const raised = view.xids.filter((total) => total.gpuUuid === card.uuid && total.lastMs !== undefined);
           const last = raised.toSorted((a, b) => (b.lastMs ?? 0) - (a.lastMs ?? 0))[0];
