@@ -136,6 +136,8 @@ test('a pod is bound once, as the pod that was asked for, and only where there i
   ]);
   t.deepEqual([first, again, elsewhere], [undefined, undefined, 'the pod is being bound to node a']);
   t.is(api.bindings.length, 1);
+  const took = await running.series('cotenant_scheduler_decision_duration_seconds_count', { verb: 'bind' });
+  t.is(took, 3, 'how long each of them took is told');
   t.is(await running.bind('gone', 'a', 'uid-other'), 'there is no pod team/gone of uid uid-other');
   t.regex(String(await running.bind('bare', 'a')), /has no annotation cotenant.io\/request/);
   t.regex(String(await running.bind('one', 'c')), /the pod has a grant already/);
