@@ -8,6 +8,7 @@ import type { PodEvent } from '../kube/events.ts';
 import type { ContainerName } from '../kube/pods.ts';
 import { GRANT_ANNOTATION } from '../request/names.ts';
 import { type Command, text, UsageError } from './command.ts';
+import { beFrugal } from './frugal.ts';
 import { configurationOf } from './settings.ts';
 import { runUntilSignal } from './wait.ts';
 
@@ -27,6 +28,7 @@ export const agent: Command = {
   },
   notes: `Settings and their defaults:\n${JSON.stringify(DEFAULTS, null, 2)}`,
   async run(parsed) {
+    beFrugal();
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
     const start = async () => {

@@ -3,6 +3,7 @@ import { guardOf, startExporter } from '../agent/exporter.ts';
 import { followViews } from '../agent/views/follow.ts';
 import type { Standing } from '../agent/views/source.ts';
 import { type Command, text, UsageError } from './command.ts';
+import { beFrugal } from './frugal.ts';
 import { configurationOf } from './settings.ts';
 import { runUntilSignal } from './wait.ts';
 
@@ -24,6 +25,7 @@ export const exporter: Command = {
   notes:
     'Of the settings of `cotenant agent` it goes by host, port, page, processMetrics, compatibilityMetrics and kubernetes.nodeName.',
   async run(parsed) {
+    beFrugal();
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const { host, page } = configuration;
     if (page.socket === '')
