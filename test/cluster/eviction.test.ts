@@ -1,18 +1,71 @@
 // A pod whose container is started anew after each stop, and exceeds its grant again: it is evicted where the agent is told to,
-// not while a disruption budget forbids it, and its neighbour sees nothing.
+// not while a disruption budget forbids it, once, whenever the agent ends meanwhile, and its neighbour sees nothing.
+import type { ExecutionContext } from 'ava';
+import { type ActionRecord, ASKED } from '../../src/agent/enforcement/record.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
+import type { Bed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';
+import { signalContainer } from './support/containers.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import { cheatOf, clientOf, containerOf, eventsOf, MIB, type Pod, podOf, untilRunning } from './support/pods.ts';
-import { agentPage } from './support/release.ts';
+import { agentPage, podOfRelease } from './support/release.ts';
 
 const ground = wholeGround(console.log);
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
 const STOPS = 2;
+const AUDIT_LOG = '/var/lib/cotenant/audit.log';
+const WAIT_MS = 120_000;
+
+/** What the agent wrote down of a pod. */
+function auditOf(bed: Bed, podUid: string): readonly ActionRecord[] {
+  const lines = bed.namespaces.run(['cat', AUDIT_LOG]).out.split('\n').filter(Boolean);
+  return lines.map((line) => JSON.parse(line) as ActionRecord).filter((record) => record.podUid === podUid);
+}
+
+const evictionsOf = (bed: Bed, podUid: string): readonly string[] =>
+  auditOf(bed, podUid)
+    .filter(({ action }) => action === 'evict')
+    .map(({ result }) => result);
+
+/** Resolves when the one that comes after this agent serves a page. */
+const untilNext = (bed: Bed, agent: Pod): Promise<unknown> =>
+  eventually(
+    async () => {
+      const restarts = (pod: Pod) => containerOf(pod, 'node')?.restartCount ?? 0;
+      if (restarts(await podOfRelease(bed, 'agent')) <= restarts(agent)) return undefined;
+      return seriesOf((await agentPage(bed)) ?? '', 'cotenant_up') === 1 || undefined;
+    },
+    'the next agent serves a page',
+    WAIT_MS,
+  );
+
+/** The pod's next stop asks for its eviction, and the agent is killed before it hears the answer. Resolves once it is evicted. */
+async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { uid } }: Pod): Promise<void> {
+  const agent = await podOfRelease(bed, 'agent');
+  const stopped = () => auditOf(bed, uid).some(({ action, result }) => action === 'kill' && result === 'sent');
+  await eventually(() => stopped() || undefined, 'its first stop', WAIT_MS);
+  // The API server takes the question, and cannot answer.
+  bed.pause('etcd');
+  try {
+    await eventually(() => evictionsOf(bed, uid).length > 0 || undefined, 'its eviction is asked for', WAIT_MS);
+    signalContainer(bed, agent, 'node', 'SIGKILL');
+    t.deepEqual(evictionsOf(bed, uid), [ASKED]);
+  } finally {
+    bed.resume('etcd');
+  }
+  await untilNext(bed, agent);
+  await eventually(() => evictionsOf(bed, uid).includes('sent') || undefined, 'the next one asks again', WAIT_MS);
+  t.deepEqual(evictionsOf(bed, uid), [ASKED, ASKED, 'sent']);
+  const hit = auditOf(bed, uid)
+    .filter(({ action }) => action === 'kill')
+    .flatMap(({ processes }) => processes.filter(({ result }) => result === 'sent').map(({ pid }) => pid));
+  t.true(hit.length >= STOPS);
+  t.is(new Set(hit).size, hit.length, 'nobody was killed twice');
+}
 
 testUnless(ground.ok ? undefined : ground.reason)(
   'a pod that is stopped too often is evicted, as its disruption budget allows, and nobody else',
@@ -72,8 +125,22 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.is(bed.kubectl('delete', 'poddisruptionbudget', 'cheat').code, 0);
     const evicted = await told('the next stop asks again', /it is evicted$/);
     t.regex(evicted.message, new RegExp(`^default/${metadata.name} was stopped \\d+ times within 10 min`));
-    await found('another one was made', ({ metadata: { uid } }) => uid !== metadata.uid);
-    await eventually(async () => (await decisions('evicted')) === 1 || undefined, 'the eviction is counted');
+    const second = await found('another one was made', ({ metadata: { uid } }) => uid !== metadata.uid);
+    await killedWhileItAsks(t, bed, second);
+    const gone = [metadata.uid, second.metadata.uid];
+    const third = await found('a third one was made', ({ metadata: { uid } }) => !gone.includes(uid));
+    t.is(third.metadata.deletionTimestamp, undefined);
+    // Of that one no stop is wanted.
+    t.is(bed.kubectl('scale', 'replicaset', 'cheat', '--replicas=0').code, 0);
+    const evictions = async () => (await decisions('evicted')) === 2 || undefined;
+    await eventually(evictions, 'both evictions are counted, also of before the restart');
+
+    const agent = await podOfRelease(bed, 'agent');
+    signalContainer(bed, agent, 'node', 'SIGKILL');
+    await untilNext(bed, agent);
+    await eventually(evictions, 'the counter goes on');
+    t.deepEqual(evictionsOf(bed, second.metadata.uid), [ASKED, ASKED, 'sent'], 'what was answered is not asked again');
+    t.deepEqual(evictionsOf(bed, third.metadata.uid), []);
     const neighbour = await untilRunning(bed, 'neighbour');
     t.is(containerOf(neighbour)?.restartCount, 0);
     t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).denied, []);

@@ -25,8 +25,10 @@ export function createEvictions(
   tell: (record: ActionRecord) => void,
 ): Evictions {
   const stops = new Map<string, readonly number[]>();
+  /** What was said last of each pod before the restart. */
+  const answers = new Map(earlier.filter(({ action }) => action === 'evict').map((one) => [one.podUid, one]));
   /** Asked for and not answered, or taken by the API server. */
-  const asked = new Set<string>();
+  const asked = new Set([...answers].filter(([, { result }]) => result === 'sent').map(([podUid]) => podUid));
   const isStop = ({ action, result, podUid }: ActionRecord) =>
     podUid !== '' && action === 'kill' && (result === 'sent' || result === 'interrupted');
   const note = (podUid: string, atMs: number) =>
@@ -58,9 +60,7 @@ export function createEvictions(
   };
 
   /** Of before a restart, and nobody has heard the answer. */
-  let unanswered = [
-    ...new Map(earlier.filter(({ action }) => action === 'evict').map((one) => [one.podUid, one])).values(),
-  ].filter(({ result }) => result === ASKED && policy.evictAfterStops > 0);
+  let unanswered = [...answers.values()].filter(({ result }) => result === ASKED && policy.evictAfterStops > 0);
 
   return {
     see(records) {

@@ -120,7 +120,9 @@ test('it is written down before the API server is asked; who ends before the ans
   t.deepEqual(await next.see(5), ['team/cheat uid-1'], 'with its first sample');
   t.like(next.told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 5000 });
   t.deepEqual(await next.see(6, kill()), [], 'once');
-  t.deepEqual(await setUp([kill(), kill(), question, answer]).see(5), [], 'it was answered');
+  const answered = setUp([kill(), kill(), question, answer]);
+  t.deepEqual(await answered.see(5), [], 'it was answered');
+  t.deepEqual(await answered.see(6, kill()), [], 'it is on its way out');
   const refused = { ...answer, result: 'refused: status 429' };
   t.deepEqual(await setUp([kill(), question, refused]).see(5), [], 'that, too, is an answer');
 });
