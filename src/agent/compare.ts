@@ -313,11 +313,6 @@ function containerState(
       processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };
   });
-  const uses: CardUse[] = cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
-    toldCard(sample, gpuUuid)
-      ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
-      : [],
-  );
   const fence = fenceOf({
     isolateMemory: grant.isolateMemory,
     driverHolds,
@@ -328,7 +323,7 @@ function containerState(
     grant,
     fence,
     cards,
-    verdict: grant.isolateMemory ? judge(uses, tolerance) : { severity: 'within' },
+    verdict: grant.isolateMemory ? judge(judgedUses(sample, grant, cards), tolerance) : { severity: 'within' },
     told: tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold),
     tampered: !ledger.whole || !ledger.untouched,
     unknownEntryPoints: ledger.unknown,
@@ -336,6 +331,14 @@ function containerState(
     observed: observedIn(ledger),
   };
 }
+
+/** What it is judged by: its use of the cards that are told of. */
+export const judgedUses = (sample: Sample, grant: Grant, cards: readonly ContainerCardState[]): readonly CardUse[] =>
+  cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
+    toldCard(sample, gpuUuid)
+      ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
+      : [],
+  );
 
 /** Tenants write the ledger: what they make up must not become names of series. */
 function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<EngineUse, 'behind'> {

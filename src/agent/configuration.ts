@@ -204,6 +204,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'enforcement.ratio': [numberFrom(1, 10), 'a ratio, 1 to 10'],
   'enforcement.bytes': [wholeFrom(0, 2 ** 40), 'bytes'],
   'enforcement.hardRatio': [numberFrom(1, 100), 'a ratio, 1 to 100'],
+  'enforcement.reserveBytes': [wholeFrom(0, 2 ** 40), 'bytes'],
   'enforcement.shareSeconds': [numberFrom(10, 600), 'seconds, 10 to 600'],
   'enforcement.staleMs': [wholeFrom(100, 60_000), 'milliseconds, 100 to 60000'],
   'enforcement.mostStopsPerMinute': [wholeFrom(1, 1000), '1 to 1000'],

@@ -11,6 +11,7 @@ import type { Registry } from './grants/registry.ts';
 import type { ReadGrant } from './housekeeping.ts';
 import { advance, type KeptTotals, NO_TOTALS, type Totals, totalsOf } from './integrals.ts';
 import type { Owners } from './owners.ts';
+import { withRoom } from './room.ts';
 import type { Sample } from './sample.ts';
 import { onCard } from './using.ts';
 import type { NameOf } from './view.ts';
@@ -69,7 +70,7 @@ export function createIntake(options: IntakeOptions): Intake {
         const isQuiet = ofGrant(id) === before.ofGrant(id);
         return { live, reading: registry.readLedger(live, isQuiet ? LOCKS_FOR_MS : 0) };
       });
-      const compared = compare(
+      const told = compare(
         sample,
         ledgers.map(({ live, reading }) => ({
           grant: live.grant,
@@ -83,6 +84,7 @@ export function createIntake(options: IntakeOptions): Intake {
         { assigned: assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf },
         state,
       );
+      const compared = withRoom(told, policy);
       assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       if (earlier) totals = totalsOf(earlier, sample.atMs);
       earlier = undefined;

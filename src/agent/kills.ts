@@ -9,7 +9,7 @@ import type { KillTotal, SelfView } from './view.ts';
 
 type Decision = SelfView['decisions'][number]['decision'];
 const DECISIONS: readonly Decision[] = ['would_kill', 'killed', 'refused', 'evicted'];
-const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'over-limit', 'over-share'];
+const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
 /** As the audit log has them, as the metrics do; all others are refusals. */
 const RESULTS: Readonly<Record<string, string>> = {
   sent: 'released',

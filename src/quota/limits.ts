@@ -12,9 +12,11 @@ export type Tolerance = {
   readonly bytes: number;
   /** Hard: above `limit * hardRatio + bytes`, so that a small grant is not far over before it is over. */
   readonly hardRatio: number;
+  /** Where a card has less left than this, others feel it whenever somebody is over; 0: that makes no difference. */
+  readonly reserveBytes: number;
 };
 
-export const DEFAULT_TOLERANCE: Tolerance = { ratio: 1.02, bytes: 64 * MIB, hardRatio: 1.25 };
+export const DEFAULT_TOLERANCE: Tolerance = { ratio: 1.02, bytes: 64 * MIB, hardRatio: 1.25, reserveBytes: 64 * MIB };
 
 /** One container on one card, all from one sample. `bypassBytes`: held by processes that its ledger does not know. */
 export type CardUse = {
@@ -25,7 +27,7 @@ export type CardUse = {
 };
 
 export type Severity = 'within' | 'soft' | 'hard';
-export type MemoryReason = 'bypass' | 'far-over-limit' | 'over-limit';
+export type MemoryReason = 'bypass' | 'far-over-limit' | 'no-room' | 'over-limit';
 export type MemoryVerdict =
   | { readonly severity: 'within' }
   | {
@@ -40,6 +42,28 @@ export type OverReason = MemoryReason | 'over-share';
 /** Of memory and of compute: the harder one, and of two that are as hard that of memory, which others lack for good. */
 export const harder = (memory: MemoryVerdict, share: ShareVerdict): Verdict =>
   memory.severity === 'within' || (memory.severity === 'soft' && share.severity === 'hard') ? share : memory;
+
+/** What a card has left, and how much of it others there were granted and have not taken. */
+export type Room = { readonly freeBytes: number; readonly owedBytes: number };
+
+/**
+ * Who is over softly on a card with less left than the reserve, and less than others there may still have, keeps from them what is
+ * theirs: that is hard. `roomOn`: undefined where the driver does not tell.
+ */
+export function judgeRoom(
+  verdict: MemoryVerdict,
+  uses: readonly CardUse[],
+  tolerance: Tolerance,
+  roomOn: (gpuUuid: string) => Room | undefined,
+): MemoryVerdict {
+  if (verdict.severity !== 'soft') return verdict;
+  const crowded = uses.filter(({ gpuUuid }) => {
+    const room = roomOn(gpuUuid);
+    return room !== undefined && room.freeBytes < Math.min(tolerance.reserveBytes, room.owedBytes);
+  });
+  const found = judge(crowded, tolerance);
+  return found.severity === 'within' ? verdict : { ...found, severity: 'hard', reason: 'no-room' };
+}
 
 /**
  * The worst card decides. Memory held past the interposer gets no tolerance: whoever goes around the limit has nothing to

@@ -49,6 +49,7 @@ const MIB = 1024 * 1024;
 const REASONS: Record<OverReason, string> = {
   bypass: 'holds GPU memory that its limit does not see',
   'far-over-limit': 'is far over its GPU memory grant',
+  'no-room': 'is over its GPU memory grant, and its card has nothing left for others',
   'over-limit': 'is over its GPU memory grant',
   'over-share': 'takes more GPU compute than its share',
 };

@@ -32,6 +32,8 @@ const DODGE = ['env', '-u', 'LD_PRELOAD'];
 const OVER = 512 * 2 ** 20;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
 const IDLE_GRANTS = Number(seconds) >= 600 ? 70 : 0;
+/** Half of these grants on each of the others: a card takes 50 tenants. */
+const CARDS = IDLE_GRANTS > 0 ? 3 : 1;
 const SILENCE_MS = 2000;
 const HOUR = 3600;
 
@@ -48,7 +50,7 @@ writeFileSync(CLOCK, Buffer.alloc(8));
 // From here on for who is started; this process's own clock stays as it is.
 process.env.COTENANT_TEST_CLOCK = CLOCK;
 
-const node = await startNode(scope, '--card', 'h200,context=16Mi');
+const node = await startNode(scope, ...Array.from({ length: CARDS }, () => ['--card', 'h200,context=16Mi']).flat());
 const library = join(folder, 'nvml.so');
 copyFileSync(join(BUILD, 'tests/unruly.so'), library);
 const mood = (name: 'n' | 'g' | 'h') => writeFileSync(`${library}.mode`, name);
@@ -72,7 +74,7 @@ const start = () =>
 // The first one leaves its compiled code to the second, as an agent that is started again finds it.
 await compiled(start);
 const agent = await start();
-await agent.measured(1);
+await agent.measured(CARDS);
 const agentPid = agent.child.pid ?? 0;
 const descriptors = () => readdirSync(`/proc/${agentPid}/fd`).length;
 const memoryMib = (field: 'VmRSS' | 'RssAnon') =>
@@ -153,12 +155,13 @@ const watching = (async () => {
 
 const sleeper = spawn('sleep', ['infinity'], { stdio: 'ignore' });
 scope.teardown(() => void sleeper.kill('SIGKILL'));
+const uuids = (await agent.view())?.devices.map(({ card }) => card.uuid) ?? [];
 for (let index = 0; index < IDLE_GRANTS; index += 1) {
   const answer = await ask(agent.state, 'POST', '/v1/grants', {
     name: `idle-${index}`,
     container: 'main',
     shares: [{ memory: { kind: 'bytes', bytes: 64 * 2 ** 20 } }],
-    gpuUuids: [],
+    gpuUuids: uuids.slice(1 + (index % 2), 2 + (index % 2)),
     isolateMemory: true,
     pid: sleeper.pid,
     startTicks: Math.round(startedMs(sleeper.pid ?? 0) / 10),

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { DEFAULTS } from '../../../src/agent/configuration.ts';
 import { CALM, DEFAULT_LADDER, type LadderState, step } from '../../../src/quota/ladder.ts';
-import { DEFAULT_TOLERANCE, judge } from '../../../src/quota/limits.ts';
+import { DEFAULT_TOLERANCE, judge, judgeRoom } from '../../../src/quota/limits.ts';
 import type { Mode } from '../../../src/quota/mode.ts';
 import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/quota/share.ts';
 import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
@@ -11,8 +11,13 @@ const page = readPage('docs/enforcement.md');
 const MIB = 2 ** 20;
 const LIMIT = 10_000 * MIB;
 
-const judged = (usedBytes: number, bypassBytes = 0) =>
-  judge([{ gpuUuid: 'GPU-0', limitBytes: LIMIT, usedBytes, bypassBytes }], DEFAULT_TOLERANCE);
+const usesOf = (usedBytes: number, bypassBytes = 0) => [
+  { gpuUuid: 'GPU-0', limitBytes: LIMIT, usedBytes, bypassBytes },
+];
+const judged = (usedBytes: number, bypassBytes = 0) => judge(usesOf(usedBytes, bypassBytes), DEFAULT_TOLERANCE);
+/** On a card with nothing left for others. */
+const crowded = (usedBytes: number) =>
+  judgeRoom(judged(usedBytes), usesOf(usedBytes), DEFAULT_TOLERANCE, () => ({ freeBytes: 0, owedBytes: MIB }));
 
 /** What is done, and when, to a container that stays as it is, sampled as often as the agent does it then. */
 function climb(usedBytes: number, mode: Mode): [seconds: number, action: string][] {
@@ -51,11 +56,12 @@ test('reports end where a stop would have been, and with the mode off nothing is
 
 test('the severities of the page are those that are judged', (t) => {
   const rows = rowsWith(section(page, '## When a container is over'), 'severity', 'reason', 'when');
-  const { ratio, bytes, hardRatio } = DEFAULT_TOLERANCE;
+  const { ratio, bytes, hardRatio, reserveBytes } = DEFAULT_TOLERANCE;
   const samples = [
     judged(LIMIT * ratio + bytes),
     judged(LIMIT * ratio + bytes + 1),
     judged(LIMIT * hardRatio + bytes + 1),
+    crowded(LIMIT * ratio + bytes + 1),
     judged(LIMIT + 1, 1),
   ];
   t.deepEqual(
@@ -64,6 +70,7 @@ test('the severities of the page are those that are judged', (t) => {
   );
   t.regex(rows[0]?.when ?? '', new RegExp(`${ratio} and ${bytes / MIB} MiB`));
   t.regex(rows[2]?.when ?? '', new RegExp(`${hardRatio} and ${bytes / MIB} MiB`));
+  t.regex(rows[3]?.when ?? '', new RegExp(`\\(${reserveBytes / MIB} MiB\\)`));
   t.is(judged(LIMIT, LIMIT).severity, 'within');
 });
 

@@ -1,7 +1,14 @@
 // Verdicts on one sample: what is within, what is soft, what is hard, and which card decides.
 import test from 'ava';
 import fc from 'fast-check';
-import { type CardUse, DEFAULT_TOLERANCE, judge, type Verdict } from '../../../src/quota/limits.ts';
+import {
+  type CardUse,
+  DEFAULT_TOLERANCE,
+  judge,
+  judgeRoom,
+  type Room,
+  type Verdict,
+} from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 
 const use = (usedBytes: number, limitBytes: number, bypassBytes = 0, gpuUuid = 'GPU-a'): CardUse => ({
@@ -58,6 +65,34 @@ test('a verdict names the card that decides and how much is held over its grant 
   t.deepEqual(judge([calm, calm], DEFAULT_TOLERANCE), { severity: 'within' });
 });
 
+test('over softly is hard on a card that has nothing left of what others there were granted', (t) => {
+  const over = use(1100 * MIB, 1000 * MIB);
+  const verdictOf = (uses: readonly CardUse[], room: Room | undefined, reserveBytes = 64 * MIB) => {
+    const tolerance = { ...DEFAULT_TOLERANCE, reserveBytes };
+    const roomOn = (gpuUuid: string) =>
+      gpuUuid === 'GPU-a' ? room : { freeBytes: 10_000 * MIB, owedBytes: 10_000 * MIB };
+    return judgeRoom(judge(uses, tolerance), uses, tolerance, roomOn);
+  };
+  const room = (free: number, owed: number): Room => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
+  const cases: [string, readonly CardUse[], Room | undefined, string][] = [
+    ['nothing left', [over], room(0, 500), 'hard no-room'],
+    ['just below the reserve', [over], { freeBytes: 64 * MIB - 1, owedBytes: 500 * MIB }, 'hard no-room'],
+    ['the reserve is there', [over], room(64, 500), 'soft over-limit'],
+    ['others have all that is theirs', [over], room(0, 0), 'soft over-limit'],
+    ['what is left is enough for others', [over], room(10, 10), 'soft over-limit'],
+    ['what is left is not enough for others', [over], { freeBytes: 10 * MIB - 1, owedBytes: 10 * MIB }, 'hard no-room'],
+    ['the driver does not tell what is left', [over], undefined, 'soft over-limit'],
+    ['within the tolerance', [use(1084 * MIB, 1000 * MIB)], room(0, 500), 'within'],
+    ['far over', [use(2000 * MIB, 1000 * MIB)], room(0, 500), 'hard far-over-limit'],
+    ['past the interposer', [use(1001 * MIB, 1000 * MIB, MIB)], room(0, 500), 'hard bypass'],
+  ];
+  for (const [what, uses, left, expected] of cases) t.is(said(verdictOf(uses, left)), expected, what);
+  t.is(said(verdictOf([over], room(0, 500), 0)), 'soft over-limit', 'switched off');
+  const elsewhere = use(1200 * MIB, 1000 * MIB, 0, 'GPU-b');
+  t.like(verdictOf([elsewhere, over], room(0, 500)), { reason: 'no-room', worst: over, overBytes: 100 * MIB });
+  t.is(said(verdictOf([elsewhere, use(1000 * MIB, 1000 * MIB)], room(0, 500))), 'soft over-limit');
+});
+
 test('whatever is held, the severity is the worst of the cards and no order of cards changes it', (t) => {
   const card = fc.record({
     gpuUuid: fc.constantFrom('GPU-a', 'GPU-b'),
@@ -69,6 +104,7 @@ test('whatever is held, the severity is the worst of the cards and no order of c
     ratio: fc.constantFrom(1, 1.02, 1.5),
     bytes: fc.constantFrom(0, 64 * MIB),
     hardRatio: fc.constantFrom(1.5, 2, 10),
+    reserveBytes: fc.constant(0),
   });
   t.notThrows(() => {
     fc.assert(
