@@ -34,6 +34,7 @@ export const CONFIGURATION = {
   samplerAbandoned: { within: '15m' },
   utilizationGaps: { within: '15m', lasts: '15m' },
   seriesDropped: { within: '10m' },
+  volumesNotGiven: { within: '5m', lasts: '10m' },
   notEnforcing: { lasts: '1h' },
   /** What somebody has made less for a look at one container is over by then, or was forgotten. */
   notEnforced: { lasts: '24h' },

@@ -84,7 +84,17 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} {{reason}}',
         ),
       ),
-    series('Gaps', 'Readings of compute that came too late: what ran meanwhile is in no figure.', 12)
+    series('Volumes', 'What kubelets were told when they asked for the volume of a pod with a share.', 8)
+      .unit('short')
+      .min(0)
+      .withTarget(
+        target(
+          'A',
+          `sum by (instance, result) (increase(${ofTarget('cotenant_volume_publishes_total')}[$__rate_interval]))`,
+          '{{instance}} {{result}}',
+        ),
+      ),
+    series('Gaps', 'Readings of compute that came too late: what ran meanwhile is in no figure.', 8)
       .unit('short')
       .min(0)
       .withTarget(
@@ -94,7 +104,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} GPU {{gpu}}',
         ),
       ),
-    series('Decisions', 'What agents decided about those over their limit.', 12)
+    series('Decisions', 'What agents decided about those over their limit.', 8)
       .unit('short')
       .min(0)
       .withTarget(

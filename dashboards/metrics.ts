@@ -128,6 +128,7 @@ export const METRICS = {
   cotenant_exporter_utilization_gaps_total: counter(...DEVICE),
   cotenant_exporter_series_dropped_total: counter('family'),
   cotenant_exporter_samplers_abandoned_total: counter(),
+  cotenant_volume_publishes_total: counter('result'),
   cotenant_exporter_unknown_devices: gauge(),
   cotenant_exporter_render_duration_seconds: gauge(),
   cotenant_enforcement_decisions_total: counter('decision', 'reason'),

@@ -14,6 +14,7 @@ export function agentAlerts(configuration: Configuration): readonly AlertRule[] 
     samplerAbandoned(configuration),
     utilizationGaps(configuration),
     seriesDropped(configuration),
+    volumesNotGiven(configuration),
     notEnforcing(configuration),
   ];
 }
@@ -83,6 +84,19 @@ function seriesDropped(configuration: Configuration): AlertRule {
     expr: `${grown(dropped, configuration.seriesDropped.within)} > 0`,
     summary: 'The agent on {{ $labels.instance }} leaves series out of its page.',
     description: 'There are more in {{ $labels.family }} than it publishes: sums over them are too small.',
+  });
+}
+
+/** Kubelets ask again every two minutes at the latest. What only waits for a scheduler or a canary is told by other alerts. */
+function volumesNotGiven(configuration: Configuration): AlertRule {
+  const { within, lasts } = configuration.volumesNotGiven;
+  const refused = select('cotenant_volume_publishes_total', 'result=~"refused|failed"');
+  return rule(configuration, 'CotenantVolumesNotGiven', 'warning', {
+    expr: `${grown(refused, within)} > 0`,
+    lasts,
+    summary: 'Pods with a share do not start on {{ $labels.instance }}.',
+    description:
+      'The agent gives them no volume ({{ $labels.result }}); the Events of these pods, FailedMount, say why in its words.',
   });
 }
 

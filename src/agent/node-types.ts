@@ -16,7 +16,7 @@ import type { PodAsk } from './grants/publish.ts';
 import type { LiveGrant } from './grants/registry.ts';
 import type { Sample } from './sample.ts';
 import type { LeftBehind } from './sampler.ts';
-import type { NameOf, View } from './view.ts';
+import type { NameOf, PublishResult, View } from './view.ts';
 
 export type Node = {
   onSample(sample: Sample): void;
@@ -36,6 +36,8 @@ export type Node = {
   release(id: string): boolean;
   /** Files for all containers with a share, or why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
+  /** What the kubelet was told of a volume in the end. */
+  onPublish(result: PublishResult): void;
   /** The grants of that volume end; another one of the pod is another matter. */
   unpublish(podUid: string, target: string): void;
   /** Has each container that the volume was made for its grant? */

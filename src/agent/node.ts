@@ -33,7 +33,7 @@ import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample } from './sample.ts';
 import { createTools } from './tools.ts';
 import { createUntold } from './untold.ts';
-import { releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
+import { PUBLISH_RESULTS, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
 
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
@@ -136,6 +136,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   const failures = new Map<string, number>();
+  const publishes = new Map(PUBLISH_RESULTS.map((result) => [result, 0]));
 
   const isAlive = native.isRunning;
 
@@ -202,6 +203,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     samplersAbandoned: hooks.samplers().abandoned,
     decisions: kills.decisions(),
     failures: Object.fromEntries(failures),
+    publishes: Object.fromEntries(publishes) as SelfView['publishes'],
   });
 
   return {
@@ -301,6 +303,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       return published;
     },
 
+    onPublish: (result) => void publishes.set(result, (publishes.get(result) ?? 0) + 1),
     unpublish(podUid, target) {
       for (const { grant } of registry.list()) {
         if (podUidOf(grant) === podUid && isOfPod(grant.owner) && grant.owner.target === target)

@@ -82,6 +82,7 @@ export async function startPodServices(
     kubeletRoot,
     nodeName,
     publisher: createPublisher({ node, nodeName, pods: cluster.pods, problemOf: cluster.problemOf, onProblem }),
+    onResult: node.onPublish,
     onProblem,
   });
   // A plugin's devices go with it: pods that are bound just then fail at the kubelet. Amounts in the status stay, and pods wait.

@@ -108,6 +108,10 @@ export type KillTotal = {
   readonly lastMs: number;
 };
 
+/** Of a volume that the kubelet asks for the first time. `waiting`: refused for now; `failed`: nobody meant to refuse it. */
+export const PUBLISH_RESULTS = ['given', 'waiting', 'refused', 'failed'] as const;
+export type PublishResult = (typeof PUBLISH_RESULTS)[number];
+
 export type SelfView = {
   readonly up: boolean;
   readonly problem: string | undefined;
@@ -125,6 +129,7 @@ export type SelfView = {
     readonly count: number;
   }[];
   readonly failures: Readonly<Record<string, number>>;
+  readonly publishes: Readonly<Record<PublishResult, number>>;
 };
 
 export type ViewAssigned = Omit<AssignedState, 'processes'> & {

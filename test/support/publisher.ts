@@ -69,6 +69,7 @@ const csi = await startCsi({
     },
     unpublish: ({ podUid, target }) => tell({ what: 'unpublish', podUid, target }),
   },
+  onResult: () => {},
   onProblem: (text) => tell({ what: 'problem', text }),
 });
 tell({ what: 'ready' });

@@ -296,6 +296,7 @@ export const exampleView: View = {
     samplersAbandoned: 1,
     decisions: [{ decision: 'killed', reason: 'bypass', count: 1 }],
     failures: { gone: 0, host: 2 },
+    publishes: { given: 3, waiting: 2, refused: 1, failed: 0 },
   },
 };
 

@@ -17,6 +17,7 @@ import {
 import { loadSync } from '@grpc/proto-loader';
 import { CSI_DRIVER } from '../../request/mounts.ts';
 import { loadNative } from '../native.ts';
+import type { PublishResult } from '../view.ts';
 import { ownerOf, type PublishRequest, readAsk, type UnpublishRequest, type VolumeAsk } from './request.ts';
 import { type Endpoint, keepListening } from './sockets.ts';
 import { isPublished, markPublished, unmountVolume } from './volume.ts';
@@ -52,6 +53,8 @@ export type CsiOptions = {
   readonly kubeletRoot: string;
   readonly nodeName: string;
   readonly publisher: Publisher;
+  /** What came of each volume that was asked for the first time. */
+  readonly onResult: (result: PublishResult) => void;
   readonly onProblem: (text: string) => void;
 };
 
@@ -131,7 +134,7 @@ function unexpected(error: unknown): Answer & Partial<ServerErrorResponse> {
   return new Answer(status.UNAVAILABLE, error instanceof Error ? error.message : String(error));
 }
 
-function volumes({ kubeletRoot, publisher, onProblem }: CsiOptions) {
+function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
   const native = loadNative();
   const inTurn = turns();
 
@@ -148,6 +151,7 @@ function volumes({ kubeletRoot, publisher, onProblem }: CsiOptions) {
     try {
       await publisher.publish({ ...ask, mounted: false });
       markPublished(native, ask.target);
+      onResult('given');
     } catch (error) {
       const named = `pod ${ask.namespace}/${ask.pod}`;
       try {
@@ -156,10 +160,12 @@ function volumes({ kubeletRoot, publisher, onProblem }: CsiOptions) {
         onProblem(`the refused volume of ${named} is not gone: ${(left as Error).message}`);
       }
       if (error instanceof VolumeRefused) {
+        onResult(error.later ? 'waiting' : 'refused');
         throw new Answer(error.later ? status.UNAVAILABLE : status.FAILED_PRECONDITION, error.message);
       }
       const text = `the volume of ${named} cannot be made: ${error instanceof Error ? error.message : error}`;
       onProblem(text);
+      onResult('failed');
       throw new Answer(status.UNAVAILABLE, text);
     }
   };
@@ -187,8 +193,10 @@ function volumes({ kubeletRoot, publisher, onProblem }: CsiOptions) {
         if (call.cancelled) throw new Answer(status.CANCELLED, 'the kubelet waits no longer');
         const ask = readAsk(request, kubeletRoot);
         if (isPublished(target)) await publishAgain(ask);
-        else if ('wrong' in ask) throw new Answer(status.INVALID_ARGUMENT, ask.wrong);
-        else await publishFirst(ask);
+        else if ('wrong' in ask) {
+          onResult('refused');
+          throw new Answer(status.INVALID_ARGUMENT, ask.wrong);
+        } else await publishFirst(ask);
         return {};
       });
     },

@@ -138,6 +138,7 @@ export function viewOfSize(containers: number, turn: number): View {
       samplersAbandoned: 0,
       decisions: [],
       failures: { gone: 0, no_cgroup: 0, container_not_known: 0, host: 0, memory_not_available: 0 },
+      publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
     },
   };
 }

@@ -15,6 +15,7 @@ const OTHER = UID.replace('0f', '1f');
 async function start(t: ExecutionContext, publisher: Partial<Publisher> = {}, root = temporaryFolder(t)) {
   const problems: string[] = [];
   const calls: string[] = [];
+  const results: string[] = [];
   const csi = await startCsi({
     kubeletRoot: `${root}/`,
     nodeName: 'node-1',
@@ -28,10 +29,11 @@ async function start(t: ExecutionContext, publisher: Partial<Publisher> = {}, ro
         publisher.unpublish?.(ask);
       },
     },
+    onResult: (result) => results.push(result),
     onProblem: (text) => problems.push(text),
   });
   t.teardown(() => csi.close());
-  return { root, problems, calls, csi };
+  return { root, problems, calls, results, csi };
 }
 
 test('a kubelet finds it, learns its name and version, and which node this is', async (t) => {
@@ -60,18 +62,18 @@ test('a kubelet finds it, learns its name and version, and which node this is', 
 });
 
 test('a request that makes no sense is refused before anybody is asked', async (t) => {
-  const { root, calls } = await start(t);
+  const { root, calls, results } = await start(t);
   const notInline = await publish(root, UID, 'one', { 'csi.storage.k8s.io/ephemeral': 'false' });
   t.is(notInline.code, status.INVALID_ARGUMENT);
   t.regex(notInline.details, /^cotenant: pod team\/one asks for a volume that is not inline/);
   const elsewhere = await unpublish(root, `${root}/pods/../../etc/volumes/kubernetes.io~csi/cotenant/mount`);
   t.is(elsewhere.code, status.INVALID_ARGUMENT);
   t.regex(elsewhere.details, /^cotenant: .* is not where an inline volume lies below /);
-  t.deepEqual(calls, []);
+  t.deepEqual([calls, results], [[], ['refused']]);
 });
 
 test('a refusal reaches the kubelet in its own words, and what may come later is told apart', async (t) => {
-  const { root, calls, problems } = await start(t, {
+  const { root, calls, results, problems } = await start(t, {
     async publish({ pod }) {
       throw new VolumeRefused(`no share for ${pod}`, { later: pod === 'early' });
     },
@@ -83,10 +85,11 @@ test('a refusal reaches the kubelet in its own words, and what may come later is
   t.deepEqual(await publish(root, UID, 'early'), { code: status.UNAVAILABLE, details: 'cotenant: no share for early' });
   t.deepEqual(calls, ['publish one false', `unpublish ${UID}`, 'publish early false', `unpublish ${UID}`]);
   t.deepEqual(problems, [], 'a refusal is no problem of the agent');
+  t.deepEqual(results, ['refused', 'waiting']);
 });
 
 test('a fault is told to the kubelet and to the log, and is no reason to end', async (t) => {
-  const { root, problems } = await start(t, {
+  const { root, results, problems } = await start(t, {
     async publish() {
       throw new TypeError('of its own');
     },
@@ -98,6 +101,7 @@ test('a fault is told to the kubelet and to the log, and is no reason to end', a
   const text = 'the volume of pod team/one cannot be made: of its own';
   t.deepEqual(answered, { code: status.UNAVAILABLE, details: `cotenant: ${text}` });
   t.deepEqual(problems, [`the volume of pod ${UID} is taken down all the same: this one too`, text]);
+  t.deepEqual(results, ['failed']);
   t.is((await call(csiSocket(root), 'csi.v1.Node/NodeGetInfo')).code, status.OK);
 });
 

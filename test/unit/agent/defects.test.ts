@@ -48,6 +48,7 @@ const SELF: SelfView = {
   samplersAbandoned: 0,
   decisions: [],
   failures: {},
+  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
 };
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 type Owners = Readonly<Record<number, Owner>>;

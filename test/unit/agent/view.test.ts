@@ -38,6 +38,7 @@ const SELF: SelfView = {
   samplersAbandoned: 0,
   decisions: [],
   failures: { host: 3 },
+  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
 };
 const record = (atMs: number) => recordOf(grantOf('one', 1), 'warn', { severity: 'within' }, atMs, 'done');
 

@@ -79,6 +79,7 @@ const view = (more: Partial<View>): View => ({
     samplersAbandoned: 0,
     decisions: [],
     failures: {},
+    publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
   },
   ...more,
 });

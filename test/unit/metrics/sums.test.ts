@@ -106,6 +106,7 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_device_memory_allocated_bytes: 4 * GIB,
   cotenant_device_unattributed_memory_bytes: 2 * 128 * MIB,
   cotenant_device_containers: 4,
+  cotenant_volume_publishes_total: 6,
   cotenant_device_processes: 6,
   cotenant_device_power_watts: CARDS * 30.5,
   cotenant_device_energy_joules_total: CARDS * 1234.567,

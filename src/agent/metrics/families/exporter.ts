@@ -34,6 +34,11 @@ export const exporter: Family = {
       'cotenant_exporter_samplers_abandoned_total',
       'Samplers left behind because the driver hung.',
     );
+    const publishes = set.counter(
+      'cotenant_volume_publishes_total',
+      'Volumes of pods that the kubelet asked for, until each was given once, by what it was told.',
+      ['result'],
+    );
     return {
       clear: set.clear,
       fill(view) {
@@ -45,6 +50,7 @@ export const exporter: Family = {
         for (const { card } of view.devices) gaps(deviceLabels(card.index, card.uuid), card.utilizationGaps);
         unknownDevices({}, view.unknownDevices);
         abandoned({}, view.self.samplersAbandoned);
+        for (const [result, count] of Object.entries(view.self.publishes)) publishes({ result }, count);
       },
     };
   },
