@@ -125,6 +125,9 @@ seccompProfile:
 {{- if .Values.agent.exporter.tokenReview }}
 - --set=page.tokenReview=true
 {{- end }}
+{{- with .Values.agent.exporter.extraArgs }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "cotenant.webhook.args" -}}

@@ -123,3 +123,23 @@ testWithHelm('whoever installs it is told who may read, and when tokens can be o
   const both = notes('tokenReview=true', 'bearerToken.secretName=one', 'tls.secretName=two');
   t.regex(both, /bearers of the token in the Secret one, and whoever is bound to .*-metrics-reader$/m);
 });
+
+testWithHelm('arguments and variables of one half reach that half alone', (t) => {
+  const more = (half: string) => ({
+    extraArgs: [`--set=intervalMs=${half === 'node' ? 2000 : 3000}`],
+    extraEnv: [{ name: 'OWN', value: half }],
+  });
+  const objects = objectsOf(t, { ...ALL, agent: { node: more('node'), exporter: more('exporter') } });
+  const halves = list(podOf(objects)?.containers);
+  t.deepEqual(
+    halves.map(({ name, args, env }) => [
+      String(name),
+      String(list(args).at(-1)),
+      String(list(env).find((one) => String(one.name) === 'OWN')?.value),
+    ]),
+    [
+      ['node', '--set=intervalMs=2000', 'node'],
+      ['exporter', '--set=intervalMs=3000', 'exporter'],
+    ],
+  );
+});
