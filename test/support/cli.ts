@@ -1,0 +1,16 @@
+// The one binary as people type it, run to its end.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import type { ViewContainer } from '../../src/agent/view.ts';
+import type { RunningAgent } from './agent.ts';
+
+export const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
+
+export function cotenant(...args: readonly string[]): { code: number | null; out: string; err: string } {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [MAIN, ...args], { encoding: 'utf8' });
+  return { code: status, out: stdout, err: stderr };
+}
+
+/** As the agent shows them. */
+export const containersOf = async (agent: RunningAgent, pod: string): Promise<readonly ViewContainer[]> =>
+  ((await agent.view())?.containers ?? []).filter((container) => container.pod === pod);
