@@ -13,8 +13,13 @@ COPY package.json package-lock.json ./
 RUN npm ci --omit=dev --no-audit --no-fund
 COPY native native
 # Objects stay behind, and what only debuggers read of the files that pods get copies of stands beside these, in debug/.
-# TypeScript needs no step: Node strips the types when it loads a file.
 RUN make -C native all shipped && cp -r native/build/shipped/. native/build && rm -rf native/build/o native/build/shipped
+# Node would strip types as well, at each start and for 30 MiB.
+COPY image image
+COPY src program/src
+COPY webhook program/webhook
+COPY native/build.ts program/native/build.ts
+RUN node image/strip-types.ts program
 
 FROM node:${NODE_VERSION}-bookworm-slim
 # Nothing in here installs or builds anything.
@@ -23,13 +28,11 @@ WORKDIR /opt/cotenant
 COPY package.json LICENSE ./
 COPY --from=build /opt/cotenant/node_modules node_modules
 COPY --from=build /opt/cotenant/native/build native/build
-COPY native/build.ts native/build.ts
-COPY src src
-COPY webhook webhook
+COPY --from=build /opt/cotenant/program ./
 # Of the source, for cotenant_exporter_build_info.
 ARG REVISION=
 ENV NODE_ENV=production COTENANT_REVISION=${REVISION}
 # Nobody. The agent's node half is root by the chart's word, not by the image's.
 USER 65532:65532
-ENTRYPOINT ["node", "/opt/cotenant/src/cli/main.ts"]
+ENTRYPOINT ["node", "/opt/cotenant/src/cli/main.js"]
 CMD ["--help"]

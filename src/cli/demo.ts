@@ -5,7 +5,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { extname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { buildNative } from '../../native/build.ts';
@@ -152,7 +152,7 @@ async function play(
   const start = (actor: Actor) => {
     const cores = actor.cores === undefined ? [] : ['--gpu-cores', actor.cores];
     const args = [
-      join(import.meta.dirname, 'main.ts'),
+      join(import.meta.dirname, `main${extname(import.meta.filename)}`),
       'run',
       '--quiet',
       '--state',

@@ -3,6 +3,7 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import { stripFolder } from '../../../image/strip-types.ts';
 import { interposerFiles } from '../../support/node.ts';
 import { freshLayer, keptLayer, type Layer } from './images.ts';
 
@@ -78,10 +79,13 @@ export const ownLayer = (home: string): Layer =>
       'cotenant-sampler',
       ...interposerFiles(),
     ];
-    const sources = ['package.json', 'LICENSE', 'native/build.ts', 'src', 'webhook'];
-    for (const path of [...sources, ...programs.map((name) => join('native/build', name))]) {
+    for (const path of ['package.json', 'LICENSE', ...programs.map((name) => join('native/build', name))]) {
       place(root, join(ROOT, path), join('opt/cotenant', path));
     }
+    for (const path of ['native/build.ts', 'src', 'webhook']) {
+      cpSync(join(ROOT, path), join(root, 'opt/cotenant', path), { recursive: true });
+    }
+    stripFolder(join(root, 'opt/cotenant'));
     for (const name of ['tmp', 'proc', 'sys', 'dev', 'etc', 'var/lib', 'var/run', 'run']) {
       mkdirSync(join(root, name), { recursive: true });
     }

@@ -36,7 +36,7 @@ export const KUBE_SCHEDULER_IMAGE = { repository: 'local.test/kube-scheduler', t
 export function addCotenantImage(bed: Bed): void {
   const { repository, tag } = COTENANT_IMAGE;
   bed.addImage(`${repository}:${tag}`, [nodeLayer(), ownLayer(bed.folder)], {
-    entrypoint: ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.ts'],
+    entrypoint: ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.js'],
   });
 }
 

@@ -13,6 +13,9 @@ const manifest = JSON.parse(read('package.json'));
 const final = stages.at(-1) as Stage;
 
 const copies = (stage: Stage) => stage.instructions.filter(({ name }) => name === 'COPY').map(({ args }) => args);
+/** What the program is made of, by where that lies in the image. */
+const program = (stage: Stage) =>
+  copies(stage).flatMap((args) => args.slice(-1).flatMap((to) => (to.startsWith('program/') ? to.slice(8) : [])));
 const fromRepository = (stage: Stage) =>
   copies(stage)
     .filter(([first = '']) => !first.startsWith('--from='))
@@ -68,6 +71,8 @@ test('each stage is copied from by its name, from where that stage has put thing
   const made = build?.instructions.filter(({ name }) => name === 'RUN').map(({ text }) => text) ?? [];
   t.regex(made[0] ?? '', /\bnpm ci --omit=dev\b/);
   t.regex(made[1] ?? '', /^make -C native\b/);
+  t.is(made[2], 'node image/strip-types.ts program');
+  t.true(taken.some(([, path, to]) => path === `${home}/program` && to === './'));
 });
 
 test('the image runs as nobody, whom the chart knows, and starts the program with what it was given', (t) => {
@@ -78,8 +83,9 @@ test('the image runs as nobody, whom the chart knows, and starts the program wit
   t.is(/define "cotenant.user" -}}(\d+)/.exec(helpers)?.[1], uid);
   const home = final.instructions.find(({ name }) => name === 'WORKDIR')?.args[0] ?? '';
   const entry = final.instructions.find(({ name }) => name === 'ENTRYPOINT')?.args;
-  t.deepEqual(entry, ['node', `${home}/${manifest.bin.cotenant}`]);
-  t.true(fromRepository(final).some((path) => manifest.bin.cotenant.startsWith(`${path}/`)));
+  t.deepEqual(entry, ['node', `${home}/${manifest.bin.cotenant.replace(/\.ts$/, '.js')}`]);
+  const [build] = stages as [Stage];
+  t.true(program(build).some((path) => manifest.bin.cotenant.startsWith(`${path}/`)));
 });
 
 test('the image has no tools to install or build with', (t) => {
@@ -90,7 +96,7 @@ test('the image has no tools to install or build with', (t) => {
 
 test('the program in the image asks for nothing that is not in the image', (t) => {
   const installed = Object.keys(manifest.dependencies);
-  const inImage = fromRepository(final);
+  const inImage = program(stages[0] as Stage);
   const files = globSync(['src/**/*.ts', 'webhook/**/*.ts'], { cwd: root });
   t.true(files.length > 30);
   for (const file of files) {
