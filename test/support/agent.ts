@@ -9,6 +9,7 @@ import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
 import { engineNumber } from '../../src/agent/engines.ts';
 import type { View } from '../../src/agent/view.ts';
 import { ask } from '../../src/cli/agent-client.ts';
+import { mainOf } from './image.ts';
 import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
@@ -73,8 +74,7 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
-  const main = options.root === undefined ? MAIN : join(options.root, 'src/cli/main.ts');
-  const child = spawn(process.execPath, [main, 'agent', ...flags], {
+  const child = spawn(process.execPath, [mainOf(options.root), 'agent', ...flags], {
     env: { ...process.env, ...options.env },
     stdio: ['ignore', 'inherit', 'pipe'],
   });

@@ -2,12 +2,10 @@
 // socket.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { seriesOf } from './agent.ts';
+import { mainOf } from './image.ts';
 import { eventually, type Teardown } from './node.ts';
-
-const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
 
 export type RunningExporter = {
   readonly url: string;
@@ -24,10 +22,12 @@ export async function startExporterHalf(
   socket: string,
   settings: Readonly<Record<string, string | number | boolean>> = {},
   env: Readonly<Record<string, string>> = {},
+  /** Where the program is installed; the repository, unless somebody says otherwise. */
+  root?: string,
 ): Promise<RunningExporter> {
   const all = { 'page.socket': socket, port: 0, ...settings };
   const flags = Object.entries(all).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
-  const child = spawn(process.execPath, [MAIN, 'exporter', ...flags], {
+  const child = spawn(process.execPath, [mainOf(root), 'exporter', ...flags], {
     env: { ...process.env, ...env },
     stdio: ['ignore', 'inherit', 'pipe'],
   });

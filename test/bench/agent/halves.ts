@@ -1,7 +1,8 @@
-// What the agent costs as the two processes that the chart makes of it: the node half without a port, and the exporter half that
+// What the agent costs as the two processes that the chart makes of it, without types as in the image: the node half without a port, and the exporter half that
 // serves what that one tells. On an empty node: what a full one adds is in the rows of one process.
 import { startAgent } from '../../support/agent.ts';
 import { startExporterHalf } from '../../support/halves.ts';
+import { imageHome } from '../../support/image.ts';
 import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../../support/node.ts';
 import type { Row } from '../row.ts';
 import { type Cost, costOver } from './process.ts';
@@ -16,10 +17,11 @@ export async function measureHalves(
   seconds: number,
 ): Promise<Row[]> {
   const socket = `${temporaryFolder(scope)}/views.sock`;
-  const half = await startAgent(scope, node, { env, settings: { 'page.socket': socket, calibrate: false } });
+  const root = imageHome(scope);
+  const half = await startAgent(scope, node, { root, env, settings: { 'page.socket': socket, calibrate: false } });
   // It has no folder in which compiled code would stay.
   const { NODE_COMPILE_CACHE: _, ...bare } = env;
-  const exporter = await startExporterHalf(scope, socket, {}, bare);
+  const exporter = await startExporterHalf(scope, socket, {}, bare, root);
   await eventually(async () => (await exporter.metric('cotenant_up')) === 1 || undefined, 'the first page');
   const scrape = async () => (await exporter.get('/metrics', headers)).arrayBuffer();
   const timer = setInterval(() => void scrape().catch(() => {}), 15_000);

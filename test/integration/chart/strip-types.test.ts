@@ -1,20 +1,15 @@
 // The program as the image has it, without types: whole, and with the same words.
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, globSync, mkdirSync, readFileSync, symlinkSync } from 'node:fs';
+import { existsSync, globSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import test from 'ava';
-import { stripFolder, withoutTypes } from '../../../image/strip-types.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { withoutTypes } from '../../../image/strip-types.ts';
+import { imageHome, mainOf } from '../../support/image.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 
 test('all of it names files that are there, and says what it says with types', (t) => {
-  const home = join(temporaryFolder(t), 'cotenant');
-  mkdirSync(join(home, 'native'), { recursive: true });
-  for (const path of ['src', 'webhook', 'native/build.ts', 'package.json'])
-    cpSync(join(ROOT, path), join(home, path), { recursive: true });
-  stripFolder(home);
-  for (const path of ['node_modules', 'native/build']) symlinkSync(join(ROOT, path), join(home, path));
+  const home = imageHome(t);
   const files = globSync(['src/**', 'webhook/**', 'native/*.?s'], { cwd: home });
   t.deepEqual(
     files.filter((file) => file.endsWith('.ts')),
@@ -33,7 +28,7 @@ test('all of it names files that are there, and says what it says with types', (
   t.true(named > 500);
   const said = (main: string, ...args: string[]) => spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' });
   for (const args of [['--help'], ['--version'], ['run', '--gpu-memory', 'x', '--', 'true'], ['top', '--help']]) {
-    const [without, within] = [join(home, 'src/cli/main.js'), join(ROOT, 'src/cli/main.ts')].map((main) => {
+    const [without, within] = [mainOf(home), mainOf()].map((main) => {
       const { status, stdout, stderr } = said(main, ...args);
       return { status, stdout, stderr };
     });
