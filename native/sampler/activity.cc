@@ -35,7 +35,7 @@ bool Library::absent() {
 bool Library::gpm_supported(Device device, bool &supported) {
     const char *call = "nvmlGpmQueryDeviceSupport";
     nvml_abi_gpm_support support{NVML_ABI_GPM_VERSION, 0};
-    auto ask = reinterpret_cast<int (*)(Device, nvml_abi_gpm_support *)>(find(call));
+    auto ask = reinterpret_cast<int (*)(Device, nvml_abi_gpm_support *)>(need(call));
     if (!ask) return absent();
     if (!answered(call, ask(device, &support))) return false;
     supported = support.supported != 0;
@@ -45,7 +45,7 @@ bool Library::gpm_supported(Device device, bool &supported) {
 void *Library::gpm_sample() {
     const char *call = "nvmlGpmSampleAlloc";
     void *sample = nullptr;
-    auto make = reinterpret_cast<int (*)(void **)>(find(call));
+    auto make = reinterpret_cast<int (*)(void **)>(need(call));
     if (!make) return absent(), nullptr;
     return answered(call, make(&sample)) ? sample : nullptr;
 }
@@ -59,17 +59,17 @@ void Library::gpm_free(void *sample) {
 bool Library::gpm_take(Device device, const uint32_t *gpu_instance, void *sample) {
     if (gpu_instance) {
         const char *call = "nvmlGpmMigSampleGet";
-        auto get = reinterpret_cast<int (*)(Device, uint32_t, void *)>(find(call));
+        auto get = reinterpret_cast<int (*)(Device, uint32_t, void *)>(need(call));
         return get ? answered(call, get(device, *gpu_instance, sample)) : absent();
     }
     const char *call = "nvmlGpmSampleGet";
-    auto get = reinterpret_cast<int (*)(Device, void *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, void *)>(need(call));
     return get ? answered(call, get(device, sample)) : absent();
 }
 
 bool Library::gpm_metrics(nvml_abi_gpm_request &request) {
     const char *call = "nvmlGpmMetricsGet";
-    auto get = reinterpret_cast<int (*)(nvml_abi_gpm_request *)>(find(call));
+    auto get = reinterpret_cast<int (*)(nvml_abi_gpm_request *)>(need(call));
     return get ? answered(call, get(&request)) : absent();
 }
 

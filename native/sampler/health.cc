@@ -81,7 +81,8 @@ Health read_health(nvml::Library &library, nvml::Device device) {
     Health out;
     uint64_t reasons = 0;
     // The second is the first's old name.
-    if (library.wide(device, "nvmlDeviceGetCurrentClocksEventReasons", reasons) ||
+    const char *newer = "nvmlDeviceGetCurrentClocksEventReasons";
+    if ((library.has(newer) && library.wide(device, newer, reasons)) ||
         library.wide(device, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons))
         out.emplace_back("throttleReasons", reasons);
     read_gauges(library, device, out);

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <dlfcn.h>
+#include <utility>
 
 namespace nvml {
 
 namespace {
-constexpr unsigned char FILLING = 0xaa;
 constexpr unsigned MOST_INSTANCES = 64;
 constexpr uint64_t SECOND_NS = 1000000000ull;
 constexpr uint64_t UNSUPPORTED_NS = 60 * SECOND_NS;
 constexpr uint64_t UNKNOWN_NS = 8 * SECOND_NS;
-constexpr unsigned MOST_PROCESSES = 1024; // the kernel answers at most 950
+constexpr unsigned MOST_ROWS = 1024;
 } // namespace
 
 void *Library::find(const char *name) {
@@ -21,6 +21,20 @@ void *Library::find(const char *name) {
     void *address = handle_ ? dlsym(handle_, name) : nullptr;
     functions_[name] = address;
     return address;
+}
+
+void *Library::need(const char *name) {
+    void *address = find(name);
+    if (!address && handle_) absent_.try_emplace(name, false);
+    return address;
+}
+
+std::vector<std::string> Library::take_absent() {
+    std::vector<std::string> names;
+    for (auto &[name, told] : absent_) {
+        if (!std::exchange(told, true)) names.push_back(name);
+    }
+    return names;
 }
 
 bool Library::answered(const char *call, int code) {
@@ -84,6 +98,7 @@ void Library::close() {
     if (!handle_) return;
     if (auto shutdown = reinterpret_cast<int (*)()>(find("nvmlShutdown"))) shutdown();
     functions_.clear();
+    absent_.clear();
     refusals_.clear();
     dlclose(handle_);
     handle_ = nullptr;
@@ -91,14 +106,16 @@ void Library::close() {
 
 std::string Library::text(const char *call) {
     char buffer[NVML_ABI_VERSION_BYTES + 1] = {}; // ends even where the driver ends it not
-    auto get = reinterpret_cast<int (*)(char *, unsigned)>(find(call));
+    auto get = reinterpret_cast<int (*)(char *, unsigned)>(need(call));
     return get && answered(call, get(buffer, sizeof buffer - 1)) ? buffer : "";
 }
 
 int Library::cuda_version() {
+    const char *call = has("nvmlSystemGetCudaDriverVersion_v2") ? "nvmlSystemGetCudaDriverVersion_v2"
+                                                                : "nvmlSystemGetCudaDriverVersion";
     int version = 0;
-    auto get = reinterpret_cast<int (*)(int *)>(find("nvmlSystemGetCudaDriverVersion_v2"));
-    return get && answered("nvmlSystemGetCudaDriverVersion_v2", get(&version)) ? version : 0;
+    auto get = reinterpret_cast<int (*)(int *)>(need(call));
+    return get && answered(call, get(&version)) ? version : 0;
 }
 
 bool Library::devices(std::vector<Device> &out, bool &whole) {
@@ -119,7 +136,7 @@ bool Library::instances(Device device, std::vector<Device> &out) {
     const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex";
     uint32_t current = 0, pending = 0, most = 0;
     out.clear();
-    auto get = reinterpret_cast<int (*)(Device, unsigned, Device *)>(find(by_index));
+    auto get = reinterpret_cast<int (*)(Device, unsigned, Device *)>(need(by_index));
     if (!get || !pair(device, "nvmlDeviceGetMigMode", current, pending) || !current ||
         !number(device, "nvmlDeviceGetMaxMigDeviceCount", most))
         return false;
@@ -133,56 +150,56 @@ bool Library::instances(Device device, std::vector<Device> &out) {
 
 bool Library::device_text(Device device, const char *call, std::string &out) {
     char buffer[NVML_ABI_UUID_BYTES + 1] = {};
-    auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(need(call));
     if (!get || !answered(call, get(device, buffer, sizeof buffer - 1))) return false;
     out = buffer;
     return true;
 }
 
 bool Library::number(Device device, const char *call, uint32_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint32_t *)>(need(call));
     return get && may_ask(device, call) && noted(device, call, get(device, &out));
 }
 
 bool Library::number(Device device, const char *call, uint32_t which, uint32_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *)>(need(call));
     return get && may_ask(device, call, which) && noted(device, call, get(device, which, &out), which);
 }
 
 bool Library::wide(Device device, const char *call, uint64_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint64_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint64_t *)>(need(call));
     return get && may_ask(device, call) && noted(device, call, get(device, &out));
 }
 
 bool Library::pair(Device device, const char *call, uint32_t &first, uint32_t &second) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *)>(need(call));
     return get && may_ask(device, call) && noted(device, call, get(device, &first, &second));
 }
 
 bool Library::pci(Device device, std::string &out) {
     nvml_abi_pci_v3 info{};
-    auto get = reinterpret_cast<int (*)(Device, nvml_abi_pci_v3 *)>(find("nvmlDeviceGetPciInfo_v3"));
+    auto get = reinterpret_cast<int (*)(Device, nvml_abi_pci_v3 *)>(need("nvmlDeviceGetPciInfo_v3"));
     if (!get || !answered("nvmlDeviceGetPciInfo_v3", get(device, &info))) return false;
     out.assign(info.id, strnlen(info.id, sizeof info.id));
     return true;
 }
 
 bool Library::wide(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t, uint64_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t, uint64_t *)>(need(call));
     const uint64_t both = uint64_t{which} << 32 | form;
     return get && may_ask(device, call, both) && noted(device, call, get(device, which, form, &out), both);
 }
 
 bool Library::remapped_rows(Device device, uint32_t (&out)[4]) {
     const char *call = "nvmlDeviceGetRemappedRows";
-    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *, uint32_t *, uint32_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *, uint32_t *, uint32_t *)>(need(call));
     return get && may_ask(device, call) && noted(device, call, get(device, &out[0], &out[1], &out[2], &out[3]));
 }
 
 // Too small an array is told how many there are.
 bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
     const char *call = "nvmlDeviceGetRetiredPages";
-    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(need(call));
     count = 0;
     if (!get || !may_ask(device, call, cause)) return false;
     const int code = get(device, cause, &count, nullptr);
@@ -191,7 +208,7 @@ bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
 
 bool Library::fields(Device device, nvml_abi_field *fields, int count) {
     const char *call = "nvmlDeviceGetFieldValues";
-    auto get = reinterpret_cast<int (*)(Device, int, nvml_abi_field *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, int, nvml_abi_field *)>(need(call));
     return get && may_ask(device, call) && noted(device, call, get(device, count, fields));
 }
 
@@ -211,18 +228,18 @@ bool whole_number(const nvml_abi_field &field, uint64_t &out) {
 
 void *Library::address(const char *name, const char *or_else) {
     void *found = find(name);
-    return found ? found : find(or_else);
+    return found ? found : need(or_else);
 }
 
 bool Library::event_set(void *&set) {
     const char *call = "nvmlEventSetCreate";
-    auto create = reinterpret_cast<int (*)(void **)>(find(call));
+    auto create = reinterpret_cast<int (*)(void **)>(need(call));
     return create && answered(call, create(&set));
 }
 
 bool Library::register_events(Device device, uint64_t types, void *set) {
     const char *call = "nvmlDeviceRegisterEvents";
-    auto add = reinterpret_cast<int (*)(Device, unsigned long long, void *)>(find(call));
+    auto add = reinterpret_cast<int (*)(Device, unsigned long long, void *)>(need(call));
     return add && answered(call, add(device, types, set));
 }
 
@@ -236,7 +253,7 @@ bool Library::memory(Device device, Memory &out) {
         return true;
     }
     nvml_abi_memory_v1 first{};
-    auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(find(first_call));
+    auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(need(first_call));
     if (!get_first || !may_ask(device, first_call) || !noted(device, first_call, get_first(device, &first)))
         return false;
     out = Memory{first.total, 0, first.used, first.free, false};
@@ -246,59 +263,11 @@ bool Library::memory(Device device, Memory &out) {
 bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
     const char *call = "nvmlDeviceGetUtilizationRates";
     nvml_abi_utilization rates{};
-    auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(find(call));
+    auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(need(call));
     if (!get || !may_ask(device, call) || !noted(device, call, get(device, &rates))) return false;
     gpu = rates.gpu;
     memory = rates.memory;
     return true;
-}
-
-// Entries end where the filling begins. A name's nominal stride is not trusted: one name has had 16, 24 and 32 bytes.
-size_t Library::stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) {
-    size_t end = std::min(size, count * size_t{32}); // the longest entries
-    while (end > 0 && buffer[end - 1] == FILLING) end--;
-    if (count == 0 || end == 0) return nominal;
-    for (const size_t stride : {size_t{16}, size_t{24}, size_t{32}}) {
-        if (end <= count * stride && end > (count - 1) * stride) return stride;
-    }
-    return nominal;
-}
-
-bool Library::processes(Device device, List list, std::vector<Entry> &out) {
-    static const char *const NAMES[3][3] = {
-        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2",
-         "nvmlDeviceGetComputeRunningProcesses"},
-        {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2",
-         "nvmlDeviceGetGraphicsRunningProcesses"},
-        {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
-         "nvmlDeviceGetMPSComputeRunningProcesses"},
-    };
-    static const size_t NOMINAL[3] = {24, 24, 16};
-    static unsigned char buffer[MOST_PROCESSES * 32];
-    using Call = int (*)(Device, unsigned *, void *);
-    out.clear();
-    for (int form = 0; form < 3; form++) {
-        const char *name = NAMES[static_cast<int>(list)][form];
-        auto get = reinterpret_cast<Call>(find(name));
-        if (!get) continue;
-        unsigned count = MOST_PROCESSES;
-        if (!may_ask(device, name)) return false;
-        std::memset(buffer, FILLING, sizeof buffer);
-        if (!noted(device, name, get(device, &count, buffer))) return false;
-        if (count > MOST_PROCESSES) count = MOST_PROCESSES;
-        const size_t stride = stride_of(buffer, sizeof buffer, count, NOMINAL[form]);
-        for (unsigned i = 0; i < count; i++) {
-            Entry entry;
-            std::memcpy(&entry.pid, buffer + i * stride, sizeof entry.pid);
-            std::memcpy(&entry.bytes, buffer + i * stride + 8, sizeof entry.bytes);
-            entry.known = entry.bytes != NVML_ABI_NOT_AVAILABLE_U64;
-            if (!entry.known) entry.bytes = 0;
-            out.push_back(entry);
-        }
-        return true;
-    }
-    last_code_ = NVML_ABI_FUNCTION_NOT_FOUND;
-    return false;
 }
 
 bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out) {
@@ -306,16 +275,16 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     const char *versioned = "nvmlDeviceGetProcessesUtilizationInfo", *plain = "nvmlDeviceGetProcessUtilization";
     if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned));
         get && may_ask(device, versioned)) {
-        static nvml_abi_processes_utilization_entry rows[MOST_PROCESSES];
+        static nvml_abi_processes_utilization_entry rows[MOST_ROWS];
         nvml_abi_processes_utilization request{};
         request.version = NVML_ABI_STRUCT_VERSION(nvml_abi_processes_utilization, 1);
-        request.count = MOST_PROCESSES;
+        request.count = MOST_ROWS;
         request.last_seen_us = last_seen_us;
         request.entries = rows;
         const int code = get(device, &request);
         if (code == NVML_ABI_NOT_FOUND) return noted(device, versioned, NVML_ABI_SUCCESS);
         if (noted(device, versioned, code)) {
-            for (unsigned i = 0; i < request.count && i < MOST_PROCESSES; i++) {
+            for (unsigned i = 0; i < request.count && i < MOST_ROWS; i++) {
                 out.push_back(
                     {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
             }
@@ -323,15 +292,15 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
         }
     }
     auto get =
-        reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(find(plain));
+        reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(need(plain));
     if (!get || !may_ask(device, plain)) return false;
-    static nvml_abi_process_utilization rows[MOST_PROCESSES];
-    unsigned count = MOST_PROCESSES;
+    static nvml_abi_process_utilization rows[MOST_ROWS];
+    unsigned count = MOST_ROWS;
     const int code = get(device, rows, &count, last_seen_us);
     // The answer when nobody ran.
     if (code == NVML_ABI_NOT_FOUND) return noted(device, plain, NVML_ABI_SUCCESS);
     if (!noted(device, plain, code)) return false;
-    for (unsigned i = 0; i < count && i < MOST_PROCESSES; i++) {
+    for (unsigned i = 0; i < count && i < MOST_ROWS; i++) {
         out.push_back(
             {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
     }

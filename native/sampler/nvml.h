@@ -67,7 +67,7 @@ class Library {
     bool pci(Device device, std::string &out);
     bool memory(Device device, Memory &out);
     bool utilization(Device device, uint32_t &gpu, uint32_t &memory);
-    // False: not supported, or failed. An empty list is a success.
+    // False: not supported, or failed, or nobody can tell how its answer is to be read. An empty list is a success.
     bool processes(Device device, List list, std::vector<Entry> &out);
     // Since `last_seen_us`; *found is false when the driver says that nobody ran.
     bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out);
@@ -87,6 +87,10 @@ class Library {
     bool event_set(void *&set);
     bool register_events(Device device, uint64_t types, void *set);
     void count(const char *call, int code, uint64_t times) { errors_[{call, code}] += times; }
+    // Whether the library has it by name.
+    bool has(const char *call) { return find(call) != nullptr; }
+    // Calls that were wanted and that this driver has in no form, by name; each is told once.
+    std::vector<std::string> take_absent();
 
     int last_code() const { return last_code_; }
     // How often each call answered each code other than success, "not found" of an idle card excepted.
@@ -105,13 +109,14 @@ class Library {
     // Whether it may be asked now; then its answer goes to `noted`. `which`: a selector, for each has its own answers.
     bool may_ask(Device device, const char *call, uint64_t which = 0);
     bool noted(Device device, const char *call, int code, uint64_t which = 0);
+    void *need(const char *name); // what is wanted and not there is told of
     bool absent();
-    static size_t stride_of(const unsigned char *buffer, size_t size, unsigned count, size_t nominal);
 
     void *handle_ = nullptr;
     int last_code_ = 0;
     uint64_t now_ns_ = 0;
     std::map<std::string, void *> functions_;
+    std::map<std::string, bool> absent_;                                         // told already
     std::map<std::tuple<Device, std::string_view, uint64_t>, Refusal> refusals_; // names are literals
     std::map<std::pair<std::string, int>, uint64_t> errors_;
 };

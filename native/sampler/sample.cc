@@ -283,6 +283,14 @@ std::string Sampler::take() {
         out += '}';
     }
     out += ']';
+    if (const std::vector<std::string> absent = library_.take_absent(); !absent.empty()) {
+        out += ",\"absent\":[";
+        for (size_t i = 0; i < absent.size(); i++) {
+            if (i) out += ',';
+            add_text(out, absent[i]);
+        }
+        out += ']';
+    }
     if (silent) add_field(out, "problem", "the driver answers nothing about any card");
     add_field(out, "tookUs", (now_ns(CLOCK_MONOTONIC) - started) / 1000);
     out += "}\n";

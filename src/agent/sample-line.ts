@@ -51,7 +51,7 @@ const LINE = shape(
     left: 'numbers',
     total: 'number',
   },
-  { problem: 'text' },
+  { problem: 'text', absent: 'texts' },
 );
 const CARD = shape(
   {

@@ -135,6 +135,8 @@ export type Sample = {
   readonly xids?: readonly SampledXid[];
   /** Failures of the driver's calls since the sampler's start. */
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
+  /** Calls that were wanted and that the driver's library has in no form: those that no sample before this one named. */
+  readonly absent?: readonly string[];
   readonly tookUs: number;
 };
 

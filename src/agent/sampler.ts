@@ -46,6 +46,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   let watchdog: NodeJS.Timeout | undefined;
   let restart: NodeJS.Timeout | undefined;
   let denialTold = false;
+  const absenceTold = new Set<string>();
   let closing = false;
   let released = false;
   let abandoned = 0;
@@ -96,6 +97,14 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     );
   };
 
+  /** An older driver tells less; the next sampler of the same one would only say so again. */
+  const tellAbsent = ({ absent = [], driverVersion }: Sample) => {
+    const text = `driver ${driverVersion} has no ${absent.join(', ')}: what they tell is absent`;
+    if (absent.length === 0 || absenceTold.has(text)) return;
+    absenceTold.add(text);
+    options.onProblem(text);
+  };
+
   const begin = () => {
     const started = performance.now();
     const args = ['--interval-ms', String(intervalMs), '--library', options.library];
@@ -135,6 +144,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
         current.kill('SIGKILL');
       } else {
         tellDenial(sample);
+        tellAbsent(sample);
         options.onSample(sample);
       }
     });

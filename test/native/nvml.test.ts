@@ -56,8 +56,10 @@ test('every layout of the process lists holds the own processes, and what each c
       const told = await nvml.ask(`list ${COMPUTE}${suffix} 2 ${size}`);
       t.deepEqual({ ...told, rows: sorted(told.rows) }, { result: 0, count: 2, spilled: false, rows: own }, driver);
     }
-    const detail = await nvml.ask(`detail ${DETAIL_VERSION} 0 2`);
-    t.deepEqual({ ...detail, rows: sorted(detail.rows) }, { result: 0, count: 2, spilled: false, rows: own });
+    if (Number.parseInt(driver) >= 535) {
+      const detail = await nvml.ask(`detail ${DETAIL_VERSION} 0 2`);
+      t.deepEqual({ ...detail, rows: sorted(detail.rows) }, { result: 0, count: 2, spilled: false, rows: own });
+    }
     const used = own.reduce((sum, [, bytes = 0]) => sum + bytes, 0);
     t.deepEqual((await nvml.ask('memory 0')).rows, [[2 * GIB, 2 * GIB - used, used, 0]]);
     t.deepEqual((await nvml.ask(`memory-second ${MEMORY_VERSION} 0`)).rows, [[2 * GIB, 2 * GIB - used, used, 0]]);

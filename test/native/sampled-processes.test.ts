@@ -2,61 +2,16 @@
 // a library that lists whom the test wants; a round is taken when the test asks for it.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import type { Sample } from '../../src/agent/sample.ts';
-import { parseLine, type SampleLine } from '../../src/agent/sample-line.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD, environment, eventually, temporaryFolder } from '../support/node.ts';
-import { sampleReader } from '../support/sample.ts';
+import { cardOf, follow, handles } from '../support/listed.ts';
+import { BUILD, eventually } from '../support/node.ts';
 
 const REREAD_ROUNDS = 10;
 const WHOLE_ROUNDS = 120;
-
-function cardOf(t: ExecutionContext) {
-  const library = join(temporaryFolder(t), 'listed.so');
-  copyFileSync(join(BUILD, 'tests/listed.so'), library);
-  const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
-  /** What is told of use from now on: an error of the driver, or rows of pid, percent and time in microseconds. */
-  const use = (code: number, ...rows: (readonly [pid: number, percent: number, atUs: number])[]) =>
-    writeFileSync(`${library}.uses`, [[code], ...rows].map((row) => row.join(' ')).join('\n'));
-  list();
-  return { library, list, use };
-}
-
-/** A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. */
-function follow(t: ExecutionContext, library: string, within: readonly string[] = []) {
-  let intervalMs = 60_000;
-  const words = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library];
-  const [file = '', ...args] = [...within, ...words];
-  const begin = () => {
-    const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'], env: environment({}) });
-    t.teardown(() => child.kill('SIGKILL'));
-    return { child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
-  };
-  let begun: ReturnType<typeof begin> | undefined;
-  const read = sampleReader();
-  const next = async (): Promise<{ line: SampleLine; sample: Sample }> => {
-    // A shorter interval begins now.
-    if (begun) begun.child.stdin.write(`interval ${--intervalMs}\n`);
-    begun ??= begin();
-    const { value, done } = await begun.lines.next();
-    if (done) throw new Error('the sampler ended');
-    const line = parseLine(String(value));
-    if ('wrong' in line) throw new Error(line.wrong);
-    return { line, sample: read(String(value)) };
-  };
-  const folder = () => `/proc/${begun?.child.pid}`;
-  return {
-    next,
-    /** Calls of read(2) so far. */
-    reads: () => Number(/^syscr: (\d+)/m.exec(readFileSync(`${folder()}/io`, 'utf8'))?.[1]),
-    descriptors: () => readdirSync(`${folder()}/fd`).map((name) => readlinkSync(`${folder()}/fd/${name}`)),
-  };
-}
-const handles = (descriptors: readonly string[]) => descriptors.filter((to) => to.includes('pidfd')).length;
 
 function start(t: ExecutionContext, file: string, ...words: string[]) {
   const child = spawn(file, words, { stdio: ['pipe', 'pipe', 'inherit'] });

@@ -125,12 +125,16 @@ static const char *nvml_library(const char *driver_version) {
     static const struct {
         unsigned long since;
         const char *library;
-    } LIBRARIES[] = {{615, "615/libnvidia-ml.so.1"}, {525, "libnvidia-ml.so.1"}, {520, "520/libnvidia-ml.so.1"}};
+    } LIBRARIES[] = {
+        {615, "615/libnvidia-ml.so.1"}, {550, "libnvidia-ml.so.1"},     {535, "535/libnvidia-ml.so.1"},
+        {525, "525/libnvidia-ml.so.1"}, {520, "520/libnvidia-ml.so.1"}, {510, "510/libnvidia-ml.so.1"},
+        {470, "470/libnvidia-ml.so.1"}, {450, "450/libnvidia-ml.so.1"},
+    };
     unsigned long version = strtoul(driver_version, NULL, 10);
     for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++) {
         if (version >= LIBRARIES[i].since) return LIBRARIES[i].library;
     }
-    return "470/libnvidia-ml.so.1";
+    return "418/libnvidia-ml.so.1";
 }
 
 static bool make_folder(struct node *node) {

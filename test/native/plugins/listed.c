@@ -1,7 +1,9 @@
 /* A management library with one card, of which those processes are told whose pids stand in the file beside the library
  * that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its place there. The
  * file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid, percent of SMs and
- * wall clock in microseconds, all of which are told whatever was seen already. */
+ * wall clock in microseconds, all of which are told whatever was seen already. The file with ".raw" is an answer byte
+ * by byte: a line with the ending of the name that answers so ("-" for none), its code, count and how many bytes it
+ * writes, then those; all other names of the list are not there then. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,7 +54,20 @@ EXPORT int nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_a
     if (code == NVML_ABI_SUCCESS && there == 0) code = NVML_ABI_NOT_FOUND;
     return code;
 }
-EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) {
+static int raw(FILE *file, const char *own, unsigned *count, void *entries) {
+    char name[8];
+    int code = NVML_ABI_UNKNOWN;
+    unsigned told = 0;
+    size_t bytes = 0;
+    if (fscanf(file, "%7s %d %u %zu", name, &code, &told, &bytes) != 4 || strcmp(name, own) != 0)
+        code = NVML_ABI_FUNCTION_NOT_FOUND;
+    else if (fgetc(file) != '\n' || fread(entries, 1, bytes, file) != bytes) code = NVML_ABI_UNKNOWN;
+    fclose(file);
+    *count = told;
+    return code;
+}
+
+static int listed(unsigned *count, void *entries) {
     FILE *file = beside("pids");
     if (!file) return NVML_ABI_NOT_FOUND;
     unsigned there = 0, pid;
@@ -63,4 +78,17 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(nvml_abi_device device, unsig
     fclose(file);
     *count = there;
     return NVML_ABI_SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) {
+    FILE *file = beside("raw");
+    return file ? raw(file, "_v3", count, entries) : listed(count, entries);
+}
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(nvml_abi_device device, unsigned *count, void *entries) {
+    FILE *file = beside("raw");
+    return file ? raw(file, "_v2", count, entries) : NVML_ABI_FUNCTION_NOT_FOUND;
+}
+EXPORT int nvmlDeviceGetComputeRunningProcesses(nvml_abi_device device, unsigned *count, void *entries) {
+    FILE *file = beside("raw");
+    return file ? raw(file, "-", count, entries) : NVML_ABI_FUNCTION_NOT_FOUND;
 }

@@ -1,5 +1,5 @@
 /* What drivers from 525 on have: a divided card's counters, by instance. */
-#include "../nvml-520/gpm.h"
+#include "gpm.h"
 
 NVML_EXPORT nvmlGpmMigSampleGet(nvml_abi_device device, unsigned gpu_instance, struct gpm_sample *sample) {
     NVML_ENTER_CARD("nvmlGpmMigSampleGet", device, card);

@@ -6,7 +6,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-#include "../nvml/nvml.h"
+#include "nvml.h"
 
 /* The group's number. The driver opens the folder that it is given, too. */
 static nvml_abi_return group_of(const char *path, uint64_t *group) {

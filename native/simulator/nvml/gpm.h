@@ -1,7 +1,7 @@
 /* Samples of a card's counters, as the libraries of drivers from 520 on hand them out. */
 #pragma once
 
-#include "../nvml/nvml.h"
+#include "nvml.h"
 
 #define GPM_HOPPER 9 /* major compute capability from which cards have such counters */
 
