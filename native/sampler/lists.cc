@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
+
+#include "proc.h"
 
 namespace nvml {
 
@@ -45,20 +46,9 @@ struct Answer {
     }
 };
 
-uint32_t most_pid() {
-    static const uint32_t most = [] {
-        unsigned value = 0;
-        FILE *file = std::fopen("/proc/sys/kernel/pid_max", "re");
-        const bool told = file && std::fscanf(file, "%u", &value) == 1 && value > 0;
-        if (file) std::fclose(file);
-        return told ? value : uint32_t{INT32_MAX};
-    }();
-    return most;
-}
-
 // The driver says 0 of whom the asker cannot see.
 bool is_likely(const Entry &entry) {
-    return entry.pid <= most_pid() && entry.bytes < MOST_BYTES;
+    return (entry.pid == 0 || proc::is_pid(entry.pid)) && entry.bytes < MOST_BYTES;
 }
 
 bool all_likely(const Answer &answer, size_t length) {

@@ -13,6 +13,23 @@
 
 namespace proc {
 
+namespace {
+uint32_t most_pid() {
+    unsigned value = 0;
+    FILE *file = std::fopen("/proc/sys/kernel/pid_max", "re");
+    const bool told = file && std::fscanf(file, "%u", &value) == 1 && value > 0 && value <= INT32_MAX;
+    if (file) std::fclose(file);
+    return told ? value : uint32_t{INT32_MAX};
+}
+} // namespace
+
+// The limit may be raised while this runs: what is above it may be a pid after all.
+bool is_pid(uint32_t number) {
+    static uint32_t most = most_pid();
+    if (number > most && number <= INT32_MAX) most = most_pid();
+    return number > 0 && number <= most;
+}
+
 int open_pidfd(pid_t pid) {
     return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
 }

@@ -20,6 +20,10 @@ struct Process {
     pid_t namespace_pid = 0; // as the process itself sees it; 0: it could not be read
 };
 
+// Whether a process can have it: not 0, which drivers say of whom the asker cannot see, and no more than the kernel
+// gives.
+bool is_pid(uint32_t number);
+
 // A handle that never comes to mean another process; negative: errno says why not.
 int open_pidfd(pid_t pid);
 

@@ -25,11 +25,6 @@ uint64_t now_ns(clockid_t clock) {
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// What is no pid is nobody's, and a negative number would cost the agent the whole line.
-bool is_pid(uint32_t pid) {
-    return pid > 0 && pid <= INT32_MAX;
-}
-
 } // namespace
 
 Sampler::~Sampler() {
@@ -49,7 +44,9 @@ bool Sampler::open_driver() {
     return true;
 }
 
-// Compute, graphics and MPS lists name the same process with the same total, so they are united, never added.
+// Compute, graphics and MPS lists name the same process with the same total, so they are united, never added; so are
+// entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
+// Of whom the driver says that it holds more than the card has, nobody knows what it holds.
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
@@ -66,17 +63,20 @@ void Sampler::read_lists(size_t index, std::string &out) {
         out += NAMES[i];
         out += '"';
         first = false;
-        std::erase_if(entries[i], [](const nvml::Entry &entry) { return !is_pid(entry.pid); });
+        cards_[index].nobodys_entries +=
+            std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
     out += ']';
     processes_.meet();
+    const uint64_t most = cards_[index].total_bytes ? cards_[index].total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
             Usage &usage = processes_.use(static_cast<pid_t>(entry.pid), index);
             usage.listed = true;
             usage.types |= 1u << i;
+            if (!entry.known || entry.bytes > most) continue;
             usage.bytes = std::max(usage.bytes, entry.bytes);
-            usage.bytes_known = usage.bytes_known || entry.known;
+            usage.bytes_known = true;
         }
     }
 }
@@ -92,7 +92,7 @@ void Sampler::integrate(size_t index, uint64_t now_us) {
     card.last_poll_us = now_us;
     uint64_t newest = 0;
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
-        return !is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since ||
+        return !proc::is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since ||
                row.at_us > now_us + 1000000;
     });
     for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
@@ -124,6 +124,7 @@ void Sampler::write_memory(Card &card, std::string &out) {
     card.answered = library_.memory(card.device, memory);
     card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
     if (card.answered) {
+        card.total_bytes = memory.total;
         add_field(out, "totalBytes", memory.total);
         add_field(out, "usedBytes", memory.used);
         add_field(out, "freeBytes", memory.free);
@@ -216,6 +217,7 @@ void Sampler::write_card(size_t index, std::string &out) {
     if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000);
     if (card.lost != was_lost || (card.instance && !card.answered)) changed_ = true;
     add_field(out, "utilizationGaps", card.gaps);
+    if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);
     if (card.use_told) out += ",\"useTold\":true";
     out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }

@@ -42,7 +42,9 @@ class Sampler {
         bool use_told = false;     // how much each process used since the round before was, too
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0;
-        uint64_t gaps = 0; // times that the driver's ring overran before it was read
+        uint64_t gaps = 0;            // times that the driver's ring overran before it was read
+        uint64_t total_bytes = 0;     // as it was last told; 0: never
+        uint64_t nobodys_entries = 0; // of process lists: pids that no process can have
         Health health;
         uint64_t health_round = 0, health_ns = 0;
         bool tells_events = false;

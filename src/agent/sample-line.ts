@@ -111,6 +111,7 @@ const CARD = shape(
     parent: 'number',
     gpuInstance: 'number',
     computeInstance: 'number',
+    nobodysEntries: 'number',
   },
 );
 const PROCESS = shape(

@@ -71,6 +71,8 @@ export type SampledCard = {
   readonly useTold?: boolean;
   /** Times that the driver's utilisation ring overran before it was read. */
   readonly utilizationGaps: number;
+  /** Entries of its process lists, one by one since the sampler's start, whose pid no process can have. Absent: none. */
+  readonly nobodysEntries?: number;
   readonly healthy: boolean;
 };
 
@@ -79,7 +81,7 @@ export type SampledUse = {
   readonly card: number;
   /** In a process list now. */
   readonly listed: boolean;
-  /** Bytes held, managed memory left out (the driver does not attribute it); absent: the driver does not tell. */
+  /** Bytes held, managed memory left out (the driver does not attribute it); absent: the driver does not tell, or more than the card has. */
   readonly bytes?: number;
   /** Bits: 1 compute, 2 graphics, 4 MPS client. */
   readonly types: number;

@@ -1,6 +1,7 @@
 // How the sampler reads a process list, whose entries are of a length that no name promises: what it makes of answers of all
 // lengths under all names, and of those that nobody can read.
 import { type ChildProcess, spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
 import { cardOf, follow } from '../support/listed.ts';
 
@@ -152,6 +153,85 @@ test('of a library that has the name of what its driver has not, the older name 
       sample.errors.filter(({ call }) => call.startsWith(LIST)),
       [{ call: `${LIST}_v3`, code: 13, count: 1 }],
       'and the newer one once',
+    );
+  }
+});
+
+const CARD_BYTES = 16n * 1024n * MIB;
+const NOT_AVAILABLE = 2n ** 64n - 1n;
+const PID_MAX = Number(readFileSync('/proc/sys/kernel/pid_max', 'utf8'));
+
+/** Of each of its processes what it holds, -1 where nobody knows, and how many entries were nobody's. */
+async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
+  const { library, raw } = cardOf(t);
+  raw('_v3', 0, rows.length, entries(rows, 24));
+  const { sample } = await follow(t, library).next();
+  const [card] = sample.cards;
+  const told = sample.processes.map(({ pid, cards }) => [pid, BigInt(cards[0]?.bytes ?? -1), cards.length] as const);
+  return { lists: card?.lists, told, nobodys: card?.nobodysEntries };
+}
+
+test('an entry whose pid no process can have is counted, and takes nothing from the others', async (t) => {
+  const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
+  for (const [what, pid] of [
+    ['0: a process that cannot be seen', 0],
+    ['above what the kernel gives', PID_MAX + 1],
+    ['above what a pid can be', 2 ** 31],
+    ['all ones', 2 ** 32 - 1],
+  ] as const) {
+    for (const at of [0, 1, 2]) {
+      const rows: Row[] = [[first, 512n * MIB] as const, [second, 1024n * MIB] as const];
+      rows.splice(at, 0, [pid, 700n * MIB]);
+      const told = [[first, 512n * MIB, 1] as const, [second, 1024n * MIB, 1] as const];
+      t.deepEqual(await oddOf(t, rows), { lists: ['compute'], told, nobodys: 1 }, `${what}, at ${at}`);
+    }
+  }
+});
+
+test('the highest pid is one', async (t) => {
+  const { told, nobodys } = await oddOf(t, [[PID_MAX, 512n * MIB]]);
+  t.deepEqual([told, nobodys], [[[PID_MAX, 512n * MIB, 1]], undefined]);
+});
+
+test('a process that is listed twice holds what it holds once', async (t) => {
+  const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
+  const told = await oddOf(t, [
+    [first, 512n * MIB],
+    [second, 1024n * MIB],
+    [first, 512n * MIB],
+    [second, 600n * MIB],
+    [second, NOT_AVAILABLE],
+  ]);
+  t.deepEqual(told, {
+    lists: ['compute'],
+    told: [
+      [first, 512n * MIB, 1],
+      [second, 1024n * MIB, 1],
+    ],
+    nobodys: undefined,
+  });
+});
+
+test('of a process that holds more than the card has, nobody knows what it holds', async (t) => {
+  const [first = 0, second = 0, third = 0] = sleepers(t, 3).toSorted((a, b) => a - b);
+  for (const bytes of [CARD_BYTES + 1n, 2n ** 47n, 2n ** 53n, 2n ** 63n, NOT_AVAILABLE]) {
+    const told = await oddOf(t, [
+      [first, CARD_BYTES],
+      [second, bytes],
+      [third, 512n * MIB],
+    ]);
+    t.deepEqual(
+      told,
+      {
+        lists: ['compute'],
+        told: [
+          [first, CARD_BYTES, 1],
+          [second, -1n, 1],
+          [third, 512n * MIB, 1],
+        ],
+        nobodys: undefined,
+      },
+      String(bytes),
     );
   }
 });

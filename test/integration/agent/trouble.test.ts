@@ -8,6 +8,7 @@ import { ask } from '../../../src/cli/agent-client.ts';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
 import { MIB } from '../../support/grant.ts';
+import { cardOf } from '../../support/listed.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -183,4 +184,20 @@ test('where nothing can be kept of what was measured, it is used all the same, a
   t.is(agent.child.exitCode, null);
   unblock();
   await agent.measured(1);
+});
+
+test('entries of process lists that are nobody are counted on the page, and the card is told of all the same', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--card', 't4');
+  const { library, raw } = cardOf(t);
+  const entries = Buffer.alloc(2 * 24);
+  entries.writeBigUInt64LE(BigInt(700 * MIB), 8);
+  entries.writeUInt32LE(process.pid, 24);
+  entries.writeBigUInt64LE(BigInt(512 * MIB), 32);
+  raw('_v3', 0, 2, entries);
+  const agent = await startAgent(t, node, { library, settings: { intervalMs: 100, calibrate: false } });
+  const counted = (reason: string) => agent.metric('cotenant_exporter_attribution_failures_total', { reason });
+  await eventually(async () => ((await counted('no_pid')) ?? 0) > 1 || undefined, 'the entry without a pid');
+  t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 1);
+  t.is(await counted('memory_not_available'), 0);
 });

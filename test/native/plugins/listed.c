@@ -1,9 +1,9 @@
-/* A management library with one card, of which those processes are told whose pids stand in the file beside the library
- * that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its place there. The
- * file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid, percent of SMs and
- * wall clock in microseconds, all of which are told whatever was seen already. The file with ".raw" is an answer byte
- * by byte: a line with the ending of the name that answers so ("-" for none), its code, count and how many bytes it
- * writes, then those; all other names of the list are not there then. */
+/* A management library with one card of 16 GiB, of which those processes are told whose pids stand in the file beside
+ * the library that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its
+ * place there. The file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid,
+ * percent of SMs and wall clock in microseconds, all of which are told whatever was seen already. The file with ".raw"
+ * is an answer byte by byte: a line with the ending of the name that answers so ("-" for none), its code, count and how
+ * many bytes it writes, then those; all other names of the list are not there then. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "../../../native/abi/nvml.h"
+
+#define LISTED_BYTES (16ull << 30)
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -29,6 +31,10 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device
 }
 EXPORT int nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned size) {
     snprintf(uuid, size, "GPU-0");
+    return NVML_ABI_SUCCESS;
+}
+EXPORT int nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *memory) {
+    *memory = (struct nvml_abi_memory_v1){.total = LISTED_BYTES, .free = LISTED_BYTES};
     return NVML_ABI_SUCCESS;
 }
 static FILE *beside(const char *ending) {
