@@ -50,6 +50,8 @@ const SIGTERM = 15;
 const SIGKILL = 9;
 const MIB = 1024 * 1024;
 const REFUSALS_EVERY_MS = 10_000;
+/** Nobody is stopped for an older sample, unless it was taken after the stop was due: a driver may be slow every time. */
+const FRESH_MS = 250;
 
 /** Does the container hold memory, or do these of its processes? */
 const holdsOf = ({ cards }: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
@@ -75,6 +77,8 @@ export function createEnforcer(
   const refusedAtMs = new Map<string, number>();
   /** Since when a stop is due that the rate does not allow. */
   const waitingSinceMs = new Map<string, number>();
+  /** Since when a stop is due for which the sample at hand was too old. */
+  const dueSinceMs = new Map<string, number>();
   let stops: readonly Stop[] = [];
   const mount = unifiedMount();
   const { now, steady } = clocks;
@@ -153,6 +157,18 @@ export function createEnforcer(
     return ageMs > policy.staleMs || ageMs < -policy.staleMs ? `the data is ${ageMs} ms old` : undefined;
   };
 
+  /**
+   * Is there a sample to wait for? After a while in which nothing ran, older ones come first, and newer ones may say that all was given
+   * back. By the steady clock, so that a time of day that is set does not put off a stop for ever.
+   */
+  const isForNext = ({ grant: { id } }: ContainerState, { sample }: NodeState): boolean => {
+    const ageMs = now() - sample.atMs;
+    const dueMs = dueSinceMs.get(id);
+    if (ageMs <= FRESH_MS || (dueMs !== undefined && steady() - ageMs >= dueMs)) return false;
+    if (dueMs === undefined) dueSinceMs.set(id, steady());
+    return true;
+  };
+
   const tooMany = ({ grant }: ContainerState): string | undefined => {
     const why = whyNotNow(recentStops(stops, steady()), grant, policy.mostStopsPerMinute);
     if (why !== undefined && !waitingSinceMs.has(grant.id)) waitingSinceMs.set(grant.id, steady());
@@ -227,7 +243,7 @@ export function createEnforcer(
       const records: ActionRecord[] = [...untold];
       untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs, resumed]) {
+      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs, dueSinceMs, resumed]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
       for (const container of inTurn(state.containers)) {
@@ -247,7 +263,9 @@ export function createEnforcer(
         const isStop = action.kind === 'kill' || action.kind === 'terminate';
         const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
         if (container.verdict.severity === 'within') waitingSinceMs.delete(container.grant.id);
+        if (!isStop) dueSinceMs.delete(container.grant.id);
         if (old !== undefined && !isStop) continue; // an old sample is none of the fresh ones that a step takes
+        if (isStop && old === undefined && isForNext(container, state)) continue;
         const why = isStop ? (old ?? inconsistent(state, worst) ?? tooMany(container)) : undefined;
         if (why !== undefined) {
           // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
@@ -258,6 +276,7 @@ export function createEnforcer(
           }
           continue;
         }
+        dueSinceMs.delete(container.grant.id);
         ladders.set(container.grant.id, after);
         switch (action.kind) {
           case 'none':

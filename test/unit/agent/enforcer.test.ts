@@ -34,7 +34,26 @@ test('old data is no ground for a stop, and is none of the fresh samples that a 
   t.deepEqual(act(2, cheat, 60_000), ['refuse one']);
   t.deepEqual(act(3, cheat, -3001), [], 'a sample of the future is as bad; refusals are written down now and then');
   t.deepEqual(touched, [], 'nobody was looked up');
-  t.deepEqual(act(4, cheat, 3000), ['kill one'], 'the second fresh one');
+  t.deepEqual(act(4, cheat, 3000), [], 'another one is waited for');
+  t.deepEqual(act(5, cheat), ['kill one'], 'the second fresh one');
+});
+
+test('a stop that is due on a sample of a while ago waits for one that was taken since, and that one decides', (t) => {
+  const back = setUp(t);
+  t.deepEqual(back.act(0, cheat), ['warn one']);
+  t.deepEqual(back.act(2, cheat, 1500), [], 'it came late');
+  t.deepEqual(back.act(2.1, cheat, 1300), [], 'as did the next');
+  t.deepEqual(back.act(2.2, [], 10), [], 'all was given back');
+  t.deepEqual(back.touched, [], 'nobody was looked up');
+  t.deepEqual(back.act(3, cheat), ['warn one'], 'counts start anew');
+  const slow = setUp(t);
+  t.deepEqual(slow.act(0, cheat, 900), ['warn one']);
+  t.deepEqual(slow.act(1, cheat, 900), []);
+  t.deepEqual(slow.act(1.8, cheat, 900), [], 'of before it was due');
+  t.deepEqual(slow.act(1.95, cheat, 900), ['kill one'], 'a driver that is slow every time spares nobody');
+  const now = setUp(t);
+  t.deepEqual(now.act(0, cheat), ['warn one']);
+  t.deepEqual(now.act(1, cheat, 250), ['kill one']);
 });
 
 test('old data does not call off what fresh data began, either', (t) => {
