@@ -232,6 +232,11 @@ async function joined(tenant: RunningTenant, name: string): Promise<Taker> {
   };
 }
 
+/** Writes noise over the container's ledger, all slots of it, some twenty times a second, while the other goes on. */
+const SCRIBBLE = `first=\${LD_PRELOAD%% *} && ledger=\${first%/*}/ledger && unset LD_PRELOAD && test -w "$ledger" &&
+  while sleep 0.05; do dd if=/dev/urandom of="$ledger" bs=4096 count=32 conv=notrunc 2>/dev/null; done </dev/null >/dev/null &
+  unset LD_PRELOAD; exec "$0"`;
+
 const KINDS: readonly (readonly [
   kind: string,
   command: readonly string[],
@@ -240,6 +245,7 @@ const KINDS: readonly (readonly [
   ['without the interposer', [...DODGE, CLIENT], inOwn],
   ['in namespaces of its own', [...OWN_NAMESPACES, ...DODGE, CLIENT], inOwn],
   ['by a process of the host that joins it', [CLIENT], joined],
+  ['while another one writes over its ledger', ['/bin/sh', '-c', SCRIBBLE, CLIENT], inOwn],
 ];
 async function offend(index: number): Promise<void> {
   const name = `offender-${index}`;

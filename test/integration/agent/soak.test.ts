@@ -116,7 +116,7 @@ testUnless(namespacesReason())(
       [],
       'stopped too late',
     );
-    t.deepEqual([...new Set(offenders.map(({ kind }) => kind))].length, 3, 'each way of being over');
+    t.deepEqual([...new Set(offenders.map(({ kind }) => kind))].length, 4, 'each way of being over');
     t.true(ahead.some((one) => Math.abs(one - 3600) < 60) && ahead.some((one) => Math.abs(one) < 60), `${ahead}`);
     t.true(garbage.met > 0, 'its driver told nonsense');
     t.true(garbage.mostBytes > 0 && garbage.mostBytes <= CARD_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
