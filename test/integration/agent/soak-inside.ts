@@ -31,9 +31,9 @@ const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount',
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 const OVER = 512 * 2 ** 20;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
-const IDLE_GRANTS = Number(seconds) >= 600 ? 70 : 0;
-/** Half of these grants on each of the others: a card takes 50 tenants. */
-const CARDS = IDLE_GRANTS > 0 ? 3 : 1;
+const IDLE_GRANTS = Number(seconds) >= 600 ? 45 : 0;
+/** These grants are on another one, and leave room for those who come: a card takes 50 tenants. */
+const CARDS = IDLE_GRANTS > 0 ? 2 : 1;
 const SILENCE_MS = 2000;
 const HOUR = 3600;
 
@@ -79,11 +79,12 @@ const agentPid = agent.child.pid ?? 0;
 const descriptors = () => readdirSync(`/proc/${agentPid}/fd`).length;
 const memoryMib = (field: 'VmRSS' | 'RssAnon') =>
   Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${agentPid}/status`, 'utf8'))?.[1]) / 1024;
-/** Of the agent, its sampler and its arbiter; what they share is in it more than once. */
-const rssMib = () => {
-  const helpers = ['cotenant-sample', 'cotenant-arbitr'].flatMap((name) => childrenNamed(agentPid, name));
-  return helpers.reduce((sum, pid) => sum + residentMib(pid), memoryMib('VmRSS'));
+/** Of the agent, its sampler (with those that hung) and its arbiter; what they share is in it more than once. */
+const partsMib = () => {
+  const sumOf = (name: string) => childrenNamed(agentPid, name).reduce((sum, pid) => sum + residentMib(pid), 0);
+  return { agent: memoryMib('VmRSS'), samplers: sumOf('cotenant-sample'), arbiter: sumOf('cotenant-arbitr') };
 };
+const rssMib = () => Object.values(partsMib()).reduce((sum, mib) => sum + mib, 0);
 const residentMib = (pid: number): number => {
   try {
     return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1024;
@@ -105,7 +106,7 @@ const [barePort] = (await once(bare, 'message')) as [number];
 const scraper = new Worker(
   `const { parentPort, workerData } = require('node:worker_threads');
    const ms = [], floor = [];
-   let series = 0, asked = false, mostBytes = 0, mostRatio = 0;
+   let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0;
    parentPort.on('message', () => (asked = true));
    const get = async (url, into) => {
      const begun = performance.now();
@@ -122,12 +123,12 @@ const scraper = new Worker(
        series = Math.max(series, lines.length);
        for (const line of lines) {
          const value = Number(line.slice(line.lastIndexOf(' ')));
-         if (/^cotenant_(container|process|device|foreign)_memory_(used|peak)_bytes/.test(line)) mostBytes = Math.max(mostBytes, value);
+         if (/^cotenant_(container|process|device|foreign)_memory_(used|peak)_bytes/.test(line) && value > mostBytes) [mostBytes, mostLine] = [value, line];
          if (/^cotenant_(container|process)_sm_utilization_ratio/.test(line)) mostRatio = Math.max(mostRatio, value);
        }
        await new Promise((resolve) => setTimeout(resolve, 100));
      }
-     parentPort.postMessage({ ms, floor, series, mostBytes, mostRatio });
+     parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio });
    })();`,
   { eval: true, workerData: { url: agent.url, port: barePort } },
 );
@@ -136,6 +137,7 @@ type Scraped = {
   readonly floor: number[];
   readonly series: number;
   readonly mostBytes: number;
+  readonly mostLine: string;
   readonly mostRatio: number;
 };
 const scraped = new Promise<Scraped>((resolve) => {
@@ -145,10 +147,14 @@ const scraped = new Promise<Scraped>((resolve) => {
   });
 });
 let rss: number[] = [];
+let most = partsMib();
 let sampling = true;
 const watching = (async () => {
   while (sampling) {
-    rss = [...rss.slice(-100_000), rssMib()];
+    const parts = partsMib();
+    const sum = parts.agent + parts.samplers + parts.arbiter;
+    if (sum > most.agent + most.samplers + most.arbiter) most = parts;
+    rss = [...rss.slice(-100_000), sum];
     await delay(200);
   }
 })();
@@ -161,7 +167,7 @@ for (let index = 0; index < IDLE_GRANTS; index += 1) {
     name: `idle-${index}`,
     container: 'main',
     shares: [{ memory: { kind: 'bytes', bytes: 64 * 2 ** 20 } }],
-    gpuUuids: uuids.slice(1 + (index % 2), 2 + (index % 2)),
+    gpuUuids: uuids.slice(1),
     isolateMemory: true,
     pid: sleeper.pid,
     startTicks: Math.round(startedMs(sleeper.pid ?? 0) / 10),
@@ -211,14 +217,16 @@ const inOwn = (tenant: RunningTenant): Taker => ({ ask: (command) => tell(tenant
 /** A process of the host that joins the container's group, so that what it takes is the container's. */
 async function joined(tenant: RunningTenant, name: string): Promise<Taker> {
   for (const order of ['init', 'context 0']) await tell(tenant, order);
-  const pid = await eventually(async () => {
+  const { pid, card } = await eventually(async () => {
     const container = (await agent.view())?.containers.find(({ pod }) => pod === name);
-    return container?.processes[0]?.pid;
+    const [first] = container?.processes ?? [];
+    return container && first && { pid: first.pid, card: container.gpuUuid };
   }, 'it is seen on its card');
   const group = /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1] ?? '';
   const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$0"`;
   const child = spawn('/bin/sh', ['-c', script, CLIENT], {
-    env: { ...process.env, LD_LIBRARY_PATH: node.lib },
+    // On the card of the grant: another one is none of its container's.
+    env: { ...process.env, LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: card },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   scope.teardown(() => void child.kill('SIGKILL'));
@@ -357,7 +365,7 @@ sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
 scraper.postMessage('end');
-const { ms, floor, series: mostSeries, mostBytes, mostRatio } = await scraped;
+const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio } = await scraped;
 // As they came: the audit log keeps the last of them only.
 const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
@@ -379,7 +387,7 @@ console.log(
     })),
     stopped: stops,
     ahead,
-    garbage: { met: garbageMet, mostBytes, mostRatio },
+    garbage: { met: garbageMet, mostBytes, mostLine, mostRatio },
     disturbed,
     abandoned,
     pids: Number(PIDS[1]) - Number(PIDS[0]) + 1,
@@ -387,7 +395,8 @@ console.log(
     rssMib: {
       early: median(rss.slice(0, rss.length >> 1)),
       late: median(rss.slice(rss.length >> 1)),
-      most: Math.max(...rss),
+      most: most.agent + most.samplers + most.arbiter,
+      parts: most,
       idle: idleMib,
       anonymous: anonymousMib,
     },

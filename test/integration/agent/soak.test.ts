@@ -39,7 +39,12 @@ type Facts = {
   }[];
   /** Seconds by which the agent's clock was ahead after each jump. */
   readonly ahead: readonly number[];
-  readonly garbage: { readonly met: number; readonly mostBytes: number; readonly mostRatio: number };
+  readonly garbage: {
+    readonly met: number;
+    readonly mostBytes: number;
+    readonly mostLine: string;
+    readonly mostRatio: number;
+  };
   readonly stopped: readonly string[];
   readonly disturbed: readonly string[];
   readonly abandoned: number;
@@ -50,6 +55,8 @@ type Facts = {
     readonly early: number;
     readonly late: number;
     readonly most: number;
+    /** Of what that was. */
+    readonly parts: Readonly<Record<'agent' | 'samplers' | 'arbiter', number>>;
     readonly anonymous: number;
   };
   readonly scrapes: {
