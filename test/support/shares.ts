@@ -11,9 +11,10 @@ const WINDOW_MS = 1000;
 /** Part of a share that may be missing without any reason. */
 const MISSING = 0.15;
 const MOST_WINDOWS = 12;
-/** Windows for more than so much of which the machine held somebody up are counted apart. */
+/** Windows for more than so much of which the machine held somebody up are counted apart: it may have no better for minutes. */
 const BUSY_PERCENT = 50;
-const MOST_BUSY_WINDOWS = 48;
+const MOST_BUSY_WINDOWS = 180;
+const MOST_MS = 2 * (MOST_WINDOWS + MOST_BUSY_WINDOWS) * WINDOW_MS;
 
 export const ranMs = (node: SimulatedNode, pid: number | undefined): number =>
   (node
@@ -44,6 +45,28 @@ export async function windowOf(node: SimulatedNode, pids: readonly number[], ms 
   return { shares: percents(ranAfter, ranBefore), held: percents(waitedAfter, waitedBefore) };
 }
 
+export const isBusy = ({ held }: Pick<Window, 'held'>): boolean => held.some((percent) => percent > BUSY_PERCENT);
+
+/**
+ * Looks again and again until the machine let those that take part run in `count` windows: only these say what somebody did not
+ * get. Fails where it never does.
+ */
+export async function untilQuiet(
+  t: ExecutionContext,
+  look: () => Promise<Pick<Window, 'held'>>,
+  { count = 1 }: { count?: number } = {},
+): Promise<void> {
+  t.timeout(MOST_MS);
+  const seen: string[] = [];
+  for (let quiet = 0; quiet < count; ) {
+    const window = await look();
+    seen.push(window.held.map((percent) => percent.toFixed(1)).join('/'));
+    if (!isBusy(window)) quiet += 1;
+    else if (seen.length - quiet > MOST_BUSY_WINDOWS)
+      throw new Error(`the machine holds everybody up, percent of each second: ${seen.join(' ')}`);
+  }
+}
+
 export const sharesOf = async (node: SimulatedNode, pids: readonly number[], ms?: number): Promise<readonly number[]> =>
   (await windowOf(node, pids, ms)).shares;
 
@@ -59,11 +82,12 @@ export async function hold(
   percents: readonly number[],
   { above = 2, lent = [], what = '' }: { above?: number; lent?: readonly number[]; what?: string } = {},
 ): Promise<void> {
+  t.timeout(MOST_MS);
   const seen: string[] = [];
   let met = false;
   for (let quiet = 0, busy = 0; quiet < MOST_WINDOWS && busy < MOST_BUSY_WINDOWS && !met; ) {
     const { shares, held } = await windowOf(node, pids);
-    if (held.some((percent) => percent > BUSY_PERCENT)) busy += 1;
+    if (isBusy({ held })) busy += 1;
     else quiet += 1;
     seen.push(shares.map((share, index) => `${share.toFixed(1)}-${(held[index] ?? 0).toFixed(1)}`).join('/'));
     for (const [index, share] of shares.entries())

@@ -1,12 +1,13 @@
 // A scrape of the agent's page: how long it takes with two scrapers at the same moment, whether it holds up the event loop,
 // and what it costs the driver. The page is made and served by the agent's own code from a built view (view.ts), in a
 // process of its own; calls of the driver are counted on a real agent (driver-calls.ts).
-import { type ChildProcess, fork } from 'node:child_process';
+import { type ChildProcess, execFile, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, get } from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Teardown } from '../../support/node.ts';
+import { promisify } from 'node:util';
+import { BUILD, type Teardown } from '../../support/node.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, quantile } from '../statistics.ts';
@@ -19,6 +20,8 @@ const GOALS: Readonly<Record<number, number>> = { 3000: 2, 10000: 5 };
 const SCRAPERS = 2;
 /** A scrape in all sizes ends long before the next one is due. */
 const EVERY_MS = 10;
+
+const run = promisify(execFile);
 
 type Server = Ready & { readonly child: ChildProcess };
 
@@ -44,7 +47,7 @@ async function tell({ child }: Server, word: 'reset' | 'read'): Promise<Reading>
   return reading;
 }
 
-/** One GET to its last byte, milliseconds. */
+/** One GET to its last byte by this process, milliseconds. */
 async function scrapeOnce(agent: Agent, port: number, encoding: string): Promise<number> {
   const started = performance.now();
   const request = get({ agent, port, host: '127.0.0.1', path: '/metrics', headers: { 'accept-encoding': encoding } });
@@ -55,18 +58,19 @@ async function scrapeOnce(agent: Agent, port: number, encoding: string): Promise
   return performance.now() - started;
 }
 
-/** Both servers in turns, each by all scrapers at the same moment over connections that stay open. */
+/** Both servers in turns, each by all scrapers at the same moment over connections that stay open: milliseconds of each
+ * server's scrapes. The scrapers are a compiled program (test/bench/programs/scraper.c): one in this process would be held up
+ * by its own event loop and collector for longer than a page takes. */
 async function takeTurns(servers: readonly Server[], encoding: string, rounds: number): Promise<number[][]> {
   const samples: number[][] = servers.map(() => []);
-  const agents = Array.from({ length: SCRAPERS }, () => new Agent({ keepAlive: true, maxSockets: 1 }));
-  for (let round = 0; round < rounds; round += 1) {
-    for (const [index, { port }] of servers.entries()) {
-      const due = delay(EVERY_MS);
-      samples[index]?.push(...(await Promise.all(agents.map((agent) => scrapeOnce(agent, port, encoding)))));
-      await due;
-    }
+  const words = [SCRAPERS, encoding, rounds, EVERY_MS, ...servers.map(({ port }) => port)].map(String);
+  const { stdout } = await run(join(BUILD, 'bench/scraper'), words, { maxBuffer: 64 * 2 ** 20 });
+  for (const line of stdout.trimEnd().split('\n')) {
+    const [server = Number.NaN, nanoseconds = Number.NaN] = line.split(' ').map(Number);
+    samples[server]?.push(nanoseconds / 1e6);
   }
-  for (const agent of agents) agent.destroy();
+  const wrong = samples.find(({ length }) => length !== SCRAPERS * rounds);
+  if (wrong) throw new Error(`the scrapers told of ${wrong.length} scrapes of ${SCRAPERS * rounds}`);
   return samples;
 }
 

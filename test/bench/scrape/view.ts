@@ -40,7 +40,7 @@ function device(index: number, containers: number): ViewDevice {
     grantedBytes: 70 * GIB,
     grantedCoresPercent: 90,
     containers,
-    processes: { compute: 2 * containers, graphics: 0, mps: 0 },
+    processes: { compute: 2 * containers, graphics: 0, both: 0, mps: 0 },
     unattributedBytes: 0,
     mode: 'shared',
     compute: { policy: 'fixed', source: 'configuration' },
