@@ -4,7 +4,6 @@
  * come more often than a budget of rings allows. */
 #include "rounds.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,23 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bells.h"
 #include "rise.h"
 
-#define RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
 #define TELL_NS 1000000000ull
 #define QUIET_PAUSE_NS (3 * COT_COMPUTE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
 #define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS) /* until the records of a page are told again, while it is like that */
 #define REST_NS 500000000ull /* between rounds while no lease is given either, and all bells can be heard */
-/* Where the kernel cannot wait for several bells, or for no more (futex_waitv(2): Linux 5.16, 128 words). */
-#define MOST_BELLS 127u
-#define POLL_NS 1000000ull
-#define SYS_FUTEX_WAITV 449
-
-struct bell { /* struct futex_waitv */
-    uint64_t value, word;
-    uint32_t flags, reserved;
-};
-enum { BELL_SHARED_32 = 2 };
+#define POLL_NS 1000000ull   /* between rounds where not all bells can be heard */
 
 static struct cot_arbiter arbiter;
 static struct page *pages[COT_ARBITER_CARDS * COT_ARBITER_MEMBERS];
@@ -246,16 +236,11 @@ static uint64_t beat(uint64_t now, bool all) {
 
 /* ---- waiting ---- */
 
-static void pause_for(uint64_t ns) {
-    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-    syscall(SYS_futex, &plan_bell, FUTEX_WAIT_PRIVATE, __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE), &pause, NULL, 0);
-}
-
 /* Nobody but a bell needs the arbiter, and all bells are heard. */
 static bool may_rest(uint64_t next, const uint64_t *watch) {
     if (next != UINT64_MAX || any(watch)) return false;
     for (uint32_t i = 0; i < page_count; i++) {
-        if (!pages[i]->broken && (pages[i]->rings >= RINGS || !is_quiet(pages[i]))) return false;
+        if (!pages[i]->broken && (pages[i]->rings >= BELLS_RINGS || !is_quiet(pages[i]))) return false;
     }
     return true;
 }
@@ -284,48 +269,14 @@ static uint64_t rouse(uint64_t from, uint64_t until) {
 
 /* `rests`: it may. Answers up to when it rested, or 0. */
 static uint64_t listen(uint32_t plan_bell_seen, uint64_t until, bool rests) {
-    static struct bell bells[MOST_BELLS + 1];
-    static struct page *whose[MOST_BELLS + 1];
-    static bool is_able = true;
-    uint32_t count = 1;
-    bool left_out = false;
-    bells[0] = (struct bell){plan_bell_seen, (uintptr_t)&plan_bell, BELL_SHARED_32, 0};
-    for (uint32_t i = 0; i < page_count; i++) {
-        struct page *page = pages[i];
-        if (page->broken || page->rings >= RINGS) continue;
-        left_out = left_out || count > MOST_BELLS;
-        if (count > MOST_BELLS) continue;
-        whose[count] = page;
-        bells[count++] = (struct bell){page->bell, (uintptr_t)&cot_reports_at(page->map)->bell, BELL_SHARED_32, 0};
-    }
-    uint64_t now = now_ns(), least = (!is_able || left_out) && page_count ? now + POLL_NS : until;
-    if (least < until) until = least;
+    bool all = bells_gather(&plan_bell, plan_bell_seen, pages, page_count);
+    uint64_t now = now_ns();
+    if (!all && now + POLL_NS < until) until = now + POLL_NS;
     if (until <= now) return 0;
-    if (!is_able) {
-        pause_for(until - now);
-        return 0;
-    }
-    struct timespec at = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
-    /* On the clock that does not stop: converted, for the kernel knows two others. */
-    struct timespec monotonic;
-    clock_gettime(CLOCK_MONOTONIC, &monotonic);
-    uint64_t deadline = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec + (until - now);
-    at.tv_sec = (time_t)(deadline / 1000000000u);
-    at.tv_nsec = (long)(deadline % 1000000000u);
-    rests = rests && !left_out;
+    rests = rests && all;
     for (uint32_t i = 0; rests && i < page_count; i++) page_rest(pages[i], until);
-    long woken = syscall(SYS_FUTEX_WAITV, bells, count, 0, &at, CLOCK_MONOTONIC);
-    int error = errno;
-    uint64_t rested_ns = rests ? rouse(now, until) : 0;
-    if (woken > 0) whose[woken]->rung = true;
-    if (woken > 0 && __atomic_load_n(&whose[woken]->bell, __ATOMIC_RELAXED) == bells[woken].value)
-        whose[woken]->rings++;
-    if (woken < 0 && error == ENOSYS) is_able = false;
-    if (woken < 0 && error == EFAULT) {
-        uint32_t bell; /* one of them was shortened: its own look will tell */
-        for (uint32_t i = 1; i < count; i++) page_bell(whose[i], &bell);
-    }
-    return rested_ns;
+    bells_wait(until - now);
+    return rests ? rouse(now, until) : 0;
 }
 
 /* ---- what it comes to ---- */

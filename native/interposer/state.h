@@ -66,11 +66,12 @@ struct cot_block {
     void *context;
     uint64_t root;       /* memory by handle, held for as long as this block is there; 0 */
     uint32_t references; /* COT_VMM: of memory: handles, mappings and imports */
+    uint32_t epoch;      /* of contexts, when the thread saw the context current; 0: nobody said (an older engine) */
 };
 struct cot_shared_page {
     uint64_t key; /* page number + 2, so that no key looks free */
     uint16_t card;
-    bool small;     /* holds requests of the size that the driver packs together */
+    bool small;     /* requests of the size that the driver packs together may be in it */
     uint32_t users; /* allocations that lie in it in part */
 };
 
@@ -243,6 +244,9 @@ struct cot_state {
     struct cot_gap gap;
     struct cot_launches launches;
     struct cot_gates *gates; /* engine/gates.h; NULL: the container has no compute page */
+    /* Appended under layout 2: an engine that does not know them takes no turn, and leaves those of 0 or of old. */
+    _Atomic uint32_t context_turn;    /* the thread that makes or ends a context (turn.c) */
+    uint32_t born[COT_MOST_CONTEXTS]; /* of contexts.known: the epoch that each began */
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
 
@@ -280,9 +284,10 @@ COT_PLACE(lives, 289696)
 COT_PLACE(marks, 289728)
 COT_PLACE(gap, 290288)
 COT_PLACE(launches, 290304)
+COT_PLACE(context_turn, 290320 + 8 * COT_MAX_CARDS)
 #undef COT_PLACE
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 290320 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 294424 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
 #endif

@@ -18,9 +18,13 @@ async function ground(t: ExecutionContext, memoryBytes: number): Promise<{ node:
   return { node, grant: makeGrant(t, node, [{ card: 0, memoryBytes }]) };
 }
 
-/** Runs one scenario to its end: its numbers and its code. */
-function live(node: SimulatedNode, grant: GrantFiles, ...words: string[]): { numbers: number[]; code: number | null } {
-  const env = environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda);
+/** Runs one scenario to its end, behind the interposer unless there is no `grant`: its numbers and its code. */
+function live(
+  node: SimulatedNode,
+  grant: GrantFiles | undefined,
+  ...words: string[]
+): { numbers: number[]; code: number | null } {
+  const env = environment({ LD_LIBRARY_PATH: node.lib }, grant?.cuda);
   const { stdout, stderr, status, signal } = spawnSync(join(BUILD, 'tests/lives'), words, {
     env,
     encoding: 'utf8',
@@ -105,6 +109,18 @@ test('threads that allocate and free at once leave the account as it was', async
   t.is(after, before);
   t.true(refused > 0, 'they were in want');
 });
+
+for (const beside of ['behind the interposer', 'by the simulated driver alone']) {
+  test(`memory asked for in a context that another thread ends meanwhile is nobody's for ever: ${beside}`, async (t) => {
+    const { node, grant } = await ground(t, 400 * MIB);
+    const { numbers, code } = live(node, beside.startsWith('behind') ? grant : undefined, 'ended', '3000');
+    const [late = 0, failures, before, after] = numbers;
+    t.is(code, 0);
+    t.is(failures, 0);
+    t.is(after, before);
+    t.true(late > 0, 'some came too late');
+  });
+}
 
 test('signals in the middle of calls change no answer', async (t) => {
   const { node, grant } = await ground(t, 120 * MIB);

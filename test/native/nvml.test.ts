@@ -56,7 +56,7 @@ test('every layout of the process lists holds the own processes, and what each c
       const told = await nvml.ask(`list ${COMPUTE}${suffix} 2 ${size}`);
       t.deepEqual({ ...told, rows: sorted(told.rows) }, { result: 0, count: 2, spilled: false, rows: own }, driver);
     }
-    if (Number.parseInt(driver) >= 535) {
+    if (Number.parseInt(driver, 10) >= 535) {
       const detail = await nvml.ask(`detail ${DETAIL_VERSION} 0 2`);
       t.deepEqual({ ...detail, rows: sorted(detail.rows) }, { result: 0, count: 2, spilled: false, rows: own });
     }

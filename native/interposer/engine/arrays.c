@@ -86,19 +86,17 @@ abi_result cot_cuMipmappedArrayCreate(abi_mipmapped *out, const abi_array3d_shap
 
 /* Taken out of the table before the driver's call, for afterwards the handle may be somebody else's; put back if the
  * driver refuses. Levels of a chain and planes have handles too, which are in no table and cost nothing. */
-#define DESTROY(symbol, type)                                                                        \
-    abi_result cot_##symbol(type array) {                                                            \
-        struct cot_block block;                                                                      \
-        uint64_t key = (uintptr_t)array;                                                             \
-        if (!cot_attached() ||                                                                       \
-            !(cot_blocks_take(key, COT_ARRAY, &block) || cot_blocks_take(key, COT_SPARSE, &block) || \
-              cot_blocks_take(key, COT_DEFERRED, &block)))                                           \
-            return CALL_REAL(symbol, (type), array);                                                 \
-        if (block.kind != COT_ARRAY) cot_tiles_leave(array);                                         \
-        abi_result result = CALL_REAL(symbol, (type), array);                                        \
-        cot_claim_released(result, &block);                                                          \
-        if (block.kind != COT_ARRAY) cot_tiles_left(array, result == ABI_SUCCESS);                   \
-        return result;                                                                               \
+#define DESTROY(symbol, type)                                                      \
+    abi_result cot_##symbol(type array) {                                          \
+        struct cot_block block;                                                    \
+        uint64_t key = (uintptr_t)array;                                           \
+        if (!cot_attached() || !cot_blocks_take_latest(key, COT_ARRAY, &block))    \
+            return CALL_REAL(symbol, (type), array);                               \
+        if (block.kind != COT_ARRAY) cot_tiles_leave(array);                       \
+        abi_result result = CALL_REAL(symbol, (type), array);                      \
+        cot_claim_released(result, &block);                                        \
+        if (block.kind != COT_ARRAY) cot_tiles_left(array, result == ABI_SUCCESS); \
+        return result;                                                             \
     }
 DESTROY(cuArrayDestroy, abi_array)
 DESTROY(cuMipmappedArrayDestroy, abi_mipmapped)

@@ -176,6 +176,41 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
     return take_locked(shard, hash, key, kind, block);
 }
 
+/* Kinds whose keys are addresses of one space. */
+static uint32_t space_of(uint32_t kind) {
+    return kind == COT_MANAGED ? COT_LINEAR : kind == COT_SPARSE || kind == COT_DEFERRED ? COT_ARRAY : kind;
+}
+
+/* The next block of this address from place *i of its shard on; NULL: none. */
+static struct cot_block *next_at(const struct cot_shard *shard, uint64_t key, uint32_t space, uint32_t *i) {
+    if (shard->capacity == 0) return NULL;
+    const uint64_t *keys = keys_of(shard, sizeof(struct cot_block));
+    while (keys[*i] != 0) {
+        struct cot_block *entry = (struct cot_block *)entry_at(shard, sizeof *entry, *i);
+        bool found = keys[*i] == key && space_of(entry->kind) == space;
+        *i = place_after(shard, *i);
+        if (found) return entry;
+    }
+    return NULL;
+}
+
+bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    struct cot_block *latest = NULL, *entry;
+    if (key <= TOMBSTONE) return false;
+    lock(&shard->lock);
+    for (uint32_t i = first_place(shard, hash); (entry = next_at(shard, key, kind, &i));) {
+        if (!latest || (int32_t)(entry->epoch - latest->epoch) > 0) latest = entry;
+    }
+    if (latest) {
+        *block = *latest;
+        erase(shard, sizeof *latest, latest);
+    }
+    unlock(&shard->lock);
+    return latest;
+}
+
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
     uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
@@ -191,6 +226,18 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
     }
     unlock(&shard->lock);
     return found;
+}
+
+/* What was charged for a block that is out of the table. */
+static void release(const struct cot_block *block) {
+    struct cot_limits limits;
+    cot_limits(block->card, &limits);
+    uint64_t bytes = block->kind == COT_LINEAR
+                         ? cot_pages_remove(block->card, block->key, block->bytes, limits.granule_bytes)
+                         : block->bytes;
+    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->card)->managed, bytes, __ATOMIC_RELAXED);
+    if (bytes) cot_release(block->card, bytes);
+    if (block->root) cot_memory_drop(block->root);
 }
 
 void cot_blocks_drop_context(void *context) {
@@ -210,16 +257,38 @@ void cot_blocks_drop_context(void *context) {
             }
             unlock(&shard->lock);
             if (!found.key) break;
-            struct cot_limits limits;
-            cot_limits(found.card, &limits);
-            uint64_t bytes = found.kind == COT_LINEAR
-                                 ? cot_pages_remove(found.card, found.key, found.bytes, limits.granule_bytes)
-                                 : found.bytes;
-            if (found.kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(found.card)->managed, bytes, __ATOMIC_RELAXED);
-            if (bytes) cot_release(found.card, bytes);
-            if (found.root) cot_memory_drop(found.root);
+            release(&found);
         }
     }
+}
+
+bool cot_blocks_drop(const struct cot_block *block) {
+    struct cot_block found;
+    if (!cot_blocks_take(block->key, block->kind, &found)) return false;
+    release(&found);
+    return true;
+}
+
+bool cot_blocks_drop_twin(const struct cot_block *block, bool others) {
+    uint64_t hash = hash_block(block->key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    struct cot_block *own = NULL, *other = NULL, *entry, dropped;
+    lock(&shard->lock);
+    for (uint32_t i = first_place(shard, hash); (entry = next_at(shard, block->key, space_of(block->kind), &i));) {
+        bool same = entry->kind == block->kind && entry->bytes == block->bytes && entry->context == block->context &&
+                    entry->epoch == block->epoch;
+        if (same && !own) own = entry;
+        else other = entry;
+    }
+    bool found = own && other;
+    if (found) {
+        struct cot_block *goes = others ? other : own;
+        dropped = *goes;
+        erase(shard, sizeof *goes, goes);
+    }
+    unlock(&shard->lock);
+    if (found) release(&dropped);
+    return found;
 }
 
 /* ---- pages ---- */
@@ -232,6 +301,7 @@ static bool page_join(uint32_t card, uint64_t number, bool small) {
     bool fresh = page == NULL;
     if (page) {
         page->users++;
+        page->small = page->small || small;
     } else if (has_room(shard) || grow(shard, sizeof *page, mix)) {
         struct cot_shared_page first = {.key = key, .card = (uint16_t)card, .small = small, .users = 1};
         place(shard, sizeof first, hash, &first);
@@ -291,8 +361,8 @@ uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uin
 #define MOST_UNITS (1u << 17) /* of a page: a granule of 64 MiB */
 
 /* Marks in `taken` what the blocks of one page take of it; true if `units` free ones lie in a row. A page of which
- * something is on its way (its users are more than its blocks) counts as full, for the driver may not have it back yet.
- */
+ * something is on its way (its users are more than its blocks) counts as full, for the driver may not have it back yet;
+ * and so does one that a large request has got since a small one left it, which may be noted in the other order. */
 static bool page_has_gap(const struct cot_shared_page *page, const void *context, uint64_t granule, uint64_t units,
                          uint64_t *taken) {
     uint64_t count = granule / UNIT, start = (page->key - 2) * granule, run = 0;
@@ -308,7 +378,7 @@ static bool page_has_gap(const struct cot_shared_page *page, const void *context
             uint64_t from = block->key > start ? (block->key - start) / UNIT : 0;
             uint64_t to = (block->key + block->bytes - start + UNIT - 1) / UNIT;
             for (uint64_t unit = from; unit < to && unit < count; unit++) taken[unit / 64] |= 1ull << (unit % 64);
-            if (block->context == context) blocks++;
+            if (block->context == context && cot_is_packed(block->bytes, granule)) blocks++;
         }
         unlock(&cot->blocks[i].lock);
     }

@@ -30,10 +30,11 @@ void cot_claim_end(const struct cot_claim *claim, abi_result result, const void 
                               .kind = kind,
                               .context = claim->context,
                               .root = claim->root,
-                              .references = 1};
+                              .references = 1,
+                              .epoch = cot_thread()->epoch};
     cot_blocks_add(&block);
     if (claim->bytes) cot_commit_certain(claim->card, claim->bytes, claim->charged);
-    cot_context_recheck(claim->context);
+    cot_context_recheck(&block);
 }
 
 void cot_claim_released(abi_result result, const struct cot_block *block) {

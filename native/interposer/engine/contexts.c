@@ -19,6 +19,12 @@ static struct cot_known_context *free_one(void) {
     return &cot->contexts.known[cot->contexts.used];
 }
 
+/* Under the lock: no thread that saw a context of this handle before saw this one. */
+static void begin_epoch(const struct cot_known_context *entry) {
+    uint32_t epoch = atomic_fetch_add(&cot->contexts.epoch, 1) + 1;
+    if (entry) cot->born[entry - cot->contexts.known] = epoch;
+}
+
 /* Under the lock. A full table loses sight of the context, not of its charge. */
 void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
     struct cot_known_context *entry = free_one();
@@ -28,7 +34,7 @@ void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64
         *entry = (struct cot_known_context){
             .handle = handle, .device = device, .card = card, .charged = charged, .primary = primary};
     if (card != COT_NO_CARD && charged) __atomic_fetch_add(&cot_own(card)->context, charged, __ATOMIC_RELAXED);
-    atomic_fetch_add(&cot->contexts.epoch, 1);
+    begin_epoch(entry);
 }
 
 /* Under the lock. */
@@ -90,7 +96,7 @@ void cot_context_succeed(struct cot_known_context *entry, void *handle) {
     memset(entry->limits, 0, sizeof entry->limits);
     entry->handle = handle;
     entry->charged -= more;
-    atomic_fetch_add(&cot->contexts.epoch, 1);
+    begin_epoch(entry);
     if (old.card == COT_NO_CARD) return;
     cot_gates_forget(old.handle);
     cot_blocks_drop_context(old.handle);
@@ -107,6 +113,23 @@ static bool is_known(void *handle) {
     return known;
 }
 
+/* A context that is current, and was made behind the exported names. */
+static void note_current(void *handle, abi_device device, uint32_t card, bool primary) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *before = primary ? cot_context_primary(device) : NULL;
+    if (before && before->handle != handle) {
+        cot_context_succeed(before, handle);
+    } else if (!cot_context_find(handle)) {
+        struct cot_limits limits = {0};
+        if (card != COT_NO_CARD) {
+            cot_limits(card, &limits);
+            if (limits.context_bytes) cot_charge(card, limits.context_bytes);
+        }
+        cot_context_remember(handle, device, card, limits.context_bytes, primary);
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+}
+
 static abi_result learn_current(void *handle, uint32_t *card) {
     abi_device device;
     bool primary;
@@ -114,22 +137,12 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     if (result != ABI_SUCCESS) return result;
     *card = cot_card_of(device);
     if (is_known(handle)) return ABI_SUCCESS;
-    result = ask_primary(handle, device, &primary);
-    if (result != ABI_SUCCESS) return result;
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *before = primary ? cot_context_primary(device) : NULL;
-    if (before && before->handle != handle) {
-        cot_context_succeed(before, handle);
-    } else if (!cot_context_find(handle)) {
-        struct cot_limits limits = {0};
-        if (*card != COT_NO_CARD) {
-            cot_limits(*card, &limits);
-            if (limits.context_bytes) cot_charge(*card, limits.context_bytes);
-        }
-        cot_context_remember(handle, device, *card, limits.context_bytes, primary);
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-    return ABI_SUCCESS;
+    bool turn = cot_context_turn(true);
+    result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device); /* it may have ended meanwhile */
+    if (result == ABI_SUCCESS) result = ask_primary(handle, device, &primary);
+    if (result == ABI_SUCCESS) note_current(handle, device, *card, primary);
+    cot_context_turn_end(turn);
+    return result;
 }
 
 static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *card) {
@@ -142,17 +155,55 @@ static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t 
     return ABI_SUCCESS;
 }
 
-/* The thread has seen it current at an epoch: if that is over, and the context with it, whoever ended it may have
- * looked for its charges before the latest was there. */
-void cot_context_recheck(void *context) {
-    if (__builtin_expect(atomic_load(&cot->contexts.epoch) == cot_thread()->epoch, 1)) return;
+/* Whether memory by bytes is there. A driver that does not answer is asked twice. */
+static bool is_there(const struct cot_block *block) {
+    abi_devptr base;
+    size_t bytes;
+    for (int tries = 0; tries < 2; tries++) {
+        if (CALL_DRIVER("cuMemGetAddressRange_v2", (abi_devptr *, size_t *, abi_devptr), &base, &bytes, block->key) ==
+            ABI_SUCCESS)
+            return base == block->key;
+    }
+    return false;
+}
+
+enum fate { SAME, ENDED, ANOTHER };
+
+/* What became of a context since an epoch. */
+static enum fate fate_since(void *context, uint32_t then) {
     pthread_mutex_lock(&cot->contexts.lock);
-    bool ended = cot_context_find(context) == NULL &&
-                 free_one() != NULL; /* a full table has lost sight of some that are there */
+    const struct cot_known_context *entry = cot_context_find(context);
+    enum fate fate = SAME;
+    if (!entry && free_one()) fate = ENDED; /* a full table has lost sight of some that are there */
+    if (entry && (int32_t)(cot->born[entry - cot->contexts.known] - then) > 0) fate = ANOTHER;
     pthread_mutex_unlock(&cot->contexts.lock);
-    if (!ended) return;
-    cot_blocks_drop_context(context);
-    cot_tiles_drop_context(context);
+    return fate;
+}
+
+/* The thread has seen the block's context current at an epoch that is over. If the context is, too, whoever ended it
+ * may have looked for its blocks before this one was there; and if another one has its handle by now, this block may be
+ * of either. The driver tells; and as others may be about to note what they were given at the same address, they are
+ * made to look as well. What is there of an address that the driver has given to this thread has ended. */
+static __attribute__((noinline)) void recheck_slow(const struct cot_block *block) {
+    bool linear = block->kind == COT_LINEAR || block->kind == COT_MANAGED;
+    if (fate_since(block->context, block->epoch) == SAME) {
+        cot_blocks_drop_twin(block, true);
+        return;
+    }
+    bool turn = cot_context_turn(false); /* whoever makes a context has noted it then */
+    if (fate_since(block->context, block->epoch) == ENDED) {
+        cot_blocks_drop_context(block->context);
+        cot_tiles_drop_context(block->context);
+    } else {
+        atomic_fetch_add(&cot->contexts.epoch, 1);
+        if (linear && !is_there(block)) cot_blocks_drop(block);
+        else cot_blocks_drop_twin(block, linear);
+    }
+    cot_context_turn_end(turn);
+}
+
+void cot_context_recheck(const struct cot_block *block) {
+    if (__builtin_expect(atomic_load(&cot->contexts.epoch) != block->epoch, 0)) recheck_slow(block);
 }
 
 abi_result cot_current(uint32_t *card, void **context) {
@@ -175,7 +226,7 @@ void cot_context_pop(void) {
 abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    *room = (struct cot_context_room){.card = cot_card_of(device)};
+    *room = (struct cot_context_room){.card = cot_card_of(device), .epoch = atomic_load(&cot->contexts.epoch)};
     if (room->card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
     struct cot_limits limits;
     cot_limits(room->card, &limits);
@@ -197,8 +248,14 @@ void cot_context_settle(abi_result result, void *handle, abi_device device, cons
         return;
     }
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *known = primary ? cot_context_primary(device) : cot_context_find(handle);
-    if (known) { /* another thread retained the same one meanwhile */
+    struct cot_known_context *known = primary ? cot_context_primary(device) : NULL;
+    struct cot_known_context *like = cot_context_find(handle);
+    if (like && like != known) { /* it ended unseen; or the program was called back, and had this one current */
+        bool is_old = (int32_t)(cot->born[like - cot->contexts.known] - room->epoch) <= 0;
+        if (primary || is_old) cot_context_forget(like);
+        else known = like;
+    }
+    if (known) { /* or another thread retained the same one meanwhile */
         if (known->handle != handle) cot_context_succeed(known, handle);
         known->turns++;
         cot_rollback_certain(card, room->bytes, room->charged);
@@ -276,8 +333,10 @@ bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, u
         if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                                \
         abi_result result = cot_context_room(device, 1, &room);                                \
         if (result != ABI_SUCCESS) return result;                                              \
+        bool turn = cot_context_turn(false);                                                   \
         result = CALL_REAL(symbol, types, __VA_ARGS__);                                        \
         cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, &room, false); \
+        cot_context_turn_end(turn);                                                            \
         return result;                                                                         \
     }
 CREATE(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), (abi_context *, unsigned, abi_device), out,
@@ -300,10 +359,12 @@ static void after_destroy(void *handle) {
 
 #define DESTROY(symbol)                                                      \
     abi_result cot_##symbol(abi_context context) {                           \
+        bool turn = cot_context_turn(true);                                  \
         struct cot_gates *paused = cot_gates_pause();                        \
         abi_result result = CALL_REAL(symbol, (abi_context), context);       \
         if (result == ABI_SUCCESS && cot_attached()) after_destroy(context); \
         cot_gates_resume(paused);                                            \
+        cot_context_turn_end(turn);                                          \
         return result;                                                       \
     }
 DESTROY(cuCtxDestroy)
@@ -315,6 +376,7 @@ abi_result cot_cuCtxAttach(abi_context *out, unsigned flags) {
 }
 abi_result cot_cuCtxDetach(abi_context context) {
     unsigned version;
+    bool turn = cot_context_turn(true);
     struct cot_gates *paused = cot_gates_pause();
     abi_result result = CALL_REAL(cuCtxDetach, (abi_context), context);
     if (result == ABI_SUCCESS && cot_attached() && context &&
@@ -322,5 +384,6 @@ abi_result cot_cuCtxDetach(abi_context context) {
         after_destroy(context);
     }
     cot_gates_resume(paused);
+    cot_context_turn_end(turn);
     return result;
 }

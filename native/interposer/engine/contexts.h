@@ -15,11 +15,18 @@ void cot_context_succeed(struct cot_known_context *entry, void *handle);
 /* After a context of the card has ended. */
 void cot_context_after_end(uint32_t card);
 
+/* turn.c: around what makes or ends a context, from before the call of the driver until what came of it is noted. Room
+ * is asked for outside, for that may wait for others. `ends`: the call may end one. What the one answers the other
+ * gets; may be nested. */
+bool cot_context_turn(bool ends);
+void cot_context_turn_end(bool taken);
+
 /* Of a context that is to be created. */
 struct cot_context_room {
     uint32_t card;
     uint64_t bytes;
-    bool charged; /* before the call */
+    bool charged;   /* before the call */
+    uint32_t epoch; /* of the table */
 };
 /* Room for as many contexts on the card of a device, or a refusal. What was found is for each. */
 abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room);

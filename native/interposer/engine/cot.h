@@ -175,10 +175,18 @@ void cot_unlock_slot(int fd, uint32_t slot);
 /* ---- blocks.c: what this process allocated ---- */
 bool cot_blocks_add(const struct cot_block *block);
 bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block); /* removes it */
+/* Removes what has the address: memory by bytes (COT_LINEAR), an array (COT_ARRAY), or what was imported
+ * (COT_EXTERNAL). Of what was there before, and is about to leave the table with its context, some may be there yet. */
+bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block);
 /* Adds `change` to a block's references; *left gets what remains. False: no such block. At 0 it is removed. */
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* Removes every block of a context, charge by charge. */
 void cot_blocks_drop_context(void *context);
+/* Removes one with its charge; false: it is not there. */
+bool cot_blocks_drop(const struct cot_block *block);
+/* Of several blocks that say that they have one address, one has it. Removes `block`, or the others; false: there are
+ * no others. */
+bool cot_blocks_drop_twin(const struct cot_block *block, bool others);
 /* Whole granules in `bytes`. A granule is a power of two on every known card, and a shift costs a tenth of a division.
  */
 static inline uint64_t cot_granules(uint64_t bytes, uint64_t granule) {
@@ -247,8 +255,8 @@ void cot_tiles_drop_context(void *context);
 abi_result cot_current(uint32_t *card, void **context);
 /* Takes away what we have pushed; tried again where it fails, for the program is to find the context that it left. */
 void cot_context_pop(void);
-/* After something was charged to a context that was current: it may have ended before, which has to be noticed. */
-void cot_context_recheck(void *context);
+/* After a block was charged to a context that was current: it may have ended before, which has to be noticed. */
+void cot_context_recheck(const struct cot_block *block);
 
 /* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit);

@@ -36,7 +36,7 @@ abi_result cot_cuImportExternalMemory(abi_external *out, const abi_external_hand
 
 abi_result cot_cuDestroyExternalMemory(abi_external memory) {
     struct cot_block block;
-    if (!cot_attached() || !cot_blocks_take((uintptr_t)memory, COT_EXTERNAL, &block))
+    if (!cot_attached() || !cot_blocks_take_latest((uintptr_t)memory, COT_EXTERNAL, &block))
         return CALL_REAL(cuDestroyExternalMemory, (abi_external), memory);
     abi_result result = CALL_REAL(cuDestroyExternalMemory, (abi_external), memory);
     cot_claim_released(result, &block);

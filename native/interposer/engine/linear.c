@@ -81,7 +81,8 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
                               .card = ticket->card,
                               .kind = COT_LINEAR,
                               .context = ticket->context,
-                              .references = 1};
+                              .references = 1,
+                              .epoch = cot_thread()->epoch};
     cot_blocks_add(&block);
     if (ticket->gap) ticket->reserved = cot_gap_end();
     uint64_t spare = ticket->reserved - charge;
@@ -92,7 +93,7 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
         if (charge) cot_commit(ticket->card, charge, charge);
         if (spare && !cot_gap_give_announced(ticket->card, spare)) cot_rollback(ticket->card, spare);
     }
-    cot_context_recheck(ticket->context);
+    cot_context_recheck(&block);
     return ABI_SUCCESS;
 }
 
@@ -216,17 +217,20 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
                               .card = ticket.card,
                               .kind = COT_MANAGED,
                               .context = ticket.context,
-                              .references = 1};
+                              .references = 1,
+                              .epoch = cot_thread()->epoch};
     cot_blocks_add(&block);
     __atomic_fetch_add(&cot_own(ticket.card)->managed, ticket.reserved, __ATOMIC_RELAXED);
     cot_commit_certain(ticket.card, ticket.reserved, ticket.charged);
-    cot_context_recheck(ticket.context);
+    cot_context_recheck(&block);
     return ABI_SUCCESS;
 }
 
 /* Taken out of the table before the driver's free, for afterwards the address may be somebody else's; put back if the
  * driver refuses. */
 static bool forget(abi_devptr pointer, struct cot_block *block) {
+    if (__builtin_expect(atomic_load_explicit(&cot->context_turn, memory_order_acquire) != 0, 0))
+        return cot_blocks_take_latest(pointer, COT_LINEAR, block);
     return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
 }
 

@@ -60,25 +60,32 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
     if (!out) return CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     struct cot_context_room room;
     abi_result result;
+    bool turn = cot_context_turn(false);
     if (use_primary(device)) {
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
         leave_primary(device, result == ABI_SUCCESS ? *out : NULL, false);
+        cot_context_turn_end(turn);
         return result;
     }
+    cot_context_turn_end(turn);
     result = cot_context_room(device, 1, &room);
     if (result != ABI_SUCCESS) return result;
+    turn = cot_context_turn(false);
     result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);
     cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, &room, true);
+    cot_context_turn_end(turn);
     return result;
 }
 
 #define AFTER_PRIMARY(symbol)                                          \
     abi_result cot_##symbol(abi_device device) {                       \
+        bool turn = cot_context_turn(true);                            \
         struct cot_gates *paused = cot_gates_pause();                  \
         bool known = cot_attached() && use_primary(device);            \
         abi_result result = CALL_REAL(symbol, (abi_device), device);   \
         if (known) leave_primary(device, NULL, result == ABI_SUCCESS); \
         cot_gates_resume(paused);                                      \
+        cot_context_turn_end(turn);                                    \
         return result;                                                 \
     }
 AFTER_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -88,47 +95,79 @@ AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 /* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
 
-abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
-    struct cot_context_room room;
-    if (!out)
-        return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
-                         device, flags);
-    bool known = cot_attached() && use_primary(device);
-    abi_result result = cot_context_room(device, known ? 1 : 2, &room);
-    if (result != ABI_SUCCESS) {
-        if (known) leave_primary(device, NULL, false);
-        return result;
+static bool is_known(abi_device device) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    bool known = cot_context_primary(device) != NULL;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return known;
+}
+
+/* Room for a green context, and for a primary one where none is known; the turn is the caller's then, and a use of the
+ * primary one, if it is `known`. */
+static abi_result green_room(abi_device device, struct cot_context_room *room, bool *known, bool *turn) {
+    for (unsigned count = is_known(device) ? 1 : 2;; count = 2) {
+        abi_result result = cot_context_room(device, count, room);
+        if (result != ABI_SUCCESS) return result;
+        *turn = cot_context_turn(true); /* the primary one that it holds meanwhile */
+        *known = use_primary(device);
+        if (*known && count == 2) cot_rollback(room->card, room->bytes);
+        if (*known || count == 2) return ABI_SUCCESS;
+        cot_context_turn_end(*turn); /* it has ended meanwhile */
+        cot_rollback_certain(room->card, room->bytes, room->charged);
     }
+}
+
+static abi_result create_green(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags,
+                               const struct cot_context_room *room, bool known) {
     abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
+    abi_result result;
     if (!known) {
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
-        cot_context_settle(result, primary, device, &room, true);
+        cot_context_settle(result, primary, device, room, true);
         if (result != ABI_SUCCESS) {
-            cot_rollback(room.card, room.bytes);
+            cot_rollback(room->card, room->bytes);
             return result;
         }
         known = use_primary(device);
     }
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                        device, flags);
-    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, &room, false);
+    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, room, false);
     bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
     if (known) leave_primary(device, NULL, released);
     return result;
 }
 
+abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
+    struct cot_context_room room;
+    bool known, turn;
+    if (!out)
+        return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
+                         device, flags);
+    abi_result result = green_room(device, &room, &known, &turn);
+    if (result != ABI_SUCCESS) return result;
+    result = create_green(out, desc, device, flags, &room, known);
+    cot_context_turn_end(turn);
+    return result;
+}
+
 /* What is allocated by way of the view goes with the green context. */
-abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
-    abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
-    if (result != ABI_SUCCESS || !cot_attached()) return result;
+static void note_view(void *handle, abi_green_context green) {
     pthread_mutex_lock(&cot->contexts.lock);
     const struct cot_known_context *owner = cot_context_find(green);
-    if (owner && !cot_context_find(*out)) {
-        cot_context_remember(*out, owner->device, owner->card, 0, false);
-        struct cot_known_context *view = cot_context_find(*out);
+    if (owner && !cot_context_find(handle)) {
+        cot_context_remember(handle, owner->device, owner->card, 0, false);
+        struct cot_known_context *view = cot_context_find(handle);
         if (view) view->green = green;
     }
     pthread_mutex_unlock(&cot->contexts.lock);
+}
+
+abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
+    bool turn = cot_context_turn(false);
+    abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
+    if (result == ABI_SUCCESS && cot_attached()) note_view(*out, green);
+    cot_context_turn_end(turn);
     return result;
 }
 
@@ -159,8 +198,10 @@ static abi_result destroy_green(abi_green_context green) {
 }
 
 abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
+    bool turn = cot_context_turn(true);
     struct cot_gates *paused = cot_gates_pause();
     abi_result result = destroy_green(green);
     cot_gates_resume(paused);
+    cot_context_turn_end(turn);
     return result;
 }

@@ -78,12 +78,13 @@ struct sim_array *sim_array_of(const void *handle) {
 static int array_new(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, bool takes,
                      struct sim_array **out) {
     if (!is_valid(shape)) return ABI_ERROR_INVALID_VALUE;
+    int result = sim_usable(context); /* another thread may have ended it before this one had the lock */
+    if (result != ABI_SUCCESS) return result;
     struct sim_array *array = calloc(1, sizeof *array);
     if (!array) return ABI_ERROR_OUT_OF_MEMORY;
     unsigned most = abi_array_most_levels(shape);
     *array = (struct sim_array){.context = context, .shape = *shape, .levels = levels < most ? levels : most};
     array->bytes = layout_bytes(shape, array->levels ? array->levels : 1);
-    int result = ABI_SUCCESS;
     if (takes && sim_array_has_memory(array)) {
         result = sim_simple(SIM_TAKE, context->card, array->bytes, SIM_KIND_ARRAY, &array->block);
         if (result == ABI_SUCCESS) {

@@ -67,7 +67,8 @@ SIM_EXPORT abi_result cuImportExternalMemory(abi_external *out, const abi_extern
     if (!external) return ABI_ERROR_OUT_OF_MEMORY;
     *external = (struct sim_external){.context = context, .bytes = from->size, .fd = from->handle.fd};
     pthread_mutex_lock(&sim.lock);
-    result = take(context, external->fd, external->bytes, &external->block);
+    result = sim_usable(context); /* another thread may have ended it before this one had the lock */
+    if (result == ABI_SUCCESS) result = take(context, external->fd, external->bytes, &external->block);
     if (result == ABI_SUCCESS) {
         external->next = externals;
         externals = external;

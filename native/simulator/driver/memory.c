@@ -12,12 +12,14 @@ static uint64_t granule_of(const struct sim_context *context) {
     return sim.facts->cards[context->card].granule_bytes;
 }
 
-/* A region with bytes of the card behind it. */
+/* Under sim.lock: a region with bytes of the card behind it. Whoever asks looked at the context before it had the lock,
+ * and another thread may have ended it since; what is taken for one that has ended would be nobody's to give back. */
 static int take_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes, uint32_t book,
                        struct sim_region **out) {
     struct sim_request request = {.op = SIM_TAKE, .card = context->card, .arg = {bytes, book}};
     struct sim_reply reply;
-    int result = sim_request(&request, -1, &reply, NULL);
+    int result = sim_usable(context);
+    if (result == ABI_SUCCESS) result = sim_request(&request, -1, &reply, NULL);
     if (result != ABI_SUCCESS) return result;
     result = sim_region_new(kind, bytes, granule_of(context), out);
     if (result != ABI_SUCCESS) {

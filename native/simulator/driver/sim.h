@@ -25,7 +25,8 @@ struct sim_context {
     int device;    /* ordinal */
     uint32_t card; /* the node's index of it */
     unsigned refs; /* primary: retains; else 1 */
-    bool primary, alive;
+    bool primary;
+    _Atomic bool alive; /* changes under sim.lock; read without it, too */
     unsigned flags;
     uint64_t block; /* the daemon's id of the context's own memory */
     uint64_t id;

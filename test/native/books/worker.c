@@ -279,7 +279,8 @@ static void do_settle(struct answer *answer) {
     if (lanes[0].answer.away) return;
     for (unsigned i = 0; i < LANES; i++) settle(&lanes[i]);
     settle_graphs();
-    answer->stale = lanes[0].answer.stale;
+    answer->stale = false;
+    for (unsigned i = 0; i < LANES; i++) answer->stale = answer->stale || lanes[i].answer.stale;
 }
 
 static bool report(const char *path) {

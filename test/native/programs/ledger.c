@@ -119,7 +119,7 @@ abi_result cot_current(uint32_t *card, void **context) {
     *context = NULL;
     return ABI_SUCCESS;
 }
-void cot_context_recheck(void *context) {}
+void cot_context_recheck(const struct cot_block *block) {}
 void cot_pools_trim(uint32_t card) {}
 void cot_pools_read_back(void) {}
 void cot_graphs_trim(uint32_t card) {}

@@ -1,11 +1,14 @@
 /* What programs do beside CUDA calls, as scenarios; each prints results of the driver, one line in all.
  *   lives threads COUNT ROUNDS   threads that allocate and free at once: failures, free bytes before and after
  *   lives signals ROUNDS         the same under a timer's signals every 200 us, without SA_RESTART: and signals seen
- *   lives exit                   frees and asks in a handler of exit, and ends with code 9
- *   lives unload PATH            closes the library at PATH and calls into it: what cuInit answers, before and after */
+ *   lives ended ROUNDS           a context ends in one thread while another allocates in it: calls that came too late
+ * or failed otherwise, free bytes of the card before and after lives exit                   frees and asks in a handler
+ * of exit, and ends with code 9 lives unload PATH            closes the library at PATH and calls into it: what cuInit
+ * answers, before and after */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,6 +19,7 @@
 #include <unistd.h>
 
 #include "../../../native/abi/cuda.h"
+#include "../../../native/abi/cuda_arrays.h"
 
 static abi_result (*init)(unsigned);
 static abi_result (*retain)(abi_context *, abi_device);
@@ -98,6 +102,61 @@ static int signals(int rounds) {
     return 0;
 }
 
+static abi_result (*make)(abi_context *, unsigned, abi_device);
+static abi_result (*end)(abi_context);
+static abi_result (*alloc_managed)(abi_devptr *, size_t, unsigned);
+static abi_result (*make_array)(abi_array *, const abi_array_shape *);
+static _Atomic(abi_context) ending;
+static _Atomic int begun;
+static _Atomic uint64_t late;
+
+/* Each round: waits for a context, says that it has it, and asks for memory there, which the other one ends meanwhile.
+ */
+static void *allocate_in_ending(void *argument) {
+    const abi_array_shape shape = {.width = 1 << 16, .height = 16, .format = 0x20 /* floats */, .channels = 1};
+    for (int round = 0; round < *(const int *)argument; round++) {
+        abi_context mine;
+        while (!(mine = atomic_load(&ending))) sched_yield();
+        if (set_current(mine) != ABI_SUCCESS) atomic_fetch_add(&failures, 1);
+        atomic_store(&begun, 1);
+        abi_devptr pointer;
+        abi_array array;
+        abi_result result = round % 3 == 0   ? alloc(&pointer, 4u << 20)
+                            : round % 3 == 1 ? alloc_managed(&pointer, 4u << 20, 1)
+                                             : make_array(&array, &shape);
+        /* The driver has the second for whoever asks it only for the context's device, as the interposer does. */
+        if (result == ABI_ERROR_CONTEXT_IS_DESTROYED || result == ABI_ERROR_INVALID_CONTEXT) atomic_fetch_add(&late, 1);
+        else if (result != ABI_SUCCESS) atomic_fetch_add(&failures, 1);
+        atomic_store(&ending, NULL);
+    }
+    return NULL;
+}
+
+static int ended(int rounds) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    make = (abi_result (*)(abi_context *, unsigned, abi_device))dlsym(driver, "cuCtxCreate_v2");
+    end = (abi_result (*)(abi_context))dlsym(driver, "cuCtxDestroy_v2");
+    alloc_managed = (abi_result (*)(abi_devptr *, size_t, unsigned))dlsym(driver, "cuMemAllocManaged");
+    make_array = (abi_result (*)(abi_array *, const abi_array_shape *))dlsym(driver, "cuArrayCreate_v2");
+    size_t before = left();
+    pthread_t other;
+    pthread_create(&other, NULL, allocate_in_ending, &rounds);
+    for (int round = 0; round < rounds; round++) {
+        abi_context made;
+        if (make(&made, 0, 0) != ABI_SUCCESS) return fputs("lives: no context\n", stderr), 1;
+        atomic_store(&begun, 0);
+        atomic_store(&ending, made);
+        while (!atomic_load(&begun)) sched_yield();
+        for (volatile int i = 0; i < round % 64 * 16; i++) continue;
+        if (end(made) != ABI_SUCCESS) atomic_fetch_add(&failures, 1);
+        while (atomic_load(&ending)) sched_yield();
+        set_current(context);
+    }
+    pthread_join(other, NULL);
+    printf("%" PRIu64 " %" PRIu64 " %zu %zu\n", late, failures, before, left());
+    return 0;
+}
+
 static abi_devptr last;
 static void at_end(void) {
     size_t before = left();
@@ -126,6 +185,7 @@ int main(int argc, char **argv) {
     if (argc < 2 || !start()) return fputs("lives: no driver\n", stderr), 3;
     if (argc == 4 && !strcmp(argv[1], "threads") && atoi(argv[2]) <= 64) return threads(atoi(argv[2]), atoi(argv[3]));
     if (argc == 3 && !strcmp(argv[1], "signals")) return signals(atoi(argv[2]));
+    if (argc == 3 && !strcmp(argv[1], "ended")) return ended(atoi(argv[2]));
     if (argc == 2 && !strcmp(argv[1], "exit")) return leave();
     return 2;
 }

@@ -1,0 +1,398 @@
+/* Moments between what the driver has done and what is noted of it, in which other threads come in between: the engine
+ * linked in, above a driver of this file that gives the addresses and handles that it is told to, and runs another
+ * thread within its calls.
+ *   moments DIR CASE
+ * Prints one line of JSON; DIR has limits and ledger of a grant of one card. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../../native/interposer/engine/contexts.h"
+
+#define MIB (1ull << 20)
+#define BASE (1ull << 40)
+#define MOST 16
+
+abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
+abi_result cot_cuMemFree_v2(abi_devptr pointer);
+abi_result cot_cuCtxCreate_v2(abi_context *out, unsigned flags, abi_device device);
+abi_result cot_cuCtxDestroy_v2(abi_context context);
+
+static const char *folder;
+
+/* ---- the driver ---- */
+static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    uint64_t at, bytes;
+    void *context;
+} memory[MOST];
+static void *alive[MOST];
+static uint64_t next_address;
+static void *next_handle;
+static _Atomic unsigned allocations, ends;
+static _Thread_local void *current;
+/* Once: before what the next call does, and after it, before it answers. */
+static void (*_Atomic ahead)(void), (*_Atomic within)(void);
+
+static void come_in_between(void (*_Atomic *moment)(void)) {
+    void (*what)(void) = atomic_exchange(moment, NULL);
+    if (what) what();
+}
+
+static void *run(void *what) {
+    ((void (*)(void))what)();
+    return NULL;
+}
+static pthread_t begin(void (*what)(void)) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, (void *)what) != 0) exit(3);
+    return thread;
+}
+static void wholly(void (*what)(void)) {
+    pthread_join(begin(what), NULL);
+}
+
+static abi_result driver_alloc(abi_devptr *pointer, size_t bytes) {
+    atomic_fetch_add(&allocations, 1);
+    come_in_between(&ahead);
+    pthread_mutex_lock(&driver_lock);
+    *pointer = next_address;
+    int i = 0;
+    while (memory[i].bytes) i++;
+    memory[i].at = next_address;
+    memory[i].bytes = bytes;
+    memory[i].context = current;
+    pthread_mutex_unlock(&driver_lock);
+    come_in_between(&within);
+    return ABI_SUCCESS;
+}
+
+static abi_result driver_free(abi_devptr pointer) {
+    abi_result result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&driver_lock);
+    for (int i = 0; i < MOST; i++) {
+        if (!memory[i].bytes || memory[i].at != pointer) continue;
+        memory[i].bytes = 0;
+        result = ABI_SUCCESS;
+    }
+    pthread_mutex_unlock(&driver_lock);
+    come_in_between(&within);
+    return result;
+}
+
+static abi_result driver_range(abi_devptr *base, size_t *bytes, abi_devptr pointer) {
+    abi_result result = ABI_ERROR_NOT_FOUND;
+    pthread_mutex_lock(&driver_lock);
+    for (int i = 0; i < MOST; i++) {
+        if (!memory[i].bytes || memory[i].at != pointer) continue;
+        *base = pointer;
+        *bytes = memory[i].bytes;
+        result = ABI_SUCCESS;
+    }
+    pthread_mutex_unlock(&driver_lock);
+    return result;
+}
+
+static abi_result driver_create(abi_context *out, unsigned flags, abi_device device) {
+    pthread_mutex_lock(&driver_lock);
+    int i = 0;
+    while (alive[i]) i++;
+    *out = alive[i] = current = next_handle;
+    pthread_mutex_unlock(&driver_lock);
+    come_in_between(&within);
+    return ABI_SUCCESS;
+}
+
+static abi_result driver_destroy(abi_context context) {
+    atomic_fetch_add(&ends, 1);
+    pthread_mutex_lock(&driver_lock);
+    for (int i = 0; i < MOST; i++) {
+        if (alive[i] == context) alive[i] = NULL;
+        if (memory[i].context == context) memory[i].bytes = 0;
+    }
+    pthread_mutex_unlock(&driver_lock);
+    come_in_between(&within);
+    return ABI_SUCCESS;
+}
+
+static abi_result driver_current(void **context) {
+    *context = current;
+    return ABI_SUCCESS;
+}
+static abi_result driver_device(abi_device *device) {
+    *device = 0;
+    return ABI_SUCCESS;
+}
+static abi_result driver_count(int *count) {
+    *count = 1;
+    return ABI_SUCCESS;
+}
+static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
+    memset(uuid, 0x11, sizeof *uuid);
+    return ABI_SUCCESS;
+}
+static abi_result driver_primary(abi_device device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = 0;
+    return ABI_SUCCESS;
+}
+
+/* ---- what the loader's half would give ---- */
+static union {
+    struct cot_state state;
+    char room[COT_STATE_ROOM];
+} kept;
+static _Thread_local struct cot_thread own_thread;
+
+static void *real(const char *name) {
+    static const struct {
+        const char *name;
+        void *function;
+    } ALL[] = {
+        {"cuMemAlloc_v2", (void *)driver_alloc},           {"cuMemFree_v2", (void *)driver_free},
+        {"cuMemGetAddressRange_v2", (void *)driver_range}, {"cuCtxCreate_v2", (void *)driver_create},
+        {"cuCtxDestroy_v2", (void *)driver_destroy},       {"cuCtxGetCurrent", (void *)driver_current},
+        {"cuCtxGetDevice", (void *)driver_device},         {"cuDeviceGetCount", (void *)driver_count},
+        {"cuDeviceGetUuid", (void *)driver_uuid},          {"cuDevicePrimaryCtxGetState", (void *)driver_primary}};
+    for (unsigned i = 0; i < sizeof ALL / sizeof *ALL; i++) {
+        if (!strcmp(ALL[i].name, name)) return ALL[i].function;
+    }
+    return NULL;
+}
+static bool has_driver(void) {
+    return true;
+}
+static int missing(void) {
+    return ABI_ERROR_NOT_FOUND;
+}
+static bool own_folder(char *path, size_t size) {
+    return snprintf(path, size, "%s", folder) < (int)size;
+}
+static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {}
+static void wanted(uint32_t engine) {}
+
+static void start_engine(void) {
+    static struct cot_services services = {.bytes = sizeof services,
+                                           .state = &kept.state,
+                                           .thread_bytes = sizeof own_thread,
+                                           .has_driver = has_driver,
+                                           .real = real,
+                                           .missing = missing,
+                                           .folder = own_folder,
+                                           .watch = watch,
+                                           .wanted = wanted};
+    services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();
+    cot_start(&services);
+}
+
+/* ---- what threads do ---- */
+#define FIRST ((void *)0x1000)
+#define SECOND ((void *)0x2000)
+static abi_result last;
+
+static void make(void *handle) {
+    abi_context context = NULL;
+    next_handle = handle;
+    last = cot_cuCtxCreate_v2(&context, 0, 0);
+}
+static abi_devptr take(uint64_t at, uint64_t bytes) {
+    abi_devptr pointer = 0;
+    next_address = at;
+    last = cot_cuMemAlloc_v2(&pointer, bytes);
+    return pointer;
+}
+static void end_first(void) {
+    cot_cuCtxDestroy_v2(FIRST);
+}
+
+static uint64_t number; /* what a case has to say beside the account */
+
+/* A large request is given what a small one has just left; the grant is full then. */
+static void take_large(void) {
+    current = FIRST;
+    take(BASE, 3 * MIB);
+}
+static void take_large_meanwhile(void) {
+    wholly(take_large);
+}
+static void page_left(void) {
+    make(FIRST);
+    abi_devptr small = take(BASE + 2 * MIB, MIB / 2);
+    within = take_large_meanwhile;
+    cot_cuMemFree_v2(small);
+    for (uint64_t at = BASE + 100 * MIB; last == ABI_SUCCESS; at += 2 * MIB) take(at, 2 * MIB);
+    unsigned before = allocations;
+    take(BASE + 50 * MIB, MIB / 2);
+    number = allocations - before;
+}
+
+/* A context ends while another thread allocates in it, and one of the same handle is made: after what was allocated, or
+ * before it. */
+static void end_and_make_again(void) {
+    end_first();
+    make(FIRST);
+}
+static void end_and_make_again_meanwhile(void) {
+    wholly(end_and_make_again);
+}
+static void allocated_before(void) {
+    make(FIRST);
+    within = end_and_make_again_meanwhile;
+    take(BASE, 4 * MIB);
+}
+static void allocated_after(void) {
+    make(FIRST);
+    ahead = end_and_make_again_meanwhile;
+    take(BASE, 4 * MIB);
+}
+static void end_first_meanwhile(void) {
+    wholly(end_first);
+}
+static void ended_meanwhile(void) {
+    make(FIRST);
+    within = end_first_meanwhile;
+    take(BASE, 4 * MIB);
+}
+
+/* An address is given again before it is out of the tables: by the driver, which has ended the context of the one that
+ * had it. */
+static void take_in_second(void) {
+    current = SECOND;
+    take(BASE, 2 * MIB);
+}
+static void take_and_free_in_second(void) {
+    take_in_second();
+    cot_cuMemFree_v2(BASE);
+}
+static void take_in_second_meanwhile(void) {
+    wholly(take_in_second);
+}
+static void take_and_free_in_second_meanwhile(void) {
+    wholly(take_and_free_in_second);
+}
+static void with_two(void) {
+    make(SECOND);
+    make(FIRST);
+    take(BASE, 4 * MIB);
+}
+static void given_again(void) {
+    with_two();
+    within = take_in_second_meanwhile;
+    end_first();
+}
+static void given_again_and_freed(void) {
+    with_two();
+    within = take_and_free_in_second_meanwhile;
+    end_first();
+}
+
+/* One ended behind the exported names, and its handle is given again. */
+static void ended_unseen(void) {
+    make(FIRST);
+    take(BASE, 4 * MIB);
+    driver_destroy(FIRST);
+    make(FIRST);
+}
+
+/* The driver calls the program back while it makes a context, which is current already. */
+static void called_back(void) {
+    within = take_in_second;
+    make(SECOND);
+}
+
+/* ---- turns: within the driver's call that makes a context ---- */
+static pthread_t other;
+
+static void begin_to_end(void) {
+    other = begin(end_first);
+    while (!(atomic_load(&cot->context_turn) >> 31)) sched_yield(); /* it waits */
+    number = ends;
+}
+static void one_waits(void) {
+    make(FIRST);
+    within = begin_to_end;
+    make(SECOND);
+    pthread_join(other, NULL);
+}
+
+static void end_within(void) {
+    end_first();
+    number = ends;
+}
+static void same_thread(void) {
+    make(FIRST);
+    within = end_within;
+    make(SECOND);
+}
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+static void end_meanwhile(void) {
+    uint64_t begun = now_ms();
+    wholly(end_first);
+    number = now_ms() - begun;
+}
+static void never_answers(void) { /* unless the other one is let by */
+    make(FIRST);
+    within = end_meanwhile;
+    make(SECOND);
+}
+
+static void fork_within(void) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        bool taken = cot_context_turn(false);
+        cot_context_turn_end(taken);
+        uint64_t begun = now_ms();
+        bool again = cot_context_turn(false);
+        cot_context_turn_end(again);
+        _exit(taken && again && now_ms() - begun < 1000 ? 1 : 2);
+    }
+    if (waitpid(child, &status, 0) == child && WIFEXITED(status)) number = (uint64_t)WEXITSTATUS(status);
+}
+static void forked(void) {
+    within = fork_within;
+    make(FIRST);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } CASES[] = {{"page-left", page_left},
+                 {"allocated-before", allocated_before},
+                 {"allocated-after", allocated_after},
+                 {"ended-meanwhile", ended_meanwhile},
+                 {"given-again", given_again},
+                 {"given-again-and-freed", given_again_and_freed},
+                 {"ended-unseen", ended_unseen},
+                 {"called-back", called_back},
+                 {"one-waits", one_waits},
+                 {"same-thread", same_thread},
+                 {"never-answers", never_answers},
+                 {"forked", forked}};
+    if (argc != 3) return fputs("usage: moments DIR CASE\n", stderr), 2;
+    folder = argv[1];
+    alarm(60); /* whoever waits for ever is a failure */
+    start_engine();
+    if (cot_attach() != ABI_SUCCESS) return 3;
+    for (unsigned i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        if (strcmp(CASES[i].name, argv[2]) != 0) continue;
+        CASES[i].run();
+        const struct cot_slot_card *own = cot_own(0);
+        printf("{\"held\":%llu,\"pending\":%llu,\"context\":%llu,\"last\":%d,\"turn\":%u,\"number\":%llu}\n",
+               (unsigned long long)own->held, (unsigned long long)own->pending, (unsigned long long)own->context,
+               (int)last, atomic_load(&cot->context_turn), (unsigned long long)number);
+        return 0;
+    }
+    return fputs("no such case\n", stderr), 2;
+}

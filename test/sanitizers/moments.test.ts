@@ -1,0 +1,6 @@
+import test from 'ava';
+import { CASES, runMoment } from '../support/moments.ts';
+import { TSAN_BUILD } from '../support/sanitizers.ts';
+
+for (const title of Object.keys(CASES) as (keyof typeof CASES)[])
+  test(`ThreadSanitizer sees no race where ${title}`, (t) => runMoment(t, TSAN_BUILD, title));
