@@ -77,11 +77,13 @@ def child(**how):
 
 @contextlib.contextmanager
 def family():
-    """A list for children that all end when the block is left."""
+    """A list for children that all end when the block is left, at the same time: each may take a driver a while."""
     members = []
     try:
         yield members
     finally:
+        for member in members:
+            member.process.kill()
         for member in members:
             member.end()
 

@@ -104,6 +104,8 @@ def facts() -> dict:
     """Driver and card, for the head of a report."""
     import nvml
 
+    if any(hasattr(loaded, "cotenant_interposer") for loaded in (ctypes.CDLL(None), library())):
+        raise RuntimeError("Cotenant's interposer is in this process, and would be asked instead of the driver")
     call("cuInit", 0)
     name = ctypes.create_string_buffer(128)
     call("cuDeviceGetName", name, len(name), 0)
@@ -114,8 +116,12 @@ def facts() -> dict:
         value = ctypes.c_int()
         call("cuDeviceGetAttribute", ctypes.byref(value), attribute, 0)
         values[key] = value.value
+    try:
+        driver = nvml.driver_version()
+    except (OSError, nvml.NvmlError) as problem:
+        driver = f"not told: {problem}"  # what is asked of CUDA alone can be answered all the same
     return {
-        "driver": nvml.driver_version(),
+        "driver": driver,
         "cuda": version(),
         "card": {
             "name": name.value.decode(),

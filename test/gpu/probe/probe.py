@@ -3,13 +3,15 @@
 
     python3 test/gpu/probe/probe.py [--out FILE] [--step ID ...] [--list] [--simulated] [--managed]
 
-Needs Python 3.9 and nothing else; steps that run our own programs look for them in native/build (make -C native tests
-bench), built here or elsewhere and carried along. Each step is a process of its own with its own time budget, so that
-one that hangs or crashes costs only itself. Nothing changes a setting of a card. Memory is taken by plain allocations
-only, unless --managed allows a few MiB of managed memory for the one question that is about it.
+Needs Python 3.9 and nothing else; steps that run our own programs look for them in native/build (make -C native probe),
+built here or elsewhere and carried along. Each step is a process of its own with its own time budget, so that one that
+hangs or crashes costs only itself. Nothing changes a setting of a card. Memory is taken by plain allocations only,
+unless --managed allows a few MiB of managed memory for the one question that is about it.
 
-Prints a table; --out writes everything as JSON (test/gpu/observed/README.md says what it holds). Exit code 0: every
-step answered or said why it cannot here; 1: a step failed or ran out of time; 2: a mistake of usage.
+Prints a table, a row as each step ends; --out writes everything as JSON (test/gpu/observed/README.md says what it
+holds), anew after each step, so that a probe that is ended has left what it found out. With --step the other steps'
+results stay as they are in that file. Exit code 0: every step answered or said why it cannot here; 1: a step failed or
+ran out of time; 2: a mistake of usage.
 
 COTENANT_PROBE_STEPS=FOLDER takes FOLDER/steps instead of the steps beside this file: so the probe itself is tested.
 """
@@ -36,17 +38,29 @@ from steps import ALL  # noqa: E402
 
 FORMAT = 1
 TOTAL_BUDGET_S = 480
+#: With less than this left a step is not begun: it would only be cut off.
+LEAST_S = 5
 
 
-def run_inside(step: Step, context: Context) -> None:
-    """The step itself, in the process that was made for it: its answer goes to descriptor 3 as JSON."""
-    try:
-        answer = step.run(context)
-        result = {"status": "answered", "answer": answer.answer, "how": answer.how, "data": answer.data}
-    except NotHere as reason:
-        result = {"status": "not here", "answer": str(reason), "how": "", "data": {}}
-    with os.fdopen(3, "w") as out:
-        json.dump(result, out)
+def run_inside(step: Step, given: argparse.Namespace) -> None:
+    """The step itself, in the process that was made for it. Descriptor 3 gets a line of JSON for each of its notes, and
+    one with its answer."""
+    with os.fdopen(3, "w", buffering=1) as out:
+        def tell(what: dict) -> None:
+            out.write(json.dumps(what) + "\n")
+
+        context = Context(given.simulated, given.managed, note=lambda data: tell({"data": data}))
+        try:
+            answer = step.run(context)
+            tell({"status": "answered", "answer": answer.answer, "how": answer.how, "data": answer.data})
+        except NotHere as reason:
+            tell({"status": "not here", "answer": str(reason), "how": "", "data": {}})
+
+
+def last_told(text: str) -> dict:
+    """The last line that a step finished writing: its answer, or its last note."""
+    lines = text.split("\n")[:-1]
+    return json.loads(lines[-1]) if lines else {"data": {}}
 
 
 def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict:
@@ -75,32 +89,48 @@ def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict
                 os.killpg(child.pid, signal.SIGKILL)  # whatever it left running
             child.wait()
         answer.seek(0)
-        text = answer.read().decode()
+        result = last_told(answer.read().decode())
         said.seek(0)
         last = said.read().decode(errors="replace").strip()[-2000:]
-    if code is None:
-        result = {"status": "out of time", "answer": f"not within {budget_s:g} s", "how": "", "data": {}}
-    elif code != 0 or text == "":
-        result = {"status": "failed", "answer": last.split("\n")[-1] or f"ended with {code}", "how": "", "data": {}}
-    else:
-        result = json.loads(text)
-    if result["status"] in ("failed", "out of time"):
-        result["said"] = last
-    return {
-        "id": step.id, "questions": list(step.questions), "title": step.title, **result,
-        "seconds": round(time.monotonic() - started, 2),
-    }
+    ended = f"not within {budget_s:.3g} s" if code is None else last.split("\n")[-1] or f"ended with {code}"
+    if "status" not in result:
+        result = {"status": "out of time" if code is None else "failed", "answer": ended, "how": "", **result, "said": last}
+    elif code != 0:
+        result = {**result, "afterwards": ended, "said": last}  # the driver's leave-taking, not the step
+    return {**head(step), **result, "seconds": round(time.monotonic() - started, 2)}
 
 
-def table(results: list) -> str:
-    lines = []
-    for result in results:
-        lines.append(f"{result['status']:<12} {result['id']:<22} {result['seconds']:>6.1f} s  {result['title']}")
-        lines.append(f"{'':12} {result['answer']}")
-    return "\n".join(lines)
+def head(step: Step) -> dict:
+    return {"id": step.id, "questions": list(step.questions), "title": step.title}
 
 
-def main() -> int:
+def row(result: dict) -> str:
+    return (f"{result['status']:<12} {result['id']:<22} {result['seconds']:>6.1f} s  {result['title']}\n"
+            f"{'':12} {result['answer']}")
+
+
+def write_whole(path: str, report: dict) -> None:
+    """In one go: whoever ends the probe meanwhile leaves the file as it was before."""
+    fresh = f"{path}.new"
+    with open(fresh, "w") as out:
+        json.dump(report, out, indent=2, sort_keys=False)
+        out.write("\n")
+    os.replace(fresh, path)
+
+
+def results_before(path: str, of: dict) -> dict:
+    """Results by step that a file of the same driver and card has; ValueError where it is of another one."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        report = json.load(file)
+    for key, value in of.items():
+        if report.get(key) != value:
+            raise ValueError(f"{path} is of another machine: {key} there is {report.get(key)}, here {value}")
+    return {result["id"]: result for result in report["steps"]}
+
+
+def usage() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", help="write all results to this file, as JSON")
     parser.add_argument("--step", action="append", help="only this step; may be given several times")
@@ -109,18 +139,44 @@ def main() -> int:
     parser.add_argument("--managed", action="store_true", help="allow a few MiB of managed memory")
     parser.add_argument("--patience", type=float, default=1, metavar="FACTOR",
                         help="so many times the steps' budgets: for a machine that does much else (default 1)")
+    parser.add_argument("--total", type=float, default=TOTAL_BUDGET_S, metavar="SECONDS",
+                        help=f"for all steps together, but for those named by --step (default {TOTAL_BUDGET_S})")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
+    return parser
+
+
+def ask_all(steps: list, given: argparse.Namespace, env: dict, keep) -> None:
+    """Runs the steps one after the other; `keep` gets each one's result."""
+    flags = [f"--{flag}" for flag in ("simulated", "managed") if getattr(given, flag)]
+    total_s = given.total * given.patience
+    deadline = time.monotonic() + total_s
+    for step in steps:
+        budget_s = step.budget_s * given.patience
+        if not given.step:
+            left_s = deadline - time.monotonic()
+            if left_s < min(LEAST_S, budget_s):
+                keep({**head(step), "status": "out of time", "answer": f"the probe's {total_s:g} s are used up", "how": "",
+                      "data": {}, "seconds": 0.0})
+                continue
+            budget_s = min(budget_s, left_s)
+        print(f"{step.id} ...", file=sys.stderr, flush=True)
+        keep(run_outside(step, flags, env, budget_s))
+
+
+def main() -> int:
+    parser = usage()
     given = parser.parse_args()
     if not 1 <= given.patience <= 100:
         parser.error(f"--patience {given.patience:g}: want a factor from 1 to 100")
+    if not 1 <= given.total <= 86400:
+        parser.error(f"--total {given.total:g}: want seconds from 1 to 86400")
     by_id = {step.id: step for step in ALL}
     if given.inside:
-        run_inside(by_id[given.inside], Context(given.simulated, given.managed))
+        run_inside(by_id[given.inside], given)
         return 0
     unknown = [name for name in given.step or [] if name not in by_id]
     if unknown:
-        print(f"no step {', '.join(unknown)}; there are {', '.join(by_id)}", file=sys.stderr)
-        return 2
+        parser.error(f"no step {', '.join(unknown)}; there are {', '.join(by_id)}")
     steps = [by_id[name] for name in given.step] if given.step else list(ALL)
     if given.list:
         for step in steps:
@@ -128,34 +184,27 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
     with machine.node(given.simulated) as env:
-        facts = machine.facts(env)
-        if facts is None:
-            print("no CUDA driver library can be loaded here; --simulated runs on a simulated node", file=sys.stderr)
-            return 2
-        arguments = [flag for flag in ("simulated", "managed") if getattr(given, flag)]
-        results = []
-        deadline = time.monotonic() + TOTAL_BUDGET_S * given.patience
-        for step in steps:
-            budget_s = step.budget_s * given.patience
-            if time.monotonic() + budget_s > deadline and not given.step:
-                results.append({
-                    "id": step.id, "questions": list(step.questions), "title": step.title, "status": "out of time",
-                    "answer": f"the probe's {TOTAL_BUDGET_S * given.patience:g} s are used up", "how": "", "data": {}, "seconds": 0.0,
-                })
-                continue
-            print(f"{step.id} ...", file=sys.stderr, flush=True)
-            results.append(run_outside(step, [f"--{flag}" for flag in arguments], env, budget_s))
-    report = {
-        "format": FORMAT, "simulated": given.simulated,
-        "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        **facts, "steps": results,
-    }
-    print(table(results))
-    if given.out:
-        with open(given.out, "w") as out:
-            json.dump(report, out, indent=2, sort_keys=False)
-            out.write("\n")
-    return 1 if any(result["status"] in ("failed", "out of time") for result in results) else 0
+        try:
+            facts = {"simulated": given.simulated, **machine.facts(env)}
+            results = results_before(given.out, facts) if given.out and given.step else {}
+        except (machine.NoDriver, ValueError) as problem:
+            parser.error(str(problem))
+        if not given.simulated:
+            for program in machine.not_built():
+                print(f"{program} is not built (make -C native probe): what needs it will not be answered", file=sys.stderr)
+        seen = []
+
+        def keep(result: dict) -> None:
+            print(row(result), flush=True)
+            seen.append(result["status"])
+            results[result["id"]] = result
+            if given.out:
+                at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+                order = [results[name] for name in by_id if name in results]
+                write_whole(given.out, {"format": FORMAT, "at": at, **facts, "steps": order})
+
+        ask_all(steps, given, env, keep)
+    return 1 if any(status in ("failed", "out of time") for status in seen) else 0
 
 
 if __name__ == "__main__":

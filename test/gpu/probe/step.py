@@ -5,7 +5,7 @@ import pathlib
 import typing
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-#: Where `make -C native tests bench` puts its results.
+#: Where `make -C native probe` puts its results.
 BUILD = ROOT / "native" / "build"
 
 
@@ -28,12 +28,14 @@ class Context:
     simulated: bool
     #: A few MiB of managed memory may be taken.
     managed: bool
+    #: Called with what is known so far: all that remains of a step that fails later, or runs out of time.
+    note: typing.Callable[[dict], None] = lambda data: None
 
     def program(self, *parts: str) -> str:
         """Path of one of our own programs or libraries."""
         path = BUILD.joinpath(*parts)
         if not path.exists():
-            raise NotHere(f"{path.relative_to(ROOT)} is not built (make -C native tests bench)")
+            raise NotHere(f"{path.relative_to(ROOT)} is not built (make -C native probe)")
         return str(path)
 
 

@@ -15,6 +15,8 @@ export type StepResult = {
   readonly how: string;
   readonly data: Facts;
   readonly said?: string;
+  /** How the step's process ended, if not well, once it had answered. */
+  readonly afterwards?: string;
 };
 type Facts = { readonly [key: string]: unknown };
 
@@ -40,6 +42,7 @@ export const COMPARED: readonly string[] = [
   'runtime.driver/programs/driver/preload/totalBytes',
   'runtime.driver/programs/driver/mounted/totalBytes',
   'rounding.linear/linear',
+  'rounding.arrays/arrays',
   'rounding.pitch/commonDivisorBytes',
   'rounding.pitch/pitch',
   'rounding.vmm',
@@ -60,7 +63,14 @@ export const COMPARED: readonly string[] = [
   'nvml.zombies/stopped/listed',
   'nvml.zombies/zombie/listed',
   'nvml.zombies/zombie/cardBytes',
+  'nvml.zombies/reaped/listed',
+  'nvml.zombies/killedWithForkedChild/listed',
+  'nvml.zombies/killedWithForkedChild/heirListed',
+  'nvml.zombies/heirGone/listed',
   'nvml.utilization/nullBuffer',
+  'nvml.pidnamespace/inside/computeList',
+  'nvml.pidnamespace/outside/computeList',
+  'mps/memory/lists',
 ];
 
 /** By their names: times differ from run to run, facts do not. */
@@ -92,8 +102,8 @@ function differences(path: string, left: unknown, right: unknown): { fact: strin
 }
 
 /**
- * What is wrong between an observation and the simulated node: facts that differ and are not listed (of a simulated run
- * none may be), and listed ones that do not differ.
+ * What is wrong between an observation and the simulated node: facts that differ, and steps that gave none, which are not
+ * listed (of a simulated run none may be), and listed ones that do not differ.
  */
 export function disagreements(
   name: string,
@@ -104,7 +114,12 @@ export function disagreements(
 ): string[] {
   const listed = known.filter((entry) => entry.observation === name);
   const covers = (entry: Disagreement, fact: string) => fact === entry.fact || fact.startsWith(`${entry.fact}/`);
-  const found = compared.flatMap((path) => differences(path, factAt(observed, path), factAt(simulated, path)));
+  const found = [
+    ...compared.flatMap((path) => differences(path, factAt(observed, path), factAt(simulated, path))),
+    ...observed.steps
+      .filter(({ status }) => status === 'failed' || status === 'out of time')
+      .map(({ id, status, answer }) => ({ fact: id, values: `${status}: ${answer}` })),
+  ];
   const excused = (fact: string) => !observed.simulated && listed.some((entry) => covers(entry, fact));
   return [
     ...found.filter(({ fact }) => !excused(fact)).map(({ fact, values }) => `${name}: ${fact}: ${values}`),

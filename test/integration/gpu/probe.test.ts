@@ -2,7 +2,7 @@
 // says why not, one that fails costs only itself; and what drivers were observed to do agrees with the simulated one.
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
@@ -23,15 +23,17 @@ const test = testUnless(noPython ? 'there is no python3, or one older than 3.9' 
 
 type Run = { code: number | null; text: string; report: Observation | undefined; mark: string };
 
-/** Runs the probe; all its processes carry a mark in their environment. `interrupt` is called when a step begins. */
+/** `interrupt` is called when a step begins; `out`: the file for the report. */
+type How = { readonly interrupt?: (child: ChildProcess, step: string) => void; readonly out?: string };
+
+/** Runs the probe; all its processes carry a mark in their environment. */
 async function probe(
   t: ExecutionContext,
   words: readonly string[],
   env: Record<string, string> = {},
-  interrupt?: (child: ChildProcess, step: string) => void,
+  { interrupt, out = join(temporaryFolder(t), 'report.json') }: How = {},
 ): Promise<Run> {
   const mark = `COTENANT_PROBE_TEST=${process.pid}-${Math.random()}`;
-  const out = join(temporaryFolder(t), 'report.json');
   const [name = '', value = ''] = mark.split('=');
   const child = spawn('python3', [PROBE, '--out', out, ...words], {
     env: { ...process.env, ...env, [name]: value, PYTHONDONTWRITEBYTECODE: '1' },
@@ -143,12 +145,25 @@ def leaver(context):
 def half(context):
     fine(context)
     return Answer("yes", "looked", {"not JSON": object()})
+def noting(context):
+    context.note({"first": 1})
+    context.note({"first": 1, "second": 2})
+    raise ValueError("no third")
+def cut(context):
+    context.note({"first": 1})
+    time.sleep(600)
+def lingerer(context):
+    import atexit
+    atexit.register(time.sleep, 600)
+    return fine(context)
 
 ALL = (
     Step("hang", (), "hangs", 2, hang), Step("crash", (), "crashes", 20, crash), Step("end", (), "ends", 20, end),
     Step("wrong", (), "raises", 20, wrong), Step("absent", (), "is not here", 20, absent),
     Step("leaver", (), "leaves a process", 20, leaver), Step("half", (), "answers half", 20, half),
-    Step("long", (), "has no time", 481, fine), Step("endless", (), "hangs for longer", 479, hang), Step("fine", (), "answers", 20, fine),
+    Step("noting", (), "notes and raises", 20, noting), Step("cut", (), "notes and hangs", 2, cut),
+    Step("lingerer", (), "hangs after its answer", 2, lingerer), Step("long", (), "has less time than it may take", 481, fine),
+    Step("endless", (), "hangs until the end", 481, hang), Step("fine", (), "answers", 20, fine),
 )
 `;
 
@@ -161,7 +176,7 @@ function troubles(t: ExecutionContext): Record<string, string> {
 }
 
 test('a step that hangs, crashes or leaves processes behind costs only itself', async (t) => {
-  const { code, text, report, mark } = await probe(t, ['--simulated'], troubles(t));
+  const { code, text, report, mark } = await probe(t, ['--simulated', '--total', '25'], troubles(t));
   const ended = (report?.steps ?? []).map(({ id, status }) => [id, status]);
   t.deepEqual(
     ended,
@@ -173,9 +188,12 @@ test('a step that hangs, crashes or leaves processes behind costs only itself', 
       ['absent', 'not here'],
       ['leaver', 'answered'],
       ['half', 'failed'],
-      ['long', 'out of time'],
+      ['noting', 'failed'],
+      ['cut', 'out of time'],
+      ['lingerer', 'answered'],
+      ['long', 'answered'],
       ['endless', 'out of time'],
-      ['fine', 'answered'],
+      ['fine', 'out of time'],
     ],
     text,
   );
@@ -184,16 +202,59 @@ test('a step that hangs, crashes or leaves processes behind costs only itself', 
   t.is(answers.get('hang')?.answer, 'not within 2 s');
   t.is(answers.get('wrong')?.answer, 'ValueError: what is this?');
   t.is(answers.get('absent')?.answer, 'there is no such thing');
-  t.deepEqual(answers.get('fine')?.data, { one: 1 });
+  t.deepEqual(answers.get('leaver')?.data, { one: 1 });
+  t.deepEqual(answers.get('noting')?.data, { first: 1, second: 2 }, 'what it had noted is kept');
+  t.is(answers.get('noting')?.answer, 'ValueError: no third');
+  t.deepEqual(answers.get('cut')?.data, { first: 1 });
+  t.deepEqual(answers.get('lingerer')?.data, { one: 1 });
+  t.is(answers.get('lingerer')?.afterwards, 'not within 2 s');
+  t.is(answers.get('fine')?.answer, "the probe's 25 s are used up");
   await noneLeft(mark);
 });
 
-test('a probe that is told to end takes the step in hand and the simulated node with it', async (t) => {
-  const { code, report, mark } = await probe(t, ['--simulated', '--step', 'endless'], troubles(t), (child, step) => {
-    if (step === 'endless') child.kill('SIGTERM');
-  });
-  t.is(code, 143);
+test('a step that is run again leaves the other results in the file as they are, and never in that of another machine', async (t) => {
+  const out = join(temporaryFolder(t), 'report.json');
+  const again = async (...steps: string[]) =>
+    probe(t, ['--simulated', ...steps.flatMap((name) => ['--step', name])], troubles(t), { out });
+  await again('leaver', 'absent');
+  const { report } = await again('fine', 'absent');
+  t.deepEqual(
+    report?.steps.map(({ id, status }) => [id, status]),
+    [
+      ['absent', 'not here'],
+      ['leaver', 'answered'],
+      ['fine', 'answered'],
+    ],
+  );
+  writeFileSync(out, JSON.stringify({ ...report, driver: '1.2.3' }));
+  const other = await again('fine');
+  t.is(other.code, 2);
+  t.regex(other.text, /report\.json is of another machine: driver there is 1\.2\.3, here \d+/);
+  t.is(other.report?.driver, '1.2.3');
+});
+
+test('the interposer is not asked in the place of the driver', async (t) => {
+  const form = join(ROOT, 'native/build/libcotenant.so');
+  const folder = temporaryFolder(t);
+  copyFileSync(form, join(folder, 'libcuda.so.1'));
+  const { code, text, report } = await probe(t, ['--step', 'fine'], { ...troubles(t), LD_LIBRARY_PATH: folder });
+  t.is(code, 2);
+  t.regex(text, /Cotenant's interposer is in this process/);
   t.is(report, undefined);
+});
+
+test('a probe that is told to end takes the step in hand and the simulated node with it, and leaves what it found out', async (t) => {
+  const interrupt = (child: ChildProcess, step: string) => {
+    if (step === 'endless') child.kill('SIGTERM');
+  };
+  const steps = ['--step', 'absent', '--step', 'endless'];
+  const { code, report, mark } = await probe(t, ['--simulated', ...steps], troubles(t), { interrupt });
+  t.is(code, 143);
+  t.deepEqual(
+    report?.steps.map(({ id, status }) => [id, status]),
+    [['absent', 'not here']],
+    'what was found out until then is in the file',
+  );
   await noneLeft(mark);
 });
 
@@ -241,6 +302,12 @@ const COMPARISONS: { what: string; observed: Observation; known?: Disagreement[]
     wrong: ['card.json: memory/sizes/3: 6, simulated 4'],
   },
   { what: 'a step that could not answer', observed: observation(false, step('memory', {}, 'not here')), wrong: [] },
+  {
+    what: 'a step that came to nothing',
+    observed: observation(false, step('memory', {}, 'failed'), step('other', {}, 'out of time')),
+    known: [entry('other')],
+    wrong: ['card.json: memory: failed: '],
+  },
   {
     what: 'a listed difference that is none',
     observed: observation(false, step('memory', { granule: 2, sizes: {} })),

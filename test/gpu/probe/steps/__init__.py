@@ -22,5 +22,5 @@ from . import (
 ALL = (
     *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS, *nvml_lists.STEPS,
     *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *timeslice.STEPS, *events.STEPS, *latency.STEPS,
-    *nvml_cost.STEPS, *gating.STEPS, *mps.STEPS,
+    *mps.STEPS, *nvml_cost.STEPS, *gating.STEPS,
 )

@@ -148,6 +148,7 @@ def measure(context: Context) -> Answer:
             calls = sampler_calls(device)
             by_clients[str(len(members))] = cost(calls)
             effects[str(len(members))] = effect(calls, members[0])
+            context.note({"callsByClients": by_clients, "churnByClients": effects})
     counts, name = list(by_clients), nvml.list_name("Compute", 3)
     rounds = {count: sum(call["medianS"] for call in by_clients[count].values()) for count in counts}
     lists = " / ".join(f"{by_clients[count][name]['medianS'] * 1e6:.0f}" for count in counts)
