@@ -55,7 +55,7 @@ const LAYERS: Layer[] = [
       [...make, 'SANITIZE=address,undefined', 'OUT=build/asan', 'tests'],
       [
         ...[...make, 'SANITIZE=thread', 'OUT=build/tsan', 'simulator', 'interposer', 'build/tsan/cotenant-sampler'],
-        ...['books', 'grant', 'ledger', 'rest', 'switch'].map((name) => `build/tsan/tests/${name}`),
+        ...['books', 'grant', 'ledger', 'moments', 'rest', 'switch'].map((name) => `build/tsan/tests/${name}`),
       ],
     ],
     concurrency: FILES_AT_ONCE,

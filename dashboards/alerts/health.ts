@@ -36,7 +36,7 @@ function xid(
 }
 
 function uncorrected(configuration: Configuration): AlertRule {
-  const errors = select('cotenant_device_ecc_errors_total', 'severity="uncorrected"', 'lifetime="volatile"');
+  const errors = select('cotenant_device_ecc_errors_total', 'severity="uncorrected"');
   return rule(configuration, 'CotenantEccUncorrected', 'critical', {
     expr: `${errors} > 0 and ${SEEING}`,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has errors of memory that it cannot correct.',

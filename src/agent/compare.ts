@@ -84,12 +84,16 @@ export type ContainerState = {
   readonly observed: Observed;
 };
 
+/** By the lists that they are in; `both`: in those of compute and of graphics. `mps`: whatever other list they are in, too. */
+export type ProcessCounts = Readonly<Record<'compute' | 'graphics' | 'both' | 'mps', number>>;
+
 export type DeviceState = {
   readonly card: SampledCard;
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
   readonly containers: number;
-  readonly processes: { readonly compute: number; readonly graphics: number; readonly mps: number };
+  /** Each counted once. */
+  readonly processes: ProcessCounts;
   /** How it is given out. `shared` also where somebody has the whole of it by another's word. */
   readonly mode: ShareMode | 'none';
   /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
@@ -169,8 +173,12 @@ export function compare(
 const isListed = (use: SampledUse): boolean => use.listed;
 
 /** Processes in the lists of one card, by kind. */
-type CardUses = { compute: number; graphics: number; mps: number; bytesTold: boolean };
-const NO_USES: CardUses = { compute: 0, graphics: 0, mps: 0, bytesTold: true };
+type CardUses = { compute: number; graphics: number; both: number; mps: number; bytesTold: boolean };
+const NO_USES: CardUses = { compute: 0, graphics: 0, both: 0, mps: 0, bytesTold: true };
+
+/** `types`: bits of the lists, 1 compute, 2 graphics, 4 MPS. */
+const kindOf = (types: number): keyof ProcessCounts | undefined =>
+  types & 4 ? 'mps' : ([undefined, 'compute', 'graphics', 'both'] as const)[types & 3];
 
 const usesOf = remembering((processes: readonly SampledProcess[]) => {
   const onCard = new Map<number, CardUses>();
@@ -181,9 +189,8 @@ const usesOf = remembering((processes: readonly SampledProcess[]) => {
       if (!listed) continue;
       const uses = onCard.get(card) ?? { ...NO_USES };
       onCard.set(card, uses);
-      if (types & 1) uses.compute += 1;
-      if (types & 2) uses.graphics += 1;
-      if (types & 4) uses.mps += 1;
+      const kind = kindOf(types);
+      if (kind) uses[kind] += 1;
       if (bytes !== undefined) continue;
       uses.bytesTold = false;
       isUntold = true;
@@ -361,7 +368,7 @@ function observedIn({ slots }: LedgerReading): Observed {
 /** `uses`: who is on it now. */
 function deviceState(
   card: SampledCard,
-  { compute, graphics, mps, bytesTold }: CardUses = NO_USES,
+  { bytesTold, ...processes }: CardUses = NO_USES,
   granted: CardNeed | undefined,
   held: Held = { bytes: 0, containers: 0 },
   assigned: readonly AssignedState[],
@@ -377,7 +384,7 @@ function deviceState(
     grantedBytes,
     grantedCoresPercent,
     containers: held.containers + others.filter((entry) => entry.usedBytes !== 0).length,
-    processes: { compute, graphics, mps },
+    processes,
     mode: card.divided
       ? 'mig'
       : shared && onThis.every(({ mode }) => mode !== 'mig')

@@ -50,7 +50,7 @@ const ENGINES = ['smSeconds', 'memoryBusySeconds', 'encoderSeconds', 'decoderSec
 const GROWING = {
   containers: [...ENGINES, 'overLimitSeconds', 'denied', 'unknownEntryPoints', 'peakBytes', 'smPeakRatio'],
   assigned: [...ENGINES, 'peakBytes'],
-  foreign: ['smSeconds'],
+  foreign: ['smSeconds'], // the other engines stand in no counter of the page
   uses: USE_COUNTS,
 } as const satisfies { readonly [K in RowKind]: readonly (keyof KeptRows[K][number])[] };
 export const ROW_KINDS = Object.keys(GROWING) as readonly RowKind[];
@@ -118,6 +118,9 @@ const FOREIGN: Shape<ForeignTotals> = {
   containerId: 'text',
   podUid: 'text',
   smSeconds: 'number',
+  memoryBusySeconds: 'number or nothing',
+  encoderSeconds: 'number or nothing',
+  decoderSeconds: 'number or nothing',
   computeTold: 'yes or no',
   seenMs: 'number',
 };

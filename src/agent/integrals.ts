@@ -54,6 +54,9 @@ export type ForeignTotals = {
   readonly containerId: string;
   readonly podUid: string;
   readonly smSeconds: number;
+  readonly memoryBusySeconds: number;
+  readonly encoderSeconds: number;
+  readonly decoderSeconds: number;
   readonly computeTold: boolean;
   readonly seenMs: number;
 };
@@ -109,7 +112,11 @@ export function totalsOf(kept: KeptTotals, atMs: number): Totals {
     ),
     assigned: new Map(assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
     foreign: new Map(
-      kept.foreign.map((one) => [foreignKey(one.containerId || one.podUid, one.gpuUuid), { ...one, seenMs: atMs }]),
+      kept.foreign.map((one) => [
+        foreignKey(one.containerId || one.podUid, one.gpuUuid),
+        // An agent before it counted these has left none.
+        { ...one, ...secondsWith(one, NONE), seenMs: atMs },
+      ]),
     ),
     xids: kept.xids,
   };
@@ -270,18 +277,17 @@ export function advance(
       state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id));
     // What it used up to its end, when it is in no list any more.
     const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
-    foreign.set(key, { ...totals, smSeconds: totals.smSeconds + last.smUs / 1e6 });
+    foreign.set(key, { ...totals, ...secondsWith(totals, last) });
   }
   for (const use of state.foreign) {
     const id = use.containerId || use.podUid;
     const key = foreignKey(id, use.gpuUuid);
-    const engine = grown.get(`${id} ${use.gpuIndex}`);
     foreign.set(key, {
       gpuUuid: use.gpuUuid,
       gpuIndex: use.gpuIndex,
       containerId: use.containerId,
       podUid: use.podUid,
-      smSeconds: (foreign.get(key)?.smSeconds ?? 0) + (engine?.smUs ?? 0) / 1e6,
+      ...secondsWith(foreign.get(key), grown.get(`${id} ${use.gpuIndex}`) ?? NONE),
       computeTold: isComputeTold(use.gpuUuid),
       seenMs: sample.atMs,
     });

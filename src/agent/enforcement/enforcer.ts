@@ -52,6 +52,8 @@ const MIB = 1024 * 1024;
 const REFUSALS_EVERY_MS = 10_000;
 /** Nobody is stopped for an older sample, unless it was taken after the stop was due: a driver may be slow every time. */
 const FRESH_MS = 250;
+/** What a stop gives back is waited for so long, before somebody else is stopped for want of room. */
+const ROOM_COMES_MS = 5000;
 
 /** Does the container hold memory, or do these of its processes? */
 const holdsOf = ({ cards }: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
@@ -175,6 +177,14 @@ export function createEnforcer(
     return why;
   };
 
+  /** Has another one on that card been stopped just now, so that there may be room without this stop? */
+  const isRoomComing = ({ grant }: ContainerState, gpuUuid: string, { containers }: NodeState): boolean =>
+    containers.some((other) => {
+      const { rung, rungSinceMs } = ladders.get(other.grant.id) ?? CALM;
+      const isStopped = rung === 'killed' && steady() - rungSinceMs < ROOM_COMES_MS;
+      return isStopped && other.grant.id !== grant.id && other.cards.some((card) => card.gpuUuid === gpuUuid);
+    });
+
   /** Containers in the order in which they may be stopped. */
   const inTurn = (containers: readonly ContainerState[]): readonly ContainerState[] => {
     const recent = recentStops(stops, steady());
@@ -266,6 +276,7 @@ export function createEnforcer(
         if (!isStop) dueSinceMs.delete(container.grant.id);
         if (old !== undefined && !isStop) continue; // an old sample is none of the fresh ones that a step takes
         if (isStop && old === undefined && isForNext(container, state)) continue;
+        if (isStop && action.reason === 'no-room' && isRoomComing(container, worst, state)) continue;
         const why = isStop ? (old ?? inconsistent(state, worst) ?? tooMany(container)) : undefined;
         if (why !== undefined) {
           // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.

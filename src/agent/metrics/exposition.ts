@@ -37,6 +37,9 @@ const escaped = (text: string): string => text.replaceAll('\\', '\\\\').replaceA
 const quoted = (value: string): string =>
   SPECIAL.test(value) ? `"${escaped(value).replaceAll('"', '\\"')}"` : `"${value}"`;
 
+/** As the format has it: sums can leave the range of numbers. */
+const endless = (value: number): string => (Number.isNaN(value) ? 'NaN' : value > 0 ? '+Inf' : '-Inf');
+
 /** `{a="b",c="d"}`, in the order of the names; those that are not set are left out. */
 function written(name: string, labelNames: readonly string[], labels: Labels): string {
   let text = '';
@@ -87,7 +90,8 @@ export function createExposition(): Exposition {
       for (const { metric, values } of all.values()) {
         if (page !== '') page += '\n';
         page += `# HELP ${metric.name} ${escaped(metric.help)}\n# TYPE ${metric.name} ${metric.type}\n`;
-        for (const [labels, value] of values) page += `${metric.name}${labels} ${value}\n`;
+        for (const [labels, value] of values)
+          page += `${metric.name}${labels} ${Number.isFinite(value) ? value : endless(value)}\n`;
       }
       return page;
     },

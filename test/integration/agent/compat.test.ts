@@ -17,9 +17,10 @@ import { withInstance } from '../../support/views.ts';
 
 /** The example so many seconds later: a share of its totals is used in each of them, and one process is left. */
 function after(seconds: number): View {
-  const grown = <T extends { smSeconds: number }>(totals: T): T => ({
+  const grown = <T extends { smSeconds: number; memoryBusySeconds: number }>(totals: T): T => ({
     ...totals,
     smSeconds: totals.smSeconds + seconds / 4,
+    memoryBusySeconds: totals.memoryBusySeconds + seconds / 8,
   });
   return {
     ...withInstance,

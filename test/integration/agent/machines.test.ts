@@ -49,6 +49,7 @@ const MACHINES = [
     refused: undefined,
     absent: [
       'cotenant_device_ecc_errors_total',
+      'cotenant_device_ecc_lifetime_errors_total',
       'cotenant_device_power_limit_watts',
       'cotenant_device_pcie_receive_bytes_total',
     ],

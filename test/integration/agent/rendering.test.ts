@@ -118,8 +118,9 @@ test('a process in both lists counts once, and a renderer takes from what others
     return (clients.length === 2 && held >= 900 * MIB && (await agent.metric(USED, own)) === held) || undefined;
   }, 'the sum of both, each once');
   t.is(await agent.metric('cotenant_container_processes', own), 2);
-  t.is(await agent.metric('cotenant_device_processes', { type: 'graphics' }), 2);
-  t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 1);
+  t.is(await agent.metric('cotenant_device_processes', { type: 'graphics' }), 1);
+  t.is(await agent.metric('cotenant_device_processes', { type: 'compute+graphics' }), 1);
+  t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 0);
   t.is(await agent.metric('cotenant_container_fence', { ...own, fence: 'interposer' }), 1);
   t.true(((await agent.metric('cotenant_container_bypass_memory_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
   // What the driver holds beyond a process's books is told to it after a round in which they did not change.

@@ -9,12 +9,12 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
-import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import { ask } from '../../../src/cli/agent-client.ts';
 import { median } from '../../bench/statistics.ts';
-import { CHART_ENV, compiled, type RunningTenant, runTenant, seriesOf, startAgent, tell } from '../../support/agent.ts';
-import { childrenNamed, startedMs, startWatch, stopping } from '../../support/delays.ts';
+import { CHART_ENV, compiled, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
+import { childrenNamed, startedMs } from '../../support/delays.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
+import { type Offender, OWN_NAMESPACES, offend } from './soak-offenders.ts';
 
 const [folder = '', seconds = '60'] = process.argv.slice(2);
 const TENANTS = 6;
@@ -23,13 +23,8 @@ const HOST_WORKERS = 20;
 const LIFE_MS = 8000;
 const PIDS = ['5000', '5600'];
 const CHURN = join(BUILD, 'tests/churn');
-const CLIENT = join(BUILD, 'tests/client');
 const CLOCK = join(folder, 'clock');
 const OFFENDER_EVERY_MS = 6000;
-/** Pids and mounts that nobody else sees. */
-const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
-const DODGE = ['env', '-u', 'LD_PRELOAD'];
-const OVER = 512 * 2 ** 20;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
 const IDLE_GRANTS = Number(seconds) >= 600 ? 45 : 0;
 /** These grants are on another one, and leave room for those who come: a card takes 50 tenants. */
@@ -76,13 +71,23 @@ await compiled(start);
 const agent = await start();
 await agent.measured(CARDS);
 const agentPid = agent.child.pid ?? 0;
-const descriptors = () => readdirSync(`/proc/${agentPid}/fd`).length;
+const OWN = ['cotenant-sample', 'cotenant-arbitr'] as const;
+/** Of the agent, its sampler, which has a handle of each process that it follows, and its arbiter. */
+const descriptors = () =>
+  [agentPid, ...OWN.flatMap((name) => childrenNamed(agentPid, name))].reduce((sum, pid) => sum + openedBy(pid), 0);
+const openedBy = (pid: number): number => {
+  try {
+    return readdirSync(`/proc/${pid}/fd`).length;
+  } catch {
+    return 0; // it has ended
+  }
+};
 const memoryMib = (field: 'VmRSS' | 'RssAnon') =>
   Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${agentPid}/status`, 'utf8'))?.[1]) / 1024;
 /** Of the agent, its sampler (with those that hung) and its arbiter; what they share is in it more than once. */
 const partsMib = () => {
   const sumOf = (name: string) => childrenNamed(agentPid, name).reduce((sum, pid) => sum + residentMib(pid), 0);
-  return { agent: memoryMib('VmRSS'), samplers: sumOf('cotenant-sample'), arbiter: sumOf('cotenant-arbitr') };
+  return { agent: memoryMib('VmRSS'), samplers: sumOf(OWN[0]), arbiter: sumOf(OWN[1]) };
 };
 const rssMib = () => Object.values(partsMib()).reduce((sum, mib) => sum + mib, 0);
 const residentMib = (pid: number): number => {
@@ -195,83 +200,15 @@ const host = spawn(program, words, {
 scope.teardown(() => void host.kill('SIGKILL'));
 const hostSaid = once(createInterface({ input: host.stdout }), 'line');
 
-type Offender = {
-  readonly name: string;
-  readonly kind: string;
-  /** When its first byte over was asked for. */
-  readonly sinceMs: number;
-  endedMs?: number;
-  code?: number | null;
-  lostMs?: number;
-};
 const offenders: Offender[] = [];
 const disturbed: string[] = [];
 /** When the driver told nothing, or nothing that is true: nobody can be stopped then. */
 const blind: { readonly from: number; to: number }[] = [];
 const until = performance.now() + Number(seconds) * 1000;
 
-/** Who takes the memory, once it runs. */
-type Taker = { ask(command: string): Promise<unknown> };
-const inOwn = (tenant: RunningTenant): Taker => ({ ask: (command) => tell(tenant, command) });
-
-/** A process of the host that joins the container's group, so that what it takes is the container's. */
-async function joined(tenant: RunningTenant, name: string): Promise<Taker> {
-  for (const order of ['init', 'context 0']) await tell(tenant, order);
-  const { pid, card } = await eventually(async () => {
-    const container = (await agent.view())?.containers.find(({ pod }) => pod === name);
-    const [first] = container?.processes ?? [];
-    return container && first && { pid: first.pid, card: container.gpuUuid };
-  }, 'it is seen on its card');
-  const group = /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1] ?? '';
-  const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$0"`;
-  const child = spawn('/bin/sh', ['-c', script, CLIENT], {
-    // On the card of the grant: another one is none of its container's.
-    env: { ...process.env, LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: card },
-    stdio: ['pipe', 'pipe', 'inherit'],
-  });
-  scope.teardown(() => void child.kill('SIGKILL'));
-  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-  child.stdin.on('error', () => {});
-  return {
-    async ask(command) {
-      child.stdin.write(`${command}\n`);
-      return (await lines.next()).value;
-    },
-  };
-}
-
-/** Writes noise over the container's ledger, all slots of it, some twenty times a second, while the other goes on. */
-const SCRIBBLE = `first=\${LD_PRELOAD%% *} && ledger=\${first%/*}/ledger && unset LD_PRELOAD && test -w "$ledger" &&
-  while sleep 0.05; do dd if=/dev/urandom of="$ledger" bs=4096 count=32 conv=notrunc 2>/dev/null; done </dev/null >/dev/null &
-  unset LD_PRELOAD; exec "$0"`;
-
-const KINDS: readonly (readonly [
-  kind: string,
-  command: readonly string[],
-  taker: (tenant: RunningTenant, name: string) => Taker | Promise<Taker>,
-])[] = [
-  ['without the interposer', [...DODGE, CLIENT], inOwn],
-  ['in namespaces of its own', [...OWN_NAMESPACES, ...DODGE, CLIENT], inOwn],
-  ['by a process of the host that joins it', [CLIENT], joined],
-  ['while another one writes over its ledger', ['/bin/sh', '-c', SCRIBBLE, CLIENT], inOwn],
-];
-async function offend(index: number): Promise<void> {
-  const name = `offender-${index}`;
-  const [kind, command, takerOf] = KINDS[index % KINDS.length] as (typeof KINDS)[number];
-  const tenant = runTenant(scope, node, agent, ['--gpu-memory', '256Mi', '--name', name], command);
-  const taker = await takerOf(tenant, name);
-  for (const order of ['init', 'context 0']) await taker.ask(order);
-  const watch = startWatch(stopping(agent.child, node.child));
-  const one: Offender = { name, kind, sinceMs: performance.now() };
-  offenders.push(one);
-  void tenant.ended.then(({ code }) =>
-    Object.assign(one, { endedMs: performance.now(), code, lostMs: watch().lostMs }),
-  );
-  await taker.ask(`alloc ${OVER}`).catch(() => {}); // it may be stopped before it answers
-}
 const offending = (async () => {
   for (let index = 0; performance.now() < until; index += 1) {
-    await offend(index);
+    await offend({ scope, node, agent }, index, (one) => offenders.push(one));
     await delay(OFFENDER_EVERY_MS);
   }
 })();

@@ -70,3 +70,27 @@ test('a program whose name has blanks and brackets in it is in its own books', a
     [[name, true]],
   );
 });
+
+test('a program whose name is no UTF-8 is in its own books, and the page is UTF-8 all the same', async (t) => {
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 200, processMetrics: true } });
+  const folder = temporaryFolder(t);
+  const name = Buffer.from('a\xff"\n\\b', 'latin1');
+  copyFileSync(join(BUILD, 'tests/client'), Buffer.concat([Buffer.from(`${folder}/`), name]));
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi'], ['/bin/sh', '-c', 'exec "$0"/a*', folder]);
+  await tell(tenant, 'init');
+  await tell(tenant, 'context 0');
+  await tell(tenant, `alloc ${256 * MIB}`);
+  const page = await eventually(async () => {
+    const bytes = await (await fetch(`${agent.url}/metrics`)).arrayBuffer();
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+    return text.includes('cotenant_process_memory_used_bytes{') ? text : undefined;
+  }, 'its process is on the page');
+  const [line = ''] = /^cotenant_process_memory_used_bytes\{.*$/m.exec(page) ?? [];
+  t.true(line.includes('process="a____b"'), line);
+  const seen = (await agent.view())?.containers[0]?.processes;
+  t.deepEqual(
+    seen?.map(({ inLedger }) => inLedger),
+    [true],
+  );
+});

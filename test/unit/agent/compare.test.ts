@@ -257,9 +257,9 @@ test('a card: what is granted on it, who is on it, and what is used but nobody c
       unattributedBytes === undefined ? undefined : unattributedBytes / MIB,
     ]),
     [
-      [500, 30, 2, { compute: 2, graphics: 1, mps: 1 }, 500], // the process of the host is among the 500
-      [400, 0, 1, { compute: 0, graphics: 1, mps: 0 }, 0], // the driver told more for processes than for the card
-      [0, 0, 0, { compute: 0, graphics: 0, mps: 0 }, undefined], // what is used is not told
+      [500, 30, 2, { compute: 1, graphics: 0, both: 1, mps: 1 }, 500], // the process of the host is among the 500
+      [400, 0, 1, { compute: 0, graphics: 1, both: 0, mps: 0 }, 0], // the driver told more for processes than for the card
+      [0, 0, 0, { compute: 0, graphics: 0, both: 0, mps: 0 }, undefined], // what is used is not told
     ],
   );
 });

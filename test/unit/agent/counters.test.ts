@@ -32,9 +32,9 @@ const ofContainer = (grantId: string, smSeconds: number, more: Partial<Container
   memoryBusySeconds: smSeconds / 2,
   encoderSeconds: 0,
   decoderSeconds: 0,
-  overLimitSeconds: 0,
-  denied: 0,
-  unknownEntryPoints: 0,
+  overLimitSeconds: smSeconds / 4,
+  denied: 3,
+  unknownEntryPoints: 1,
   peakBytes: 5,
   smPeakRatio: undefined,
   computeTold: true,
@@ -92,6 +92,19 @@ function start(t: ExecutionContext, folder: string, bootId = 'this') {
   };
 }
 
+const foreign: ForeignTotals = {
+  gpuUuid: 'GPU-0',
+  gpuIndex: 0,
+  containerId: 'f00',
+  podUid: '',
+  smSeconds: 3,
+  memoryBusySeconds: 2,
+  encoderSeconds: 1,
+  decoderSeconds: 0,
+  computeTold: true,
+  seenMs: 1,
+};
+
 test('an agent that ends at any sample has left what that sample came to', (t) => {
   const folder = temporaryFolder(t);
   const first = start(t, folder);
@@ -100,15 +113,6 @@ test('an agent that ends at any sample has left what that sample came to', (t) =
     ...ofContainer('', 7),
     mode: 'exclusive',
     peakBytes: 9,
-    seenMs: 1,
-  };
-  const foreign: ForeignTotals = {
-    gpuUuid: 'GPU-0',
-    gpuIndex: 0,
-    containerId: 'f00',
-    podUid: '',
-    smSeconds: 3,
-    computeTold: true,
     seenMs: 1,
   };
   const xids = [{ gpuUuid: 'GPU-0', gpuIndex: 0, xid: '31', count: 2, lastMs: 5 }];
@@ -131,6 +135,20 @@ test('an agent that ends at any sample has left what that sample came to', (t) =
     t.deepEqual(earlier.xids, xids);
     t.deepEqual(next.told, []);
   }
+});
+
+test('what an agent before this one did not count yet begins at 0', (t) => {
+  const folder = temporaryFolder(t);
+  start(t, folder).at(0, totals([ofContainer('one', 1)], { foreign: new Map([['f00 GPU-0', foreign]]) }));
+  const path = join(folder, 'counters.json');
+  const kept = JSON.parse(readFileSync(path, 'utf8'));
+  t.is(kept.foreign[0].memoryBusySeconds, 2);
+  for (const engine of ['memoryBusySeconds', 'encoderSeconds', 'decoderSeconds']) delete kept.foreign[0][engine];
+  writeFileSync(path, JSON.stringify(kept));
+  const next = start(t, folder);
+  t.deepEqual([next.told, next.seconds()], [[], [['one', 1]]]);
+  const [of] = totalsOf(next.earlier, 2).foreign.values();
+  t.deepEqual(of, { ...foreign, memoryBusySeconds: 0, encoderSeconds: 0, decoderSeconds: 0, seenMs: 2 });
 });
 
 test('whoever has come is in the file within five seconds, and those who have gone are out of it', (t) => {

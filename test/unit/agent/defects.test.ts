@@ -1,22 +1,16 @@
 // What other exporters and enforcers for shared cards get wrong, by their sources and their users' reports: each is a case that
 // ours must get right, from a sample of the driver to the page, or to the verdict. What needs a driver, a kubelet or a network to
-// be seen is tested where those are (native/sampler, integration/agent/kube, integration/agent/page).
+// be seen is tested where those are (native/sampler, integration/agent/kube, integration/agent/page). HAMi's are in defects-hami.test.ts.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
 import { ownerOf } from '../../../src/agent/attribution/cgroup.ts';
-import type { NodeState } from '../../../src/agent/compare.ts';
 import { configure } from '../../../src/agent/configuration.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
-import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
-import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
-import { process as ofProcesses } from '../../../src/agent/metrics/families/process.ts';
-import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
-import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
 import { sourceHere } from '../../../src/agent/views/source.ts';
 import { place } from '../../../src/placement/place.ts';
 import { MIB } from '../../../src/request/quantity.ts';
@@ -28,7 +22,6 @@ import {
   ledgerOf,
   ofContainer,
   ofGrant,
-  owners,
   reading,
   row,
   sampledProcess,
@@ -36,46 +29,7 @@ import {
   slot,
   use,
 } from './node.ts';
-
-const SELF: SelfView = {
-  up: true,
-  problem: undefined,
-  mode: 'enforce',
-  version: '',
-  revision: '',
-  nodeVersion: '',
-  driverHeld: true,
-  samplersAbandoned: 0,
-  decisions: [],
-  failures: {},
-  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
-};
-const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
-type Owners = Readonly<Record<number, Owner>>;
-
-const PAGE = createPage([...FAMILIES, ofProcesses, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
-const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
-  (await PAGE(viewOf(state, totals, [], [], SELF, NAMELESS))).text;
-
-/** Samples one after the other, each a second later, as the agent takes them. */
-function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {
-  let totals = NO_TOTALS;
-  let state: NodeState | undefined;
-  for (const [index, sample] of samples.entries()) {
-    state = compared(
-      { ...sample, atMs: sample.atMs + index * 1000 },
-      grants.map((grant) => reading(grant)),
-      byPid,
-    );
-    totals = advance(totals, state, owners(byPid));
-  }
-  return { state: state as NodeState, totals };
-}
-
-const pod = (id: string, container: string, mib = 1000, on = [0]) =>
-  grantOf(id, mib, on, { namespace: 'team', pod: 'one', container });
-const used = (page: string, labels: Record<string, string>) =>
-  seriesOf(page, 'cotenant_container_memory_used_bytes', labels);
+import { follow, type Owners, pod, show, used } from './pages.ts';
 
 test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum of the pod', async (t) => {
   const sample = sampleOf(
@@ -217,8 +171,9 @@ test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two list
   t.is(used(page, {}), 111 * MIB);
   t.is(seriesOf(page, 'cotenant_container_processes'), 3);
   for (const [type, count] of [
-    ['compute', 1],
-    ['graphics', 2],
+    ['compute', 0],
+    ['graphics', 1],
+    ['compute+graphics', 1],
     ['mps', 1],
   ] as const)
     t.is(seriesOf(page, 'cotenant_device_processes', { type }), count, type);
@@ -373,69 +328,4 @@ test('MetaGPU 13 and 14: an error of the driver is a page that says so; a card t
   };
   const page = await show(follow([failed], [pod('a', 'main')], {}).state);
   t.is(seriesOf(page, 'cotenant_exporter_nvml_errors_total', { call: 'nvmlInit_v2', code: '999' }), 3);
-});
-
-test('HAMi: what is called a ratio is a part of 1, of cards and of containers alike', async (t) => {
-  const parts = {
-    ...{ utilizationPercent: 50, memoryBusyPercent: 50, encoderPercent: 50, decoderPercent: 50 },
-    ...{ graphicsActivePpm: 500_000, smActivePpm: 500_000, smOccupancyPpm: 500_000 },
-    ...{ tensorActivePpm: 500_000, dramActivePpm: 500_000, fp32ActivePpm: 500_000 },
-  };
-  const sample = sampleOf([card(0, parts)], [sampledProcess(1, [use(0, { bytes: MIB, smPercent: 50 })])]);
-  const grant = pod('a', 'main');
-  const cards = grant.cards.map((one) => ({ ...one, coresPercent: 50 }));
-  const page = await show(follow([sample], [{ ...grant, cards }], { 1: ofGrant('a') }).state);
-  const ratios = page.split('\n').filter((line) => /^cotenant_\w+_ratio\{/.test(line));
-  t.true(new Set(ratios.map((line) => line.split('{')[0])).size >= 13, 'eleven of a card, two of a container');
-  for (const line of ratios) t.is(Number(line.split(' ').at(-1)), 0.5, line);
-});
-
-test('HAMi 281, 1794: a container is there with 0 before it uses its card, and gone when its grant is; its counters stay a while', async (t) => {
-  const idle = sampleOf([card(0)], []);
-  const busy = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
-  t.is(used(await show(follow([idle], [pod('a', 'main')], {}).state), { container: 'main' }), 0);
-  const during = follow([busy], [pod('a', 'main')], { 1: ofGrant('a') });
-  const after = compared({ ...idle, atMs: idle.atMs + 5000 }, [], {});
-  const page = await show(after, advance(during.totals, after, owners({})));
-  t.is(used(page, {}), undefined);
-  t.is(seriesOf(page, 'cotenant_container_sm_seconds_total', { container: 'main' }), 1);
-});
-
-test('HAMi 863, 2158: a container with two cards beside one with the first has its own figure on each, and is judged by the second, too', async (t) => {
-  const sample = sampleOf(
-    [card(0), card(1)],
-    [
-      sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 5000 * MIB })]),
-      sampledProcess(2, [use(0, { bytes: 700 * MIB })]),
-    ],
-  );
-  const grants = [pod('a', 'main', 1000, [0, 1]), pod('b', 'side', 1000)];
-  const { state } = follow([sample], grants, { 1: ofGrant('a'), 2: ofGrant('b') });
-  const page = await show(state);
-  t.is(used(page, { container: 'main', gpu: '0' }), 100 * MIB);
-  t.is(used(page, { container: 'main', gpu: '1' }), 5000 * MIB);
-  t.is(used(page, { container: 'side', gpu: '0' }), 700 * MIB);
-  t.is(used(page, { container: 'side', gpu: '1' }), undefined);
-  t.deepEqual(
-    state.containers.map(({ verdict }) => verdict.severity !== 'within'),
-    [true, false],
-  );
-});
-
-test('HAMi: what a tenant writes into its ledger is shown as its word, and no figure of the driver', async (t) => {
-  const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
-  const forged = ledgerOf([slot(1, [row({ heldBytes: 2 ** 50 })])]);
-  const page = await show(compared(sample, [reading(pod('a', 'main'), forged)], { 1: ofGrant('a') }));
-  t.is(used(page, {}), 300 * MIB);
-  t.is(seriesOf(page, 'cotenant_container_memory_ledger_bytes', { kind: 'buffer' }), 2 ** 50);
-});
-
-test('HAMi 2561: a UUID is shown whole, however long', async (t) => {
-  const uuid = `MIG-GPU-${'0'.repeat(60)}/13/0`;
-  t.is(
-    seriesOf(await show(follow([sampleOf([card(0, { uuid })], [])], [], {}).state), 'cotenant_device_healthy', {
-      gpu_uuid: uuid,
-    }),
-    1,
-  );
 });

@@ -3,7 +3,8 @@
 import test from 'ava';
 import { openAudit } from '../../../src/agent/enforcement/audit.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { peopledNode, setUp, there } from './enforcing.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { type Holding, peopledNode, setUp, there } from './enforcing.ts';
 import { grantOf } from './node.ts';
 
 const cheat = [{ id: 'one', mib: 500 }];
@@ -25,6 +26,30 @@ test('two fresh samples over the grant stop it, the worst first', (t) => {
       .slice(2),
     ['kill nobody left', 'kill nobody left'],
   );
+});
+
+test('for want of room one after the other is stopped, while there still is none when it is gone', (t) => {
+  const grants = ['one', 'two', 'three'].map((id) => grantOf(id, 1000));
+  const less = { id: 'one', mib: 1100, known: true };
+  const more = { id: 'two', mib: 1200, known: true };
+  const begin = () => {
+    const { act } = setUp(t, { grants, policy: { softSeconds: 600 } });
+    const at = (second: number, freeMib: number, ...holdings: Holding[]) =>
+      act(second, holdings, 0, undefined, { freeBytes: freeMib * MIB });
+    t.deepEqual(at(0, 10, less, more), ['warn two', 'warn one']);
+    t.deepEqual(at(1, 10, less, more), ['kill two'], 'who is over by most');
+    t.deepEqual(at(2, 10, less, more), [], 'it ends');
+    return at;
+  };
+  const enough = begin();
+  t.deepEqual(enough(3, 1210, less), ['released two']);
+  for (const second of [4, 5, 6, 7]) t.deepEqual(enough(second, 1210, less), [], 'there is room');
+  const taken = begin();
+  t.deepEqual(taken(3, 10, less), ['released two']);
+  t.deepEqual(taken(4, 10, less), ['kill one'], 'somebody else took it');
+  const never = begin();
+  for (const second of [3, 4, 5]) t.deepEqual(never(second, 10, less, more), []);
+  t.deepEqual(never(6, 10, less, more), ['kill one'], 'what does not come is not waited for');
 });
 
 test('old data is no ground for a stop, and is none of the fresh samples that a stop needs', (t) => {

@@ -11,7 +11,9 @@ import { heldPage } from '../../../src/agent/grants/files.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
 import type { Native, ProcessFacts } from '../../../src/agent/native.ts';
+import { withRoom } from '../../../src/agent/room.ts';
 import { DEFAULT_LADDER } from '../../../src/quota/ladder.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { card, compared, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 
@@ -141,7 +143,7 @@ export function setUp(
       }),
       owners,
     );
-    return enforcer.act(state).map(({ action, grantId }) => `${action} ${grantId}`);
+    return enforcer.act(withRoom(state, DEFAULT_TOLERANCE)).map(({ action, grantId }) => `${action} ${grantId}`);
   };
   const jump = (seconds: number) => {
     jumpedMs += seconds * 1000;

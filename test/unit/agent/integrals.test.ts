@@ -230,6 +230,25 @@ test('a minute of which use was not told for long has no peak, and what is told 
   t.is(one(totals)?.smSeconds, 15);
 });
 
+test('of whoever has no grant each engine counts, up to its end', (t) => {
+  const at = (second: number, smUs: number, more = {}): Tick => ({
+    second,
+    processes: [busy(21, smUs, { encoderUs: smUs / 5, decoderUs: smUs / 10, ...more })],
+  });
+  const totals = run([at(0, 1_000_000), at(1, 2_000_000), { second: 2 }]);
+  t.deepEqual(
+    totals.map((each) => {
+      const { smSeconds, memoryBusySeconds, encoderSeconds, decoderSeconds } = foreign(each) ?? {};
+      return [smSeconds, memoryBusySeconds, encoderSeconds, decoderSeconds];
+    }),
+    [
+      [1, 0.5, 0.2, 0.1],
+      [2, 1, 0.4, 0.2],
+      [2, 1, 0.4, 0.2],
+    ],
+  );
+});
+
 test('what ended is shown for five more minutes, then forgotten', (t) => {
   const keep = KEEP_MS / 1000;
   t.is(keep, 300);

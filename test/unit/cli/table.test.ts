@@ -49,7 +49,7 @@ const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0
   grantedBytes: grantedMib * MIB,
   grantedCoresPercent: 0,
   containers,
-  processes: { compute: 0, graphics: 0, mps: 0 },
+  processes: { compute: 0, graphics: 0, both: 0, mps: 0 },
   unattributedBytes: 0,
 });
 const view = (more: Partial<View>): View => ({

@@ -41,6 +41,13 @@ test('boards that people have find every metric that they ask for, each on the p
   }
 });
 
+test('what HAMi gives as 0 at all times is absent', async (t) => {
+  const page = await pageOf('hami', withInstance);
+  t.not(seriesOf(page, 'hami_vgpu_memory_context_bytes'), undefined);
+  t.not(seriesOf(page, 'hami_vgpu_memory_buffer_bytes'), undefined);
+  t.is(seriesOf(page, 'hami_vgpu_memory_module_bytes'), undefined);
+});
+
 test('an instance of a divided card goes by its card, its profile and its number', async (t) => {
   const page = await pageOf('dcgm,hami,hami-legacy', withInstance);
   const dcgm = { UUID: 'GPU-1', gpu: '1', GPU_I_PROFILE: '1g.6gb', GPU_I_ID: '7' };
@@ -98,12 +105,23 @@ test("ack's names tell of the kind of a process, and of engines only what is a s
   t.deepEqual(await Promise.all(types), ['C', 'G', 'C+G', 'M+C', 'M+C+G']);
   const alone = { ...exampleContainer, processes: one(1) };
   await pageAt(100, alone);
-  const foreignTotals = exampleView.foreignTotals.map((totals) => ({ ...totals, smSeconds: totals.smSeconds + 4 }));
+  const foreignTotals = exampleView.foreignTotals.map((totals) => ({
+    ...totals,
+    smSeconds: totals.smSeconds + 4,
+    memoryBusySeconds: totals.memoryBusySeconds + 3,
+    decoderSeconds: totals.decoderSeconds + 2,
+  }));
   const told = await pageAt(120, alone, { foreignTotals });
   t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL', { ProcessId: '100' }), 25);
   t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL', { ProcessId: '100' }), 50);
   t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_DECODE_UTIL', { ProcessId: '100' }), 0);
-  t.is(seriesOf(told, 'DCGM_CUSTOM_ILLEGAL_PROCESS_SM_UTIL'), 20);
+  for (const [engine, percent] of [
+    ['SM', 20],
+    ['MEM_COPY', 15],
+    ['ENCODE', 0],
+    ['DECODE', 10],
+  ] as const)
+    t.is(seriesOf(told, `DCGM_CUSTOM_ILLEGAL_PROCESS_${engine}_UTIL`), percent, engine);
   t.is(seriesOf(await pageAt(140, exampleContainer), 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL'), undefined, 'one of two');
 });
 

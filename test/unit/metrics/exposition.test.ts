@@ -10,6 +10,12 @@ const label = fc.oneof(fc.string(), fc.constantFrom('a\\b', 'a"b', 'a\nb', '', '
 const labels: fc.Arbitrary<Labels> = fc.record({ gpu: label, pod: label });
 const series = fc.array(fc.tuple(labels, value.map(Math.abs)), { maxLength: 20 });
 
+/** Their sum is above all numbers. */
+const BEYOND: [Labels, number][] = [
+  [{ gpu: '0', pod: 'a' }, 1e308],
+  [{ gpu: '0', pod: 'a' }, 1e308],
+];
+
 test('a page is, byte by byte, what prom-client writes', async (t) => {
   await fc.assert(
     fc.asyncProperty(series, series, fc.string(), async (gauges, counters, help) => {
@@ -31,6 +37,7 @@ test('a page is, byte by byte, what prom-client writes', async (t) => {
       }
       t.is(exposition.text(), await registry.metrics());
     }),
+    { examples: [[[], BEYOND, '']] },
   );
 });
 

@@ -20,6 +20,10 @@ const device = (index: number, uuid: string, card: Partial<Card>, rest: Partial<
 const OF_INSTANCES: readonly (keyof Card)[] = ['totalBytes', 'usedBytes', 'freeBytes', 'reservedBytes'];
 const OF_CARDS: readonly (keyof Card)[] = [
   'energyMj',
+  'eccCorrectedVolatile',
+  'eccUncorrectedVolatile',
+  'eccCorrectedAggregate',
+  'eccUncorrectedAggregate',
   'powerMw',
   'pcieReceivedBytes',
   'pcieSentBytes',
@@ -30,7 +34,7 @@ const without = (device: ViewDevice, keys: readonly (keyof Card)[]): ViewDevice 
   const card = Object.fromEntries(Object.entries(device.card).filter(([key]) => !keys.includes(key as keyof Card)));
   return { ...device, card: card as Card };
 };
-const NOBODY = { compute: 0, graphics: 0, mps: 0 };
+const NOBODY = { compute: 0, graphics: 0, both: 0, mps: 0 };
 const one = (pid: number, usedBytes: number) => ({
   pid,
   command: 'python3',
@@ -115,6 +119,8 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_device_nvlink_receive_bytes_total: CARDS * 16 * GIB,
   cotenant_device_nvlink_transmit_bytes_total: CARDS * 8 * GIB,
   cotenant_device_xid_errors_total: 2,
+  cotenant_device_ecc_errors_total: CARDS * 2,
+  cotenant_device_ecc_lifetime_errors_total: CARDS * (17 + 1),
   cotenant_container_memory_used_bytes: HELD * GIB,
   cotenant_container_memory_limit_bytes: GRANTED * GIB,
   cotenant_container_memory_ledger_bytes: LEDGER,
@@ -178,7 +184,7 @@ const SUMS: Readonly<Record<string, number>> = {
 /** Of which a sum says nothing: parts and percentages, states, times, clocks and temperatures, most ever, counts of errors by kind. */
 const NO_SUMS = [
   /_(ratio|info|celsius|hertz|timestamp_seconds|limit_watts|policy|peak_bytes|mode|reason|pending|failure|rows|pages)$/,
-  /^cotenant_(up|driver_held|exporter_.*|device_(healthy|fence_holds|ecc_errors_total|.*_fault.*))$/,
+  /^cotenant_(up|driver_held|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
   /^cotenant_container_(over_limit|over_share|engine_behind)$/,
   /^(DCGM_FI_PROF_.*|DCGM_FI_DEV_(.*_UTIL|.*_CLOCK|.*_TEMP|XID_ERRORS|PCIE_.*))$/,
   /^MigInfo$|^(Host|Device_|hami_).*([Uu]tilization|[Ee]lapsed|kernel|Info|info|module).*$/,

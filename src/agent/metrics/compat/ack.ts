@@ -57,17 +57,19 @@ export const ack = ({ nodeName }: CompatContext): Family => ({
     const copies = gauge('PROCESS_MEM_COPY_UTIL', `Memory bus that the process used, ${alone}`, PROCESS);
     const encoder = gauge('PROCESS_ENCODE_UTIL', `Video encoder that the process used, ${alone}`, PROCESS);
     const decoder = gauge('PROCESS_DECODE_UTIL', `Video decoder that the process used, ${alone}`, PROCESS);
-    const illegalSm = gauge(
-      'ILLEGAL_PROCESS_SM_UTIL',
-      'Compute of a container that was given no card, over ten seconds or more, in percent.',
-      CONTAINER,
-    );
-    const ratesAt = createRates();
     const illegal = gauge(
       'ILLEGAL_PROCESS_MEM_USED',
       'Memory of a container that was given no card, in MiB.',
       CONTAINER,
     );
+    const notGiven = 'of a container that was given no card, over ten seconds or more, in percent.';
+    const illegalEngines = [
+      ['smSeconds', gauge('ILLEGAL_PROCESS_SM_UTIL', `Compute ${notGiven}`, CONTAINER)],
+      ['memoryBusySeconds', gauge('ILLEGAL_PROCESS_MEM_COPY_UTIL', `Memory bus ${notGiven}`, CONTAINER)],
+      ['encoderSeconds', gauge('ILLEGAL_PROCESS_ENCODE_UTIL', `Video encoder ${notGiven}`, CONTAINER)],
+      ['decoderSeconds', gauge('ILLEGAL_PROCESS_DECODE_UTIL', `Video decoder ${notGiven}`, CONTAINER)],
+    ] as const;
+    const ratesAt = createRates();
     return {
       clear: set.clear,
       fill(view) {
@@ -135,11 +137,12 @@ export const ack = ({ nodeName }: CompatContext): Family => ({
         }
         for (const total of view.foreignTotals) {
           const labels = labelsOf({ ...total, container: total.container || total.containerId.slice(0, 12) });
-          const share = percent(
-            [total.gpuUuid, total.containerId, total.podUid],
-            total.computeTold ? total.smSeconds : undefined,
-          );
-          if (labels && view.foreign.some((use) => isOf(use, total))) illegalSm(labels, share);
+          const isHere = view.foreign.some((use) => isOf(use, total));
+          for (const [engine, tell] of illegalEngines) {
+            const key = [total.gpuUuid, total.containerId, total.podUid, engine];
+            const share = percent(key, total.computeTold ? total[engine] : undefined);
+            if (labels && isHere) tell(labels, share);
+          }
         }
       },
     };

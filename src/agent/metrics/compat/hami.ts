@@ -17,7 +17,7 @@ type Names = {
   readonly instance: string;
   readonly instanceLabels: readonly string[];
   /** By kind; the older ones have none. */
-  readonly kinds?: { readonly context: string; readonly module: string; readonly buffer: string };
+  readonly kinds?: { readonly context: string; readonly buffer: string };
   /** Of cards, by its scheduler; the older ones are not served. */
   readonly scheduler?: Readonly<
     Record<'limit' | 'allocated' | 'allocatedRatio' | 'cores' | 'allocatedCores' | 'shared' | 'memoryBusy', string>
@@ -40,7 +40,6 @@ const PRESENT: Names = {
   instanceLabels: ['mig_uuid', 'profile', 'gpu_instance_id', 'compute_instance_id'],
   kinds: {
     context: 'hami_vgpu_memory_context_bytes',
-    module: 'hami_vgpu_memory_module_bytes',
     buffer: 'hami_vgpu_memory_buffer_bytes',
   },
   scheduler: {
@@ -92,7 +91,6 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
     const utilization = ofContainer(names.utilization, 'Compute of the card that the container used, in percent.');
     const lastKernel = ofContainer(names.lastKernel, 'Seconds since the container last used the card.');
     const context = names.kinds && ofContainer(names.kinds.context, 'Of it, contexts, in bytes.');
-    const module = names.kinds && ofContainer(names.kinds.module, 'Always 0, as in HAMi: code is in no kind.');
     const buffer = names.kinds && ofContainer(names.kinds.buffer, 'Of it, buffers, in bytes.');
     const instance = set.gauge(names.instance, 'The container has this instance of a divided card; always 1.', [
       ...names.container,
@@ -141,7 +139,6 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
           if (holder.lastActiveMs !== undefined)
             lastKernel(labels, Math.max(0, (view.atMs - holder.lastActiveMs) / 1000));
           context?.(labels, holder.grant?.ledger.contextBytes);
-          module?.(labels, holder.grant && 0);
           buffer?.(labels, holder.grant?.ledger.bufferBytes);
           const card = deviceOf(view, holder.gpuUuid)?.card;
           const parent = card && parentOf(view, card);

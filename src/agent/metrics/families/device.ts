@@ -136,6 +136,8 @@ export const device: Family = {
           for (const type of ['compute', 'graphics', 'mps'] as const) {
             if (card.lists.includes(type)) processes({ ...labels, type }, entry.processes[type]);
           }
+          if (card.lists.includes('compute') && card.lists.includes('graphics'))
+            processes({ ...labels, type: 'compute+graphics' }, entry.processes.both);
           for (const name of ['exclusive', 'shared', 'mig', 'none'])
             mode({ ...labels, mode: name }, entry.mode === name ? 1 : 0);
           energy(labels, scaled(card.energyMj, 0.001));

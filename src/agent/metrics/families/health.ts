@@ -25,7 +25,12 @@ export const health: Family = {
       set.counter(`cotenant_device_${name}`, help, [...DEVICE_LABELS, ...labels]);
     const xids = counter('xid_errors_total', "Xids that the driver raised, since the machine's start.", ['xid']);
     const lastXid = gauge('xid_last_timestamp_seconds', 'When the driver last raised this Xid.', ['xid']);
-    const ecc = counter('ecc_errors_total', 'Errors of memory that ECC found.', ['severity', 'lifetime']);
+    const ecc = counter('ecc_errors_total', 'Errors of memory that ECC found since the driver was loaded.', [
+      'severity',
+    ]);
+    const eccEver = counter('ecc_lifetime_errors_total', 'Errors of memory that ECC found since the card was made.', [
+      'severity',
+    ]);
     const rows = gauge('remapped_rows', 'Rows of memory that were replaced by spare ones, by cause.', ['cause']);
     const rowsPending = gauge('row_remap_pending', '1 while rows wait for a reset to be replaced.');
     const rowsFailed = gauge('row_remap_failure', '1 once a row could not be replaced.');
@@ -46,10 +51,10 @@ export const health: Family = {
         }
         for (const { card } of view.devices) {
           const labels = deviceLabels(card.index, card.uuid);
-          ecc({ ...labels, severity: 'corrected', lifetime: 'volatile' }, card.eccCorrectedVolatile);
-          ecc({ ...labels, severity: 'corrected', lifetime: 'aggregate' }, card.eccCorrectedAggregate);
-          ecc({ ...labels, severity: 'uncorrected', lifetime: 'volatile' }, card.eccUncorrectedVolatile);
-          ecc({ ...labels, severity: 'uncorrected', lifetime: 'aggregate' }, card.eccUncorrectedAggregate);
+          ecc({ ...labels, severity: 'corrected' }, card.eccCorrectedVolatile);
+          ecc({ ...labels, severity: 'uncorrected' }, card.eccUncorrectedVolatile);
+          eccEver({ ...labels, severity: 'corrected' }, card.eccCorrectedAggregate);
+          eccEver({ ...labels, severity: 'uncorrected' }, card.eccUncorrectedAggregate);
           rows({ ...labels, cause: 'corrected' }, card.rowsCorrected);
           rows({ ...labels, cause: 'uncorrected' }, card.rowsUncorrected);
           rowsPending(labels, card.rowsPending);

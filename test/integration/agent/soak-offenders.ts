@@ -1,0 +1,91 @@
+// The containers of soak-inside.ts that take more memory than they may, each in one of the ways that there are.
+import { spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
+import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../support/agent.ts';
+import { startWatch, stopping } from '../../support/delays.ts';
+import { BUILD, eventually, type SimulatedNode, type Teardown } from '../../support/node.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const DODGE = ['env', '-u', 'LD_PRELOAD'];
+const GRANT = '256Mi';
+const OVER = 512 * 2 ** 20;
+/** Pids and mounts that nobody else sees. */
+export const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
+
+/**
+ * Writes noise over the container's ledger, all slots of it, while the other goes on. The pause is the offender's own pace, some
+ * twenty times a second: nobody waits for anything by it.
+ */
+const SCRIBBLE = `first=\${LD_PRELOAD%% *} && ledger=\${first%/*}/ledger && unset LD_PRELOAD && test -w "$ledger" &&
+  while sleep 0.05; do dd if=/dev/urandom of="$ledger" bs=4096 count=32 conv=notrunc 2>/dev/null; done </dev/null >/dev/null &
+  unset LD_PRELOAD; exec "$0"`;
+
+export type Offender = {
+  readonly name: string;
+  readonly kind: string;
+  /** When its first byte over was asked for. */
+  readonly sinceMs: number;
+  endedMs?: number;
+  code?: number | null;
+  lostMs?: number;
+};
+
+/** Who takes the memory, once it runs. */
+type Taker = { ask(command: string): Promise<unknown> };
+type Site = { readonly scope: Teardown; readonly node: SimulatedNode; readonly agent: RunningAgent };
+type TakerOf = (site: Site, tenant: RunningTenant, name: string) => Taker | Promise<Taker>;
+
+const inOwn: TakerOf = (_, tenant) => ({ ask: (command) => tell(tenant, command) });
+
+/** A process of the host that joins the container's group, so that what it takes is the container's. */
+const joined: TakerOf = async ({ scope, node, agent }, tenant, name) => {
+  for (const order of ['init', 'context 0']) await tell(tenant, order);
+  const { pid, card } = await eventually(async () => {
+    const container = (await agent.view())?.containers.find(({ pod }) => pod === name);
+    const [first] = container?.processes ?? [];
+    return container && first && { pid: first.pid, card: container.gpuUuid };
+  }, 'it is seen on its card');
+  const group = /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1] ?? '';
+  const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$0"`;
+  const child = spawn('/bin/sh', ['-c', script, CLIENT], {
+    // On the card of the grant: another one is none of its container's.
+    env: { ...process.env, LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: card },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  scope.teardown(() => void child.kill('SIGKILL'));
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  child.stdin.on('error', () => {});
+  return {
+    async ask(command) {
+      child.stdin.write(`${command}\n`);
+      return (await lines.next()).value;
+    },
+  };
+};
+
+const KINDS: readonly (readonly [kind: string, command: readonly string[], takerOf: TakerOf])[] = [
+  ['without the interposer', [...DODGE, CLIENT], inOwn],
+  ['in namespaces of its own', [...OWN_NAMESPACES, ...DODGE, CLIENT], inOwn],
+  ['by a process of the host that joins it', [CLIENT], joined],
+  ['while another one writes over its ledger', ['/bin/sh', '-c', SCRIBBLE, CLIENT], inOwn],
+];
+
+/** Starts the one of this index, which takes its turn of the ways, and resolves once it has asked for more than it may. */
+export async function offend(site: Site, index: number, note: (one: Offender) => void): Promise<void> {
+  const { scope, node, agent } = site;
+  const name = `offender-${index}`;
+  const [kind, command, takerOf] = KINDS[index % KINDS.length] as (typeof KINDS)[number];
+  const tenant = runTenant(scope, node, agent, ['--gpu-memory', GRANT, '--name', name], command);
+  const taker = await takerOf(site, tenant, name);
+  for (const order of ['init', 'context 0']) await taker.ask(order);
+  const watch = startWatch(stopping(agent.child, node.child));
+  const one: Offender = { name, kind, sinceMs: performance.now() };
+  note(one);
+  void tenant.ended.then(({ code }) =>
+    Object.assign(one, { endedMs: performance.now(), code, lostMs: watch().lostMs }),
+  );
+  await taker.ask(`alloc ${OVER}`).catch(() => {}); // it may be stopped before it answers
+}

@@ -1,0 +1,54 @@
+// What samples of a driver come to on the page, for tests that say the one and look at the other.
+import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import type { NodeState } from '../../../src/agent/compare.ts';
+import type { Grant } from '../../../src/agent/grants/grant.ts';
+import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
+import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
+import { process as ofProcesses } from '../../../src/agent/metrics/families/process.ts';
+import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
+import type { Sample } from '../../../src/agent/sample.ts';
+import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
+import { seriesOf } from '../../support/agent.ts';
+import { compared, grantOf, owners, reading } from './node.ts';
+
+const SELF: SelfView = {
+  up: true,
+  problem: undefined,
+  mode: 'enforce',
+  version: '',
+  revision: '',
+  nodeVersion: '',
+  driverHeld: true,
+  samplersAbandoned: 0,
+  decisions: [],
+  failures: {},
+  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
+};
+const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
+export type Owners = Readonly<Record<number, Owner>>;
+
+const PAGE = createPage([...FAMILIES, ofProcesses, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
+/** The page of our own families and of all that others know. */
+export const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
+  (await PAGE(viewOf(state, totals, [], [], SELF, NAMELESS))).text;
+
+/** Samples one after the other, each a second later, as the agent takes them. */
+export function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {
+  let totals = NO_TOTALS;
+  let state: NodeState | undefined;
+  for (const [index, sample] of samples.entries()) {
+    state = compared(
+      { ...sample, atMs: sample.atMs + index * 1000 },
+      grants.map((grant) => reading(grant)),
+      byPid,
+    );
+    totals = advance(totals, state, owners(byPid));
+  }
+  return { state: state as NodeState, totals };
+}
+
+/** A container of one pod, with its grant. */
+export const pod = (id: string, container: string, mib = 1000, on = [0]) =>
+  grantOf(id, mib, on, { namespace: 'team', pod: 'one', container });
+export const used = (page: string, labels: Record<string, string>) =>
+  seriesOf(page, 'cotenant_container_memory_used_bytes', labels);
