@@ -79,7 +79,7 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
       60_000,
     ).catch(() => t.deepEqual(silent, []));
 
-    const value = async (query: string) => (await prometheus.query(query))[0]?.value;
+    const value = async (query: string) => (await prometheus.query(`last_over_time(${query}[1m])`))[0]?.value;
     const held = (await agent.metric('cotenant_container_memory_used_bytes', { pod: 'train' })) ?? 0;
     t.true(held > 1024 * MIB);
     for (const [query, want] of [

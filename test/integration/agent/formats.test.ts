@@ -75,7 +75,7 @@ testUnless(reason)('Prometheus reads the page as OpenMetrics, with every family 
     const [up] = await prometheus.query('up{job="cotenant"}');
     return up?.value === 1 || undefined;
   }, 'it is scraped');
-  t.is((await prometheus.query('sum by (fence) (cotenant_container_fence)')).length, 4);
+  t.is((await prometheus.query('sum by (fence) (last_over_time(cotenant_container_fence[1m]))')).length, 4);
   const types = (await (
     await fetch(`${prometheus.url}/api/v1/metadata?metric=cotenant_container_sm_seconds`)
   ).json()) as {

@@ -53,17 +53,24 @@ export function namesOf(page: string): readonly string[] {
   return [...new Set([...served, ...Object.keys(METRICS)])].toSorted();
 }
 
-/** What has no answer. A query that Prometheus does not understand throws. */
-export async function silentOf(
-  prometheus: RunningPrometheus,
-  page: string,
-  questions: readonly Question[] = boardQuestions(),
-): Promise<readonly string[]> {
-  const silent: string[] = [];
-  for (const name of namesOf(page)) if ((await prometheus.query(name)).length === 0) silent.push(name);
-  for (const { where, expr } of questions)
-    if ((await prometheus.query(expr)).length === 0) silent.push(`${where}: ${expr}`);
-  for (const { where, selector, label } of boardVariables())
-    if ((await prometheus.values(label, selector)).length === 0) silent.push(where);
-  return silent;
+/**
+ * Asks for everything, and at each further call for what has had no answer yet, and returns what that is. A scrape that comes
+ * late leaves a second in which nothing has an answer; what was answered once is there. A query that Prometheus does not
+ * understand throws.
+ */
+export function silentOf(prometheus: RunningPrometheus, page: string): () => Promise<readonly string[]> {
+  let silent = [
+    ...namesOf(page).map((name) => ({ text: name, ask: () => prometheus.query(name) })),
+    ...boardQuestions().map(({ where, expr }) => ({ text: `${where}: ${expr}`, ask: () => prometheus.query(expr) })),
+    ...boardVariables().map(({ where, selector, label }) => ({
+      text: where,
+      ask: () => prometheus.values(label, selector),
+    })),
+  ];
+  return async () => {
+    const left: typeof silent = [];
+    for (const question of silent) if ((await question.ask()).length === 0) left.push(question);
+    silent = left;
+    return silent.map(({ text }) => text);
+  };
 }
