@@ -2,7 +2,7 @@
  * sticky error. In PTX text a comment in front of an entry says so:
  *     // cotenant-sim: duration_us=250 error=700
  * Cubins (ELF) are listed by their section names; of fat binaries, whose parts are compressed, every name is taken to
- * exist. Code larger than what a context holds anyway takes memory of the card. */
+ * exist. Code and data larger than what a context holds anyway take memory of the card. */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -36,6 +36,23 @@ static struct sim_function *add_function(struct sim_module *module, const char *
 
 static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
+}
+
+/* Bytes of the arrays that PTX text declares and does not fill: `.global .align 8 .u64 name[1024];`. */
+static uint64_t declared_bytes(const char *text) {
+    uint64_t sum = 0;
+    for (const char *at = text; (at = strstr(at, ".global ")); at++) {
+        if (at > text && is_name(at[-1])) continue;
+        const char *open = at + strcspn(at, "[;=\n");
+        if (*open != '[') continue;
+        uint64_t bits = 0, count = strtoull(open + 1, NULL, 10);
+        for (const char *type = at + 7; type < open; type++) {
+            if (type[0] == '.' && strchr("bsuf", type[1])) bits = strtoull(type + 2, NULL, 10);
+        }
+        if (open[1 + strcspn(open + 1, ";=\n")] != ';' || bits > 128 || count > UINT32_MAX) continue;
+        sum += bits / 8 * count;
+    }
+    return sum;
 }
 
 static int parse_ptx(struct sim_module *module, const char *text) {
@@ -111,7 +128,7 @@ static int module_new(struct sim_context *context, const void *image, struct sim
     } else if (!memcmp(image, ELFMAG, SELFMAG)) {
         result = parse_elf(module, image, &size);
     } else if (strstr(image, ".version")) {
-        size = strlen(image);
+        size = strlen(image) + declared_bytes(image);
         result = parse_ptx(module, image);
     } else {
         result = ABI_ERROR_INVALID_IMAGE;

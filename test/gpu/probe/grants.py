@@ -36,7 +36,9 @@ def own_uuid() -> str:
 
 
 class Grant:
-    def __init__(self, context: Context, folder: str, memory_bytes: int, measured: dict):
+    """`cores`, a percentage, has launches leased; an arbiter then says by whom (arbiter.py)."""
+
+    def __init__(self, context: Context, folder: str, memory_bytes: int, measured: dict, cores=None):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir()
         built = pathlib.Path(context.program("libcotenant.so")).parent
@@ -45,6 +47,7 @@ class Grant:
         card = ":".join((
             measured["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(measured["contextBytes"]),
             str(measured["granuleBytes"]), "1" if measured["releasesLate"] else "0",
+            *([] if cores is None else [str(cores)]),
         ))
         subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", card], check=True, timeout=20)
         #: For LD_PRELOAD: CUDA alone, and with NVML.

@@ -9,6 +9,7 @@ import time
 
 from step import NotHere
 
+COMPILE_S = 30
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 
 
@@ -30,7 +31,10 @@ def runtime_folder(compiler: str) -> str:
 
 def compile_cuda(compiler: str, source: str, out: str, compute: str, *options: str) -> None:
     command = [compiler, "-O1", f"-arch=sm_{compute.replace('.', '')}", *options, "-o", out, str(PROGRAMS / source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"nvcc does not compile {source} within {COMPILE_S} s") from None
     if done.returncode != 0:
         raise RuntimeError(f"nvcc does not compile {source}: {(done.stderr or done.stdout).strip()[-1000:]}")
 
@@ -43,6 +47,8 @@ def run(command: list, env: dict, timeout_s: float) -> dict:
                               timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return {"ran": False, "why": f"not within {timeout_s:g} s"}
+    except OSError as problem:
+        return {"ran": False, "why": str(problem)}
     lines = done.stdout.strip().split("\n")
     if done.returncode != 0 or not lines[-1].startswith("{"):
         said = (done.stderr.strip() or done.stdout.strip()).split("\n")[-1]

@@ -70,6 +70,7 @@ export const COMPARED: readonly string[] = [
   'nvml.utilization/nullBuffer',
   'nvml.pidnamespace/inside/computeList',
   'nvml.pidnamespace/outside/computeList',
+  'leases/allLaunchesCounted',
   'mps/memory/lists',
 ];
 

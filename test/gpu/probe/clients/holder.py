@@ -17,16 +17,22 @@ import view  # noqa: E402
 _work = None
 
 
-def prepare(us: int) -> dict:
-    """Makes a kernel of about so many microseconds and measures it, on a card that nobody else uses."""
+def prepare(us: int, measured=None, batch=None) -> dict:
+    """Makes a kernel of about so many microseconds and measures it, on a card that nobody else uses; or makes it as
+    another process `measured` it, which is what that one was answered here."""
     global _work
-    _work = kernels.Load(us)
-    return {"kernelS": _work.kernel_s}
+    _work = kernels.Load(us, measured, batch)
+    return {"kernelS": _work.kernel_s, "turns": _work.turns}
 
 
 def busy() -> None:
     """Runs the prepared kernel again and again until `idle`."""
     _work.run()
+
+
+def progress() -> dict:
+    """How many kernels have ended since `busy`."""
+    return {"kernels": _work.done}
 
 
 def idle() -> dict:
@@ -55,7 +61,8 @@ def fork() -> dict:
 
 
 DO = {
-    "start": lambda: cuda.start() and {}, "prepare": prepare, "busy": busy, "idle": idle, "churn": churn, "fork": fork,
+    "start": lambda: cuda.start() and {}, "prepare": prepare, "busy": busy, "progress": progress, "idle": idle,
+    "churn": churn, "fork": fork,
     **forms.DO, **view.DO,
 }
 

@@ -40,9 +40,10 @@ _BATCH_S = 0.01
 
 
 class Load:
-    """Made while nobody else uses the card, for it measures its kernel."""
+    """Made while nobody else uses the card, for it measures its kernel; unless it is told what another one `measured`.
+    `batch`: kernels between two synchronisations, about 10 ms of them unless told."""
 
-    def __init__(self, us: int):
+    def __init__(self, us: int, measured=None, batch=None):
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         cuda.call("cuModuleLoadData", ctypes.byref(self._module), _TEXT.format(us=us).encode() + b"\0")
         cuda.call("cuModuleGetFunction", ctypes.byref(self._function), self._module, b"work")
@@ -54,6 +55,14 @@ class Load:
         self._turns, self._out = ctypes.c_uint64(_FIRST_TURNS), cuda.allocate(8)
         self._parameters = (ctypes.c_void_p * 2)(*(ctypes.cast(ctypes.byref(value), ctypes.c_void_p)
                                                   for value in (self._turns, self._out)))
+        self._size = batch or max(2, int(_BATCH_S * 1e6 / us))
+        self.done = 0
+        if measured:
+            self._turns.value, self.kernel_s = measured["turns"], measured["kernelS"]
+        else:
+            self._measure(us)
+
+    def _measure(self, us: int) -> None:
         warm = time.monotonic() + _WARM_S
         while True:
             took = self._batch(10) / 10
@@ -61,11 +70,14 @@ class Load:
                 break
         if "COTENANT_PROBE_NODE" not in os.environ:
             self._turns.value = max(1, int(_FIRST_TURNS * us / 1e6 / took))
-        self._size = max(2, int(_BATCH_S * 1e6 / us))
         self.kernel_s = min(self._batch(self._size) for _ in range(5)) / self._size
 
+    @property
+    def turns(self) -> int:
+        return self._turns.value
+
     def run(self) -> None:
-        self._stop, self._done, self._began = threading.Event(), 0, time.monotonic()
+        self._stop, self.done, self._began = threading.Event(), 0, time.monotonic()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
@@ -80,7 +92,7 @@ class Load:
         cuda.call("cuCtxSetCurrent", self._context)
         while not self._stop.is_set():
             self._batch(self._size)
-            self._done += self._size
+            self.done += self._size
 
     def stop(self) -> dict:
         """How many kernels ran and in which time; their number times their length is what the card worked for them."""
@@ -89,4 +101,4 @@ class Load:
         ended = time.monotonic()
         cuda.release(self._out)
         cuda.call("cuModuleUnload", self._module)
-        return {"kernels": self._done, "seconds": ended - self._began, "busyS": self._done * self.kernel_s}
+        return {"kernels": self.done, "seconds": ended - self._began, "busyS": self.done * self.kernel_s}

@@ -1,8 +1,8 @@
 """Keeps a card busy with kernels that do a fixed amount of work, and says when each ended:
 
-    python3 busy.py SIMULATED KERNEL_US KERNELS
+    python3 busy.py SIMULATED KERNEL_US KERNELS [TURNS]
 
-Prints a line when it is ready, begins when a line comes, and prints one line of JSON: how long all of it took, the ends
+TURNS of a kernel's loop are found out unless given. Prints them when it is ready, begins when a line comes, and prints one line of JSON: how long all of it took, the ends
 of kernels by events, and the gaps that a kernel saw in the card's clock while it ran (it was off the card then)."""
 
 import ctypes
@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import cuda  # noqa: E402
 
 GAPS = 500
+WARM_S = 0.3
 #: A gap shorter than this is a slow turn of the loop, not another process's slice.
 LEAST_GAP_NS = 100_000
 
@@ -93,9 +94,12 @@ class Busy:
         cuda.call("cuLaunchKernel", self.function, 1, 1, 1, 1, 1, 1, 0, None, self.parameters, None)
 
     def calibrate(self, us: int) -> None:
-        """Turns for so many microseconds, alone on the card and warm."""
+        """Turns for so many microseconds, alone on the card and warm: clocks of an idle card need a while to rise."""
         first, second = event(), event()
-        for _ in range(4):
+        warm = time.monotonic() + WARM_S
+        rounds = 0
+        while rounds < 4:
+            rounds += time.monotonic() > warm
             cuda.call("cuEventRecord", first, None)
             self.launch()
             cuda.call("cuEventRecord", second, None)
@@ -110,14 +114,16 @@ class Busy:
 
 
 def main() -> None:
-    simulated, us, kernels = (int(word) for word in sys.argv[1:])
+    simulated, us, kernels, *turns = (int(word) for word in sys.argv[1:])
     cuda.start()
     busy = Busy(us)
-    if not simulated:
+    if turns:
+        busy.turns.value = turns[0]
+    elif not simulated:
         busy.calibrate(us)
     busy.clear()
     base, ends = event(), [event() for _ in range(kernels)]
-    print("ready", flush=True)
+    print(busy.turns.value, flush=True)
     sys.stdin.readline()
     begun = time.monotonic()
     cuda.call("cuEventRecord", base, None)

@@ -1,5 +1,6 @@
 /* What event pairs cost: launches in batches of 32, bare, with a pair around each batch, and with a pair around each
- * launch, in turns; and how fine an event's time is. Prints one line of JSON; nanoseconds. */
+ * launch, in turns, for who launches and until all has run; and how fine an event's time is. Prints one line of JSON;
+ * nanoseconds. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,7 +71,7 @@ int main(void) {
     MUST(((int (*)(void **, void *, const char *))find("cuModuleGetFunction"))(&function, module, "work"));
     for (int i = 0; i < EVENTS; i++) MUST(create(&events[i], 0));
 
-    static double costs[3][ROUNDS];
+    static double costs[3][ROUNDS], whole[3][ROUNDS];
     for (int round = -3; round < ROUNDS; round++) {
         for (int turn = 0; turn < 3; turn++) {
             int form = (turn + round + 3) % 3, next = 0, result = 0;
@@ -87,7 +88,9 @@ int main(void) {
             uint64_t spent = now_ns() - before;
             must(result, "a launch or an event");
             MUST(wait());
-            if (round >= 0) costs[form][round] = (double)spent / (BATCH * BATCHES);
+            if (round < 0) continue;
+            costs[form][round] = (double)spent / (BATCH * BATCHES);
+            whole[form][round] = (double)(now_ns() - before) / (BATCH * BATCHES);
         }
     }
 
@@ -112,7 +115,9 @@ int main(void) {
     for (int i = 0; i < 20000; i++) MUST(query(events[0]));
     double query_ns = (double)(now_ns() - before) / 20000;
     double bare = middle(costs[0], ROUNDS), batch = middle(costs[1], ROUNDS), each = middle(costs[2], ROUNDS);
-    printf("{\"launchNs\": %.1f, \"perBatchNs\": %.1f, \"perLaunchNs\": %.1f, \"batch\": %d, \"queryNs\": %.1f, "
+    printf("{\"wholeLaunchNs\": %.1f, \"wholePerBatchNs\": %.1f, \"wholePerLaunchNs\": %.1f, ",
+           middle(whole[0], ROUNDS), middle(whole[1], ROUNDS), middle(whole[2], ROUNDS));
+    printf("\"launchNs\": %.1f, \"perBatchNs\": %.1f, \"perLaunchNs\": %.1f, \"batch\": %d, \"queryNs\": %.1f, "
            "\"emptyPairMedianNs\": %.0f, \"distinctTimes\": %d, \"smallestStepNs\": %.0f, \"medianStepNs\": %.0f}\n",
            bare, batch, each, BATCH, query_ns, times[PAIRS / 2], count + 1, count ? steps[0] : 0.0,
            count ? steps[count / 2] : 0.0);

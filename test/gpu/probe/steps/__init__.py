@@ -6,6 +6,7 @@ from . import (
     gating,
     identity,
     latency,
+    leases,
     mps,
     nvml_cost,
     nvml_lists,
@@ -21,6 +22,6 @@ from . import (
 
 ALL = (
     *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS, *nvml_lists.STEPS,
-    *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *timeslice.STEPS, *events.STEPS, *latency.STEPS,
-    *mps.STEPS, *nvml_cost.STEPS, *gating.STEPS,
+    *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *leases.STEPS, *timeslice.STEPS, *events.STEPS,
+    *latency.STEPS, *mps.STEPS, *nvml_cost.STEPS, *gating.STEPS,
 )

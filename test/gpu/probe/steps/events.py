@@ -19,7 +19,8 @@ def cost(context: Context) -> Answer:
     batch, each = seen["perBatchNs"] - seen["launchNs"], seen["perLaunchNs"] - seen["launchNs"]
     return Answer(
         f"a launch takes {seen['launchNs']:.0f} ns; a pair around each {seen['batch']} adds {batch:.0f} ns per launch, "
-        f"a pair around each one {each:.0f}; event times differ by {seen['smallestStepNs']:.0f} ns at least",
+        f"a pair around each one {each:.0f} (until all has run {seen['wholeLaunchNs']:.0f}, "
+        f"{seen['wholePerBatchNs'] - seen['wholeLaunchNs']:+.0f} and {seen['wholePerLaunchNs'] - seen['wholeLaunchNs']:+.0f}); event times differ by {seen['smallestStepNs']:.0f} ns at least",
         "medians over 60 rounds in turns of 512 launches of an empty kernel",
         {**seen, "addedPerBatchNs": round(batch, 1), "addedPerLaunchNs": round(each, 1)},
     )

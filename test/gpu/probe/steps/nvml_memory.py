@@ -95,6 +95,10 @@ def counted(seen: dict, name: str, size: int) -> str:
     return "+".join(who for who, part in figures.items() if part >= size // 2) or "nobody"
 
 
+#: For answers: the figures of processes are all 0 then, and mean nothing.
+NOT_LISTED = "; no list names our processes here, so that only the card's figures say anything"
+
+
 def memory(context: Context) -> Answer:
     device, seen = nvml.card(), {}
     ways = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -126,7 +130,7 @@ def memory(context: Context) -> Answer:
         f"a context counts {(seen['context']['processes']['owner']) / MIB:g} MiB of its process and "
         f"{seen['context']['card']['used'] / MIB:g} MiB of the card; a block then adds to: "
         + ", ".join(f"{form} {who}" for form, who in where.items())
-        + f"; figures moved at most {max(late, default=0):.3f} s late",
+        + f"; figures moved at most {max(late, default=0):.3f} s late" + ("" if listed else NOT_LISTED),
         f"process list and nvmlDeviceGetMemoryInfo_v2 around each step of two processes, {SIZE // MIB} MiB a block",
         {"blockBytes": SIZE, "managedBytes": MANAGED if context.managed else 0, "changes": seen, "countedIn": where,
          "processListed": listed},
@@ -145,11 +149,13 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
         held = victim.ask("linear", timeout_s=60, name="a", bytes=block, count=size // block, touch=touch)["bytes"]
         held_card = card_used(device) - used_before
         was_listed = victim.pid in nvml.listed(device)
-        since, seen, slowest = time.monotonic(), {}, 0.0
+        since, seen, slowest, letters = time.monotonic(), {}, 0.0, {}
         os.kill(victim.pid, signal.SIGKILL)
         while len(seen) < 3 and time.monotonic() - since < 20:
             before = time.monotonic()
-            facts = {"dead": state(victim.pid) in ("Z", ""), "offList": victim.pid not in nvml.listed(device),
+            letter = state(victim.pid) or "gone"
+            letters.setdefault(letter, round(before - since, 4))
+            facts = {"dead": letter in ("Z", "gone"), "offList": victim.pid not in nvml.listed(device),
                      "free": card_used(device) - used_before < held_card // 100 + 2 * MIB}
             now = time.monotonic()
             slowest = max(slowest, now - before)
@@ -159,7 +165,7 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
             time.sleep(0.001)
     return {"heldBytes": held, "heldOnCardBytes": held_card, "wasListed": was_listed, "deadS": seen.get("dead"),
             "offListS": seen.get("offList") if was_listed else None, "freeS": seen.get("free"),
-            "longestLookS": round(slowest, 4)}
+            "longestLookS": round(slowest, 4), "statesFirstSeenS": letters}
 
 
 def kill(context: Context) -> Answer:
@@ -174,10 +180,11 @@ def kill(context: Context) -> Answer:
     else:
         said = (f"memory is free {small['freeS']:.3f} s after SIGKILL with {small['heldBytes'] / GIB:g} GiB and "
                 f"{large['freeS']:.3f} s with {large['heldBytes'] / GIB:g} GiB")
+    waited = "D" in {**small["statesFirstSeenS"], **large["statesFirstSeenS"]}
     gone = (f"off the list after {small['offListS']} s and {large['offListS']} s"
             if small["wasListed"] and large["wasListed"] else "no list names our process here")
     return Answer(
-        f"{said}; {gone}",
+        f"{said}; {gone}; {'it was' if waited else 'it was never seen'} in uninterruptible sleep (D) meanwhile",
         "polling card and list from the signal on; each look may wait for the driver's own locks",
         {"small": small, "large": large, "touched": touch},
     )

@@ -86,13 +86,18 @@ def capabilities(context: Context) -> Answer:
     )
 
 
-def inner_pid(outer: int):
-    """Pid, seen from here, of the only child of a process."""
+def parent(pid: int):
+    """None where it ended meanwhile."""
     try:
-        words = pathlib.Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
-    except OSError:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
         return None
-    return int(words[0]) if words else None
+
+
+def inner_pid(outer: int):
+    """Pid, seen from here, of the only child of a process; not every kernel has a list of children."""
+    children = [int(name) for name in os.listdir("/proc") if name.isdigit() and parent(int(name)) == outer]
+    return children[0] if children else None
 
 
 def told(answer: dict, own: int, names: dict) -> dict:

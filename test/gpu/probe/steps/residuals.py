@@ -25,14 +25,15 @@ LAST = "secondContextEnded"
 
 @contextlib.contextmanager
 def stages(env: dict):
-    """The stages of a process, one at a time: each is taken when it is asked for."""
+    """The stages of a process, one at a time: each is taken when it is asked for. None come after one that takes longer
+    than WAIT_S."""
     program = [sys.executable, str(tools.PROGRAMS / "stages.py")]
     child = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def each():
         while True:
             if not select.select([child.stdout], [], [], WAIT_S)[0]:
-                raise TimeoutError(f"no stage within {WAIT_S} s")
+                return  # what was seen until then counts
             line = child.stdout.readline()
             if not line:
                 return
@@ -91,6 +92,7 @@ def residuals(context: Context) -> Answer:
         measured = grants.calibrate(context)
         grant = grants.Grant(context, str(pathlib.Path(folder) / "grant"), SLICE, measured)
         bare = observe(tools.environment())
+        context.note({"calibration": measured, "bare": bare})
         granted = observe(tools.environment(LD_PRELOAD=grant.cuda), grant.ledger)
     # A driver that does not name this process is asked for the whole card instead.
     named = any(entry["processBytes"] is not None for entry in bare.values())
@@ -99,12 +101,14 @@ def residuals(context: Context) -> Answer:
     if named and "context" not in added:
         added = {"context": bare["context"][key], **added}  # the process is in no list before it has a context
     failed = {name: entry["result"] for name, entry in bare.items() if entry["result"]}
-    ends = {"bare": list(bare)[-1], "granted": list(granted)[-1]}
+    ends = {form: list(seen)[-1] for form, seen in (("bare", bare), ("granted", granted)) if seen}
+    if len(ends) < 2:
+        raise RuntimeError(f"no stage of a process in a grant within {WAIT_S} s" if bare else f"no stage within {WAIT_S} s")
     last = granted[ends["granted"]]
     return Answer(
         ", ".join(f"{name} {size / MIB:+g} MiB" for name, size in added.items())
         + (f"; answered otherwise: {failed}" if failed else "")
-        + "".join(f"; the {form} process came to an end after {name}" for form, name in ends.items() if name != LAST)
+        + "".join(f"; the {form} process came no further than {name}" for form, name in ends.items() if name != LAST)
         + f"; at the end our ledger holds {last['heldBytes'] / MIB:g} MiB, the driver counts "
         + (f"{last['processBytes'] / MIB:g}" if last["processBytes"] is not None else "not this process"),
         f"a process that takes one after another; {key} by NVML after each, once bare and once in a grant",

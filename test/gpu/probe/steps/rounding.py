@@ -1,13 +1,15 @@
 """How much of the card an allocation really takes, per form and size."""
 
 import ctypes
+import math
+import statistics
 
 import cuda
 from layouts import ArrayDescriptor, VmmProp, on_card
 from step import Answer, Context, NotHere, Step
 
 MIB = cuda.MIB
-SIZES = (1, 512, 4096, 65536, MIB, MIB + 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 16 * MIB, 64 * MIB)
+SIZES = (1, 512, 4096, 65536, 256 << 10, 512 << 10, MIB - 512, MIB - 1, MIB, MIB + 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 16 * MIB, 64 * MIB)
 NOT_SUPPORTED = 801
 
 
@@ -20,22 +22,26 @@ def taken_by(make, count: int = 1):
 
 def linear(context: Context) -> Answer:
     cuda.start()
-    # Small blocks may share a granule, so each size is taken often enough to fill several.
-    taken = {}
+    # Small blocks may share a granule, so each size is taken often enough to fill several, at 512 bytes a block too.
+    taken, apart = {}, {}
     for size in SIZES:
-        count = max(1, min(512, 32 * MIB // size))
+        count = max(1, min(16384, 32 * MIB // size))
         before = cuda.free_bytes()
         blocks = [cuda.allocate(size) for _ in range(count)]
         taken[str(size)] = {"blocks": count, "bytes": before - cuda.free_bytes()}
+        addresses = sorted(block.value for block in blocks)
+        distances = [after - before for before, after in zip(addresses, addresses[1:])]
+        if distances:
+            apart[str(size)] = {"leastBytes": min(distances), "medianBytes": statistics.median_low(distances)}
         for block in blocks:
             cuda.release(block)
     one = {size: entry["bytes"] / entry["blocks"] for size, entry in taken.items()}
-    granules = sorted({entry["bytes"] for entry in taken.values() if entry["bytes"] > 0})
+    granule = math.gcd(*(entry["bytes"] for entry in taken.values()))
     return Answer(
-        f"one MiB and one byte takes {one[str(MIB + 1)] / MIB:g} MiB; the smallest step seen is "
-        f"{granules[0] / MIB:g} MiB",
-        "difference of cuMemGetInfo before and after so many cuMemAlloc of one size",
-        {"linear": taken},
+        f"one MiB and one byte takes {one[str(MIB + 1)] / MIB:g} MiB; all amounts are multiples of "
+        f"{granule / MIB:g} MiB; blocks of one byte lie {apart['1']['leastBytes']} bytes apart",
+        "difference of cuMemGetInfo before and after so many cuMemAlloc of one size, and of neighbours' addresses",
+        {"linear": taken, "apart": apart},
     )
 
 

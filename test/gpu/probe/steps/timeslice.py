@@ -17,8 +17,9 @@ LOADS = ((100, 4000), (20_000, 25))
 
 
 class Worker:
-    def __init__(self, context: Context, us: int, kernels: int):
-        program = [sys.executable, str(tools.PROGRAMS / "busy.py"), str(int(context.simulated)), str(us), str(kernels)]
+    def __init__(self, context: Context, us: int, kernels: int, turns: list):
+        program = [sys.executable, str(tools.PROGRAMS / "busy.py"), str(int(context.simulated)), str(us), str(kernels),
+                   *turns]
         self.child = subprocess.Popen(program, env=tools.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                       text=True, bufsize=1)
 
@@ -35,14 +36,14 @@ class Worker:
         self.child.communicate()
 
 
-def together(context: Context, us: int, kernels: int, workers: int) -> list:
+def together(context: Context, us: int, kernels: int, workers: int, turns: list) -> list:
+    """`turns` of a kernel's loop, as text: the first worker of all finds them out alone, and all others do the same work."""
     with contextlib.ExitStack() as undo:
         started = []
         for _ in range(workers):
-            # One after another: each finds out alone how much work makes a kernel of that length.
-            started.append(Worker(context, us, kernels))
+            started.append(Worker(context, us, kernels, turns))
             undo.callback(started[-1].end)
-            started[-1].line()
+            turns[:] = [started[-1].line().strip()]
         for worker in started:
             worker.child.stdin.write("\n")
         return [json.loads(worker.line()) for worker in started]
@@ -83,13 +84,15 @@ def timeslice(context: Context) -> Answer:
     cuda.library()
     data, parts = {}, []
     for us, kernels in LOADS:
-        alone = together(context, us, kernels, 1)[0]
-        pair = together(context, us, kernels, 2)
+        turns = []
+        alone = together(context, us, kernels, 1, turns)[0]
+        pair = together(context, us, kernels, 2, turns)
         first, second = (summary(seen) for seen in pair)
         entry = {"kernels": kernels, "alone": summary(alone), "first": first, "second": second,
                  "firstShare": overlap(pair)}
         entry["slowdown"] = round(max(first["wallSeconds"], second["wallSeconds"]) / entry["alone"]["wallSeconds"], 3)
         data[f"kernels{us}us"] = entry
+        context.note(data)
         length = first["medianGapSeconds"] or first["medianOffSeconds"]
         said = f"the other's slice is about {length * 1e3:.2f} ms" if length else "slices do not show in kernels' ends"
         parts.append(f"kernels of {us} us: {entry['slowdown']:g} times as long together as alone, the first one's "

@@ -1,0 +1,64 @@
+"""The arbiter of compute (native/arbitrate) without an agent: given shares, asked each second what it charged."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+
+import grants
+from step import Context
+
+#: Of the policies of native/arbitrate: each has its share, no more.
+FIXED = 3
+_PPM_OF_A_PERCENT = 10_000
+
+
+class Arbiter:
+    def __init__(self, context: Context):
+        self._child = subprocess.Popen([context.program("cotenant-arbitrate")], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE)
+        self._number, self._heard, self._pages = 0, b"", {}
+
+    def plan(self, shares: list) -> None:
+        """Percent of the first card for each grant. Returns when it is in force."""
+        self._number += 1
+        lines = [f"plan {self._number}", "card 0 0"]
+        for index, (grant, percent) in enumerate(shares):
+            lines += [f"page {index} {grants.SLOTS} 1 {grant.folder / 'ledger'}",
+                      f"on 0 {FIXED} {percent * _PPM_OF_A_PERCENT} 0 0 0 0"]
+        self._child.stdin.write(("\n".join([*lines, "end"]) + "\n").encode())
+        self._child.stdin.flush()
+        deadline = time.monotonic() + 5
+        while self.told()["plan"] != self._number:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"plan {self._number} is not in force")
+
+    def told(self, timeout_s: float = 5) -> dict:
+        """The next thing that it says: plan, and of each page by number what was charged until then."""
+        deadline = time.monotonic() + timeout_s
+        out = self._child.stdout.fileno()
+        while b"\n" not in self._heard:
+            if not select.select([out], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError(f"nothing from the arbiter within {timeout_s:g} s")
+            more = os.read(out, 65536)
+            if not more:
+                raise RuntimeError(f"the arbiter ended with {self._child.wait()}")
+            self._heard += more
+        line, self._heard = self._heard.split(b"\n", 1)
+        told = json.loads(line)
+        if "problem" in told:
+            raise RuntimeError(f"the arbiter: {told['problem']}")
+        for page in told.get("pages", []):
+            if "broken" in page:
+                raise RuntimeError(f"the arbiter: page {page['id']}: {page['broken']}")
+            self._pages[int(page["id"])] = page["cards"][0]
+        return {"plan": told["plan"], "pages": dict(self._pages)}
+
+    def end(self) -> None:
+        self._child.kill()
+        self._child.wait()
+        for pipe in (self._child.stdin, self._child.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()

@@ -1,0 +1,120 @@
+"""How well a share of compute holds: kernels that ended, by windows of a second, beside what was granted and charged."""
+
+import contextlib
+import pathlib
+import statistics
+import tempfile
+import time
+
+import arbiter
+import children
+import cuda
+import grants
+from step import Answer, Context, Step
+
+SLICE = 4 << 30
+WINDOWS = 3
+#: Kernels' length in microseconds, how many between two synchronisations, and shares alone and beside each other.
+ROUNDS = ((200, 50, ((10,), (30,), (80,), (30, 70))), (20_000, 1, ((30,), (30, 70))))
+
+
+def mean_and_spread(values: list) -> dict:
+    return {"mean": round(statistics.mean(values), 2), "spread": round(statistics.pstdev(values), 2)}
+
+
+def watch(judge: arbiter.Arbiter, busy: list, kernel_s: float) -> list:
+    """Of each that is busy: percent of the card by its kernels, and as charged, window by window. A window is from one
+    word of the arbiter to the next, which is a second; what comes before its next one is left out, for it may be from
+    before a change."""
+    seen = []
+    for _ in range(WINDOWS + 1):
+        told = judge.told()["pages"]
+        now = [child.ask("progress") for child in busy]
+        seen.append([(answer["at"], answer["kernels"], told[index]["chargedNs"]) for index, answer in enumerate(now)])
+    result = []
+    for index in range(len(busy)):
+        had, charged = [], []
+        for before, after in zip(seen, seen[1:]):
+            took = after[index][0] - before[index][0]
+            had.append(100 * (after[index][1] - before[index][1]) * kernel_s / took)
+            charged.append((after[index][2] - before[index][2]) / 1e7 / took)
+        result.append({"percent": mean_and_spread(had), "chargedPercent": mean_and_spread(charged)})
+    return result
+
+
+def round_of(context: Context, folder: pathlib.Path, measured: dict, us: int, batch: int, shares: tuple, note) -> dict:
+    with contextlib.ExitStack() as undo:
+        alone = undo.enter_context(children.child())
+        alone.ask("start")
+        kernel = alone.ask("prepare", us=us, batch=batch)
+        kernel = {name: kernel[name] for name in ("kernelS", "turns")}
+        alone.ask("busy")
+        time.sleep(1)
+        ungated = alone.ask("idle")
+        alone.end()
+        most = max(len(percents) for percents in shares)
+        given = [grants.Grant(context, str(folder / f"{us}-{index}"), SLICE, measured, cores=50) for index in range(most)]
+        judge = arbiter.Arbiter(context)
+        undo.callback(judge.end)
+        judge.plan([(grant, 50) for grant in given])
+        workers = undo.enter_context(children.family())
+        for grant in given:
+            workers.append(children.Child(env={"LD_PRELOAD": grant.cuda}))
+            workers[-1].ask("start")
+            workers[-1].ask("prepare", us=us, batch=batch, measured=kernel)
+        result = {"kernelSeconds": round(kernel["kernelS"], 7),
+                  "ungatedPercent": round(100 * ungated["busyS"] / ungated["seconds"], 1), "shares": {}}
+        running = 0
+        for percents in shares:
+            # Those that have no share here stay idle: shares come in order of how many have one.
+            judge.plan(list(zip(given, (*percents, *[100 - sum(percents)] * (most - len(percents))))))
+            while running < len(percents):
+                workers[running].ask("busy")
+                running += 1
+            held = watch(judge, workers[:running], kernel["kernelS"])
+            name = "/".join(str(percent) for percent in percents)
+            result["shares"][name] = [{"granted": percent, **one} for percent, one in zip(percents, held)]
+            note(result)
+        ran = [worker.ask("idle") for worker in workers[:running]]
+        last = judge.told()  # which may be from before the end
+        last = judge.told()["pages"]
+        result["launches"] = [{"made": one["kernels"], "counted": last[index]["launches"]}
+                              for index, one in enumerate(ran)]
+        return result
+
+
+def said(us: int, result: dict) -> str:
+    parts = []
+    for held in result["shares"].values():
+        each = "/".join(f"{one['percent']['mean']:g}±{one['percent']['spread']:g}" for one in held)
+        parts.append(f"{each} of {'/'.join(str(one['granted']) for one in held)} %")
+    return f"kernels of {us} us: {', '.join(parts)}"
+
+
+def leases(context: Context) -> Answer:
+    cuda.library()
+    for program in (("cotenant-arbitrate",), ("tests", "grant"), ("libcotenant.so",)):
+        context.program(*program)
+    data = {}
+
+    with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
+        measured = grants.calibrate(context)
+        for us, batch, shares in ROUNDS:
+            def note(result: dict) -> None:
+                data[f"kernels{us}us"] = result
+                context.note(data)
+
+            note(round_of(context, pathlib.Path(folder), measured, us, batch, shares, note))
+    launches = [one for us, _, _ in ROUNDS for one in data[f"kernels{us}us"]["launches"]]
+    data["allLaunchesCounted"] = all(one["made"] == one["counted"] for one in launches)
+    return Answer(
+        "; ".join(said(us, data[f"kernels{us}us"]) for us, _, _ in ROUNDS)
+        + f"; {'all' if data['allLaunchesCounted'] else 'NOT all'} launches were counted",
+        f"kernels that ended times the length that they have without us, in {WINDOWS} windows of a second under fixed "
+        "shares that the arbiter changes as they run; beside it what it charged and how many launches it counted",
+        data,
+    )
+
+
+STEPS = (Step("leases", ("interposer 7.8",), "shares of compute under our own leases, alone and beside each other", 75,
+              leases),)
