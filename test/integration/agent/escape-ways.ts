@@ -154,6 +154,11 @@ export const ESCAPES: readonly Escape[] = [
     end: 'far-over-limit',
     way: (ground) => `walk:${driverOf(ground)}`,
   },
+  {
+    what: 'LD_PRELOAD is taken away, once a slot in the ledger is forged for its process',
+    end: 'far-over-limit',
+    script: `exec "${join(BUILD, 'tests/forge')}" "$(dirname "\${LD_PRELOAD%% *}")/ledger" 1 env -u LD_PRELOAD "$0" "$1"`,
+  },
   { what: "the driver's file is opened by its path", end: 'refused', way: driverOf },
   {
     what: 'a copy of the driver is opened under another name',

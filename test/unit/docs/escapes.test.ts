@@ -42,3 +42,23 @@ test('what no fence covers is told with a reason', (t) => {
   t.true(rows.length > 5);
   for (const row of rows) t.regex(row['why, and what is left'] ?? '', /.{20}/, row['what a tenant does']);
 });
+
+test('each of the twenty classes of ways out has rows of its own, tried or told of', (t) => {
+  const classes = rowsWith(page, 'class', 'what it is', 'rows');
+  t.deepEqual(
+    classes.map((row) => row.class),
+    Array.from({ length: 20 }, (_, index) => String(index + 1)),
+  );
+  const tried = [...rowsWith(page, 'what a tenant does', 'end', 'why'), ...held].map(
+    (row) => row['what a tenant does'],
+  );
+  const told = rowsWith(page, 'what a tenant does', 'why, and what is left').map((row) => row['what a tenant does']);
+  for (const row of classes) {
+    const named = (row.rows ?? '').split('<br>');
+    for (const one of named) t.true([...tried, ...told].includes(one), `class ${row.class}: ${one}`);
+    t.true(
+      named.some((one) => tried.includes(one)),
+      `class ${row.class} is tried`,
+    );
+  }
+});
