@@ -300,10 +300,11 @@ export function createEnforcer(
             break;
           case 'close-gate':
           case 'open-gate': {
+            const after = 'after' in action ? action.after : undefined;
+            // Its line first: an agent that ends in between leaves nobody held back without a word.
+            records.push(done(container, action.kind, container.verdict, 'done', [], after));
             live.gateClosed = action.kind === 'close-gate';
             registry.touch(live);
-            const after = 'after' in action ? action.after : undefined;
-            records.push(done(container, action.kind, container.verdict, 'done', [], after));
             break;
           }
           case 'released':

@@ -43,7 +43,7 @@ export function prometheusOf(parsed: Parsed, nowMs: number): Prometheus | undefi
   return {
     url: addressOf(named),
     authorization: tokenOf(text(parsed, 'token-file')),
-    atSeconds: untilOf(text(parsed, 'until')) ?? Math.floor(nowMs / 1000),
+    atSeconds: untilOf(text(parsed, 'until')) ?? Math.ceil(nowMs / 1000),
     rangeSeconds: rangeOf(text(parsed, 'range') ?? DEFAULT_RANGE),
     job: text(parsed, 'job') ?? DEFAULT_JOB,
   };

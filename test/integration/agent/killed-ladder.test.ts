@@ -1,4 +1,4 @@
-// An agent that is killed on the way to a stop, not in the middle of one: with a gate closed, between SIGTERM and SIGKILL, at each
+// An agent that is killed on the way to a stop, not in the middle of one: after a warning, with a gate closed, between SIGTERM and SIGKILL, at each
 // step of a SIGTERM, and where a share of compute is the reason. The next one goes on: one SIGTERM, one SIGKILL, each told.
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -44,7 +44,7 @@ async function softRound(
   t: ExecutionContext,
   node: SimulatedNode,
   name: string,
-  how: { readonly dieAt?: number; readonly after?: 'close-gate' | 'terminate' },
+  how: { readonly dieAt?: number; readonly after: 'warn' | 'close-gate' | 'terminate' },
 ) {
   const settings = {
     intervalMs: 100,
@@ -65,11 +65,10 @@ async function softRound(
   const exited = once(first.child, 'exit').then(() => 'died');
   await tell(cheat, `alloc ${400 * MIB}`);
   let end = 'died';
-  if (how.after) {
-    await written(first, how.after);
+  await written(first, how.after);
+  if (how.dieAt === undefined) {
     await first.stop('SIGKILL');
   } else {
-    await written(first, 'close-gate');
     writeFileSync(when, '');
     end = await exited;
   }
@@ -97,13 +96,24 @@ async function softRound(
 test('an agent that is killed anywhere on the soft path: the next one goes on, with one SIGTERM and one SIGKILL', async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--card', 't4');
+  const warned = await softRound(t, node, 'warned', { after: 'warn' });
+  // What was counted until then is not known to the next one, so it begins anew; a warning costs nobody anything.
+  t.deepEqual(warned.all, ['warn done', 'warn done', 'close-gate done', 'terminate sent', 'kill sent']);
+  // Of the way from there: the line of the gate, which comes before it is closed.
+  for (const dieAt of [1, 2]) {
+    const { end, steps, all } = await softRound(t, node, `close-${dieAt}`, { after: 'warn', dieAt });
+    const isWritten = dieAt === 2;
+    t.deepEqual([end, ...steps], ['died', ...(isWritten ? ['write audit.log'] : [])]);
+    const told = isWritten ? ['close-gate done', 'open-gate done'] : [];
+    t.deepEqual(all, ['warn done', ...told, 'warn done', 'close-gate done', 'terminate sent', 'kill sent']);
+  }
   const gated = await softRound(t, node, 'gated', { after: 'close-gate' });
   t.deepEqual(gated.all.slice(0, 3), ['warn done', 'close-gate done', 'open-gate done']);
   const asked = await softRound(t, node, 'asked', { after: 'terminate' });
   t.deepEqual(asked.all.slice(0, 4), ['warn done', 'close-gate done', 'terminate sent', 'kill sent']);
   // Of a SIGTERM: two for the file that tells of it, the signal, its line, the file's end.
   for (let dieAt = 1; dieAt <= STEPS; dieAt += 1) {
-    const { end, steps } = await softRound(t, node, `step-${dieAt}`, { dieAt });
+    const { end, steps } = await softRound(t, node, `step-${dieAt}`, { after: 'close-gate', dieAt });
     t.deepEqual([end, steps.length], ['died', dieAt - 1]);
     if (dieAt === STEPS) t.true(steps[2]?.startsWith('signal') && steps[3] === 'write audit.log', `${steps}`);
   }

@@ -83,6 +83,51 @@ test('a tenant at the recommended size runs without a refusal, and with one gran
   t.regex(nobody.out, /no container with a share was seen/);
 });
 
+testWithPrometheus(
+  'the size that a Prometheus recorded of a tenant, which has ended, is enough, and none less is',
+  async (t) => {
+    t.timeout(120_000);
+    const node = await startNode(t, '--card', 'l4');
+    const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
+    await agent.measured(1);
+    const prometheus = await startPrometheus(t, {
+      configuration: {
+        global: { scrape_interval: '1s' },
+        scrape_configs: [
+          {
+            job_name: 'cotenant',
+            honor_labels: true,
+            static_configs: [{ targets: [new URL(agent.url).host], labels: { instance: 'node-a' } }],
+          },
+        ],
+      },
+    });
+    const start = (bytes: number, name: string) =>
+      runTenant(t, node, agent, ['--gpu-memory', String(bytes), '--name', name], [CLIENT]);
+    const recorded = start(4096 * MIB, 'recorded');
+    t.true(await work(recorded));
+    const series = (name: string) => `cotenant_container_${name}{pod="recorded"}`;
+    const held = () => agent.metric('cotenant_container_memory_used_bytes', { pod: 'recorded' });
+    const most = await eventually(async () => {
+      const [before, told] = [await held(), await prometheus.query(series('memory_used_bytes'))];
+      return before !== undefined && before > 500 * MIB && told[0]?.value === before ? before : undefined;
+    }, 'all that it holds is recorded');
+    recorded.write('exit');
+    recorded.child.stdin?.end();
+    await recorded.ended;
+    await eventually(async () => (await held()) === undefined || undefined, 'the agent has forgotten it');
+
+    const words = ['--prometheus', prometheus.url, '--range', '5m', '--window', '1m', '--json'];
+    const { code, out, err } = await cotenant('recommend', 'local/recorded', ...words);
+    t.is(code, 0, err);
+    const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
+    const size = found?.memoryBytes.amount ?? 0;
+    t.true(size >= most && size < most + 200 * MIB, `${size} for ${most}`);
+    t.true(await work(start(size, 'fitting')), 'the recommended size');
+    t.false(await work(start(size - GRANULE, 'small')), 'one granule less');
+  },
+);
+
 const GOLDEN = join(ROOT, 'test/golden/cli/recommend.txt');
 
 testWithPrometheus('the sizes of recorded series are the golden ones', async (t) => {
