@@ -1,13 +1,14 @@
 // What the parts of an installed chart can do, looked at where it counts: the kernel's own account of their processes, and the
 // API server's of their requests.
+import { readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../src/placement/pod-grant.ts';
-import { GRANT_ANNOTATION } from '../../src/request/names.ts';
+import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../src/request/names.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
-import { datagramPortsOf, listenersOf } from '../support/sockets.ts';
+import { datagramPortsOf, type Listener, listenersOf } from '../support/sockets.ts';
 import type { Bed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';
@@ -43,6 +44,34 @@ const POWERLESS: readonly (readonly [Component, string, number])[] = [
   ['scheduler', 'extender', NOBODY],
   ['scheduler', 'kube-scheduler', NOBODY],
 ];
+
+/** All that anybody in the cluster's network can reach, and what is reached from beside it only. */
+const LISTENERS: readonly (readonly [Component, string, readonly Listener[]])[] = [
+  ['agent', 'node', []],
+  ['agent', 'exporter', [{ port: 9837, isLoopback: false }]],
+  [
+    'webhook',
+    'webhook',
+    [
+      { port: 8080, isLoopback: false },
+      { port: 8443, isLoopback: false },
+    ],
+  ],
+  // What binds pods is asked by the scheduler beside it and by nobody else.
+  [
+    'scheduler',
+    'extender',
+    [
+      { port: 9840, isLoopback: true },
+      { port: 9841, isLoopback: false },
+    ],
+  ],
+  ['scheduler', 'kube-scheduler', [{ port: 10259, isLoopback: false }]],
+];
+
+/** As many as this kernel has. */
+const everyCapability = (): bigint =>
+  (1n << BigInt(Number(readFileSync('/proc/sys/kernel/cap_last_cap', 'utf8')) + 1)) - 1n;
 
 const ADMIN = '/var/lib/cotenant/agent.sock';
 const VIEWS = '/run/cotenant/views.sock';
@@ -119,15 +148,41 @@ testUnless(ground.ok ? undefined : ground.reason)(
       }
     }
 
+    // No container of the release is in no list.
+    const pods = (await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods`))?.items ?? [];
+    t.deepEqual(
+      pods
+        .flatMap(({ metadata, spec }) =>
+          [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map(
+            ({ name }) => `${metadata.labels?.[COMPONENT_LABEL]} ${name}`,
+          ),
+        )
+        .toSorted(),
+      ['agent node', ...POWERLESS.map(([component, container]) => `${component} ${container}`)].toSorted(),
+    );
+
     // The half that acts: root with everything, therefore out of reach.
     const agent = await podOfRelease(bed, 'agent');
     const node = processesOf(bed, agent, 'node');
     t.true(node.length > 1, 'with its sampler');
-    t.is(rightsOf(firstProcessOf(bed, agent, 'node')).users[0], 0);
-    t.true(rightsOf(firstProcessOf(bed, agent, 'node')).readOnlyRoot);
-    t.deepEqual(listenersOf(node), []);
-    t.deepEqual(datagramPortsOf(node), []);
-    t.deepEqual(listenersOf(processesOf(bed, agent, 'exporter')), [{ port: 9837, isLoopback: false }]);
+    const all = [0, 0, 0, 0];
+    t.deepEqual(rightsOf(firstProcessOf(bed, agent, 'node')), {
+      users: all,
+      groups: all,
+      capabilities: everyCapability(),
+      noNewPrivileges: false,
+      seccomp: 'off',
+      readOnlyRoot: true,
+    });
+    for (const [component, container, listeners] of LISTENERS) {
+      const pids = processesOf(bed, await podOfRelease(bed, component), container);
+      t.deepEqual(
+        listenersOf(pids).toSorted((a, b) => a.port - b.port),
+        listeners,
+        container,
+      );
+      t.deepEqual(datagramPortsOf(pids), [], container);
+    }
     t.deepEqual(await reachOfExporter(bed, agent, firstProcessOf(bed, agent, 'node')), {
       signal: 'EPERM',
       views: 'connected',
@@ -137,16 +192,6 @@ testUnless(ground.ok ? undefined : ground.reason)(
       token: 'ENOENT',
     });
     await lookAtPage(t, bed, agent);
-    // What binds pods is asked by the scheduler beside it and by nobody else.
-    const extender = listenersOf(processesOf(bed, await podOfRelease(bed, 'scheduler'), 'extender'));
-    t.deepEqual(
-      extender.toSorted((a, b) => a.port - b.port),
-      [
-        { port: 9840, isLoopback: true },
-        { port: 9841, isLoopback: false },
-      ],
-    );
-
     // A little of everything that a cluster does with us: a pod is placed, takes more than it may, and is stopped.
     const share = { 'cotenant.io/gpu-memory': '1Gi' };
     bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));

@@ -35,9 +35,15 @@ export type Pod = {
     readonly uid: string;
     readonly resourceVersion: string;
     readonly annotations?: Readonly<Record<string, string>>;
+    readonly labels?: Readonly<Record<string, string>>;
     readonly deletionTimestamp?: string;
   };
-  readonly spec: { readonly nodeName?: string; readonly schedulerName?: string };
+  readonly spec: {
+    readonly nodeName?: string;
+    readonly schedulerName?: string;
+    readonly containers?: readonly { readonly name: string }[];
+    readonly initContainers?: readonly { readonly name: string }[];
+  };
   readonly status?: {
     readonly phase?: string;
     readonly reason?: string;

@@ -201,3 +201,41 @@ test('entries of process lists that are nobody are counted on the page, and the 
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 1);
   t.is(await counted('memory_not_available'), 0);
 });
+
+test('an unknown error of any call of the driver, its first one included, ends no agent: the page says so, and goes on', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 't4');
+  const settings = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
+  const begin = (faults: readonly string[]) =>
+    startAgent(t, node, { settings, env: { COTENANT_SIM_FAULTS: faults.join(',') } });
+  const errors = (agent: RunningAgent, call: string) =>
+    agent.metric('cotenant_exporter_nvml_errors_total', { call, code: '999' });
+
+  const blind = await begin(['nvmlInit_v2=999']);
+  await eventually(async () => ((await errors(blind, 'nvmlInit_v2')) ?? 0) >= 2 || undefined, 'asked again', 60_000);
+  t.is(await blind.metric('cotenant_up', {}), 0);
+  t.true(blind.log.some((line) => line.endsWith('NVML does not start: Unknown Error (999)')));
+  t.is(blind.child.exitCode, null);
+  await blind.stop();
+
+  // Each after it has answered for a while.
+  const calls = [
+    'nvmlDeviceGetMemoryInfo_v2',
+    'nvmlDeviceGetComputeRunningProcesses_v3',
+    'nvmlDeviceGetGraphicsRunningProcesses_v3',
+    'nvmlDeviceGetProcessesUtilizationInfo',
+    'nvmlDeviceGetUtilizationRates',
+  ];
+  const agent = await begin(calls.map((call, index) => `${call}=999@${20 + 20 * index}x2`));
+  for (const call of calls)
+    await eventually(async () => (await errors(agent, call)) === 2 || undefined, `${call} has failed`, 60_000);
+  t.is(await agent.metric('cotenant_up', {}), 1);
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'after'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${300 * MIB}`]) t.is((await tell(tenant, line))[0], 0, line);
+  await eventually(
+    async () =>
+      ((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'after' })) ?? 0) > 300 * MIB || undefined,
+    'who uses the card is told',
+  );
+  t.is(agent.child.exitCode, null);
+});
