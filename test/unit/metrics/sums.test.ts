@@ -1,4 +1,4 @@
-// `sum()` over a family never counts anything twice: on a node with a shared card, a whole one, and one that is divided by MIG, with
+// `sum()` over a family never counts anything twice: on a node with shared cards, a container that has a share of two, a whole card, and one that is divided by MIG, with
 // containers of each kind and processes without any, every family of every set that may be summed comes to what there is.
 import test from 'ava';
 import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
@@ -63,6 +63,7 @@ const VIEW: View = {
       ),
       OF_INSTANCES,
     ),
+    device(5, 'GPU-5', { totalBytes: 24 * GIB, usedBytes: GIB, freeBytes: 22 * GIB, reservedBytes: GIB }, {}),
     ...[3, 4].map((index) => {
       const memory = { totalBytes: 6 * GIB, usedBytes: index * GIB, freeBytes: (5 - index) * GIB, reservedBytes: GIB };
       const instance = { ...memory, parent: 2, gpuInstance: index, computeInstance: 0 };
@@ -76,6 +77,16 @@ const VIEW: View = {
   containers: [
     { ...exampleContainer, usedBytes: 3 * GIB, processes: [one(100, 2 * GIB), one(101, GIB)] },
     { ...exampleContainer, grantId: 'g2', pod: 'serve', usedBytes: 2 * GIB, processes: [one(102, 2 * GIB)] },
+    // One process on two cards, of a container that has a share of each.
+    ...(['GPU-0', 'GPU-5'] as const).map((gpuUuid, index) => ({
+      ...exampleContainer,
+      grantId: 'g3',
+      pod: 'pair',
+      gpuUuid,
+      gpuIndex: index * 5,
+      usedBytes: GIB,
+      processes: [one(103, GIB)],
+    })),
   ],
   assigned: (
     [
@@ -94,24 +105,26 @@ const VIEW: View = {
   })),
 };
 
-const CARDS_TOTAL = 24 + 24 + 6 + 6;
-const CARDS_USED = 7 + 11 + 3 + 4;
-const CARDS_FREE = 16 + 12 + 2 + 1;
-const HELD = 3 + 2 + 10 + 3 + 4;
-const GRANTED = 4 + 4;
-const LEDGER = 2 * (300 * MIB + 32 * MIB + 2 * GIB);
-const CARDS = 3;
+const CARDS_TOTAL = 24 + 24 + 24 + 6 + 6;
+const CARDS_USED = 7 + 11 + 1 + 3 + 4;
+const CARDS_FREE = 16 + 12 + 22 + 2 + 1;
+const HELD = 3 + 2 + 1 + 1 + 10 + 3 + 4;
+const GRANTED = 4 + 4 + 4 + 4;
+const LEDGER = 4 * (300 * MIB + 32 * MIB + 2 * GIB);
+const CARDS = 4;
+/** Of the container on two cards: once what is the container's, on each card what is told of it there. */
+const OF_PAIR = 1;
 /** What there is of what may be summed, in the family's own unit. */
 const SUMS: Readonly<Record<string, number>> = {
   cotenant_device_memory_total_bytes: CARDS_TOTAL * GIB,
   cotenant_device_memory_used_bytes: CARDS_USED * GIB,
   cotenant_device_memory_free_bytes: CARDS_FREE * GIB,
-  cotenant_device_memory_reserved_bytes: 4 * GIB,
-  cotenant_device_memory_allocated_bytes: 4 * GIB,
-  cotenant_device_unattributed_memory_bytes: 2 * 128 * MIB,
-  cotenant_device_containers: 4,
+  cotenant_device_memory_reserved_bytes: 5 * GIB,
+  cotenant_device_memory_allocated_bytes: 8 * GIB,
+  cotenant_device_unattributed_memory_bytes: 3 * 128 * MIB,
+  cotenant_device_containers: 5,
   cotenant_volume_publishes_total: 6,
-  cotenant_device_processes: 6,
+  cotenant_device_processes: 8,
   cotenant_device_power_watts: CARDS * 30.5,
   cotenant_device_energy_joules_total: CARDS * 1234.567,
   cotenant_device_pcie_receive_bytes_total: CARDS * 4 * GIB,
@@ -125,28 +138,28 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_container_memory_limit_bytes: GRANTED * GIB,
   cotenant_container_memory_ledger_bytes: LEDGER,
   cotenant_container_bypass_memory_bytes: 0,
-  cotenant_container_processes: 6,
-  cotenant_container_mps_processes: 2,
+  cotenant_container_processes: 6 + 2 * OF_PAIR,
+  cotenant_container_mps_processes: 2 + 2 * OF_PAIR,
   cotenant_container_sm_seconds_total: 12.5 + 1 + 42,
   cotenant_container_memory_busy_seconds_total: 3.25 + 21,
   cotenant_container_encoder_seconds_total: 0,
   cotenant_container_decoder_seconds_total: 0,
-  cotenant_container_sm_charged_seconds_total: 2 * 36.5,
-  cotenant_container_sm_contended_seconds_total: 2 * 0.25,
-  cotenant_container_sm_throttled_seconds_total: 2 * 80,
-  cotenant_container_sm_overruns_total: 2 * 2,
+  cotenant_container_sm_charged_seconds_total: 4 * 36.5,
+  cotenant_container_sm_contended_seconds_total: 4 * 0.25,
+  cotenant_container_sm_throttled_seconds_total: 4 * 80,
+  cotenant_container_sm_overruns_total: 4 * 2,
   cotenant_container_compute_page_faults_total: 0,
   cotenant_container_allocations_denied_total: 7,
   cotenant_container_unknown_entry_points_total: 3,
-  cotenant_container_engine_processes: 2 * 2,
-  cotenant_container_engine_refused_processes: 2,
-  cotenant_container_observed_processes: 2,
+  cotenant_container_engine_processes: 2 * 2 + 2 * OF_PAIR,
+  cotenant_container_engine_refused_processes: 2 + OF_PAIR,
+  cotenant_container_observed_processes: 2 + OF_PAIR,
   cotenant_container_over_limit_seconds_total: 1.5,
   cotenant_container_kills_total: 1,
-  cotenant_container_info: 5,
-  cotenant_container_fence: 5,
-  cotenant_container_enforcement: 2,
-  cotenant_container_compute_policy: 2,
+  cotenant_container_info: 5 + 2 * OF_PAIR,
+  cotenant_container_fence: 5 + OF_PAIR,
+  cotenant_container_enforcement: 2 + OF_PAIR,
+  cotenant_container_compute_policy: 2 + 2 * OF_PAIR,
   cotenant_enforcement_decisions_total: 1,
   cotenant_enforcement_mode: 1,
   cotenant_foreign_memory_used_bytes: 5 * GIB,
@@ -155,7 +168,7 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_mig_info: 2,
   DCGM_FI_DEV_FB_USED: CARDS_USED * 1024,
   DCGM_FI_DEV_FB_FREE: CARDS_FREE * 1024,
-  DCGM_FI_DEV_FB_RESERVED: 4 * 1024,
+  DCGM_FI_DEV_FB_RESERVED: 5 * 1024,
   DCGM_FI_DEV_FB_TOTAL: CARDS_TOTAL * 1024,
   DCGM_FI_DEV_POWER_USAGE: CARDS * 30.5,
   DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: CARDS * 1_234_567,
@@ -163,11 +176,11 @@ const SUMS: Readonly<Record<string, number>> = {
   hami_vgpu_memory_used_bytes: HELD * GIB,
   hami_vgpu_memory_limit_bytes: GRANTED * GIB,
   hami_container_device_memory_bytes: HELD * GIB,
-  hami_vgpu_memory_context_bytes: 2 * 300 * MIB,
-  hami_vgpu_memory_buffer_bytes: 2 * 2 * GIB,
+  hami_vgpu_memory_context_bytes: 4 * 300 * MIB,
+  hami_vgpu_memory_buffer_bytes: 4 * 2 * GIB,
   hami_gpu_memory_limit_bytes: CARDS_TOTAL * GIB,
-  hami_gpu_memory_allocated_bytes: 4 * GIB,
-  hami_gpu_shared_count: 5,
+  hami_gpu_memory_allocated_bytes: 8 * GIB,
+  hami_gpu_shared_count: 5 + 2 * OF_PAIR,
   HostGPUMemoryUsage: CARDS_USED * GIB,
   vGPU_device_memory_usage_in_bytes: HELD * GIB,
   vGPU_device_memory_limit_in_bytes: GRANTED * GIB,
