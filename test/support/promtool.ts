@@ -83,6 +83,14 @@ function unpack(work: string, what: string): string | undefined {
     : `${archive}: ${extract.stderr.trim()}`;
 }
 
+/** What promtool has to say of a page of metrics; '' and 0: nothing. Throws where there is no promtool. */
+export function checkMetrics(page: string): { readonly status: number | null; readonly said: string } {
+  const promtool = findPromtool();
+  if ('reason' in promtool) throw new Error(promtool.reason);
+  const { status, stdout, stderr } = spawnSync(promtool.path, ['check', 'metrics'], { input: page, encoding: 'utf8' });
+  return { status, said: `${stdout}${stderr}` };
+}
+
 /** Runs a program to its end. A program that is not there answers like one that failed. */
 export function run(
   file: string,

@@ -1,6 +1,5 @@
 // Other exporters' names on a real page: their boards' queries on a real Prometheus, and what Prometheus' own linter has to say about
 // names that are not ours to choose.
-import { spawnSync } from 'node:child_process';
 import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
 import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/sets.ts';
@@ -12,7 +11,7 @@ import { testUnless } from '../../support/gate.ts';
 import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../support/known-boards.ts';
 import { eventually } from '../../support/node.ts';
 import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
-import { findPromtool } from '../../support/promtool.ts';
+import { checkMetrics, findPromtool } from '../../support/promtool.ts';
 import { withInstance } from '../../support/views.ts';
 
 /** The example so many seconds later: a share of its totals is used in each of them, and one process is left. */
@@ -146,9 +145,7 @@ testUnless('reason' in promtool ? promtool.reason : undefined)(
   async (t) => {
     const { port } = await startExporter(t);
     const page = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
-    const path = 'path' in promtool ? promtool.path : '';
-    const { stdout, stderr } = spawnSync(path, ['check', 'metrics'], { input: page, encoding: 'utf8' });
-    const said = Map.groupBy(`${stdout}${stderr}`.trim().split('\n'), (line) => line.replace(/^\S+ /, ''));
+    const said = Map.groupBy(checkMetrics(page).said.trim().split('\n'), (line) => line.replace(/^\S+ /, ''));
     const complaints = Object.fromEntries(
       [...said].map(([words, lines]) => [
         words,

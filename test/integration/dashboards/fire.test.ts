@@ -14,6 +14,7 @@ import { MIB } from '../../support/grant.ts';
 import { groupHome } from '../../support/groups.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+import { checkMetrics } from '../../support/promtool.ts';
 import { boardQuestions, namesOf, silentOf } from './answers.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -223,6 +224,10 @@ testWithPrometheus(
 
     const page = await agent.metrics();
     t.true(namesOf(page).length > 110, String(namesOf(page).length));
+    // A page with all there can be: stops, strangers, a lost card, Xids and errors, a divided card.
+    t.deepEqual(checkMetrics(page), { status: 0, said: '' });
+    for (const name of ['container_kills_total', 'mig_info', 'device_ecc_errors_total', 'process_memory_used_bytes'])
+      t.regex(page, new RegExp(`^cotenant_${name}\\{`, 'm'));
     t.true(boardQuestions().length > 100, String(boardQuestions().length));
     const until = performance.now() + 70_000;
     const ask = silentOf(prometheus, `${page}\n# TYPE cotenant_nothing gauge\n`);
