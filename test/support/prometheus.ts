@@ -6,6 +6,7 @@ import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { basename, join } from 'node:path';
 import { stringify } from 'yaml';
+import { CONFIGURATION } from '../../dashboards/configuration.ts';
 import { eventually, type Teardown, temporaryFolder } from './node.ts';
 import { findPrometheus, findPromtool, run } from './promtool.ts';
 
@@ -21,6 +22,20 @@ export type RunningPrometheus = {
   /** Names of the alerts that fire now. */
   firing(): Promise<ReadonlySet<string>>;
 };
+
+/** To scrape agents each second, as the chart's ServiceMonitor has it: addresses of their pages, each with its labels. */
+export const scraping = (
+  ...targets: readonly (readonly [url: string, labels?: Readonly<Record<string, string>>])[]
+) => ({
+  global: { scrape_interval: '1s', scrape_timeout: '1s', evaluation_interval: '1s' },
+  scrape_configs: [
+    {
+      job_name: CONFIGURATION.job,
+      honor_labels: true,
+      static_configs: targets.map(([url, labels]) => ({ targets: [new URL(url).host], ...(labels && { labels }) })),
+    },
+  ],
+});
 
 /** Why there is none here; undefined: there is. */
 export function prometheusReason(): string | undefined {

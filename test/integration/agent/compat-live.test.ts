@@ -9,7 +9,7 @@ import { MIB } from '../../support/grant.ts';
 import { groupHome } from '../../support/groups.ts';
 import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../support/known-boards.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
-import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../support/prometheus.ts';
 
 const groups = groupHome();
 
@@ -47,23 +47,8 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
     writeFileSync(join(group, 'cgroup.procs'), String(stranger.pid));
     for (const word of ['init', 'context 0', `alloc ${1024 * MIB}`]) t.is((await tell(tenant, word))[0], 0, word);
     for (const word of ['init', 'context 0', `alloc ${512 * MIB}`]) await stranger.must(word);
-    const prometheus = await startPrometheus(t, {
-      configuration: {
-        global: { scrape_interval: '1s', scrape_timeout: '1s' },
-        scrape_configs: [
-          {
-            job_name: 'cotenant',
-            honor_labels: true,
-            static_configs: [
-              {
-                targets: [new URL(agent.url).host],
-                labels: Object.fromEntries(LABELS_OF_THE_SCRAPE.map((label) => [label, 'node-a'])),
-              },
-            ],
-          },
-        ],
-      },
-    });
+    const labels = Object.fromEntries(LABELS_OF_THE_SCRAPE.map((label) => [label, 'node-a']));
+    const prometheus = await startPrometheus(t, { configuration: scraping([agent.url, labels]) });
     const sent = (text: string) => text.replace(/\$\w+/g, '.+');
     const asked = KNOWN_BOARDS.flatMap(({ from, queries }) => queries.map((query) => ({ from, query: sent(query) })));
     t.true(asked.length > 50, String(asked.length));

@@ -10,7 +10,7 @@ import { sourceHere } from '../../../src/agent/views/source.ts';
 import { testUnless } from '../../support/gate.ts';
 import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../support/known-boards.ts';
 import { eventually } from '../../support/node.ts';
-import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../support/prometheus.ts';
 import { checkMetrics, findPromtool } from '../../support/promtool.ts';
 import { withInstance } from '../../support/views.ts';
 
@@ -75,23 +75,8 @@ testUnless(prometheusReason())(
   async (t) => {
     t.timeout(90_000);
     const { port, problems, publish } = await startExporter(t);
-    const prometheus = await startPrometheus(t, {
-      configuration: {
-        global: { scrape_interval: '1s', scrape_timeout: '1s' },
-        scrape_configs: [
-          {
-            job_name: 'cotenant',
-            honor_labels: true,
-            static_configs: [
-              {
-                targets: [`127.0.0.1:${port}`],
-                labels: Object.fromEntries(LABELS_OF_THE_SCRAPE.map((label) => [label, 'node-a'])),
-              },
-            ],
-          },
-        ],
-      },
-    });
+    const labels = Object.fromEntries(LABELS_OF_THE_SCRAPE.map((label) => [label, 'node-a']));
+    const prometheus = await startPrometheus(t, { configuration: scraping([`http://127.0.0.1:${port}`, labels]) });
     await eventually(async () => {
       publish();
       return (await prometheus.query('DCGM_CUSTOM_ILLEGAL_PROCESS_SM_UTIL')).length > 0 || undefined;

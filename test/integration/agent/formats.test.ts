@@ -9,7 +9,7 @@ import { startPage } from '../../../src/agent/page.ts';
 import { sourceHere } from '../../../src/agent/views/source.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/node.ts';
-import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../support/prometheus.ts';
 import { exampleView } from '../../support/views.ts';
 
 async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
@@ -63,14 +63,7 @@ testUnless(reason)('Prometheus reads the page as OpenMetrics, with every family 
   t.timeout(90_000);
   const { port, problems, publish } = await startExporter(t);
   publish();
-  const prometheus = await startPrometheus(t, {
-    configuration: {
-      global: { scrape_interval: '1s', scrape_timeout: '1s' },
-      scrape_configs: [
-        { job_name: 'cotenant', honor_labels: true, static_configs: [{ targets: [`127.0.0.1:${port}`] }] },
-      ],
-    },
-  });
+  const prometheus = await startPrometheus(t, { configuration: scraping([`http://127.0.0.1:${port}`]) });
   await eventually(async () => {
     const [up] = await prometheus.query('up{job="cotenant"}');
     return up?.value === 1 || undefined;

@@ -10,7 +10,7 @@ import { OUT_OF_MEMORY } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
-import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../support/prometheus.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const CLIENT = join(BUILD, 'tests/client');
@@ -90,18 +90,7 @@ testWithPrometheus(
     const node = await startNode(t, '--card', 'l4');
     const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
     await agent.measured(1);
-    const prometheus = await startPrometheus(t, {
-      configuration: {
-        global: { scrape_interval: '1s' },
-        scrape_configs: [
-          {
-            job_name: 'cotenant',
-            honor_labels: true,
-            static_configs: [{ targets: [new URL(agent.url).host], labels: { instance: 'node-a' } }],
-          },
-        ],
-      },
-    });
+    const prometheus = await startPrometheus(t, { configuration: scraping([agent.url, { instance: 'node-a' }]) });
     const start = (bytes: number, name: string) =>
       runTenant(t, node, agent, ['--gpu-memory', String(bytes), '--name', name], [CLIENT]);
     const recorded = start(4096 * MIB, 'recorded');

@@ -13,7 +13,7 @@ import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { groupHome } from '../../support/groups.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
-import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../support/prometheus.ts';
 import { checkMetrics } from '../../support/promtool.ts';
 import { boardQuestions, namesOf, silentOf } from './answers.ts';
 
@@ -98,17 +98,7 @@ testWithPrometheus(
     });
     const report = await startAgent(t, lax, { settings: { 'enforcement.mode': 'report', intervalMs: 500 } });
     await Promise.all([agent.measured(4), report.measured(1)]);
-    const target = (url: string, instance: string) => ({ targets: [new URL(url).host], labels: { instance } });
-    const configuration = {
-      global: { scrape_interval: '1s', evaluation_interval: '1s' },
-      scrape_configs: [
-        {
-          job_name: CONFIGURATION.job,
-          honor_labels: true,
-          static_configs: [target(agent.url, 'node-a'), target(report.url, 'node-b')],
-        },
-      ],
-    };
+    const configuration = scraping([agent.url, { instance: 'node-a' }], [report.url, { instance: 'node-b' }]);
     // The rules as they are shipped: each is to have been evaluated, those of once a minute too.
     const shipped = await startPrometheus(t, {
       configuration,
