@@ -5,6 +5,7 @@ static Napi::Object Init(Napi::Env env, Napi::Object exports) {
     InitPages(env, exports);
     InitMounts(env, exports);
     InitProcesses(env, exports);
+    InitResident(env, exports);
     return exports;
 }
 

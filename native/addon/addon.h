@@ -8,3 +8,4 @@ void InitLedgers(Napi::Env env, Napi::Object exports);
 void InitMounts(Napi::Env env, Napi::Object exports);
 void InitPages(Napi::Env env, Napi::Object exports);
 void InitProcesses(Napi::Env env, Napi::Object exports);
+void InitResident(Napi::Env env, Napi::Object exports);
