@@ -16,7 +16,8 @@ namespace {
 
 struct Mapping {
     uintptr_t begin = 0, end = 0;
-    bool is_ours = false; // of the program's file, private and never written to
+    bool is_ours = false; // of the program's file, private, not to be written to
+    bool is_changed = false;
     uint64_t resident_kb = 0;
 };
 
@@ -33,7 +34,7 @@ bool read_head(const char *line, const std::string &path, Mapping &mapping) {
     char rights[5] = "";
     int length = 0;
     if (sscanf(line, "%lx-%lx %4s %*s %*s %*s %n", &begin, &end, rights, &length) != 3 || length == 0) return false;
-    mapping = {begin, end, false, 0};
+    mapping = {begin, end, false, false, 0};
     const size_t path_length = strcspn(line + length, "\n");
     mapping.is_ours = rights[1] != 'w' && rights[3] == 'p' && path == std::string(line + length, path_length);
     return true;
@@ -52,12 +53,14 @@ static Napi::Value LetGoOfProgram(const Napi::CallbackInfo &info) {
     char line[8192];
     while (maps && fgets(line, sizeof line, maps.get())) {
         if (read_head(line, path, mapping) || !mapping.is_ours) continue;
-        if (!strncmp(line, "Rss:", 4)) mapping.resident_kb = strtoull(line + 4, nullptr, 10);
-        if (strncmp(line, "Anonymous:", 10) != 0) continue;
-        if (strtoull(line + 10, nullptr, 10) == 0 &&
-            madvise(reinterpret_cast<void *>(mapping.begin), mapping.end - mapping.begin, MADV_DONTNEED) == 0)
+        const uint64_t kb = strtoull(line + strcspn(line, " "), nullptr, 10);
+        if (!strncmp(line, "Rss:", 4)) mapping.resident_kb = kb;
+        // What the loader wrote before it took the right to write away, also where the kernel has swapped it out.
+        if (!strncmp(line, "Anonymous:", 10) || !strncmp(line, "Swap:", 5)) mapping.is_changed |= kb > 0;
+        if (strncmp(line, "VmFlags:", 8) != 0) continue; // the last one
+        const size_t bytes = mapping.end - mapping.begin;
+        if (!mapping.is_changed && madvise(reinterpret_cast<void *>(mapping.begin), bytes, MADV_DONTNEED) == 0)
             let_go_kb += mapping.resident_kb;
-        mapping.is_ours = false;
     }
     return Napi::Number::New(info.Env(), static_cast<double>(let_go_kb * 1024));
 }

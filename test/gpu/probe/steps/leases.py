@@ -76,7 +76,7 @@ def round_of(context: Context, folder: pathlib.Path, measured: dict, us: int, ba
             result["shares"][name] = [{"granted": percent, **one} for percent, one in zip(percents, held)]
             note(result)
         ran = [worker.ask("idle") for worker in workers[:running]]
-        last = judge.told()  # which may be from before the end
+        judge.told()  # which may be from before the end
         last = judge.told()["pages"]
         result["launches"] = [{"made": one["kernels"], "counted": last[index]["launches"]}
                               for index, one in enumerate(ran)]
