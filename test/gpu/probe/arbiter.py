@@ -30,12 +30,12 @@ class Arbiter:
                       f"on 0 {FIXED} {percent * _PPM_OF_A_PERCENT} 0 0 0 0"]
         self._child.stdin.write(("\n".join([*lines, "end"]) + "\n").encode())
         self._child.stdin.flush()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 15
         while self.told()["plan"] != self._number:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"plan {self._number} is not in force")
 
-    def told(self, timeout_s: float = 5) -> dict:
+    def told(self, timeout_s: float = 15) -> dict:
         """The next thing that it says: plan, and of each page by number what was charged until then."""
         deadline = time.monotonic() + timeout_s
         out = self._child.stdout.fileno()

@@ -94,7 +94,7 @@ async function softRound(
 }
 
 test('an agent that is killed anywhere on the soft path: the next one goes on, with one SIGTERM and one SIGKILL', async (t) => {
-  t.timeout(240_000);
+  t.timeout(360_000);
   const node = await startNode(t, '--card', 't4');
   const warned = await softRound(t, node, 'warned', { after: 'warn' });
   // What was counted until then is not known to the next one, so it begins anew; a warning costs nobody anything.
