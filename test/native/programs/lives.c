@@ -119,6 +119,8 @@ static void *allocate_in_ending(void *argument) {
         while (!(mine = atomic_load(&ending))) sched_yield();
         if (set_current(mine) != ABI_SUCCESS) atomic_fetch_add(&failures, 1);
         atomic_store(&begun, 1);
+        /* At once, and after a while in which the other one surely comes first, on one processor, too. */
+        for (int i = 0; i < round % 4; i++) sched_yield();
         abi_devptr pointer;
         abi_array array;
         abi_result result = round % 3 == 0   ? alloc(&pointer, 4u << 20)
