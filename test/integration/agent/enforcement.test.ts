@@ -188,6 +188,8 @@ test.serial(
         t.is((await tell(neighbour, 'sync'))[0], 0, 'no fault of the other is its own');
       }
     }
+    const crashed = Date.now();
+    await eventually(async () => ((await agent.view())?.atMs ?? 0) > crashed || undefined, 'a sample of after it');
     t.is(await agent.metric('cotenant_container_allocations_denied_total', { pod: 'neighbour' }), 0);
     t.is(node.books().clients.filter((client) => client.command === 'client').length, 1);
     t.deepEqual(agent.audit(), [], 'crashing is not exceeding');
