@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../native/interposer/engine/cot.h"
+#include "../native/programs/linked.h"
 #include "input.h"
 
 #define GRANULE (2ull << 20)
@@ -72,11 +72,6 @@ static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
 
 /* ---- what the entry and the other verbs would give ---- */
 
-static union {
-    struct cot_state state;
-    char room[COT_STATE_ROOM];
-} kept;
-static _Thread_local struct cot_thread own_thread;
 static uint32_t card_now;
 
 static void *real(const char *name) {
@@ -86,17 +81,6 @@ static void *real(const char *name) {
            : !strcmp(name, "cuDeviceGetUuid")  ? (void *)driver_uuid
                                                : NULL;
 }
-static bool has_driver(void) {
-    return true;
-}
-static int missing(void) {
-    return ABI_ERROR_NOT_FOUND;
-}
-static bool own_folder(char *path, size_t size) {
-    return snprintf(path, size, "%s", folder) < (int)size;
-}
-static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {}
-static void wanted(uint32_t engine) {}
 abi_result cot_current(uint32_t *card, void **context) {
     *card = card_now;
     *context = NULL;
@@ -125,15 +109,6 @@ static int open_file(const char *name, uint64_t bytes) {
 }
 
 static void begin(void) {
-    static struct cot_services services = {.bytes = sizeof services,
-                                           .state = &kept.state,
-                                           .thread_bytes = sizeof own_thread,
-                                           .has_driver = has_driver,
-                                           .real = real,
-                                           .missing = missing,
-                                           .folder = own_folder,
-                                           .watch = watch,
-                                           .wanted = wanted};
     static bool made;
     if (!made) {
         if (!mkdtemp(folder)) abort();
@@ -142,8 +117,7 @@ static void begin(void) {
     memset(&kept.state, 0, sizeof kept.state);
     memset(held, 0, sizeof held);
     held_bytes = 0;
-    services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();
-    cot_start(&services);
+    start_engine(real, folder);
 }
 
 static void end(void) {

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../native/interposer/engine/cot.h"
+#include "linked.h"
 
 #define GRANULE (2ull << 20)
 #define PLACES 64
@@ -75,43 +75,12 @@ static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
 }
 
 /* ---- what the loader's half and the other verbs would give ---- */
-static union {
-    struct cot_state state;
-    char room[COT_STATE_ROOM];
-} kept;
-static _Thread_local struct cot_thread own_thread;
-
 static void *real(const char *name) {
     return !strcmp(name, "cuMemAlloc_v2")      ? (void *)driver_alloc
            : !strcmp(name, "cuMemFree_v2")     ? (void *)driver_free
            : !strcmp(name, "cuDeviceGetCount") ? (void *)driver_count
            : !strcmp(name, "cuDeviceGetUuid")  ? (void *)driver_uuid
                                                : NULL;
-}
-static bool has_driver(void) {
-    return true;
-}
-static int missing(void) {
-    return ABI_ERROR_NOT_FOUND;
-}
-static bool own_folder(char *path, size_t size) {
-    return snprintf(path, size, "%s", folder) < (int)size;
-}
-static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {}
-static void wanted(uint32_t engine) {}
-
-static void start_engine(void) {
-    static struct cot_services services = {.bytes = sizeof services,
-                                           .state = &kept.state,
-                                           .thread_bytes = sizeof own_thread,
-                                           .has_driver = has_driver,
-                                           .real = real,
-                                           .missing = missing,
-                                           .folder = own_folder,
-                                           .watch = watch,
-                                           .wanted = wanted};
-    services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();
-    cot_start(&services);
 }
 
 abi_result cot_current(uint32_t *card, void **context) {
@@ -208,7 +177,7 @@ int main(int argc, char **argv) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || pread(fd, &card, sizeof card, offsetof(struct cot_page, cards)) != sizeof card) return 3;
     grant = card.memory_bytes;
-    start_engine();
+    start_engine(real, folder);
     pid_t pids[16];
     for (int i = 0; i < processes; i++) {
         pids[i] = fork();

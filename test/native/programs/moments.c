@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../../../native/interposer/engine/contexts.h"
+#include "linked.h"
 
 #define MIB (1ull << 20)
 #define BASE (1ull << 40)
@@ -143,12 +144,6 @@ static abi_result driver_primary(abi_device device, unsigned *flags, int *active
 }
 
 /* ---- what the loader's half would give ---- */
-static union {
-    struct cot_state state;
-    char room[COT_STATE_ROOM];
-} kept;
-static _Thread_local struct cot_thread own_thread;
-
 static void *real(const char *name) {
     static const struct {
         const char *name;
@@ -163,31 +158,6 @@ static void *real(const char *name) {
         if (!strcmp(ALL[i].name, name)) return ALL[i].function;
     }
     return NULL;
-}
-static bool has_driver(void) {
-    return true;
-}
-static int missing(void) {
-    return ABI_ERROR_NOT_FOUND;
-}
-static bool own_folder(char *path, size_t size) {
-    return snprintf(path, size, "%s", folder) < (int)size;
-}
-static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {}
-static void wanted(uint32_t engine) {}
-
-static void start_engine(void) {
-    static struct cot_services services = {.bytes = sizeof services,
-                                           .state = &kept.state,
-                                           .thread_bytes = sizeof own_thread,
-                                           .has_driver = has_driver,
-                                           .real = real,
-                                           .missing = missing,
-                                           .folder = own_folder,
-                                           .watch = watch,
-                                           .wanted = wanted};
-    services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();
-    cot_start(&services);
 }
 
 /* ---- what threads do ---- */
@@ -383,7 +353,7 @@ int main(int argc, char **argv) {
     if (argc != 3) return fputs("usage: moments DIR CASE\n", stderr), 2;
     folder = argv[1];
     alarm(60); /* whoever waits for ever is a failure */
-    start_engine();
+    start_engine(real, folder);
     if (cot_attach() != ABI_SUCCESS) return 3;
     for (unsigned i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         if (strcmp(CASES[i].name, argv[2]) != 0) continue;
