@@ -101,7 +101,6 @@ testWithPrometheus(
       const [before, told] = [await held(), await prometheus.query(series('memory_used_bytes'))];
       return before !== undefined && before > 500 * MIB && told[0]?.value === before ? before : undefined;
     }, 'all that it holds is recorded');
-    recorded.write('exit');
     recorded.child.stdin?.end();
     await recorded.ended;
     await eventually(async () => (await held()) === undefined || undefined, 'the agent has forgotten it');
