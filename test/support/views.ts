@@ -1,6 +1,6 @@
 // A published view with something in every family: two cards, a container that behaves, one that was stopped, one without a
 // grant, and a process's worth of each. Owns the example; what becomes of it is the tests' business.
-import type { View, ViewContainer, ViewDevice } from '../../src/agent/view.ts';
+import type { SelfView, View, ViewContainer, ViewDevice } from '../../src/agent/view.ts';
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -35,6 +35,21 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
       : { interposer: { result: 'fails', why: 'the interposer is not in the process' } },
   ...(index === 1 && { fault: { xid: 119, atMs: AT_MS } }),
 });
+
+/** What an agent tells of itself that has had nothing to do. */
+export const idleSelf: SelfView = {
+  up: true,
+  problem: undefined,
+  mode: 'enforce',
+  version: '',
+  revision: '',
+  nodeVersion: '',
+  driverHeld: true,
+  samplersAbandoned: 0,
+  decisions: [],
+  failures: {},
+  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
+};
 
 export const exampleContainer: ViewContainer = {
   grantId: 'g1',

@@ -1,7 +1,9 @@
 // A view of a full node, built rather than sampled, so that a page of any size can be served without thousands of
 // processes: eight cards, and as many containers on them as asked for, each with two processes.
+
 import type { SampledCard } from '../../../src/agent/sample.ts';
 import type { View, ViewContainer, ViewDevice } from '../../../src/agent/view.ts';
+import { idleSelf } from '../../support/views.ts';
 
 const CARDS = 8;
 const GIB = 2 ** 30;
@@ -128,17 +130,10 @@ export function viewOfSize(containers: number, turn: number): View {
     errors: [],
     recent: [],
     self: {
-      up: true,
-      problem: undefined,
-      mode: 'enforce',
+      ...idleSelf,
       version: '0.0.0',
-      revision: '',
       nodeVersion: process.version,
-      driverHeld: true,
-      samplersAbandoned: 0,
-      decisions: [],
       failures: { gone: 0, no_cgroup: 0, container_not_known: 0, host: 0, memory_not_available: 0 },
-      publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
     },
   };
 }

@@ -7,30 +7,18 @@ import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/
 import { process as ofProcesses } from '../../../src/agent/metrics/families/process.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { Sample } from '../../../src/agent/sample.ts';
-import { type NameOf, type SelfView, viewOf } from '../../../src/agent/view.ts';
+import { type NameOf, viewOf } from '../../../src/agent/view.ts';
 import { seriesOf } from '../../support/agent.ts';
+import { idleSelf } from '../../support/views.ts';
 import { compared, grantOf, owners, reading } from './node.ts';
 
-const SELF: SelfView = {
-  up: true,
-  problem: undefined,
-  mode: 'enforce',
-  version: '',
-  revision: '',
-  nodeVersion: '',
-  driverHeld: true,
-  samplersAbandoned: 0,
-  decisions: [],
-  failures: {},
-  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
-};
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 export type Owners = Readonly<Record<number, Owner>>;
 
 const PAGE = createPage([...FAMILIES, ofProcesses, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
 /** The page of our own families and of all that others know. */
 export const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
-  (await PAGE(viewOf(state, totals, [], [], SELF, NAMELESS))).text;
+  (await PAGE(viewOf(state, totals, [], [], idleSelf, NAMELESS))).text;
 
 /** Samples one after the other, each a second later, as the agent takes them. */
 export function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {

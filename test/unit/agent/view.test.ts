@@ -5,6 +5,7 @@ import { recordOf } from '../../../src/agent/enforcement/record.ts';
 import { advance, NO_TOTALS } from '../../../src/agent/integrals.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from '../../../src/agent/view.ts';
 import { MIB } from '../../../src/request/quantity.ts';
+import { idleSelf } from '../../support/views.ts';
 import {
   card,
   compared,
@@ -27,19 +28,7 @@ const OWNERS: Readonly<Record<number, Owner>> = {
   12: ofGrant('one'),
   21: ofContainer(FOREIGN),
 };
-const SELF: SelfView = {
-  up: true,
-  problem: undefined,
-  mode: 'enforce',
-  version: '1',
-  revision: 'abc',
-  nodeVersion: 'v26',
-  driverHeld: true,
-  samplersAbandoned: 0,
-  decisions: [],
-  failures: { host: 3 },
-  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
-};
+const SELF: SelfView = { ...idleSelf, version: '1', revision: 'abc', nodeVersion: 'v26', failures: { host: 3 } };
 const record = (atMs: number) => recordOf(grantOf('one', 1), 'warn', { severity: 'within' }, atMs, 'done');
 
 function view(nameOf: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' }), actions = 0): View {

@@ -6,7 +6,7 @@ import type { View, ViewContainer } from '../../../src/agent/view.ts';
 import { jsonText } from '../../../src/cli/cluster/words.ts';
 import { actionRows, cardRows, columns, nodeLines, stateOf, tenantRows } from '../../../src/cli/table.ts';
 import { MIB } from '../../../src/request/quantity.ts';
-import { exampleContainer } from '../../support/views.ts';
+import { exampleContainer, idleSelf } from '../../support/views.ts';
 import { card } from '../agent/node.ts';
 
 const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
@@ -68,19 +68,7 @@ const view = (more: Partial<View>): View => ({
   kills: [],
   errors: [],
   recent: [],
-  self: {
-    up: true,
-    problem: undefined,
-    mode: 'enforce',
-    version: '',
-    revision: '',
-    nodeVersion: '',
-    driverHeld: true,
-    samplersAbandoned: 0,
-    decisions: [],
-    failures: {},
-    publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
-  },
+  self: idleSelf,
   ...more,
 });
 
