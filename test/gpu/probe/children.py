@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-HOLDER = str(pathlib.Path(__file__).parent / "clients" / "holder.py")
+CLIENTS = pathlib.Path(__file__).parent / "clients"
 
 
 class ChildError(Exception):
@@ -21,11 +21,11 @@ class ChildError(Exception):
 
 
 class Child:
-    """clients/holder.py, which says what it can be asked. `prefix` is a command that runs it."""
+    """A program of clients/, which says what it can be asked. `prefix` is a command that runs it."""
 
-    def __init__(self, prefix=(), env=None, pass_fds=()):
+    def __init__(self, prefix=(), env=None, pass_fds=(), program="holder.py"):
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [*prefix, sys.executable, str(CLIENTS / program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, **(env or {})}, pass_fds=pass_fds,
         )
         self.pid = self.process.pid
@@ -86,6 +86,12 @@ def family():
             member.process.kill()
         for member in members:
             member.end()
+
+
+def cards(env: dict) -> list:
+    """The cards that CUDA shows to a program with this environment: uuid, name and compute capability of each."""
+    with child(env=env) as who:
+        return who.ask("cards", timeout_s=60)["cards"]
 
 
 def until(condition, timeout_s: float, pause_s: float = 0.002):

@@ -100,22 +100,27 @@ class Spin:
         call("cuLaunchKernel", self.function, 1, 1, 1, 1, 1, 1, 0, stream, self._parameters, None)
 
 
+def kind(device: int = 0) -> dict:
+    """Name and architecture of a card."""
+    name, values = ctypes.create_string_buffer(128), []
+    call("cuInit", 0)
+    call("cuDeviceGetName", name, len(name), device)
+    for attribute in (75, 76):  # compute capability, major and minor
+        value = ctypes.c_int()
+        call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+        values.append(value.value)
+    return {"name": name.value.decode(), "compute": "{}.{}".format(*values)}
+
+
 def facts() -> dict:
     """Driver and card, for the head of a report."""
     import nvml
 
     if any(hasattr(loaded, "cotenant_interposer") for loaded in (ctypes.CDLL(None), library())):
         raise RuntimeError("Cotenant's interposer is in this process, and would be asked instead of the driver")
-    call("cuInit", 0)
-    name = ctypes.create_string_buffer(128)
-    call("cuDeviceGetName", name, len(name), 0)
+    first = kind()
     total = ctypes.c_size_t()
     call("cuDeviceTotalMem_v2", ctypes.byref(total), 0)
-    values = {}
-    for key, attribute in (("major", 75), ("minor", 76)):
-        value = ctypes.c_int()
-        call("cuDeviceGetAttribute", ctypes.byref(value), attribute, 0)
-        values[key] = value.value
     try:
         driver = nvml.driver_version()
     except (OSError, nvml.NvmlError) as problem:
@@ -123,9 +128,5 @@ def facts() -> dict:
     return {
         "driver": driver,
         "cuda": version(),
-        "card": {
-            "name": name.value.decode(),
-            "compute": f"{values['major']}.{values['minor']}",
-            "totalBytes": total.value,
-        },
+        "card": {**first, "totalBytes": total.value},
     }

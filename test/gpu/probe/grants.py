@@ -13,49 +13,54 @@ SLOTS = 64
 MIB = 1 << 20
 
 
-def calibrate(context: Context) -> dict:
-    """What cotenant-calibrate measures on this card; with its complaint instead where it cannot."""
+def calibrate(context: Context, uuid=None, env=None) -> dict:
+    """What cotenant-calibrate measures on a card, the first one unless named; with its complaint instead where it
+    cannot."""
     program = context.program("cotenant-calibrate")
-    done = subprocess.run([program], capture_output=True, text=True, timeout=20)
+    chosen = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+    done = subprocess.run([program], env={**os.environ, **(env or {}), **chosen}, capture_output=True, text=True,
+                          timeout=20)
     if done.returncode == 0:
         return json.loads(done.stdout)
-    return {"uuid": own_uuid(), "contextBytes": 0, "granuleBytes": 2 * MIB, "releasesLate": False,
+    return {"uuid": uuid or uuid_of(), "contextBytes": 0, "granuleBytes": 2 * MIB, "releasesLate": False,
             "complaint": done.stderr.strip()}
 
 
-def own_uuid() -> str:
+def uuid_of(device: int = 0) -> str:
     import ctypes
 
     import cuda
 
     raw = ctypes.create_string_buffer(16)
     cuda.call("cuInit", 0)
-    cuda.call("cuDeviceGetUuid_v2", raw, 0)
+    cuda.call("cuDeviceGetUuid_v2", raw, device)
     text = raw.raw.hex()
     return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 class Grant:
-    """`cores`, a percentage, has launches leased; an arbiter then says by whom (arbiter.py)."""
+    """On the card that was `measured`, or on each of several. `cores`, a percentage, has launches leased; an arbiter then
+    says by whom (arbiter.py)."""
 
-    def __init__(self, context: Context, folder: str, memory_bytes: int, measured: dict, cores=None):
+    def __init__(self, context: Context, folder: str, memory_bytes: int, *measured: dict, cores=None):
+        self.cards = len(measured)
         self.folder = pathlib.Path(folder)
         self.folder.mkdir()
         built = pathlib.Path(context.program("libcotenant.so")).parent
         for path in built.glob("libcotenant*.so"):
             os.symlink(path, self.folder / path.name)
-        card = ":".join((
-            measured["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(measured["contextBytes"]),
-            str(measured["granuleBytes"]), "1" if measured["releasesLate"] else "0",
+        cards = [":".join((
+            card["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(card["contextBytes"]),
+            str(card["granuleBytes"]), "1" if card["releasesLate"] else "0",
             *([] if cores is None else [str(cores)]),
-        ))
-        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", card], check=True, timeout=20)
+        )) for card in measured]
+        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", *cards], check=True, timeout=20)
         #: For LD_PRELOAD: CUDA alone, and with NVML.
         self.cuda = str(self.folder / "libcotenant.so")
         self.both = f"{self.cuda} {self.folder / 'libcotenant-nvml.so'}"
 
     def ledger(self) -> dict:
-        """What all slots together hold on the one card of the grant, and what was denied."""
+        """What all slots together hold on the first card of the grant, and what was denied."""
         text = (self.folder / "ledger").read_bytes()
         cards, slots = struct.unpack_from("<II", text, 12)
         words = {"heldBytes": 0, "pendingBytes": 0, "freedBytes": 0, "contextBytes": 0, "managedBytes": 0,

@@ -46,12 +46,20 @@ def node(simulated: bool):
         with _card_kept_open(_with_library(env)) as found:
             yield found
         return
+    with simulated_node(SIMULATED_CARD) as found:
+        yield {**env, **found}
+
+
+@contextlib.contextmanager
+def simulated_node(*cards: str):
+    """A simulated node with these cards; what leads programs to it."""
     with tempfile.TemporaryDirectory(prefix="ct-") as folder:
-        arguments = [str(BUILD / "cotenant-simulator"), "serve", "--dir", folder, "--card", SIMULATED_CARD]
-        daemon = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        arguments = [str(BUILD / "cotenant-simulator"), "serve", "--dir", folder]
+        daemon = subprocess.Popen([*arguments, *(word for card in cards for word in ("--card", card))],
+                                  stdout=subprocess.PIPE, text=True)
         try:
             daemon.stdout.readline()
-            yield {**env, "LD_LIBRARY_PATH": f"{folder}/lib", "COTENANT_PROBE_NODE": folder}
+            yield {"LD_LIBRARY_PATH": f"{folder}/lib", "COTENANT_PROBE_NODE": folder}
         finally:
             daemon.terminate()
             daemon.wait()

@@ -23,7 +23,13 @@ type Facts = { readonly [key: string]: unknown };
 /** A difference that does no harm. `fact` is a path, `STEP/KEY/KEY`, and covers all below it. */
 export type Disagreement = { readonly observation: string; readonly fact: string; readonly reason: string };
 
-/** Facts that a driver and the simulated one must agree on: a step's id, then keys of its data. */
+const COMPUTE_LISTS = ['', '_v2', '_v3'].map((version) => `nvmlDeviceGetComputeRunningProcesses${version}`);
+
+/**
+ * Facts that a driver and the simulated one must agree on: a step's id, then keys of its data; `*` is each key. They are
+ * rules on which something here relies. What is a card's, a driver's or a machine's own (how much a context takes, how far
+ * rows are padded, who else uses the card) is in the data, and not compared.
+ */
 export const COMPARED: readonly string[] = [
   'exports/notInTable',
   'exports/missing',
@@ -34,24 +40,31 @@ export const COMPARED: readonly string[] = [
   'identity/noSymbolBeginsThere',
   'identity/namedOtherwise',
   'identity/newerVariant',
-  ...['bare', 'preload', 'mounted'].flatMap((form) =>
-    ['ran', 'correct', 'withinResult', 'aboveResult', 'afterResult'].map(
-      (key) => `runtime.driver/programs/driver/${form}/${key}`,
-    ),
+  ...['ran', 'correct', 'withinResult', 'aboveResult', 'afterResult', 'seesSlice'].map(
+    (key) => `runtime.driver/programs/driver/*/${key}`,
   ),
-  'runtime.driver/programs/driver/preload/totalBytes',
-  'runtime.driver/programs/driver/mounted/totalBytes',
+  'runtime.driver/programs/driver/leased/launchesCounted',
   'rounding.linear/linear',
   'rounding.arrays/arrays',
-  'rounding.pitch/commonDivisorBytes',
-  'rounding.pitch/pitch',
+  'rounding.pitch/padsLikeOneByte',
+  'rounding.pitch/takesItsRows',
   'rounding.vmm',
   'rounding.host',
   'rounding.managed/managed',
-  'rounding.pools/thresholdZero',
-  'rounding.pools/thresholdHigh',
-  'residuals/added',
-  'nvml.stride/lists',
+  ...['held', 'freedAndSynchronized', 'trimmed', 'afterDestroyCardBytes'].flatMap((state) => [
+    `rounding.pools/thresholdZero/*/${state}`,
+    `rounding.pools/thresholdHigh/*/${state}`,
+  ]),
+  'residuals/ledgerFollows',
+  'green/holds',
+  'green/sameInAGrant',
+  'green/ledgerFollows',
+  'green/allLaunchesCounted',
+  'nvml.stride/lists/*/exists',
+  'nvml.stride/lists/*/code',
+  ...COMPUTE_LISTS.flatMap((name) =>
+    ['entryBytes', 'noBuffer/code', 'roomForOne/code'].map((key) => `nvml.stride/lists/${name}/${key}`),
+  ),
   'nvml.detail/modes/compute/code',
   'nvml.detail/modes/compute/entryBytes',
   'nvml.detail/modes/graphics/code',
@@ -59,10 +72,10 @@ export const COMPARED: readonly string[] = [
   'nvml.detail/modes/all/code',
   'nvml.detail/secondVersionCode',
   'nvml.detail/sameAsComputeList',
-  'nvml.memory/changes',
+  'nvml.memory/blocks',
+  'nvml.zombies/*/keepsBlock',
   'nvml.zombies/stopped/listed',
   'nvml.zombies/zombie/listed',
-  'nvml.zombies/zombie/cardBytes',
   'nvml.zombies/reaped/listed',
   'nvml.zombies/killedWithForkedChild/listed',
   'nvml.zombies/killedWithForkedChild/heirListed',
@@ -71,7 +84,10 @@ export const COMPARED: readonly string[] = [
   'nvml.pidnamespace/inside/computeList',
   'nvml.pidnamespace/outside/computeList',
   'leases/allLaunchesCounted',
-  'mps/memory/lists',
+  'gating.standin/allRight',
+  'gating.standin/nobodyStuck',
+  'gating.standin/allLaunchesCounted',
+  'mps/memory/clients',
 ];
 
 /** By their names: times differ from run to run, facts do not. */
@@ -88,6 +104,15 @@ export function factAt(observation: Observation, path: string): unknown {
   let value: unknown = step.data;
   for (const key of keys) value = isFacts(value) ? value[key] : undefined;
   return value;
+}
+
+/** The paths of an observation that a path of COMPARED stands for. Where it says nothing of it, none. */
+export function pathsOf(observation: Observation, path: string): string[] {
+  const at = path.indexOf('/*');
+  if (at < 0) return factAt(observation, path) === undefined ? [] : [path];
+  const [before, after] = [path.slice(0, at), path.slice(at + 2)];
+  const facts = factAt(observation, before);
+  return Object.keys(isFacts(facts) ? facts : {}).flatMap((key) => pathsOf(observation, `${before}/${key}${after}`));
 }
 
 /** Paths of facts of which both sides speak and which differ, each with both values. */
@@ -116,7 +141,9 @@ export function disagreements(
   const listed = known.filter((entry) => entry.observation === name);
   const covers = (entry: Disagreement, fact: string) => fact === entry.fact || fact.startsWith(`${entry.fact}/`);
   const found = [
-    ...compared.flatMap((path) => differences(path, factAt(observed, path), factAt(simulated, path))),
+    ...compared
+      .flatMap((path) => pathsOf(observed, path))
+      .flatMap((path) => differences(path, factAt(observed, path), factAt(simulated, path))),
     ...observed.steps
       .filter(({ status }) => status === 'failed' || status === 'out of time')
       .map(({ id, status, answer }) => ({ fact: id, values: `${status}: ${answer}` })),

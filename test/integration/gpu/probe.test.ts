@@ -7,12 +7,14 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
-import { COMPARED, type Disagreement, disagreements, factAt, type Observation, type StepResult } from './facts.ts';
+import { COMPARED, type Disagreement, disagreements, type Observation, pathsOf, type StepResult } from './facts.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const PROBE = join(ROOT, 'test/gpu/probe/probe.py');
 const OBSERVED = join(ROOT, 'test/gpu/observed');
+/** The two lists of questions to a driver, and what else the design marks as one. */
 const QUESTIONS = [
+  ...['2.2', '2.4', '4.1', '4.5', '5.4'].map((section) => `interposer ${section}`),
   ...Array.from({ length: 10 }, (_, index) => `interposer 7.${index + 1}`),
   ...[...'abcdefghij'].map((letter) => `exporter 9.${letter}`),
 ];
@@ -97,7 +99,7 @@ test('on the simulated node every step answers or says why not, and drivers agre
 
   if (!report) return;
   t.deepEqual(
-    COMPARED.filter((path) => factAt(report, path) === undefined),
+    COMPARED.filter((path) => pathsOf(report, path).length === 0),
     [],
     'facts to compare of which the simulated node says nothing',
   );
@@ -119,6 +121,12 @@ test('on the simulated node every step answers or says why not, and drivers agre
   const ids = (observation: Observation | undefined) => observation?.steps.map((step) => step.id);
   const committed = observations.find(([name]) => name === 'simulated-h100.json')?.[1];
   t.deepEqual(ids(committed), ids(report), 'simulated-h100.json is of the steps that there are');
+});
+
+test('programs that only run on real cards are Python that can be read', (t) => {
+  const read =
+    'import ast, pathlib, sys; [ast.parse(path.read_text(), str(path)) for path in pathlib.Path(sys.argv[1]).rglob("*.py")]';
+  t.is(spawnSync('python3', ['-c', read, join(ROOT, 'test/gpu/probe')], { encoding: 'utf8' }).stderr, '');
 });
 
 test('an unknown step is refused with the names of those that there are', async (t) => {
@@ -274,9 +282,19 @@ const observation = (simulated: boolean, ...steps: StepResult[]): Observation =>
   steps,
 });
 const entry = (fact: string, of = 'card.json'): Disagreement => ({ observation: of, fact, reason: 'harmless' });
-const SIMULATED = observation(true, step('memory', { granule: 2, sizes: { '1': 2, '3': 4 }, releasedS: 1 }));
+const SIMULATED = observation(
+  true,
+  step('memory', { granule: 2, sizes: { '1': 2, '3': 4 }, releasedS: 1 }),
+  step('lists', { all: { a: { code: 0, count: 2 }, b: { code: 0, count: 2 } } }),
+);
 const DIFFERENT = [step('memory', { granule: 2, sizes: { '1': 2, '3': 6 }, releasedS: 9 })];
-const COMPARISONS: { what: string; observed: Observation; known?: Disagreement[]; wrong: string[] }[] = [
+const COMPARISONS: {
+  what: string;
+  observed: Observation;
+  known?: Disagreement[];
+  compared?: string[];
+  wrong: string[];
+}[] = [
   { what: 'the same facts', observed: SIMULATED, wrong: [] },
   {
     what: 'another value, times left out',
@@ -301,6 +319,12 @@ const COMPARISONS: { what: string; observed: Observation; known?: Disagreement[]
     known: [entry('memory/sizes')],
     wrong: ['card.json: memory/sizes/3: 6, simulated 4'],
   },
+  {
+    what: 'one fact of each entry, and no other',
+    observed: observation(false, step('lists', { all: { a: { code: 0, count: 9 }, b: { code: 1 }, other: {} } })),
+    compared: ['lists/all/*/code'],
+    wrong: ['card.json: lists/all/b/code: 1, simulated 0'],
+  },
   { what: 'a step that could not answer', observed: observation(false, step('memory', {}, 'not here')), wrong: [] },
   {
     what: 'a step that came to nothing',
@@ -315,9 +339,9 @@ const COMPARISONS: { what: string; observed: Observation; known?: Disagreement[]
     wrong: ['card.json: memory/granule is listed and does not disagree'],
   },
 ];
-for (const { what, observed, known = [], wrong } of COMPARISONS) {
+for (const { what, observed, known = [], compared = ['memory'], wrong } of COMPARISONS) {
   test(`observations are compared: ${what}`, (t) => {
-    const found = disagreements('card.json', observed, SIMULATED, known, ['memory']);
+    const found = disagreements('card.json', observed, SIMULATED, known, compared);
     t.deepEqual(found, wrong);
   });
 }

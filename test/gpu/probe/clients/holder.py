@@ -1,7 +1,6 @@
-"""A process that holds memory of the card and runs kernels, as it is told: one JSON request per line on standard input,
-one answer per line on standard output. It ends when its input does."""
+"""A process that holds memory of the card and runs kernels, as it is told."""
 
-import json
+import ctypes
 import os
 import pathlib
 import sys
@@ -11,10 +10,20 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
 
 import cuda  # noqa: E402
 import forms  # noqa: E402
+import grants  # noqa: E402
 import kernels  # noqa: E402
+import served  # noqa: E402
 import view  # noqa: E402
 
 _work = None
+
+
+def cards() -> dict:
+    """Identifier, name and architecture of each card that CUDA shows."""
+    count = ctypes.c_int()
+    cuda.call("cuInit", 0)
+    cuda.call("cuDeviceGetCount", ctypes.byref(count))
+    return {"cards": [{"uuid": grants.uuid_of(device), **cuda.kind(device)} for device in range(count.value)]}
 
 
 def prepare(us: int, measured=None, batch=None) -> dict:
@@ -61,21 +70,10 @@ def fork() -> dict:
 
 
 DO = {
-    "start": lambda: cuda.start() and {}, "prepare": prepare, "busy": busy, "progress": progress, "idle": idle,
-    "churn": churn, "fork": fork,
+    "start": lambda: cuda.start() and {}, "cards": cards, "prepare": prepare, "busy": busy,
+    "progress": progress, "idle": idle, "churn": churn, "fork": fork,
     **forms.DO, **view.DO,
 }
 
 
-def main() -> None:
-    for line in sys.stdin:
-        given = json.loads(line)
-        try:
-            answer = DO[given.pop("do")](**given) or {}
-        except Exception as problem:
-            answer = {"error": f"{type(problem).__name__}: {problem}", "code": getattr(problem, "code", None)}
-        print(json.dumps({"at": time.monotonic(), **answer}), flush=True)
-    os._exit(0)  # without the driver's own leave-taking, which can wait for a kernel
-
-
-main()
+served.serve(DO)

@@ -81,10 +81,13 @@ class Load:
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
+    def put(self) -> None:
+        cuda.call("cuLaunchKernel", self._function, self._blocks, 1, 1, 32, 1, 1, 0, None, self._parameters, None)
+
     def _batch(self, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            cuda.call("cuLaunchKernel", self._function, self._blocks, 1, 1, 32, 1, 1, 0, None, self._parameters, None)
+            self.put()
         cuda.call("cuCtxSynchronize")
         return time.perf_counter() - began
 

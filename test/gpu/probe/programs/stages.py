@@ -2,13 +2,10 @@
 memory, larger limits. Prints a line of JSON after each and goes on when a line comes."""
 
 import ctypes
-import json
-import pathlib
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from staged import HEAD, launch, load, take
 
-import cuda  # noqa: E402
+import cuda
 
 MIB = cuda.MIB
 STACK, PRINTF, HEAP = 0, 1, 2
@@ -16,7 +13,6 @@ STACK, PRINTF, HEAP = 0, 1, 2
 LOCAL_BYTES = 2048
 GRAPH_NODES = 1000
 
-HEAD = ".version 7.0\n.target sm_50\n.address_size 64\n"
 NOTHING = HEAD + ".visible .entry nothing()\n{\n ret;\n}\n"
 LOCAL = HEAD + """.visible .entry local(.param .u64 out, .param .u32 first, .param .u32 second)
 {
@@ -54,19 +50,6 @@ BIG = HEAD + """.visible .global .align 8 .u64 data[%d];
  ret;
 }
 """ % (DATA_BYTES // 8)
-
-
-def load(text: str, name: bytes):
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    cuda.call("cuModuleLoadData", ctypes.byref(module), text.encode() + b"\0")
-    cuda.call("cuModuleGetFunction", ctypes.byref(function), module, name)
-    return function
-
-
-def launch(function, *arguments, stream=None) -> None:
-    pointers = (ctypes.c_void_p * max(1, len(arguments)))(
-        *(ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments))
-    cuda.call("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, stream, pointers, None)
 
 
 class Stages:
@@ -139,31 +122,11 @@ class Stages:
         cuda.call("cuCtxDestroy_v2", self.second)
 
 
-def camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
 ORDER = ("start", "context", "first_launch", "small_module", "two_mib", "big_module", "graph", "graph_upload",
          "graph_launch", "local_memory", "printf_limit", "heap_limit", "stack_limit", "second_context",
          "second_context_ended")
 
 
-def main() -> None:
-    stages, codes = Stages(), {}
-    for name in ORDER:
-        # What came of a graph that could not be made is what came of making it.
-        code = codes.get("graph", 0) if name.startswith("graph_") else 0
-        if code == 0:
-            try:
-                getattr(stages, name)()
-            except cuda.CudaError as error:
-                code = error.code
-        codes[name] = code
-        free = cuda.free_bytes() if name != "start" else None
-        print(json.dumps({"stage": camel(name), "result": code, "freeBytes": free}), flush=True)
-        if not sys.stdin.readline():
-            return
-
-
-main()
+if __name__ == "__main__":
+    # What came of a graph that could not be made is what came of making it.
+    take(Stages(), ORDER, {"graph_upload": "graph", "graph_launch": "graph"})

@@ -4,6 +4,7 @@ from . import (
     events,
     exports,
     gating,
+    green,
     identity,
     latency,
     leases,
@@ -13,6 +14,7 @@ from . import (
     nvml_memory,
     nvml_rights,
     nvml_utilization,
+    othercards,
     pools,
     residuals,
     rounding,
@@ -21,7 +23,7 @@ from . import (
 )
 
 ALL = (
-    *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS, *nvml_lists.STEPS,
-    *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *leases.STEPS, *timeslice.STEPS, *events.STEPS,
-    *latency.STEPS, *mps.STEPS, *nvml_cost.STEPS, *gating.STEPS,
+    *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS, *green.STEPS,
+    *nvml_lists.STEPS, *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *leases.STEPS, *timeslice.STEPS, *events.STEPS,
+    *latency.STEPS, *mps.STEPS, *gating.STEPS, *nvml_cost.STEPS, *othercards.STEPS,
 )

@@ -2,13 +2,22 @@
 intervals over several streams is the time that the card was busy."""
 
 import ctypes
+import importlib.util
+import pathlib
+import sys
+import tempfile
 import time
 
+import arbiter
 import cuda
+import grants
 import tools
-from step import Answer, Context, Step
+from step import Answer, Context, NotHere, Step
 
 STREAMS, KERNELS, SPIN_US = 4, 6, 5000
+#: Of PyTorch: matrix products per stream, and their size.
+OPERATIONS, SIZE = 60, 2048
+SLICE = 8 << 30
 
 
 def cost(context: Context) -> Answer:
@@ -90,8 +99,51 @@ def intervals(context: Context) -> Answer:
     )
 
 
+def torch_streams(context: Context) -> Answer:
+    if context.simulated:
+        raise NotHere("cuBLAS computes on real cards alone")
+    if importlib.util.find_spec("torch") is None:
+        raise NotHere("there is no PyTorch")
+    cuda.library()
+    program = [sys.executable, str(tools.PROGRAMS / "streams.py"), str(STREAMS), str(OPERATIONS), str(SIZE)]
+    data = {}
+
+    def observe(**env: str) -> dict:
+        seen = tools.run(program, tools.environment(**env), 40)
+        if not seen["ran"]:
+            raise RuntimeError(seen["why"])
+        spans = seen["intervals"]
+        return {"operations": len(spans), "wallSeconds": round(seen["wallSeconds"], 6),
+                "wholeSeconds": round(seen["wholeSeconds"], 6), "unionSeconds": round(union(spans), 6),
+                "sumSeconds": round(sum(end - begin for begin, end in spans), 6), "torch": seen["torch"]}
+
+    data["bare"] = observe()
+    context.note(data)
+    with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
+        grant = grants.Grant(context, str(pathlib.Path(folder) / "grant"), SLICE, grants.calibrate(context), cores=100)
+        judge = arbiter.Arbiter(context)
+        try:
+            judge.plan([(grant, 100)])
+            data["granted"] = observe(LD_PRELOAD=grant.both)
+            judge.told()  # which may be from before the end
+            charged = judge.told()["pages"][0]
+        finally:
+            judge.end()
+    data["granted"].update(chargedSeconds=round(charged["chargedNs"] / 1e9, 6), launches=charged["launches"])
+    bare, granted = data["bare"], data["granted"]
+    return Answer(
+        f"{bare['operations']} matrix products on {STREAMS} streams: union {bare['unionSeconds'] * 1e3:.1f} ms, sum "
+        f"{bare['sumSeconds'] * 1e3:.1f} ms of {bare['wholeSeconds'] * 1e3:.1f} ms by the card; in a grant of the whole "
+        f"card {granted['unionSeconds'] * 1e3:.1f} ms, {granted['chargedSeconds'] * 1e3:.1f} ms charged for it and the "
+        f"rest of the program, {granted['launches']} launches",
+        "PyTorch's own events around each product, bare, and under our arbiter with all of the card",
+        data,
+    )
+
+
 QUESTION = ("interposer 7.7",)
 STEPS = (
     Step("events.cost", QUESTION, "what event pairs cost and how fine they are", 30, cost),
     Step("events.intervals", QUESTION, "whether the union of event intervals is the busy time", 15, intervals),
+    Step("events.pytorch", QUESTION, "the union of event intervals of PyTorch on several streams", 60, torch_streams),
 )

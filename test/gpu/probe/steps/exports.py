@@ -40,12 +40,16 @@ def compare(context: Context) -> Answer:
     path = loaded_path("libcuda.so")
     found = {name for name in exported(path) if name.startswith("cu")}
     facts = (ROOT / "native/abi/cuda-driver.facts").read_text().splitlines()
-    known = {line.split()[3] for line in facts if line and not line.startswith("#")}
-    more, fewer = sorted(found - known), sorted(known - found)
+    rows = [line.split() for line in facts if line and not line.startswith("#")]
+    # A driver that came before a name cannot have it.
+    version, known = cuda.version(), {name for _, _, _, name in rows}
+    due = {name for _, since, _, name in rows if since == "-" or int(since) <= version}
+    more, fewer = sorted(found - known), sorted(due - found)
     return Answer(
-        f"{len(found)} names are exported; {len(more)} of them are not in our table, {len(fewer)} of ours are missing",
+        f"{len(found)} names are exported; {len(more)} of them are not in our table, {len(fewer)} of ours are missing, "
+        f"{len(known - due)} came after this driver",
         f"section .dynsym of {pathlib.PurePath(path).name}",
-        {"exported": len(found), "notInTable": more, "missing": fewer},
+        {"exported": len(found), "notInTable": more, "missing": fewer, "cameLater": len(known - due)},
     )
 
 

@@ -1,38 +1,102 @@
-"""Questions that need two cards: each is listed with what it would need, so that none is forgotten."""
+"""Processes that need each other at each step, on two cards, while both are held at the gate: NCCL's all-reduces, a model
+split over two cards, and a stand-in that needs nothing but the driver."""
+
+import importlib.util
+import socket
 
 import cuda
+import machine
+import ranks
 from step import Answer, Context, NotHere, Step
 
-
-def lacking(what: str) -> Answer:
-    """What a step would need besides cards; where there are two, it says that it still has to be written."""
-    import ctypes
-
-    count = ctypes.c_int()
-    cuda.call("cuInit", 0)
-    cuda.call("cuDeviceGetCount", ctypes.byref(count))
-    cards = f"this machine has {count.value}"
-    if count.value > 1:
-        cards += ": the step is not written yet, and now can be"
-    raise NotHere(f"needs two cards of one machine ({cards}), {what}")
+#: Of the stand-in, the kernel that works.
+KERNEL_US = 2000
+#: PyTorch's start, with NCCL's.
+START_S = 45
+HOW = ("a pair of processes bare, one in a grant of 50 % of each card, and two beside each other with 30 and 60 %, under "
+       "our arbiter: what was charged by windows of a second, and time per step beside that of the bare pair")
 
 
-def nccl(context: Context) -> Answer:
-    return lacking(
-        "PyTorch with NCCL and two processes that run all-reduces while one of them is held back at the gate: do peers "
-        "spin in NCCL's kernels meanwhile, and does the pair go on when the gate opens?"
+def free_port() -> int:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return door.getsockname()[1]
+
+
+def standin(context: Context) -> Answer:
+    for program in (("cotenant-arbitrate",), ("tests", "grant"), ("libcotenant.so",)):
+        context.program(*program)
+
+    def begin(folder: str):
+        return lambda rank, device: {"rank": rank, "device": device, "folder": folder}
+
+    def observe(env: dict) -> dict:
+        return ranks.observe(context, env, "peers.py", begin, 20, prepare={"us": KERNEL_US})
+
+    if context.simulated:
+        with machine.simulated_node("h100", "h100") as env:  # the node of the other steps has one card
+            data = observe(env)
+        kind = "simulated cards run no code: the processes exchanged their numbers themselves after each step"
+    else:
+        data = observe({})
+        kind = "kernels waited on their cards for those of the other process"
+    data["allLaunchesCounted"] = all(one["made"] == one["counted"] for one in data["launches"])
+    return Answer(
+        f"{ranks.said(data)}; {'all' if data['allLaunchesCounted'] else 'NOT all'} launches were counted; {kind}",
+        f"a stand-in for NCCL: {HOW}",
+        data,
     )
 
 
-def vllm(context: Context) -> Answer:
-    return lacking(
-        "vLLM and a small model served with tensor parallelism of two, both in grants whose shares are held at different "
-        "moments: is the text the same, and what does the slower card cost?"
+def needed(context: Context) -> None:
+    """NotHere, unless two cards can be asked with PyTorch and NCCL."""
+    import ctypes
+
+    if context.simulated:
+        raise NotHere("NCCL's kernels and cuBLAS compute on real cards alone; the stand-in ran on the simulated ones")
+    count = ctypes.c_int()
+    cuda.call("cuInit", 0)
+    cuda.call("cuDeviceGetCount", ctypes.byref(count))
+    if count.value < ranks.SIZE:
+        raise NotHere(f"needs two cards of one machine, and CUDA shows {count.value}")
+    if importlib.util.find_spec("torch") is None:
+        raise NotHere("there is no PyTorch")
+    for program in (("cotenant-arbitrate",), ("tests", "grant"), ("libcotenant.so",), ("libcotenant-nvml.so",)):
+        context.program(*program)
+
+
+def distributed(context: Context, kind: str) -> dict:
+    needed(context)
+
+    def begin(folder: str):
+        port = free_port()
+        return lambda rank, device: {"kind": kind, "rank": rank, "device": device, "port": port}
+
+    return ranks.observe(context, {}, "distributed.py", begin, START_S)
+
+
+def nccl(context: Context) -> Answer:
+    data = distributed(context, "all-reduce")
+    return Answer(
+        f"{ranks.said(data)}; PyTorch {data['started']['torch']}, NCCL {data['started']['nccl']}",
+        f"a matrix product and an all-reduce of 16 MiB a step: {HOW}",
+        data,
+    )
+
+
+def parallel(context: Context) -> Answer:
+    data = distributed(context, "parallel")
+    return Answer(
+        f"{ranks.said(data)}; PyTorch {data['started']['torch']}, NCCL {data['started']['nccl']}; vLLM itself was not "
+        "tried",
+        f"layers split by columns, then rows, with an all-reduce behind each, in a CUDA graph: {HOW}",
+        data,
     )
 
 
 QUESTION = ("interposer 7.10",)
 STEPS = (
-    Step("gating.nccl", QUESTION, "gating while NCCL kernels wait for each other", 5, nccl),
-    Step("gating.vllm", QUESTION, "gating under vLLM with tensor parallelism of two", 5, vllm),
+    Step("gating.standin", QUESTION, "gating of processes that need each other at each step, without NCCL", 75, standin),
+    Step("gating.nccl", QUESTION, "gating while NCCL kernels wait for each other", 120, nccl),
+    Step("gating.parallel", QUESTION, "gating of a model split over two cards, as vLLM splits it", 120, parallel),
 )

@@ -65,7 +65,7 @@ def newest(table: list) -> dict:
 
 def identity(context: Context) -> Answer:
     cuda.call("cuInit", 0)
-    table = rows()
+    table, version = rows(), cuda.version()
     lists = collections.defaultdict(list)
     files = set()
     by_address = collections.defaultdict(set)
@@ -75,7 +75,7 @@ def identity(context: Context) -> Answer:
         first, second = look_up(row.base, row.version, flags), look_up(row.base, row.version, flags)
         key = f"{row.base} {row.version} {row.mode}"
         if first is None:
-            lists["notFound"].append(key)
+            lists["notFound" if row.version <= version else "cameLater"].append(key)
             continue
         found += 1
         by_address[first].add(row.symbol)
@@ -103,7 +103,8 @@ def identity(context: Context) -> Answer:
     shared = sorted(sorted(names) for names in by_address.values() if len(names) > 1)
     names = ("notFound", "secondLookUpDiffers", "withoutFlagDiffers", "differsFromExport", "noSymbolBeginsThere",
              "namedOtherwise", "newerVariant")
-    data = {"asked": len(table), "found": found, "files": sorted(str(file) for file in files),
+    data = {"asked": len(table), "found": found, "cameLater": len(lists["cameLater"]),
+            "files": sorted(str(file) for file in files),
             "sharedAddresses": shared, "newerFound": newer_found, **{name: lists[name] for name in names}}
     return Answer(
         f"of {found} variants {found - len(lists['secondLookUpDiffers'])} answer one pointer twice, "
@@ -117,4 +118,7 @@ def identity(context: Context) -> Answer:
     )
 
 
-STEPS = (Step("identity", ("interposer 7.1",), "whether a look-up's pointer identifies an entry point", 20, identity),)
+STEPS = (
+    Step("identity", ("interposer 7.1", "interposer 2.4"), "whether a look-up's pointer identifies an entry point", 20,
+         identity),
+)

@@ -14,15 +14,19 @@ from step import Answer, Context, Step
 
 SLICE = 4 << 30
 WINDOWS = 3
-#: Kernels' length in microseconds, how many between two synchronisations, and shares alone and beside each other.
-ROUNDS = ((200, 50, ((10,), (30,), (80,), (30, 70))), (20_000, 1, ((30,), (30, 70))))
+#: Kernels' length in microseconds and how many between two synchronisations, of one process after another (the last one's
+#: for all further ones); and shares alone and beside each other.
+ROUNDS = (
+    (((200, 50),), ((10,), (30,), (80,), (30, 70))), (((20_000, 1),), ((30,), (30, 70))),
+    (((20_000, 1), (200, 50)), ((30, 70),)),
+)
 
 
 def mean_and_spread(values: list) -> dict:
     return {"mean": round(statistics.mean(values), 2), "spread": round(statistics.pstdev(values), 2)}
 
 
-def watch(judge: arbiter.Arbiter, busy: list, kernel_s: float) -> list:
+def watch(judge: arbiter.Arbiter, busy: list, kernels: list) -> list:
     """Of each that is busy: percent of the card by its kernels, and as charged, window by window. A window is from one
     word of the arbiter to the next, which is a second; what comes before its next one is left out, for it may be from
     before a change."""
@@ -36,34 +40,45 @@ def watch(judge: arbiter.Arbiter, busy: list, kernel_s: float) -> list:
         had, charged = [], []
         for before, after in zip(seen, seen[1:]):
             took = after[index][0] - before[index][0]
-            had.append(100 * (after[index][1] - before[index][1]) * kernel_s / took)
+            had.append(100 * (after[index][1] - before[index][1]) * kernels[index]["kernelS"] / took)
             charged.append((after[index][2] - before[index][2]) / 1e7 / took)
         result.append({"percent": mean_and_spread(had), "chargedPercent": mean_and_spread(charged)})
     return result
 
 
-def round_of(context: Context, folder: pathlib.Path, measured: dict, us: int, batch: int, shares: tuple, note) -> dict:
-    with contextlib.ExitStack() as undo:
-        alone = undo.enter_context(children.child())
+def measure(us: int, batch: int) -> dict:
+    """A kernel alone on the card, without us: its length, and which part of the time it keeps the card busy."""
+    with children.child() as alone:
         alone.ask("start")
         kernel = alone.ask("prepare", us=us, batch=batch)
-        kernel = {name: kernel[name] for name in ("kernelS", "turns")}
         alone.ask("busy")
         time.sleep(1)
-        ungated = alone.ask("idle")
-        alone.end()
+        ran = alone.ask("idle")
+    return {"us": us, "batch": batch, "kernelS": kernel["kernelS"], "turns": kernel["turns"],
+            "ungatedPercent": round(100 * ran["busyS"] / ran["seconds"], 1)}
+
+
+def name_of(lengths: tuple) -> str:
+    return "kernels" + "And".join(f"{us}us" for us, _ in lengths)
+
+
+def round_of(context: Context, folder: pathlib.Path, measured: dict, lengths: tuple, shares: tuple, note) -> dict:
+    with contextlib.ExitStack() as undo:
         most = max(len(percents) for percents in shares)
-        given = [grants.Grant(context, str(folder / f"{us}-{index}"), SLICE, measured, cores=50) for index in range(most)]
+        kernels = [measure(*length) for length in lengths]
+        result = {"kernels": [{**kernel} for kernel in kernels], "shares": {}}
+        kernels += kernels[-1:] * (most - len(kernels))
+        given = [grants.Grant(context, str(folder / f"{name_of(lengths)}-{index}"), SLICE, measured, cores=50)
+                 for index in range(most)]
         judge = arbiter.Arbiter(context)
         undo.callback(judge.end)
         judge.plan([(grant, 50) for grant in given])
         workers = undo.enter_context(children.family())
-        for grant in given:
+        for grant, kernel in zip(given, kernels):
             workers.append(children.Child(env={"LD_PRELOAD": grant.cuda}))
             workers[-1].ask("start")
-            workers[-1].ask("prepare", us=us, batch=batch, measured=kernel)
-        result = {"kernelSeconds": round(kernel["kernelS"], 7),
-                  "ungatedPercent": round(100 * ungated["busyS"] / ungated["seconds"], 1), "shares": {}}
+            workers[-1].ask("prepare", us=kernel["us"], batch=kernel["batch"],
+                            measured={name: kernel[name] for name in ("kernelS", "turns")})
         running = 0
         for percents in shares:
             # Those that have no share here stay idle: shares come in order of how many have one.
@@ -71,7 +86,7 @@ def round_of(context: Context, folder: pathlib.Path, measured: dict, us: int, ba
             while running < len(percents):
                 workers[running].ask("busy")
                 running += 1
-            held = watch(judge, workers[:running], kernel["kernelS"])
+            held = watch(judge, workers[:running], kernels)
             name = "/".join(str(percent) for percent in percents)
             result["shares"][name] = [{"granted": percent, **one} for percent, one in zip(percents, held)]
             note(result)
@@ -83,12 +98,12 @@ def round_of(context: Context, folder: pathlib.Path, measured: dict, us: int, ba
         return result
 
 
-def said(us: int, result: dict) -> str:
+def said(lengths: tuple, result: dict) -> str:
     parts = []
     for held in result["shares"].values():
         each = "/".join(f"{one['percent']['mean']:g}±{one['percent']['spread']:g}" for one in held)
         parts.append(f"{each} of {'/'.join(str(one['granted']) for one in held)} %")
-    return f"kernels of {us} us: {', '.join(parts)}"
+    return f"kernels of {' and '.join(str(us) for us, _ in lengths)} us: {', '.join(parts)}"
 
 
 def leases(context: Context) -> Answer:
@@ -99,16 +114,16 @@ def leases(context: Context) -> Answer:
 
     with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
         measured = grants.calibrate(context)
-        for us, batch, shares in ROUNDS:
+        for lengths, shares in ROUNDS:
             def note(result: dict) -> None:
-                data[f"kernels{us}us"] = result
+                data[name_of(lengths)] = result
                 context.note(data)
 
-            note(round_of(context, pathlib.Path(folder), measured, us, batch, shares, note))
-    launches = [one for us, _, _ in ROUNDS for one in data[f"kernels{us}us"]["launches"]]
+            note(round_of(context, pathlib.Path(folder), measured, lengths, shares, note))
+    launches = [one for lengths, _ in ROUNDS for one in data[name_of(lengths)]["launches"]]
     data["allLaunchesCounted"] = all(one["made"] == one["counted"] for one in launches)
     return Answer(
-        "; ".join(said(us, data[f"kernels{us}us"]) for us, _, _ in ROUNDS)
+        "; ".join(said(lengths, data[name_of(lengths)]) for lengths, _ in ROUNDS)
         + f"; {'all' if data['allLaunchesCounted'] else 'NOT all'} launches were counted",
         f"kernels that ended times the length that they have without us, in {WINDOWS} windows of a second under fixed "
         "shares that the arbiter changes as they run; beside it what it charged and how many launches it counted",
@@ -116,5 +131,7 @@ def leases(context: Context) -> Answer:
     )
 
 
-STEPS = (Step("leases", ("interposer 7.8",), "shares of compute under our own leases, alone and beside each other", 75,
-              leases),)
+STEPS = (
+    Step("leases", ("interposer 7.8", "interposer 4.5"),
+         "shares of compute under our own leases, alone and beside each other", 90, leases),
+)

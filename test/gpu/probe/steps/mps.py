@@ -79,6 +79,20 @@ def lists(device, names: dict) -> dict:
     return answer
 
 
+def held_by(listed: dict) -> dict:
+    """For each list, what it says of the clients; how much a context adds to their blocks is the card's own."""
+    def told(found: dict, name: str) -> str:
+        if "refused" in found:
+            return f"refused {found['refused']}"
+        if name not in found:
+            return "not listed"
+        if found[name] is None:
+            return "without bytes"
+        return "with its block" if found[name] >= SIZES[name] else "with less than its block"
+
+    return {kind: {name: told(found, name) for name in SIZES} for kind, found in listed.items()}
+
+
 def samples(device, names: dict) -> dict:
     """How often each process is named while both are busy, and with what mean percentage."""
     last, began, seen = int(time.time() * 1e6), time.monotonic(), {}
@@ -111,7 +125,7 @@ def observe(device, environment: dict, servers_now) -> dict:
         sampled = samples(device, names)
         ran = {name: child.ask("idle") for name, child in who.items()}
     return {
-        "memory": {"lists": held, "cardBytes": used, "blockBytes": SIZES}, "servers": len(pids),
+        "memory": {"lists": held, "clients": held_by(held), "cardBytes": used, "blockBytes": SIZES}, "servers": len(pids),
         "utilisation": sampled,
         "busyPercent": {name: 100 * one["busyS"] / one["seconds"] for name, one in ran.items()},
     }

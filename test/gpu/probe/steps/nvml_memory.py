@@ -13,6 +13,7 @@ from step import Answer, Context, NotHere, Step
 MIB, GIB = 1 << 20, 1 << 30
 SIZE = 64 * MIB
 MANAGED = 32 * MIB
+ZOMBIE_BYTES = 256 * MIB
 FOLLOW_S = 0.25
 
 
@@ -95,6 +96,19 @@ def counted(seen: dict, name: str, size: int) -> str:
     return "+".join(who for who, part in figures.items() if part >= size // 2) or "nobody"
 
 
+def in_blocks(seen: dict, blocks: dict) -> dict:
+    """Changes in whole blocks, which are the same on all cards: what page tables and the like add is not. Of contexts,
+    whose size is the card's own, only in whose figures they appear. `blocks`: how large the block of a stage is."""
+    def told(name: str, change: dict) -> dict:
+        size = blocks.get(name)
+        count = (lambda part: round(part / size)) if size else (lambda part: (part > MIB) - (part < -MIB))
+        return {"processes": {who: count(part) for who, part in change["processes"].items()},
+                "wholeList": count(change["wholeList"]), "cardUsed": count(change["card"]["used"]),
+                "cardFree": count(change["card"]["free"])}
+
+    return {name: change if "refused" in change else told(name, change) for name, change in seen.items()}
+
+
 #: For answers: the figures of processes are all 0 then, and mean nothing.
 NOT_LISTED = "; no list names our processes here, so that only the card's figures say anything"
 
@@ -132,7 +146,10 @@ def memory(context: Context) -> Answer:
         + ", ".join(f"{form} {who}" for form, who in where.items())
         + f"; figures moved at most {max(late, default=0):.3f} s late" + ("" if listed else NOT_LISTED),
         f"process list and nvmlDeviceGetMemoryInfo_v2 around each step of two processes, {SIZE // MIB} MiB a block",
-        {"blockBytes": SIZE, "managedBytes": MANAGED if context.managed else 0, "changes": seen, "countedIn": where,
+        {"blockBytes": SIZE, "managedBytes": MANAGED if context.managed else 0, "changes": seen,
+         "blocks": in_blocks(seen, {name: None if name.lower().endswith("context") else
+                                    MANAGED if name.startswith("managed") else SIZE for name in seen}),
+         "countedIn": where,
          "processListed": listed},
     )
 
@@ -149,13 +166,15 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
         held = victim.ask("linear", timeout_s=60, name="a", bytes=block, count=size // block, touch=touch)["bytes"]
         held_card = card_used(device) - used_before
         was_listed = victim.pid in nvml.listed(device)
-        since, seen, slowest, letters = time.monotonic(), {}, 0.0, {}
+        since, seen, slowest, letters, listed_as = time.monotonic(), {}, 0.0, {}, {}
         os.kill(victim.pid, signal.SIGKILL)
         while len(seen) < 3 and time.monotonic() - since < 20:
             before = time.monotonic()
             letter = state(victim.pid) or "gone"
             letters.setdefault(letter, round(before - since, 4))
-            facts = {"dead": letter in ("Z", "gone"), "offList": victim.pid not in nvml.listed(device),
+            there = victim.pid in nvml.listed(device)
+            listed_as.setdefault(letter, set()).add(there)
+            facts = {"dead": letter in ("Z", "gone"), "offList": not there,
                      "free": card_used(device) - used_before < held_card // 100 + 2 * MIB}
             now = time.monotonic()
             slowest = max(slowest, now - before)
@@ -165,7 +184,8 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
             time.sleep(0.001)
     return {"heldBytes": held, "heldOnCardBytes": held_card, "wasListed": was_listed, "deadS": seen.get("dead"),
             "offListS": seen.get("offList") if was_listed else None, "freeS": seen.get("free"),
-            "longestLookS": round(slowest, 4), "statesFirstSeenS": letters}
+            "longestLookS": round(slowest, 4), "statesFirstSeenS": letters,
+            "listedInState": {letter: sorted(answers) for letter, answers in listed_as.items()}}
 
 
 def kill(context: Context) -> Answer:
@@ -180,11 +200,14 @@ def kill(context: Context) -> Answer:
     else:
         said = (f"memory is free {small['freeS']:.3f} s after SIGKILL with {small['heldBytes'] / GIB:g} GiB and "
                 f"{large['freeS']:.3f} s with {large['heldBytes'] / GIB:g} GiB")
-    waited = "D" in {**small["statesFirstSeenS"], **large["statesFirstSeenS"]}
+    waited = [answer for one in (small, large) for answer in one["listedInState"].get("D", [])]
+    listed = "listed" if all(waited) else "not listed" if not any(waited) else "listed at first"
     gone = (f"off the list after {small['offListS']} s and {large['offListS']} s"
             if small["wasListed"] and large["wasListed"] else "no list names our process here")
     return Answer(
-        f"{said}; {gone}; {'it was' if waited else 'it was never seen'} in uninterruptible sleep (D) meanwhile",
+        f"{said}; {gone}; "
+        + (f"in uninterruptible sleep (D) it was {listed}" if waited else
+           "it was never seen in uninterruptible sleep (D) meanwhile"),
         "polling card and list from the signal on; each look may wait for the driver's own locks",
         {"small": small, "large": large, "touched": touch},
     )
@@ -192,12 +215,13 @@ def kill(context: Context) -> Answer:
 
 def look(device, who: Child, used_before: int) -> dict:
     found = nvml.listed(device)
-    return {"state": state(who.pid), "listed": who.pid in found, "bytes": found.get(who.pid),
-            "cardBytes": card_used(device) - used_before}
+    card = card_used(device) - used_before
+    return {"state": state(who.pid), "listed": who.pid in found, "bytes": found.get(who.pid), "cardBytes": card,
+            "keepsBlock": card >= ZOMBIE_BYTES}
 
 
 def zombies(context: Context) -> Answer:
-    device, size = nvml.card(), 256 * MIB
+    device, size = nvml.card(), ZOMBIE_BYTES
     data = {"blockBytes": size}
     with child() as who:
         used_before = card_used(device)
@@ -243,6 +267,6 @@ def zombies(context: Context) -> Answer:
 
 STEPS = (
     Step("nvml.memory", ("exporter 9.b",), "what the figures of memory hold, by form", 60, memory),
-    Step("nvml.kill", ("exporter 9.g",), "how soon the memory of a killed process is free", 90, kill),
+    Step("nvml.kill", ("exporter 9.g", "exporter 9.h"), "how soon the memory of a killed process is free", 90, kill),
     Step("nvml.zombies", ("exporter 9.h",), "what is said of stopped and dead processes", 60, zombies),
 )

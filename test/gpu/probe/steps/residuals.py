@@ -24,10 +24,10 @@ LAST = "secondContextEnded"
 
 
 @contextlib.contextmanager
-def stages(env: dict):
+def stages(env: dict, program: str = "stages.py", *words: str):
     """The stages of a process, one at a time: each is taken when it is asked for. None come after one that takes longer
     than WAIT_S."""
-    program = [sys.executable, str(tools.PROGRAMS / "stages.py")]
+    program = [sys.executable, str(tools.PROGRAMS / program), *words]
     child = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def each():
@@ -56,15 +56,16 @@ def listed():
         return None
 
 
-def observe(env: dict, ledger=None) -> dict:
-    """Per stage what the driver counts, what the process sees as free, and what the ledger holds."""
+def observe(env: dict, ledger=None, *program: str) -> dict:
+    """Per stage of a program what the driver counts, what the process sees as free, and what the ledger holds."""
     before, card_before = listed(), figures.used_bytes()
     seen = {}
-    with stages(env) as each:
+    with stages(env, *program) as each:
         for pid, stage in each:
             entry = {
                 "result": stage["result"], "processBytes": figures.of(pid, before) if before is not None else None,
                 "cardBytes": figures.used_bytes() - card_before, "freeBytes": stage["freeBytes"],
+                **({"facts": stage["facts"]} if stage["facts"] else {}),
             }
             if ledger:
                 held = ledger()
@@ -76,14 +77,35 @@ def observe(env: dict, ledger=None) -> dict:
 
 
 def differences(seen: dict, key: str) -> dict:
-    """What each stage added, where the stage worked and both figures are known."""
-    added, before = {}, None
+    """What each stage added, where the stage worked and both figures are known. A process that is in no list yet has
+    nothing."""
+    added, before, told = {}, None, False
     for name, entry in seen.items():
         now = entry[key]
+        if now is not None and not told and key == "processBytes":
+            before = before or 0
+        told = told or now is not None
         if entry["result"] == 0 and now is not None and before is not None:
             added[name] = now - before
         before = now
     return added
+
+
+#: Of these the ledger claims to know what they take; what others add is found by the driver's count alone.
+LEDGERED = ("context", "twoMib", "printfLimit", "heapLimit", "stackLimit", "secondContext", "secondContextEnded")
+
+
+def ledger_follows(seen: dict, key: str, granule: int, names=LEDGERED) -> dict:
+    """By stage, whether the ledger added what the driver did, to a granule or a twentieth. How much that is hangs on card
+    and driver; that they agree does not."""
+    driver, ledger = differences(seen, key), differences(seen, "heldBytes")
+    return {name: abs(driver[name] - ledger[name]) <= max(granule, abs(driver[name]) // 20)
+            for name in names if name in driver and name in ledger}
+
+
+def counted_by(seen: dict) -> str:
+    """A driver that does not name the process is asked for the whole card instead."""
+    return "processBytes" if any(entry["processBytes"] is not None for entry in seen.values()) else "cardBytes"
 
 
 def residuals(context: Context) -> Answer:
@@ -94,25 +116,24 @@ def residuals(context: Context) -> Answer:
         bare = observe(tools.environment())
         context.note({"calibration": measured, "bare": bare})
         granted = observe(tools.environment(LD_PRELOAD=grant.cuda), grant.ledger)
-    # A driver that does not name this process is asked for the whole card instead.
-    named = any(entry["processBytes"] is not None for entry in bare.values())
-    key = "processBytes" if named else "cardBytes"
+    key = counted_by(bare)
     added = differences(bare, key)
-    if named and "context" not in added:
-        added = {"context": bare["context"][key], **added}  # the process is in no list before it has a context
     failed = {name: entry["result"] for name, entry in bare.items() if entry["result"]}
     ends = {form: list(seen)[-1] for form, seen in (("bare", bare), ("granted", granted)) if seen}
     if len(ends) < 2:
         raise RuntimeError(f"no stage of a process in a grant within {WAIT_S} s" if bare else f"no stage within {WAIT_S} s")
     last = granted[ends["granted"]]
+    follows = ledger_follows(granted, counted_by(granted), measured["granuleBytes"])
+    wrong = [name for name, agrees in follows.items() if not agrees]
     return Answer(
         ", ".join(f"{name} {size / MIB:+g} MiB" for name, size in added.items())
         + (f"; answered otherwise: {failed}" if failed else "")
         + "".join(f"; the {form} process came no further than {name}" for form, name in ends.items() if name != LAST)
         + f"; at the end our ledger holds {last['heldBytes'] / MIB:g} MiB, the driver counts "
-        + (f"{last['processBytes'] / MIB:g}" if last["processBytes"] is not None else "not this process"),
+        + (f"{last['processBytes'] / MIB:g}" if last["processBytes"] is not None else "not this process")
+        + f"; the ledger adds otherwise than the driver at: {', '.join(wrong) or 'nothing that it claims to know'}",
         f"a process that takes one after another; {key} by NVML after each, once bare and once in a grant",
-        {"calibration": measured, "added": added, "by": key, "bare": bare, "granted": granted},
+        {"calibration": measured, "added": added, "by": key, "ledgerFollows": follows, "bare": bare, "granted": granted},
     )
 
 

@@ -1,4 +1,5 @@
-"""How much of the card an allocation really takes, per form and size."""
+"""How much of the card an allocation really takes, per form and size: of the first card that CUDA shows, for its
+architecture. Those of other kinds are asked by othercards.py."""
 
 import ctypes
 import math
@@ -11,6 +12,7 @@ from step import Answer, Context, NotHere, Step
 MIB = cuda.MIB
 SIZES = (1, 512, 4096, 65536, 256 << 10, 512 << 10, MIB - 512, MIB - 1, MIB, MIB + 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 16 * MIB, 64 * MIB)
 NOT_SUPPORTED = 801
+ROWS = 3000
 
 
 def taken_by(make, count: int = 1):
@@ -37,12 +39,26 @@ def linear(context: Context) -> Answer:
             cuda.release(block)
     one = {size: entry["bytes"] / entry["blocks"] for size, entry in taken.items()}
     granule = math.gcd(*(entry["bytes"] for entry in taken.values()))
+    card = cuda.kind()
     return Answer(
-        f"one MiB and one byte takes {one[str(MIB + 1)] / MIB:g} MiB; all amounts are multiples of "
+        f"on {card['name']} (compute capability {card['compute']}) one MiB and one byte takes "
+        f"{one[str(MIB + 1)] / MIB:g} MiB; all amounts are multiples of "
         f"{granule / MIB:g} MiB; blocks of one byte lie {apart['1']['leastBytes']} bytes apart",
         "difference of cuMemGetInfo before and after so many cuMemAlloc of one size, and of neighbours' addresses",
         {"linear": taken, "apart": apart},
     )
+
+
+def pitch_rules(rows: dict) -> dict:
+    """What the interposer relies on, whatever the padding is on this card: a row of one byte tells it, and rows so padded
+    are what is taken, in granules."""
+    entries = [(int(width), rows["1"][element]["pitchBytes"], entry) for width, elements in rows.items()
+               for element, entry in elements.items()]
+    return {
+        "padsLikeOneByte": all(entry["pitchBytes"] == -(-width // least) * least for width, least, entry in entries),
+        "takesItsRows": all(0 <= entry["bytes"] - ROWS * entry["pitchBytes"] < 2 * MIB
+                            for _, _, entry in entries if ROWS * entry["pitchBytes"] >= MIB),
+    }
 
 
 def pitch(context: Context) -> Answer:
@@ -55,7 +71,7 @@ def pitch(context: Context) -> Answer:
 
             def make():
                 cuda.call("cuMemAllocPitch_v2", ctypes.byref(at), ctypes.byref(step), ctypes.c_size_t(width),
-                          ctypes.c_size_t(3000), element)
+                          ctypes.c_size_t(ROWS), element)
 
             taken, _ = taken_by(make)
             cuda.release(at)
@@ -67,9 +83,11 @@ def pitch(context: Context) -> Answer:
         while value:
             common, value = value, common % value
     return Answer(
-        f"all pitches are multiples of {common} bytes; a row of 513 bytes takes {rows['513']['4']['pitchBytes']}",
-        "cuMemAllocPitch of 3000 rows per width and element size, and the difference of cuMemGetInfo",
-        {"rows": 3000, "pitch": rows, "commonDivisorBytes": common},
+        f"all pitches are multiples of {common} bytes; a row of 513 bytes takes {rows['513']['4']['pitchBytes']}; rows are "
+        f"{'all' if pitch_rules(rows)['padsLikeOneByte'] else 'NOT all'} padded as one of one byte is, and take "
+        f"{'no more than their padding' if pitch_rules(rows)['takesItsRows'] else 'OTHER amounts'}",
+        f"cuMemAllocPitch of {ROWS} rows per width and element size, and the difference of cuMemGetInfo",
+        {"rows": ROWS, "pitch": rows, "commonDivisorBytes": common, **pitch_rules(rows)},
     )
 
 
@@ -184,7 +202,7 @@ def host(context: Context) -> Answer:
     )
 
 
-QUESTION = ("interposer 7.4",)
+QUESTION = ("interposer 7.4", "interposer 5.4")
 STEPS = (
     Step("rounding.linear", QUESTION, "what cuMemAlloc takes of the card", 20, linear),
     Step("rounding.pitch", QUESTION, "what cuMemAllocPitch takes of the card", 15, pitch),

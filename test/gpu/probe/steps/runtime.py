@@ -1,5 +1,5 @@
 """Whether programs of each kind start, compute and are held to a slice: bare, with our objects preloaded, and with our
-object mounted over the driver's file."""
+object mounted over the driver's file; and whether their launches pass the gate where compute is leased."""
 
 import contextlib
 import importlib.util
@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 
+import arbiter
 import cuda
 import grants
 import tools
@@ -16,6 +17,8 @@ from step import Answer, Context, NotHere, Step
 from steps.exports import loaded_path
 
 FORMS = ("bare", "preload", "mounted")
+#: Of the card, where compute is leased.
+PERCENT = 50
 
 
 class Ground:
@@ -57,6 +60,23 @@ class Ground:
             answer["startSeconds"] = (answer.pop("startedNs") - begun) / 1e9
         return answer
 
+    def leased(self, program: list, timeout_s: float, **env: str) -> dict:
+        """Preloaded under an arbiter, which tells how many launches passed the gate."""
+        self.runs += 1
+        grant = grants.Grant(self.context, str(self.folder / f"leased{self.runs}"), self.slice, self.measured,
+                             cores=PERCENT)
+        judge = arbiter.Arbiter(self.context)
+        try:
+            judge.plan([(grant, PERCENT)])
+            answer = tools.run(program, tools.environment(**env, LD_PRELOAD=grant.both), timeout_s)
+            judge.told()  # which may be from before the end
+            answer["launchesCounted"] = judge.told()["pages"][0]["launches"]
+        finally:
+            judge.end()
+        if answer["ran"]:
+            answer["startSeconds"] = (answer.pop("startedNs") - answer.pop("begunNs")) / 1e9
+        return answer
+
     def compare(self, program: list, rounds: int, timeout_s: float, **env: str) -> dict:
         """Each form in turns; start times of all rounds, everything else of the last one. The first run of all, which reads
         the program from the disk, has three times as long as the others."""
@@ -72,6 +92,11 @@ class Ground:
         for form in FORMS:
             if starts[form]:
                 last[form]["startSeconds"] = round(statistics.median(starts[form]), 3)
+        if last["preload"]["ran"]:
+            last["leased"] = self.leased(program, timeout_s * 2, **env)
+        for form, seen in last.items():
+            if seen["ran"]:
+                seen["seesSlice"] = form != "bare" and seen["totalBytes"] == self.slice
         return last
 
 
@@ -84,6 +109,7 @@ def ground(context: Context):
 def verdict(form: dict, slice_bytes: int) -> str:
     if not form["ran"]:
         return f"did not run ({form['why']})"
+    gate = f", launches that passed the gate: {form['launchesCounted']}" if "launchesCounted" in form else ""
     held = form["totalBytes"] == slice_bytes and form["aboveResult"] == cuda.OUT_OF_MEMORY
     free = form["totalBytes"] > slice_bytes and form["aboveResult"] == 0
     words = ["computed" if form["correct"] and form.get("graphCorrect", True) else "computed WRONG"]
@@ -91,7 +117,7 @@ def verdict(form: dict, slice_bytes: int) -> str:
                  f"saw {form['totalBytes']} bytes, above: {form['aboveResult']}")
     if form["withinResult"] or form["afterResult"]:
         words.append(f"within: {form['withinResult']}, afterwards: {form['afterResult']}")
-    return f"{', '.join(words)}, {form['startSeconds']:.2f} s to its first result"
+    return f"{', '.join(words)}, {form['startSeconds']:.2f} s to its first result{gate}"
 
 
 def answer(kinds: dict, at: Ground) -> Answer:
@@ -100,8 +126,9 @@ def answer(kinds: dict, at: Ground) -> Answer:
              for form, result in forms.items()]
     return Answer(
         "; ".join(parts),
-        f"each program in a grant of {at.slice // cuda.MIB} MiB: plain, by LD_PRELOAD, and in a mount namespace with "
-        "our object over the driver's file and the real one in the second folder of the library path",
+        f"each program in a grant of {at.slice // cuda.MIB} MiB: plain, by LD_PRELOAD, in a mount namespace with our "
+        "object over the driver's file and the real one in the second folder of the library path, and preloaded with "
+        f"{PERCENT} % of the card under our arbiter",
         {"sliceBytes": at.slice, "calibration": at.measured, "programs": kinds},
     )
 
@@ -148,7 +175,7 @@ def pytorch(context: Context) -> Answer:
         return answer({"pytorch": at.compare(program, 2, 15)}, at)
 
 
-QUESTION = ("interposer 7.3",)
+QUESTION = ("interposer 7.3", "interposer 2.2")
 STEPS = (
     Step("runtime.driver", QUESTION, "a driver-API program, bare, preloaded and mounted over", 60, driver_api),
     Step("runtime.cudart", QUESTION, "nvcc programs with both runtimes, bare, preloaded and mounted over", 90, cudart),

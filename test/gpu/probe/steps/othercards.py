@@ -1,0 +1,76 @@
+"""What allocations take on each further kind of card in this machine: rounding hangs on the architecture."""
+
+import sys
+import time
+
+import cuda
+import machine
+import tools
+from children import cards
+from step import Answer, Context, NotHere, Step
+from steps import pools, rounding
+
+ASKED = {step.id: step.run for step in (*rounding.STEPS, *pools.STEPS)}
+#: For all of them together, and at most so long for one.
+ALL_S = 100
+EACH_S = 25
+#: In a process that is shown one card only.
+CODE = """
+import json, sys
+from step import Context, NotHere
+from steps import othercards
+try:
+    told = othercards.ASKED[sys.argv[1]](Context(*(word == "1" for word in sys.argv[2:])))
+    print(json.dumps({"status": "answered", "answer": told.answer, "data": told.data}))
+except NotHere as reason:
+    print(json.dumps({"status": "not here", "answer": str(reason), "data": {}}))
+"""
+
+
+def ask(context: Context, step: str, uuid: str, env: dict, until: float) -> dict:
+    left = min(EACH_S, until - time.monotonic())
+    if left <= 1:
+        return {"status": "out of time", "answer": "the steps before it took all of the time", "data": {}}
+    words = [str(int(flag)) for flag in (context.simulated, context.managed)]
+    told = tools.run([sys.executable, "-c", CODE, step, *words],
+                     tools.environment(**env, CUDA_VISIBLE_DEVICES=uuid, PYTHONPATH=str(tools.PROGRAMS.parent)), left)
+    told.pop("begunNs", None)
+    return told if told.pop("ran") else {"status": "failed", "answer": told["why"], "data": {}}
+
+
+def observe(context: Context, env: dict) -> Answer:
+    found = cards(env)
+    others = {card["name"]: card for card in reversed(found) if card["name"] != found[0]["name"]}
+    if not others:
+        raise NotHere(f"CUDA shows {len(found)} card{'s' if len(found) > 1 else ''}, of one kind ({found[0]['name']}, compute "
+                      f"capability {found[0]['compute']}): for other architectures the probe is run where they are")
+    data = {}
+    until = time.monotonic() + ALL_S
+    for name, card in others.items():
+        told = {step: ask(context, step, card["uuid"], env, until) for step in ASKED}
+        data[name] = {"compute": card["compute"], "steps": told}
+        context.note({"cards": data})
+    failed = [f"{step} on {name}" for name, one in data.items() for step, told in one["steps"].items()
+              if told["status"] in ("failed", "out of time")]
+    if failed:
+        raise RuntimeError(f"no answer from {', '.join(failed)}")
+    return Answer(
+        "; ".join(f"{one['steps']['rounding.linear']['answer']}; {one['steps']['rounding.pools']['answer']}"
+                  for one in data.values()),
+        f"the steps {', '.join(ASKED)} again, each in a process that is shown one card of another kind than the first",
+        {"cards": data},
+    )
+
+
+def other_cards(context: Context) -> Answer:
+    cuda.library()
+    if not context.simulated:
+        return observe(context, {})
+    with machine.simulated_node("h100", "l4") as env:  # the node of the other steps has one card
+        return observe(context, env)
+
+
+STEPS = (
+    Step("rounding.othercards", ("interposer 7.4",), "what allocations take on cards of another kind in this machine", 110,
+         other_cards),
+)
