@@ -23,8 +23,8 @@ bool has_ended(int pidfd) {
     return poll(&wait, 1, 0) > 0;
 }
 
-// readProcess(pid) -> {startTicks, parent, state, command, cgroup, pidNamespace, namespacePid} or undefined;
-// without namespacePid where it could not be read.
+// readProcess(pid) -> {startTicks, parent, ended, leaderless, command, cgroup, pidNamespace, namespacePid} or
+// undefined; without namespacePid where it could not be read.
 Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     proc::Process process;
@@ -32,7 +32,8 @@ Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     Napi::Object out = Napi::Object::New(env);
     out.Set("startTicks", Napi::Number::New(env, static_cast<double>(process.start_ticks)));
     out.Set("parent", Napi::Number::New(env, process.parent));
-    out.Set("state", Napi::String::New(env, std::string(1, process.state)));
+    out.Set("ended", Napi::Boolean::New(env, process.ended));
+    out.Set("leaderless", Napi::Boolean::New(env, process.leaderless));
     out.Set("command", Napi::String::New(env, process.command));
     out.Set("cgroup", Napi::String::New(env, process.cgroup));
     out.Set("pidNamespace", Napi::Number::New(env, static_cast<double>(process.pid_namespace)));
@@ -43,7 +44,7 @@ Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
 // isRunning(pid, startTicks): is there such a process, and has it not ended?
 Napi::Value IsRunning(const Napi::CallbackInfo &info) {
     proc::Process process;
-    const bool is_running = proc::read_stat(info[0].ToNumber().Int32Value(), process) && process.state != 'Z' &&
+    const bool is_running = proc::read_stat(info[0].ToNumber().Int32Value(), process) && !process.ended &&
                             static_cast<double>(process.start_ticks) == info[1].ToNumber().DoubleValue();
     return Napi::Boolean::New(info.Env(), is_running);
 }

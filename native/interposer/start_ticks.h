@@ -2,5 +2,5 @@
 
 #include "libc.h"
 
-/* Field 22 of /proc/PID/stat; 0: no such process, or a zombie. */
+/* Field 22 of /proc/PID/stat; 0: no such process, or a zombie with no thread left. */
 uint64_t cot_start_ticks(uint32_t pid);

@@ -53,7 +53,11 @@ bool Events::start(Library &library) {
     auto shared = std::make_shared<Shared>();
     // The first form writes less into the same structure.
     shared->wait = reinterpret_cast<Shared::Wait>(library.address("nvmlEventSetWait_v2", "nvmlEventSetWait"));
-    if (!shared->wait || !library.event_set(shared->set)) return false;
+    if (!shared->wait) return false;
+    if (!library.event_set(shared->set)) {
+        refused_ = false; // for a moment, perhaps
+        return false;
+    }
     try {
         std::thread([shared] {
             for (;;) {

@@ -80,6 +80,9 @@ void Sampler::read_inventory(uint64_t now_ns) {
             library_.pci(device, cards_[index].pci);
             cards_[index].has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", cards_[index].minor);
             cards_[index].tells_events = events_.watch(library_, device);
+        } else if (!cards_[index].tells_events) {
+            // It was refused, perhaps for a moment, or the card was lost since.
+            cards_[index].tells_events = events_.watch(library_, device);
         }
     }
     for (size_t i = 0; whole && i < cards_.size(); i++) {

@@ -240,7 +240,7 @@ bool Library::event_set(void *&set) {
 bool Library::register_events(Device device, uint64_t types, void *set) {
     const char *call = "nvmlDeviceRegisterEvents";
     auto add = reinterpret_cast<int (*)(Device, unsigned long long, void *)>(need(call));
-    return add && answered(call, add(device, types, set));
+    return add && may_ask(device, call) && noted(device, call, add(device, types, set));
 }
 
 bool Library::memory(Device device, Memory &out) {

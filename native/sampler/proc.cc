@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string_view>
@@ -115,22 +116,48 @@ bool read_stat(pid_t pid, Process &out) {
     if (!open_bracket || !close_bracket || close_bracket < open_bracket) return false;
     out.command.assign(open_bracket + 1, close_bracket);
     int parent = 0;
-    if (std::sscanf(close_bracket + 1, " %c %d", &out.state, &parent) != 2) return false;
+    char state = '?';
+    if (std::sscanf(close_bracket + 1, " %c %d", &state, &parent) != 2) return false;
     out.parent = parent;
     const char *field = close_bracket + 2;
+    unsigned long long threads = 0;
     for (int number = 3; number < 22 && field; number++) {
+        if (number == 20) threads = std::strtoull(field, nullptr, 10);
         field = std::strchr(field, ' ');
         if (field) field++;
     }
     if (!field) return false;
+    const bool first_ended = state == 'Z' || state == 'X';
+    out.leaderless = first_ended && threads > 1;
+    out.ended = first_ended && threads <= 1;
     out.start_ticks = std::strtoull(field, nullptr, 10);
     return true;
 }
 
+namespace {
+// A thread that has not ended; 0: none is to be seen.
+pid_t living_thread(pid_t pid) {
+    DIR *folder = opendir(Path(pid, "task").text);
+    pid_t found = 0;
+    for (dirent *entry; folder && !found && (entry = readdir(folder));) {
+        const pid_t thread = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+        Process of;
+        if (thread > 0 && thread != pid && read_stat(thread, of) && !of.ended && !of.leaderless) found = thread;
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+bool read_cgroup(pid_t pid, const Process &of, std::string &text) {
+    const pid_t thread = of.leaderless ? living_thread(pid) : 0;
+    return read_file(Path(thread ? thread : pid, "cgroup").text, text, MOST_CGROUP);
+}
+} // namespace
+
 bool read_process(pid_t pid, Process &out, Handle &handle) {
     if (!handle) handle = Handle(pid);
     if (!read_stat(pid, out)) return false;
-    read_file(Path(pid, "cgroup").text, out.cgroup, MOST_CGROUP);
+    read_cgroup(pid, out, out.cgroup);
     if (out.namespace_pid == 0) out.namespace_pid = namespace_pid(pid, handle);
     struct stat info;
     if (out.pid_namespace == 0 && stat(Path(pid, "ns/pid").text, &info) == 0) out.pid_namespace = info.st_ino;
@@ -148,6 +175,10 @@ bool read_changes(pid_t pid, Process &known, const Handle &handle, bool &changed
     std::string longer;
     if (!read_record(path.text, cgroup, sizeof cgroup)) return false;
     if (std::strlen(cgroup) == sizeof cgroup - 1 && !read_file(path.text, longer, MOST_CGROUP)) return false;
+    Process now_so;
+    if (known.cgroup != (longer.empty() ? cgroup : longer) && read_stat(pid, now_so) && now_so.leaderless &&
+        !read_cgroup(pid, now_so, longer))
+        return false;
     if (!handle.lives()) return false;
     const std::string_view now = longer.empty() ? std::string_view(cgroup) : longer;
     changed = known.command != comm || known.cgroup != now;

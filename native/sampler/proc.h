@@ -13,9 +13,13 @@ namespace proc {
 struct Process {
     uint64_t start_ticks = 0; // field 22 of stat
     pid_t parent = 0;
-    char state = '?';
+    // A first thread that has ended shows as a zombie, also while others go on and hold all that the process has.
+    bool ended = false;
+    bool leaderless = false;
     std::string command; // comm, at most 15 bytes
-    std::string cgroup;  // the file's text as it is, shortened to 64 KiB
+    // The file's text as it is, shortened to 64 KiB; of a process whose first thread has ended that of another one, for
+    // version 1 tells of a dead thread no more than the root.
+    std::string cgroup;
     uint64_t pid_namespace = 0;
     pid_t namespace_pid = 0; // as the process itself sees it; 0: it could not be read
 };
@@ -52,7 +56,7 @@ class Handle {
     int descriptor_ = -1;
 };
 
-// Only what stat tells: start time, parent, state, command. False: no such process, or unreadable.
+// Only what stat tells: start time, parent, whether it has ended, command. False: no such process, or unreadable.
 bool read_stat(pid_t pid, Process &out);
 // Everything; false when the process was gone before all of it could be read as one process's. What cannot change in a
 // process's life, its pid namespace and its pid there, is not read where `out` has it: whoever fills it in compares the

@@ -96,7 +96,7 @@ void Processes::read_again(pid_t pid, Known &known) {
         known.known = settled;
         return read_first(pid, known);
     }
-    if (now.state == 'Z') { // it would only say again that it has exited
+    if (now.ended) { // it would only say again that it has exited
         known.handle = proc::Handle();
         known.watched = false;
     }

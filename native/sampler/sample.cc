@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <map>
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
 constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
+constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
 constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
 constexpr uint64_t HEALTH_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
@@ -82,21 +84,35 @@ void Sampler::read_lists(size_t index, std::string &out) {
 }
 
 // Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
-// pid, of more than 100 % or of the past are not believed.
-void Sampler::integrate(size_t index, uint64_t now_us) {
+// pid, of more than 100 % or of the past are not believed. Rows carry the time of day, which people set: from then on
+// what was seen before says nothing of what is new, and until the ring has turned over rows may be of the other time.
+void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Card &card = cards_[index];
+    const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
+    if (card.last_seen_us && std::llabs(clock_us - card.clock_us) > STEP_US) {
+        card.gaps++;
+        card.last_seen_us = now_us - LATE_US;
+        card.last_poll_us = card.stepped_us = steady_us;
+        card.clock_us = clock_us;
+        return;
+    }
+    card.clock_us = clock_us;
     const uint64_t since = card.last_seen_us;
     std::vector<nvml::Utilisation> rows;
     if (!library_.process_utilization(card.device, since, rows)) return; // the next answer is of this time, too
-    if (card.last_poll_us && now_us - card.last_poll_us > RING_US) card.gaps++;
-    card.last_poll_us = now_us;
+    if (card.last_poll_us && steady_us - card.last_poll_us > RING_US) card.gaps++;
+    card.last_poll_us = steady_us;
+    const bool may_be_other = card.stepped_us && steady_us - card.stepped_us <= RING_US + LATE_US;
+    // Rows of the other time may be little ahead.
+    const uint64_t ahead_us = may_be_other ? 100000 : 1000000;
+    const auto of_the_future = [&](const nvml::Utilisation &row) { return row.at_us > now_us + ahead_us; };
+    const bool some_other = may_be_other && std::any_of(rows.begin(), rows.end(), of_the_future);
     uint64_t newest = 0;
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
-        return !proc::is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since ||
-               row.at_us > now_us + 1000000;
+        return !proc::is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since || of_the_future(row);
     });
     for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
-    card.use_told = since != 0 || newest == 0;
+    card.use_told = (since != 0 || newest == 0) && !some_other;
     if (since == 0) { // the first answer averages a time that nobody watched
         card.last_seen_us = newest ? newest : now_us - LATE_US;
         return;
@@ -123,25 +139,29 @@ void Sampler::write_memory(Card &card, std::string &out) {
     nvml::Memory memory;
     card.answered = library_.memory(card.device, memory);
     card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
-    if (card.answered) {
+    // All ones, and more than there is, are the driver's way to say that it does not know.
+    if (card.answered && memory.total != UINT64_MAX) {
         card.total_bytes = memory.total;
         add_field(out, "totalBytes", memory.total);
-        add_field(out, "usedBytes", memory.used);
-        add_field(out, "freeBytes", memory.free);
-        if (memory.second_form) add_field(out, "reservedBytes", memory.reserved);
+        if (memory.used <= memory.total) add_field(out, "usedBytes", memory.used);
+        if (memory.free <= memory.total) add_field(out, "freeBytes", memory.free);
+        if (memory.second_form && memory.reserved <= memory.total) add_field(out, "reservedBytes", memory.reserved);
     }
 }
 
 void Sampler::write_readings(Card &card, std::string &out) {
     uint32_t first, second;
+    const auto add_percent = [&out](const char *name, uint32_t percent) {
+        if (percent <= 100) add_field(out, name, percent);
+    };
     if (library_.utilization(card.device, first, second)) {
-        add_field(out, "utilizationPercent", first);
-        add_field(out, "memoryBusyPercent", second);
+        add_percent("utilizationPercent", first);
+        add_percent("memoryBusyPercent", second);
     }
     if (library_.pair(card.device, "nvmlDeviceGetEncoderUtilization", first, second))
-        add_field(out, "encoderPercent", first);
+        add_percent("encoderPercent", first);
     if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second))
-        add_field(out, "decoderPercent", first);
+        add_percent("decoderPercent", first);
     const uint64_t now = now_ns(CLOCK_MONOTONIC);
     if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS || now - card.health_ns >= HEALTH_NS) {
         card.health = read_health(library_, card.device);
@@ -173,6 +193,7 @@ bool Sampler::is_back(Card &card) {
     if (!card.divided && !library_.processes(card.device, nvml::List::Compute, entries) && says_lost()) return false;
     if (!library_.memory(card.device, memory) && says_lost()) return false;
     library_.ask_anew(card.device);
+    card.tells_events = false;
     changed_ = true;
     return true;
 }
@@ -214,7 +235,7 @@ void Sampler::write_card(size_t index, std::string &out) {
     } else {
         read_lists(index, out);
     }
-    if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000);
+    if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
     if (card.lost != was_lost || (card.instance && !card.answered)) changed_ = true;
     add_field(out, "utilizationGaps", card.gaps);
     if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);

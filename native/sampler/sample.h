@@ -41,9 +41,11 @@ class Sampler {
         bool answered = false;     // its memory or its processes were told in this round; facts may outlive a driver
         bool use_told = false;     // how much each process used since the round before was, too
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
-        uint64_t last_poll_us = 0;
-        uint64_t gaps = 0;            // times that the driver's ring overran before it was read
-        uint64_t total_bytes = 0;     // as it was last told; 0: never
+        uint64_t last_poll_us = 0; // by a clock that nobody sets, as the two below
+        uint64_t stepped_us = 0;   // when the time of day was last seen to be another one; 0: never
+        int64_t clock_us = 0;     // what is to be added for the time of day, by which the driver stamps what it samples
+        uint64_t gaps = 0;        // times that the driver's ring overran before it was read
+        uint64_t total_bytes = 0; // as it was last told; 0: never
         uint64_t nobodys_entries = 0; // of process lists: pids that no process can have
         Health health;
         uint64_t health_round = 0, health_ns = 0;
@@ -56,7 +58,7 @@ class Sampler {
     size_t add_card(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
-    void integrate(size_t index, uint64_t now_us);
+    void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
     void write_card(size_t index, std::string &out);
     void write_memory(Card &card, std::string &out);
     void write_readings(Card &card, std::string &out);

@@ -212,7 +212,7 @@ export function stillKnown(
     const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
     if (!isAlive(pid, startTicks)) continue;
     byProcess.set(key, owner);
-    grantByPid.set(pid, owner.id);
+    grantByPid.set(pid, { id: owner.id, startTicks });
   }
   return { byProcess, grantByPid };
 }

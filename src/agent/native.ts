@@ -73,7 +73,10 @@ export type Feedback = {
 export type ProcessFacts = {
   readonly startTicks: number;
   readonly parent: number;
-  readonly state: string;
+  /** It is a zombie, and no thread of it goes on. */
+  readonly ended: boolean;
+  /** Its first thread has ended, and others go on. */
+  readonly leaderless: boolean;
   readonly command: string;
   readonly cgroup: string;
   readonly pidNamespace: number;

@@ -44,7 +44,7 @@ export function createOwners({ registry, pods, isAlive }: OwnersOptions): Owners
         roots ??= live.flatMap(({ grant: { id, owner } }) =>
           isOfPod(owner) ? [] : [rootOf(id, owner, groupOfGrant({ id, owner }), isAlive)],
         );
-        return ownerOfProcess(process, roots, ids, known, pods);
+        return ownerOfProcess(process, roots, ids, known, pods, isAlive);
       };
       // Who belongs to a grant stays with it; all others are asked about in each sample, for what is told of them may change.
       const isAsBefore =

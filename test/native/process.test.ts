@@ -34,6 +34,29 @@ function readWithoutHandles(pid: number): ProcessFacts {
   return JSON.parse(execFileSync(join(BUILD, 'tests/without'), words, { encoding: 'utf8' })) as ProcessFacts;
 }
 
+/** A process whose first thread has ended; another one waits for a line. */
+async function leaderless(t: ExecutionContext): Promise<number> {
+  const child = spawn(join(BUILD, 'tests/client'), ['leaderless:libc.so.6'], { stdio: ['pipe', 'ignore', 'inherit'] });
+  t.teardown(() => child.kill('SIGKILL'));
+  return eventually(
+    () => (loadNative().readProcess(child.pid ?? 0)?.leaderless ? child.pid : undefined),
+    'its first thread has ended',
+  );
+}
+
+testUnless(undefined)(
+  'a process whose first thread has ended lives while another one does, in its own groups',
+  async (t) => {
+    const pid = await leaderless(t);
+    const { startTicks, ended, cgroup } = read(pid);
+    t.false(ended);
+    t.is(cgroup, read(process.pid).cgroup, 'as the one that started it');
+    t.true(loadNative().isRunning(pid, startTicks));
+    t.is(loadNative().signalExact(pid, startTicks, cgroup, 9), 'sent');
+    await eventually(() => !loadNative().isRunning(pid, startTicks) || undefined, 'it ends');
+  },
+);
+
 const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can give a process groups');
 testAsRoot(
   'the pid that a process has in its own namespace is read behind as many groups as there can be',

@@ -2,13 +2,13 @@
 // a library that lists whom the test wants; a round is taken when the test asks for it.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
 import { cardOf, follow, handles } from '../support/listed.ts';
-import { BUILD, eventually } from '../support/node.ts';
+import { BUILD, environment, eventually, temporaryFolder } from '../support/node.ts';
 
 const REREAD_ROUNDS = 10;
 const WHOLE_ROUNDS = 120;
@@ -268,4 +268,72 @@ test('use that the driver does not tell for a while is not told, and in the inte
   t.deepEqual(await look(), [true, 5800], 'half of the ten milliseconds since the last answer');
   use(3);
   t.deepEqual(await look(), [undefined, 5800]);
+});
+
+test('when the time of day is set, time goes on being counted once, and what cannot be told is not told', async (t) => {
+  const [sleeper] = sleepers(t, 1);
+  const pid = sleeper?.pid ?? 0;
+  const { library, list, use } = cardOf(t);
+  const clock = join(temporaryFolder(t), 'clock');
+  let aheadUs: number | undefined;
+  const setClock = (seconds: number) => {
+    const bytes = Buffer.alloc(8);
+    bytes.writeBigInt64LE(BigInt(seconds));
+    writeFileSync(clock, bytes, { flag: aheadUs === undefined ? 'w' : 'r+' }); // in place: who looks has it mapped
+    aheadUs = seconds * 1e6;
+  };
+  setClock(0);
+  const variables = environment({ COTENANT_TEST_CLOCK: clock }, join(BUILD, 'tests/clock.so'));
+  const within = ['env', ...Object.entries(variables).map(([name, value]) => `${name}=${value}`)];
+  const { next } = follow(t, library, within);
+  list(pid);
+  const nowUs = () => Date.now() * 1000 + (aheadUs ?? 0);
+  const look = async () => {
+    const { cards, processes } = (await next()).sample;
+    const [card] = cards;
+    return { told: card?.useTold === true, smUs: processes[0]?.cards[0]?.smUs ?? -1, gaps: card?.utilizationGaps };
+  };
+  use(0);
+  await look();
+  for (const seconds of [-3600, 7200]) {
+    use(0, [pid, 100, nowUs()]);
+    const before = await look();
+    t.true(before.told);
+    const ofBefore = nowUs();
+    setClock(seconds);
+    use(0, [pid, 100, ofBefore]);
+    const after = await look();
+    t.deepEqual(after, { told: false, smUs: before.smUs, gaps: (before.gaps ?? 0) + 1 }, `${seconds} s: one gap`);
+    if (seconds < 0) {
+      // The driver's ring still has what it sampled under the time before, which now is to come.
+      t.deepEqual(await look(), after, 'what is of the other time is no idleness');
+    }
+    const fromUs = performance.now() * 1000;
+    use(0, [pid, 100, nowUs()]);
+    const later = await look();
+    t.true(later.told, `${seconds} s: it is told again`);
+    const counted = later.smUs - after.smUs;
+    // From the step on, which counts as having been seen up to shortly before it.
+    t.true(counted > 0 && counted < performance.now() * 1000 - fromUs + 2e6, `${seconds} s: ${counted} us`);
+  }
+});
+
+test('what a card tells of itself that cannot be is no figure', async (t) => {
+  const { library, tells } = cardOf(t);
+  const { next } = follow(t, library);
+  const [ALL_ONES, TOTAL] = [2n ** 64n - 1n, 2n ** 34n];
+  const look = async () => {
+    const { totalBytes, usedBytes, freeBytes, utilizationPercent, memoryBusyPercent } =
+      (await next()).sample.cards[0] ?? {};
+    return [totalBytes, usedBytes, freeBytes, utilizationPercent, memoryBusyPercent];
+  };
+  const total = Number(TOTAL);
+  tells(TOTAL, 2n, 3n, 100, 0);
+  t.deepEqual(await look(), [total, 2, 3, 100, 0]);
+  tells(TOTAL, ALL_ONES, 3n, 101, 5);
+  t.deepEqual(await look(), [total, undefined, 3, undefined, 5]);
+  tells(TOTAL, TOTAL + 1n, ALL_ONES, 2 ** 32 - 1, 2 ** 32 - 1);
+  t.deepEqual(await look(), [total, undefined, undefined, undefined, undefined]);
+  tells(ALL_ONES, ALL_ONES, ALL_ONES, 0, 0);
+  t.deepEqual(await look(), [undefined, undefined, undefined, 0, 0]);
 });

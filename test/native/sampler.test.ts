@@ -337,6 +337,22 @@ test('a driver that tells nothing of health and refuses events is sampled all th
     );
 });
 
+test('events that were refused for a moment, or of a card that was lost, are asked for anew when the cards are read anew', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlDeviceRegisterEvents=999@1x1' });
+  const tells = ({ cards }: Sample) => cards.map(({ tellsEvents }) => tellsEvents);
+  t.deepEqual(tells(await until(({ round }) => round > 2, 'the first one is refused')), [false, true]);
+  for (const card of ['1', '1']) {
+    node.control('lose', card);
+    await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
+    node.control('find', card);
+    await until((sample) => tells(sample).every((one) => one === true), 'both tell of events');
+  }
+  node.control('xid', '0', '31');
+  const { xids } = await until((sample) => (sample.xids?.length ?? 0) > 0, 'it is told');
+  t.like(xids?.[0], { card: 0, xid: 31, count: 1 });
+});
+
 test('a wait for events that fails is tried again, and counted', async (t) => {
   const node = await startNode(t, '--card', 't4');
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: 'nvmlEventSetWait_v2=999@1x1' });

@@ -22,8 +22,11 @@ export function cardOf(t: Teardown) {
       `${library}.raw`,
       Buffer.concat([Buffer.from(`${name || '-'} ${code} ${count} ${bytes.length}\n`), bytes]),
     );
+  /** What the card tells of itself from now on: of its memory, and two percentages of its use. */
+  const tells = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
+    writeFileSync(`${library}.tells`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
   list();
-  return { library, list, use, raw };
+  return { library, list, use, raw, tells };
 }
 
 /** A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. */

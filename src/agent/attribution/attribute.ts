@@ -43,21 +43,22 @@ export const processKey = (pid: number, startTicks: number): string => `${pid}@$
 /** What was found out about processes in earlier samples. */
 export type KnownOwners = {
   readonly byProcess: ReadonlyMap<string, Owner>;
-  /** Grant of a process by its pid alone, for ancestors, whose start times are not sampled. */
-  readonly grantByPid: ReadonlyMap<number, string>;
+  /** Of those with a grant by their pid alone, for ancestors, whose start times are not sampled. */
+  readonly grantByPid: ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;
 };
 export const NOBODY_KNOWN: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
 
 /**
  * What once belonged to a grant stays with it, also when its parents are gone and its ancestry no longer shows it, and so
- * do its children.
+ * do its children. `isAlive`: the pid of an ancestor may be another process's by now, whose children are strangers.
  */
 export function ownerOfProcess(
   process: SampledProcess,
   roots: readonly GrantRoot[],
   grantIds: ReadonlySet<string>,
   known: KnownOwners,
-  pods: PodContainers = NO_PODS,
+  pods: PodContainers,
+  isAlive: (pid: number, startTicks: number) => boolean,
 ): Owner {
   if (process.startTicks === undefined) return { kind: 'unknown', reason: 'gone' };
   const before = known.byProcess.get(processKey(process.pid, process.startTicks));
@@ -75,8 +76,10 @@ export function ownerOfProcess(
     if (isRoot || descends) return { kind: 'grant', id: root.id };
   }
   for (const pid of process.ancestors ?? []) {
-    const id = known.grantByPid.get(pid);
-    if (id !== undefined && grantIds.has(id)) return { kind: 'grant', id };
+    const ancestor = known.grantByPid.get(pid);
+    if (ancestor === undefined || !grantIds.has(ancestor.id)) continue;
+    const { id, startTicks } = ancestor;
+    if (process.startTicks >= startTicks && isAlive(pid, startTicks)) return { kind: 'grant', id };
   }
   const { containerId, podUid } = ownerOf(process.cgroup);
   const named = containerId === undefined ? undefined : pods.nameOf(containerId);
@@ -109,12 +112,12 @@ export function remember(
   ownerOf: (process: SampledProcess) => Owner,
 ): KnownOwners {
   const byProcess = new Map<string, Owner>();
-  const grantByPid = new Map<number, string>();
+  const grantByPid = new Map<number, { id: string; startTicks: number }>();
   for (const process of processes) {
     if (process.startTicks === undefined || process.gone) continue;
     const owner = ownerOf(process);
     byProcess.set(processKey(process.pid, process.startTicks), owner);
-    if (owner.kind === 'grant') grantByPid.set(process.pid, owner.id);
+    if (owner.kind === 'grant') grantByPid.set(process.pid, { id: owner.id, startTicks: process.startTicks });
   }
   return { byProcess, grantByPid };
 }

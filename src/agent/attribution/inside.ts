@@ -34,7 +34,7 @@ export function insideView(
   let nextLookMs = Number.NEGATIVE_INFINITY;
   const keyOf = (pid: number): string | undefined => {
     const facts = native.readProcess(pid);
-    if (!facts || facts.state === 'Z') return undefined;
+    if (!facts || facts.ended) return undefined;
     return `${facts.pidNamespace} ${facts.namespacePid ?? ANY} ${facts.startTicks}`;
   };
   const find = (keys: readonly string[]): boolean =>

@@ -12,6 +12,8 @@ export type Target = {
   readonly startTicks: number;
   readonly command: string;
   readonly cgroup: string;
+  /** Its first thread has ended and others go on, whom the kernel passes over when it kills their group. */
+  readonly leaderless?: true;
 };
 
 const SIGKILL = 9;
@@ -34,16 +36,22 @@ function allProcesses(native: Native): Map<number, Facts> {
     if (!/^\d+$/.test(entry)) continue;
     const pid = Number(entry);
     const process = native.readProcess(pid);
-    if (!process || process.state === 'Z') continue;
-    const { startTicks, command, cgroup, parent, namespacePid } = process;
-    facts.set(pid, { pid, startTicks, command, cgroup, parent, namespacePid });
+    if (!process || process.ended) continue;
+    const { startTicks, command, cgroup, parent, namespacePid, leaderless } = process;
+    facts.set(pid, { pid, startTicks, command, cgroup, parent, namespacePid, ...(leaderless && { leaderless }) });
   }
   return facts;
 }
 
 /** Names a process for good. */
 export const keyOf = ({ pid, startTicks }: Pick<Target, 'pid' | 'startTicks'>): string => `${pid}@${startTicks}`;
-const plain = ({ pid, startTicks, command, cgroup }: Facts): Target => ({ pid, startTicks, command, cgroup });
+const plain = ({ pid, startTicks, command, cgroup, leaderless }: Facts): Target => ({
+  pid,
+  startTicks,
+  command,
+  cgroup,
+  ...(leaderless && { leaderless }),
+});
 
 /** Whom a stop of the grant hits now. Never this process. */
 export function findTargets(
@@ -101,16 +109,22 @@ function inTree(
   return [...facts.values()].filter((process) => process.pid !== owner.pid && belongs(process.pid));
 }
 
+/** Never throws: that one cannot be signalled must not keep untold who was. */
+function signalled(target: Target, native: Native, signal: number): Signalled {
+  try {
+    return { ...target, result: native.signalExact(target.pid, target.startTicks, target.cgroup, signal) };
+  } catch (error) {
+    return { ...target, result: `refused: ${(error as Error).message}` };
+  }
+}
+
 export function signalTargets(targets: readonly Target[], native: Native, signal: number): Signalled[] {
-  return targets.map((target) => ({
-    ...target,
-    result: native.signalExact(target.pid, target.startTicks, target.cgroup, signal),
-  }));
+  return targets.map((target) => signalled(target, native, signal));
 }
 
 /**
  * Kills them: by the group of the container, or of the plain grant, where a process is in one, which leaves no gap for a fork,
- * and each other by itself. `whole`: nobody was left to single signals.
+ * and each other by itself, as those that the kernel passes over in a group. `whole`: nobody was left to single signals.
  */
 export function killTargets(
   grant: Grant,
@@ -126,10 +140,10 @@ export function killTargets(
     if (folder !== undefined) {
       const result = killed.get(folder) ?? killGroup(folder);
       killed.set(folder, result);
-      if (result === 'sent') return { ...target, result };
+      if (result === 'sent' && !target.leaderless) return { ...target, result };
     }
     whole = false;
-    return { ...target, result: native.signalExact(target.pid, target.startTicks, target.cgroup, SIGKILL) };
+    return signalled(target, native, SIGKILL);
   });
   return { hit, whole };
 }

@@ -29,7 +29,7 @@ import {
   startIn,
   until,
 } from './groups.ts';
-import { UNSHARE } from './report.ts';
+import { HOME, UNSHARE } from './report.ts';
 
 export type Check = { readonly name: string; readonly run: () => Promise<void> | void };
 
@@ -143,7 +143,7 @@ export const CHECKS: readonly Check[] = [
       const parent = start(`sh -c 'echo $$ > ${MOUNT}/${group}/cgroup.procs; echo $$' & exec sleep 1000`);
       await until(() => /^\d+\n/.test(parent.said()), 'its pid is told');
       const pid = Number(parent.said());
-      await until(() => native().readProcess(pid)?.state === 'Z', 'it is a zombie');
+      await until(() => native().readProcess(pid)?.ended === true, 'it is a zombie');
       await until(() => !isPopulated(group), 'its group is empty');
       rmdirSync(join(MOUNT, group));
       const { containerId, podUid, path } = ownerOf(cgroupOf(pid));
@@ -192,7 +192,7 @@ export const CHECKS: readonly Check[] = [
         const { pid = 0 } = await sleepIn(group);
         const { startTicks, command, cgroup } = readProcess(pid);
         const sampled = { pid, startTicks, command, cgroup, ancestors: [1], cards: [] };
-        owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NOBODY_KNOWN, pods);
+        owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NOBODY_KNOWN, pods, () => false);
       }
       assert.deepEqual(owners, {
         main: { kind: 'grant', id: 'abc123' },
@@ -256,6 +256,27 @@ export const CHECKS: readonly Check[] = [
       assert.throws(() => isPopulated(group), { code: 'ENOENT' });
       assert.ok(owner.isAlive());
       await removeGroup('user.slice');
+    },
+  },
+  {
+    name: 'whose first thread has ended is passed over by the kernel when its group is killed, and killed all the same',
+    async run() {
+      const group = `kubepods/pod${UID}/${ID}`;
+      makeGroup(group);
+      // A pipe that somebody has open for writing, so that it waits for words.
+      const words = '/tmp/words';
+      execFileSync('/bin/sh', ['-c', `mkfifo ${words}`]);
+      const child = await startIn(group, `exec ${HOME}/native/build/tests/client leaderless:libc.so.6 <>${words}`);
+      await until(() => native().readProcess(child.pid)?.leaderless === true, 'its first thread has ended');
+      const targets = findTargets(podGrant('main'), native(), [], book);
+      assert.deepEqual(
+        targets.map(({ pid, leaderless }) => [pid, leaderless]),
+        [[child.pid, true]],
+      );
+      const { hit, whole } = killTargets(podGrant('main'), targets, native(), MOUNT, book);
+      assert.deepEqual([hit.map(({ result }) => result), whole], [['sent'], false]);
+      await until(() => !isPopulated(group), 'nobody is left in it');
+      await removeGroup('kubepods');
     },
   },
   {

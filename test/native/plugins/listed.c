@@ -3,7 +3,8 @@
  * place there. The file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid,
  * percent of SMs and wall clock in microseconds, all of which are told whatever was seen already. The file with ".raw"
  * is an answer byte by byte: a line with the ending of the name that answers so ("-" for none), its code, count and how
- * many bytes it writes, then those; all other names of the list are not there then. */
+ * many bytes it writes, then those; all other names of the list are not there then. The file with ".tells" has what
+ * the card tells of itself: total, used and free bytes, and the two percentages of its use. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,16 +34,33 @@ EXPORT int nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned size) 
     snprintf(uuid, size, "GPU-0");
     return NVML_ABI_SUCCESS;
 }
-EXPORT int nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *memory) {
-    *memory = (struct nvml_abi_memory_v1){.total = LISTED_BYTES, .free = LISTED_BYTES};
-    return NVML_ABI_SUCCESS;
-}
 static FILE *beside(const char *ending) {
     char path[4096];
     Dl_info own;
     dladdr(&card, &own);
     snprintf(path, sizeof path, "%s.%s", own.dli_fname, ending);
     return fopen(path, "re");
+}
+
+static void tells(struct nvml_abi_memory_v1 *memory, struct nvml_abi_utilization *use) {
+    *memory = (struct nvml_abi_memory_v1){.total = LISTED_BYTES, .free = LISTED_BYTES};
+    *use = (struct nvml_abi_utilization){0};
+    FILE *file = beside("tells");
+    if (!file) return;
+    unsigned long long total, used, left;
+    if (fscanf(file, "%llu %llu %llu %u %u", &total, &used, &left, &use->gpu, &use->memory) == 5)
+        *memory = (struct nvml_abi_memory_v1){.total = total, .used = used, .free = left};
+    fclose(file);
+}
+EXPORT int nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *memory) {
+    struct nvml_abi_utilization use;
+    tells(memory, &use);
+    return NVML_ABI_SUCCESS;
+}
+EXPORT int nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_abi_utilization *use) {
+    struct nvml_abi_memory_v1 memory;
+    tells(&memory, use);
+    return NVML_ABI_SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *rows,

@@ -3,6 +3,7 @@ import test from 'ava';
 import {
   type GrantRoot,
   type KnownOwners,
+  NO_PODS,
   NOBODY_KNOWN,
   type Owner,
   ownerOfProcess,
@@ -24,7 +25,7 @@ const ROOTS = [ROOT, GROUPED];
 const IDS = new Set(['one', 'two']);
 
 const owner = (process: SampledProcess, known: KnownOwners = NOBODY_KNOWN, ids = IDS): Owner =>
-  ownerOfProcess(process, ROOTS, ids, known);
+  ownerOfProcess(process, ROOTS, ids, known, NO_PODS, () => true);
 /** A process of pid 300 that started at tick 3000, unless said otherwise. */
 const found = (more: Partial<SampledProcess> & { pid?: number }) => sampledProcess(300, [], more);
 
@@ -67,7 +68,7 @@ test('a pid that has come to mean another process does not inherit a grant', (t)
 
 test('a child of the pid of an owner that is gone is the child of somebody else; its group stays its group', (t) => {
   const roots = [ROOT, GROUPED].map((root) => ({ ...root, alive: false }));
-  const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NOBODY_KNOWN);
+  const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NOBODY_KNOWN, NO_PODS, () => true);
   t.deepEqual(of(found({ ancestors: [100, 1] })), HOST);
   t.deepEqual(of(found({ ancestors: [1], cgroup: '0::/user.slice/cotenant-two' })), grant('two'));
 });
@@ -84,10 +85,28 @@ test('what belonged to a grant stays with it when its parents are gone, and so d
   t.deepEqual(owner(orphan, again), grant('one'), 'from sample to sample');
 });
 
+test('a pid that a process of a grant had makes nobody its child: neither of another process that has it now, nor one that is older', (t) => {
+  const known = remember([found({ pid: 301, ancestors: [100, 1] })], owner);
+  const of = (process: SampledProcess, isAlive: boolean) => {
+    const asked: number[] = [];
+    const found = ownerOfProcess(process, [], IDS, known, NO_PODS, (...one) => {
+      asked.push(...one);
+      return isAlive;
+    });
+    return [found, asked];
+  };
+  const container = `0::/docker/${ID}`;
+  const stranger = found({ pid: 302, ancestors: [301, 1], cgroup: container });
+  t.deepEqual(of(stranger, true), [grant('one'), [301, 3000]]);
+  t.deepEqual(of(stranger, false), [{ kind: 'container', containerId: ID }, [301, 3000]]);
+  t.deepEqual(of({ ...stranger, startTicks: 2999 }, true), [{ kind: 'container', containerId: ID }, []]);
+});
+
 test('what is known of a grant that has ended is not used', (t) => {
   const child = found({ ancestors: [100, 1] });
   const known = remember([child], owner);
-  const later = (process: SampledProcess): Owner => ownerOfProcess(process, [GROUPED], new Set(['two']), known);
+  const later = (process: SampledProcess): Owner =>
+    ownerOfProcess(process, [GROUPED], new Set(['two']), known, NO_PODS, () => true);
   t.deepEqual(later({ ...child, ancestors: [1] }), HOST);
   t.deepEqual(later(found({ pid: 305, ancestors: [child.pid, 1] })), HOST);
 });
@@ -99,7 +118,7 @@ test('only processes of the last sample are remembered, and none that is gone', 
   const unread = found({ pid: 313, startTicks: undefined as never });
   const known = remember([one, dead, unread], owner);
   t.deepEqual([...known.byProcess.values()], [grant('one')]);
-  t.deepEqual([...known.grantByPid], [[310, 'one']]);
+  t.deepEqual([...known.grantByPid], [[310, { id: 'one', startTicks: one.startTicks }]]);
   const next = remember([two], owner);
   t.deepEqual([...next.grantByPid.keys()], [311]);
   const host = remember([found({})], owner);
@@ -162,5 +181,9 @@ test("a process in a container of a pod with a share has that container's grant,
     ['the id under another pod', inGroup(elsewhere, main), { kind: 'container', containerId: main, podUid: elsewhere }],
   ];
   for (const [what, process, expected] of cases)
-    t.deepEqual(ownerOfProcess(process, ROOTS, new Set(['pod1']), NOBODY_KNOWN, pods), expected, what);
+    t.deepEqual(
+      ownerOfProcess(process, ROOTS, new Set(['pod1']), NOBODY_KNOWN, pods, () => true),
+      expected,
+      what,
+    );
 });

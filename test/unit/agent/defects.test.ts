@@ -4,7 +4,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { NO_PODS, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
 import { ownerOf } from '../../../src/agent/attribution/cgroup.ts';
 import { configure } from '../../../src/agent/configuration.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
@@ -187,7 +187,10 @@ test('dcgm-exporter 7: less than a MiB is seen', async (t) => {
 test('dcgm-exporter 9: a pid that is used again is another process, with a time of its own', (t) => {
   const known = { byProcess: new Map([['7@70', ofGrant('a')]]), grantByPid: new Map() };
   const again: SampledProcess = { ...sampledProcess(7, []), startTicks: 99, ancestors: [] };
-  t.deepEqual(ownerOfProcess(again, [], new Set(['a']), known), { kind: 'host' });
+  t.deepEqual(
+    ownerOfProcess(again, [], new Set(['a']), known, NO_PODS, () => false),
+    { kind: 'host' },
+  );
   const at = (startTicks: number, smUs: number) =>
     sampleOf([card(0)], [{ ...sampledProcess(7, [use(0, { smUs })]), startTicks }]);
   const { totals } = follow([at(70, 2_000_000), at(99, 500_000)], [pod('a', 'main')], { 7: ofGrant('a') });

@@ -43,7 +43,7 @@ export const NOBODYS = { pid: 2 ** 30, startTicks: 5, cgroup: '' };
 /** A /proc in which each grant of OWNER has one process; `signalled`: what it is told each time, and what it answers. */
 export function peopledNode(answers: readonly string[] = []) {
   const signalled: string[] = [];
-  const facts = { state: 'S', command: 'held', cgroup: '', pidNamespace: 1 };
+  const facts = { ended: false, leaderless: false, command: 'held', cgroup: '', pidNamespace: 1 };
   const native = {
     readProcess(pid: number): ProcessFacts | undefined {
       if (pid === 1) return { ...facts, startTicks: OWNER.startTicks, parent: 0, namespacePid: 1 };

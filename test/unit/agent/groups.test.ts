@@ -19,7 +19,7 @@ test('a container without a process is looked for less and less often, and found
   const looks: number[] = [];
   const groups = createGroups(
     {
-      readProcess: () => ({ state: 'R', startTicks: 1, cgroup: isThere ? `0::${GROUP}` : '0::/user.slice' }) as never,
+      readProcess: () => ({ ended: false, startTicks: 1, cgroup: isThere ? `0::${GROUP}` : '0::/user.slice' }) as never,
     },
     { newest: () => ({ id: ID }) as never },
     () => second * 1000,

@@ -6,7 +6,11 @@ import { ofGrant } from './node.ts';
 
 const knownOf = (...entries: readonly (readonly [pid: number, startTicks: number, owner: Owner])[]): KnownOwners => ({
   byProcess: new Map(entries.map(([pid, startTicks, owner]) => [`${pid}@${startTicks}`, owner])),
-  grantByPid: new Map(entries.flatMap(([pid, , owner]) => (owner.kind === 'grant' ? [[pid, owner.id]] : []))),
+  grantByPid: new Map(
+    entries.flatMap(([pid, startTicks, owner]) =>
+      owner.kind === 'grant' ? [[pid, { id: owner.id, startTicks }]] : [],
+    ),
+  ),
 });
 
 test('a living process of a grant that a sample did not tell of stays known; nobody else does', (t) => {

@@ -16,7 +16,18 @@ function machine(present: Record<number, Partial<ProcessFacts>>) {
   const readProcess = (pid: number): ProcessFacts | undefined => {
     counts.reads += 1;
     const facts = processes.get(pid);
-    return facts && { startTicks: 0, parent: 1, state: 'S', command: '', cgroup: '', pidNamespace: INSIDE, ...facts };
+    return (
+      facts && {
+        startTicks: 0,
+        parent: 1,
+        ended: false,
+        leaderless: false,
+        command: '',
+        cgroup: '',
+        pidNamespace: INSIDE,
+        ...facts,
+      }
+    );
   };
   const isThere = insideView({ readProcess }, { ticks: () => clock.ms / 10, nowMs: () => clock.ms }, () => {
     counts.looks += 1;
@@ -31,7 +42,7 @@ test('a process is there under its own pid, start time and namespace, and no lon
   t.true(isThere(7, 500));
   t.false(isThere(8, 500));
   t.false(isThere(7, 501));
-  processes.set(70, { namespacePid: 7, startTicks: 500, state: 'Z' });
+  processes.set(70, { namespacePid: 7, startTicks: 500, ended: true });
   t.false(isThere(7, 500));
   processes.set(70, { namespacePid: 7, startTicks: 900 });
   t.false(isThere(7, 500), 'its pid is of another process now');

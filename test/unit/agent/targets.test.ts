@@ -26,7 +26,8 @@ function reader() {
       const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
       const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
       return {
-        state: fields[0] ?? '',
+        ended: fields[0] === 'Z',
+        leaderless: false,
         parent: Number(fields[1]),
         startTicks: Number(fields[19]),
         command: text.slice(text.indexOf('(') + 1, text.lastIndexOf(')')),
@@ -170,6 +171,10 @@ test('a group is killed as a whole where the grant has one and the kernel can; w
   t.deepEqual(signalled, []);
   t.false(killTargets(grant, [inside, outside], native, mount).whole);
   t.deepEqual(signalled, [[4, 40, '0::/a\n', 9]]);
+  // The kernel passes over whose first thread has ended, and it may have had a child meanwhile.
+  const passedOver: Target = { ...deeper, leaderless: true };
+  t.false(killTargets(grant, [inside, passedOver], native, mount).whole);
+  t.deepEqual(signalled.slice(1), [[3, 30, deeper.cgroup, 9]]);
 
   t.is(groupOf(grant, inside, undefined), undefined, 'no unified hierarchy');
   t.is(groupOf(grantOf('abc123', 1), inside, mount), undefined, 'the grant has no group');
