@@ -35,6 +35,17 @@ export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$j
 /** A metric of the chosen cards on the chosen nodes. */
 export const ofCards = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
+/** Which things with memory are what, on the chosen nodes: an instance of a divided card has series as a card has them. */
+const kind = (matcher: string): string =>
+  select('cotenant_device_info', 'job=~"$job"', 'instance=~"$instance"', matcher);
+/** Cards as they are built in: divided ones, and no instances. */
+export const CARDS = kind('mig_mode!=""');
+/** Those that grants are made of: neither divided nor an instance. */
+export const GRANTABLE = kind('mig_mode="disabled"');
+/** Those that somebody can be on: cards that are not divided, and instances. */
+export const USABLE = kind('mig_mode!="enabled"');
+/** What an expression says of these. */
+export const among = (which: string, expr: string): string => `(${expr} and on (job, instance, gpu_uuid) ${which})`;
 /** Its increase per second, on the chosen cards. */
 export const rate = (counter: MetricName): string => `rate(${ofCards(counter)}[$__rate_interval])`;
 

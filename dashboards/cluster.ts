@@ -1,19 +1,43 @@
 // The board "Cluster": how many cards there are, what of them is granted, used and idle, and who has most of it.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
+import { stopsWithin } from './alerts/rule.ts';
 import { boardOf } from './board.ts';
-import { histogram, line, ofTarget, type Panel, series, stacked, stat, table, target, WHO } from './builders.ts';
+import {
+  among,
+  CARDS,
+  GRANTABLE,
+  histogram,
+  line,
+  ofTarget,
+  type Panel,
+  series,
+  stacked,
+  stat,
+  table,
+  target,
+  USABLE,
+  WHO,
+} from './builders.ts';
 import { type MetricName, select } from './metrics.ts';
 
-const USABLE = `(${ofTarget('cotenant_device_memory_total_bytes')} - ${ofTarget('cotenant_device_memory_reserved_bytes')} or ${ofTarget('cotenant_device_memory_total_bytes')})`;
+const TOTAL = ofTarget('cotenant_device_memory_total_bytes');
+/** Without what the driver keeps. A divided card has no memory: its instances have. */
+const MEMORY = `(${TOTAL} - ${ofTarget('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+const GRANTABLE_MEMORY = among(GRANTABLE, MEMORY);
 const GRANTED = ofTarget('cotenant_device_memory_allocated_bytes');
 const rate = (counter: MetricName): string => `rate(${ofTarget(counter)}[$__rate_interval])`;
 const LIMIT = ofTarget('cotenant_container_memory_limit_bytes');
 const USED = ofTarget('cotenant_container_memory_used_bytes');
 /** Steps of a minute, each with its mean. */
 const CARD_HOURS = `sum_over_time(${rate('cotenant_container_sm_seconds_total')}[24h:1m]) / 60`;
-const GIVEN = `max by (instance, gpu_uuid) (${select('cotenant_device_allocation_mode', 'job=~"$job"', 'instance=~"$instance"', 'mode!="none"')} == 1)`;
-const BUSY = `max by (instance, gpu_uuid) (max_over_time(${rate('cotenant_container_sm_seconds_total')}[1h:1m]))`;
-const STOPS = ofTarget('cotenant_container_last_kill_timestamp_seconds');
+const BY_CARD = 'max by (instance, gpu_uuid)';
+const MODE = select('cotenant_device_allocation_mode', 'job=~"$job"', 'instance=~"$instance"', 'mode!="none"');
+const GIVEN = `${BY_CARD} (${among(USABLE, `${MODE} == 1`)})`;
+/** Of an instance no kernels are told, and what was at work where it has counters of its own. */
+const BUSY = [
+  `${BY_CARD} (max_over_time(${rate('cotenant_container_sm_seconds_total')}[1h:1m]))`,
+  `${BY_CARD} (max_over_time(${ofTarget('cotenant_device_sm_active_ratio')}[1h]))`,
+].join(' or ');
 
 export function cluster(): Dashboard {
   return boardOf({
@@ -33,22 +57,26 @@ function panels(): readonly Panel[] {
   const ratio = (title: string, description: string, expr: string) =>
     count(title, description, expr).unit('percentunit');
   return [
-    count('Cards', 'Cards that the agents see.', `count(${ofTarget('cotenant_device_info')})`),
+    count('Cards', 'Cards that the agents see. A divided one is one.', `count(${CARDS})`),
     count(
       'Shared cards',
       'Cards with a grant.',
       `sum(${select('cotenant_device_allocation_mode', 'job=~"$job"', 'instance=~"$instance"', 'mode="shared"')})`,
     ),
-    ratio('Memory granted', 'Grants over what can be granted.', `sum(${GRANTED}) / sum(${USABLE})`),
+    ratio(
+      'Memory granted',
+      'Grants over what can be granted: the memory of cards that are not divided.',
+      `sum(${GRANTED}) / sum(${GRANTABLE_MEMORY})`,
+    ),
     ratio(
       'Memory used',
-      'Used over what can be granted.',
-      `sum(${ofTarget('cotenant_device_memory_used_bytes')}) / sum(${USABLE})`,
+      'Used over the memory of all cards, without what the driver keeps.',
+      `sum(${ofTarget('cotenant_device_memory_used_bytes')}) / sum(${MEMORY})`,
     ),
     ratio(
       'Compute granted',
-      'Granted shares over cards. Above 1 where compute is promised more than once.',
-      `sum(${ofTarget('cotenant_device_sm_allocated_ratio')}) / count(${ofTarget('cotenant_device_info')})`,
+      'Granted shares over cards that are not divided. Above 1 where compute is promised more than once.',
+      `sum(${ofTarget('cotenant_device_sm_allocated_ratio')}) / count(${GRANTABLE})`,
     ),
     count(
       'Blind agents',
@@ -57,24 +85,24 @@ function panels(): readonly Panel[] {
     ),
     count(
       'Idle cards in use',
-      'Cards that somebody was given, a share or the whole, and on which no kernel ran within an hour.',
-      `count(${GIVEN} unless on (instance, gpu_uuid) ${BUSY} > 0) or vector(0)`,
+      'Cards that somebody was given, a share or the whole, and on which no kernel ran within an hour; instances of divided cards of which nothing was at work, where they count that (Hopper and later).',
+      `count(${GIVEN} and on (instance, gpu_uuid) ((${BUSY}) == 0)) or vector(0)`,
     ).span(12),
     count(
       'Stops in a day',
       'Times that a container was stopped within 24 hours.',
-      `(sum(changes(${STOPS}[24h])) or vector(0)) + (count(max_over_time(${STOPS}[24h]) unless ${STOPS} offset 24h) or vector(0))`,
+      `sum(${stopsWithin(24 * 3600, 'job=~"$job"', 'instance=~"$instance"')}) or vector(0)`,
     ).span(12),
     stacked(
       series(
         'Memory by namespace',
-        'Memory that the driver counts for containers, stacked by namespace. Lines: sum of grants, and what can be granted.',
+        'Memory that the driver counts for containers, stacked by namespace. Lines: sum of grants, and the memory of all cards.',
         12,
       ).unit('bytes'),
     )
       .withTarget(target('A', `sum by (namespace) (${USED})`, '{{namespace}}'))
       .withTarget(target('B', `sum(${GRANTED})`, 'granted'))
-      .withTarget(target('C', `sum(${USABLE})`, 'cards'))
+      .withTarget(target('C', `sum(${MEMORY})`, 'cards'))
       .overrideByQuery('B', line('orange'))
       .overrideByQuery('C', line('red')),
     stacked(
@@ -86,7 +114,7 @@ function panels(): readonly Panel[] {
     )
       .withTarget(target('A', `sum by (namespace) (${rate('cotenant_container_sm_seconds_total')})`, '{{namespace}}'))
       .withTarget(target('B', `sum(${ofTarget('cotenant_device_sm_allocated_ratio')})`, 'granted'))
-      .withTarget(target('C', `count(${ofTarget('cotenant_device_info')})`, 'cards'))
+      .withTarget(target('C', `count(${CARDS})`, 'cards'))
       .overrideByQuery('B', line('orange'))
       .overrideByQuery('C', line('red')),
     series(
@@ -96,14 +124,15 @@ function panels(): readonly Panel[] {
     )
       .unit('bytes')
       .min(0)
-      .withTarget(target('A', `max by (instance) (${USABLE} - ${GRANTED})`, '{{instance}}')),
+      .withTarget(target('A', `max by (instance) (${GRANTABLE_MEMORY} - ${GRANTED})`, '{{instance}}')),
     series('Granted and not used', 'Memory that namespaces were granted and do not hold: nobody else can have it.', 12)
       .unit('bytes')
       .min(0)
       .withTarget(target('A', `sum by (namespace) (clamp_min(${LIMIT} - ${USED}, 0))`, '{{namespace}}')),
-    histogram('Containers on a card', 'How many cards have how many containers on them.').withTarget(
-      target('A', ofTarget('cotenant_device_containers'), '').instant(),
-    ),
+    histogram(
+      'Containers on a card',
+      'How many cards, and instances of divided ones, have how many containers on them.',
+    ).withTarget(target('A', among(USABLE, ofTarget('cotenant_device_containers')), '').instant()),
     table(
       'Most compute in a day',
       'Who used most compute within 24 hours, in hours of a whole card.',
@@ -131,12 +160,12 @@ function panels(): readonly Panel[] {
       'Nodes',
       'What each node has. Largest free: the largest grant that still fits on one of its cards.',
       [
-        { title: 'Cards', expr: `count by (instance) (${ofTarget('cotenant_device_info')})` },
+        { title: 'Cards', expr: `count by (instance) (${CARDS})` },
         { title: 'Containers', expr: `sum by (instance) (${ofTarget('cotenant_device_containers')})` },
-        { title: 'Usable', expr: `sum by (instance) (${USABLE})`, unit: 'bytes' },
+        { title: 'Can be granted', expr: `sum by (instance) (${GRANTABLE_MEMORY})`, unit: 'bytes' },
         { title: 'Granted', expr: `sum by (instance) (${GRANTED})`, unit: 'bytes' },
         { title: 'Used', expr: `sum by (instance) (${ofTarget('cotenant_device_memory_used_bytes')})`, unit: 'bytes' },
-        { title: 'Largest free', expr: `max by (instance) (${USABLE} - ${GRANTED})`, unit: 'bytes' },
+        { title: 'Largest free', expr: `max by (instance) (${GRANTABLE_MEMORY} - ${GRANTED})`, unit: 'bytes' },
       ],
       { instance: 'Node' },
     ),

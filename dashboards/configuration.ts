@@ -37,7 +37,7 @@ export const CONFIGURATION = {
   volumesNotGiven: { within: '5m', lasts: '10m' },
   notEnforcing: { lasts: '1h' },
   /** What somebody has made less for a look at one container is over by then, or was forgotten. */
-  notEnforced: { lasts: '24h' },
+  notEnforced: { lasts: '24h', within: '15m' },
   /** Longer than it takes to reload a driver. */
   deviceMissing: { within: '6h', step: '5m', lasts: '10m' },
   deviceUnhealthy: { lasts: '1m' },
@@ -50,8 +50,10 @@ export const CONFIGURATION = {
   /** A few contexts of the host's own tools are below it. */
   unattributed: { ratio: 0.05, lasts: '15m' },
   foreign: { bytes: 0, lasts: '5m' },
-  stopLoop: { stops: 3, within: '1h' },
+  stopLoop: { stops: 3, withinSeconds: 3600 },
   stopFailed: { within: '15m' },
+  /** A refusal is written down every 10 s; one of now and then is gone from the window before the alert is due. */
+  stopsRefused: { window: '3m', lasts: '5m' },
   fenceWeakened: { within: '1h', lasts: '2m' },
   /** More than code, rounding and the memory of kernels' stacks make out. */
   ledgerMismatch: { bytes: 512 * 1024 * 1024, lasts: '10m' },
@@ -60,10 +62,12 @@ export const CONFIGURATION = {
   coresIgnored: { ratio: 1.2, window: '10m', lasts: '15m' },
   /** Five points: over ten minutes the standard error of the driver's samples is 0.8 of them at most (docs/metrics.md). */
   computeDrift: { ratio: 0.05, window: '10m', lasts: '10m' },
-  throttled: { ratio: 0.5, window: '10m', lasts: '30m' },
+  /** Of all threads together. */
+  throttled: { secondsPerSecond: 0.5, window: '10m', lasts: '30m' },
   /** Who has a whole card and keeps so little of it at work has no use for the rest. */
   idle: { window: '2h', lasts: '10m', activeRatio: 0.05 },
   unknownEntryPoints: { lasts: '5m' },
   /** An upgrade reaches the last container within minutes. */
   engineBehind: { lasts: '30m' },
+  withoutCards: { lasts: '1m' },
 } as const;

@@ -1,7 +1,7 @@
 // The board "Health of the agent": whether it sees, how old what it says is, what fails, and what it costs.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf } from './board.ts';
-import { ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
+import { CARDS, ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
 import { CONFIGURATION, type Configuration } from './configuration.ts';
 import type { MetricName } from './metrics.ts';
 
@@ -149,11 +149,11 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       .min(0)
       .withTarget(target('A', `max by (instance) (${ofTarget('nodejs_eventloop_lag_max_seconds')})`, '{{instance}}')),
     table(
-      'Agents',
+      'Nodes',
       'What runs where.',
       [
         { title: 'Sees its cards', expr: `max by (instance) (${ofTarget('cotenant_up')})` },
-        { title: 'Cards', expr: `count by (instance) (${ofTarget('cotenant_device_info')})` },
+        { title: 'Cards', expr: `count by (instance) (${CARDS})` },
         { title: 'Mode', expr: `max by (instance, mode) (${ofTarget('cotenant_enforcement_mode')} == 1)` },
         { title: 'Build', expr: `max by (instance, version, revision) (${ofTarget('cotenant_exporter_build_info')})` },
       ],

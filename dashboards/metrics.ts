@@ -94,6 +94,7 @@ export const METRICS = {
   cotenant_container_engine_processes: gauge('namespace', 'pod', 'container', 'mode', 'engine'),
   cotenant_container_engine_refused_processes: gauge('namespace', 'pod', 'container', 'mode'),
   cotenant_container_engine_behind: gauge('namespace', 'pod', 'container', 'mode'),
+  cotenant_container_without_cards: gauge('namespace', 'pod', 'container', 'mode'),
   cotenant_container_observed_processes: gauge('namespace', 'pod', 'container', 'mode', 'observer'),
   cotenant_container_mps_processes: gauge(...CONTAINER, 'judged'),
   cotenant_container_last_kill_timestamp_seconds: gauge(...KILL),
@@ -133,6 +134,7 @@ export const METRICS = {
   cotenant_exporter_unknown_devices: gauge(),
   cotenant_exporter_render_duration_seconds: gauge(),
   cotenant_enforcement_decisions_total: counter('decision', 'reason'),
+  cotenant_enforcement_refusals_total: counter('why'),
   cotenant_enforcement_mode: gauge('mode'),
 } as const satisfies Record<string, Metric>;
 

@@ -23,7 +23,7 @@ export function recordingRules({ job, computeDrift }: Configuration = CONFIGURAT
   const matcher = `job="${job}"`;
   const selectors = {
     of: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),
-    ofCard: (metric: string) => select(metric as MetricName, matcher),
+    ofCard: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),
   };
   const now = usage(selectors, '5m');
   const rules = KINDS.flatMap((kind) =>

@@ -1,13 +1,12 @@
 // Environment variables of a container: which card it sees, which driver parts, and which names are not the tenant's.
 // Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
 import { type JsonObject, textAt } from '../src/request/json.ts';
-import { uuidsAnnotation } from '../src/request/names.ts';
+import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/request/names.ts';
 import type { DriverCapability } from '../src/request/rules.ts';
 import type { DeviceRoute } from './configuration.ts';
 import { same } from './same.ts';
 
 export const VISIBLE_DEVICES = 'NVIDIA_VISIBLE_DEVICES';
-export const DRIVER_CAPABILITIES = 'NVIDIA_DRIVER_CAPABILITIES';
 /** NVIDIA's runtime then does nothing for the container: no device, no driver library, whatever its image says. */
 export const NO_DEVICES = { name: VISIBLE_DEVICES, value: 'void' };
 
@@ -44,8 +43,8 @@ export function withShare(
     return rule === undefined;
   });
   const visible = deviceRoute === 'nri' ? NO_DEVICES : grantedDevices(container);
-  const wanted = textAt(last(kept, DRIVER_CAPABILITIES), 'value');
-  const capabilities = { name: DRIVER_CAPABILITIES, value: capabilitiesOf(wanted, allowed) };
+  const wanted = textAt(last(kept, DRIVER_CAPABILITIES_VARIABLE), 'value');
+  const capabilities = { name: DRIVER_CAPABILITIES_VARIABLE, value: capabilitiesOf(wanted, allowed) };
   for (const own of [visible, capabilities]) {
     const present = last(kept, own.name);
     const because = own === capabilities ? `; allowed are ${allowed.join(', ')}` : '';

@@ -40,7 +40,7 @@ function collectorStale(configuration: Configuration): AlertRule {
   const { seconds } = configuration.collectorStale;
   const last = select('cotenant_exporter_collector_last_success_timestamp_seconds');
   return rule(configuration, 'CotenantCollectorStale', 'warning', {
-    expr: `time() - max by (job, instance, collector) (${last}) > ${seconds}`,
+    expr: `time() - ${last} > ${seconds}`,
     summary: 'A part of what the agent on {{ $labels.instance }} says is old.',
     description:
       'The part {{ $labels.collector }} of its page could not be made for {{ $value | humanizeDuration }}: its metrics are missing or as they were.',
@@ -51,7 +51,7 @@ function nvmlErrors(configuration: Configuration): AlertRule {
   const { perSecond, window, lasts } = configuration.nvmlErrors;
   const errors = select('cotenant_exporter_nvml_errors_total', `code!="${NOT_SUPPORTED}"`);
   return rule(configuration, 'CotenantNvmlErrors', 'warning', {
-    expr: `sum by (job, instance, call, code) (rate(${errors}[${window}])) > ${perSecond}`,
+    expr: `rate(${errors}[${window}]) > ${perSecond}`,
     lasts,
     summary: 'The driver on {{ $labels.instance }} refuses to answer.',
     description: '{{ $labels.call }} fails {{ $value | printf "%.1f" }} times a second with code {{ $labels.code }}.',

@@ -1,7 +1,7 @@
 // Alerts about containers: their limits, what they are refused, how they are held, and whether they use what they have.
 import type { Configuration } from '../configuration.ts';
-import { select } from '../metrics.ts';
-import { type AlertRule, CARD, CONTAINER, drift, grown, rule, SEEING } from './rule.ts';
+import { type MetricName, select } from '../metrics.ts';
+import { type AlertRule, CARD, CONTAINER, drift, grown, rule, SEEING, seenWithin, stopsWithin } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');
 // 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
@@ -14,6 +14,7 @@ export function containerAlerts(configuration: Configuration): readonly AlertRul
     stopped(configuration),
     stopLoop(configuration),
     stopFailed(configuration),
+    stopsRefused(configuration),
     bypass(configuration),
     fenceWeakened(configuration),
     notEnforced(configuration),
@@ -26,6 +27,7 @@ export function containerAlerts(configuration: Configuration): readonly AlertRul
     unknownEntryPoints(configuration),
     engineRefused(configuration),
     engineBehind(configuration),
+    withoutCards(configuration),
   ];
 }
 
@@ -110,14 +112,12 @@ function engineRefused({ engineRefused, runbook }: Configuration): AlertRule {
   };
 }
 
-/** Changes of the time of the last stop: the first is no change, so that this is one less than there were. */
 function stopLoop(configuration: Configuration): AlertRule {
-  const { stops, within } = configuration.stopLoop;
-  const lastKill = select('cotenant_container_last_kill_timestamp_seconds');
+  const { stops, withinSeconds } = configuration.stopLoop;
   return rule(configuration, 'CotenantStopLoop', 'warning', {
-    expr: `max without (action, reason) (changes(${lastKill}[${within}])) >= ${stops - 1}`,
+    expr: `${stopsWithin(withinSeconds)} >= ${stops}`,
     summary: `${CONTAINER}: stopped again and again.`,
-    description: `At least ${stops} times within ${within} on {{ $labels.instance }} (card {{ $labels.gpu_uuid }}). It starts into the same fault each time.`,
+    description: `{{ $value }} times within ${withinSeconds / 60} minutes on {{ $labels.instance }}. It starts into the same fault each time.`,
   });
 }
 
@@ -131,13 +131,25 @@ function stopFailed(configuration: Configuration): AlertRule {
   });
 }
 
+/** By the node's decisions: of whom they were is in the audit log. One that is refused is decided again with the next sample. */
+function stopsRefused(configuration: Configuration): AlertRule {
+  const { window, lasts } = configuration.stopsRefused;
+  const refused = select('cotenant_enforcement_decisions_total', 'decision="refused"');
+  return rule(configuration, 'CotenantStopsRefused', 'warning', {
+    expr: `(rate(${refused}[${window}]) > 0) and ${SEEING}`,
+    lasts,
+    summary: 'The agent on {{ $labels.instance }} does not stop who is to be stopped: {{ $labels.reason }}.',
+    description: `For ${lasts} it has refused that again and again: the ground is not firm, or the rate of stops is used up. Its audit log says which, and who. Others on the card go without what they were granted.`,
+  });
+}
+
 /** Whoever began without the interposer is told of by CotenantBypass; this is who had a stronger fence and has it no more. */
 function fenceWeakened(configuration: Configuration): AlertRule {
   const { within, lasts } = configuration.fenceWeakened;
   // A container that started again has another id.
-  const by = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
+  const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
   const after = (now: string, held: string) =>
-    `(max by (${by}, fence) (${select('cotenant_container_info', now)}) and on (${by}) max by (${by}) (max_over_time(${select('cotenant_container_info', held)}[${within}])))`;
+    `(max without (mode, pod_uid, container_id, runtime) (${select('cotenant_container_info', now)}) and on (${same}) max_over_time(${select('cotenant_container_info', held)}[${within}]))`;
   const weaker = [
     after('fence="agent"', 'fence=~"driver|interposer"'),
     after('fence="interposer"', 'fence="driver"'),
@@ -150,14 +162,18 @@ function fenceWeakened(configuration: Configuration): AlertRule {
   });
 }
 
-/** Weaker than its node's mode, by somebody's word. Of a node that is weak itself, the node's own alert tells. */
+/**
+ * Weaker than its node's mode, by somebody's word. Of a node that is weak itself, the node's own alert tells. A day is long: one scrape
+ * that fails, or one page without a sample, is not to begin it anew. So what was told within a while counts.
+ */
 function notEnforced(configuration: Configuration): AlertRule {
-  const { lasts } = configuration.notEnforced;
+  const { lasts, within } = configuration.notEnforced;
+  const told = (metric: MetricName, matcher: string) => `last_over_time(${select(metric, matcher)}[${within}])`;
   const isUnder = (container: string, node: string) =>
-    `(${select('cotenant_container_enforcement', container)} and on (job, instance) (${select('cotenant_enforcement_mode', node)} == 1))`;
+    `(${told('cotenant_container_enforcement', container)} and on (job, instance) (${told('cotenant_enforcement_mode', node)} == 1))`;
   const weaker = `${isUnder('enforcement!="enforce"', 'mode="enforce"')} or ${isUnder('enforcement="off"', 'mode="report"')}`;
   return rule(configuration, 'CotenantContainerNotEnforced', 'info', {
-    expr: `max by (job, instance, namespace, pod, container, enforcement, said_by) (${weaker})`,
+    expr: `max without (mode) (${weaker}) and ${seenWithin(within)}`,
     lasts,
     summary: `${CONTAINER}: its node enforces more than is done to it.`,
     description: `For ${lasts} it has been under the mode {{ $labels.enforcement }}, said by {{ $labels.said_by }}: it is not stopped when it goes past its grant on {{ $labels.instance }}.`,
@@ -179,7 +195,7 @@ function ledgerMismatch(configuration: Configuration): AlertRule {
 function denialStorm(configuration: Configuration): AlertRule {
   const { perSecond, window, lasts } = configuration.denialStorm;
   return rule(configuration, 'CotenantDenialStorm', 'info', {
-    expr: `rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}`,
+    expr: `(rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: is refused memory all the time.`,
     description: `{{ $value | printf "%.1f" }} requests a second on ${CARD} are refused because of its grant.`,
@@ -213,13 +229,19 @@ function computeDrift(configuration: Configuration): AlertRule {
   });
 }
 
+/**
+ * Waits are summed over threads, and nobody tells of how many: of many of them each may wait a little. So they are to wait for longer
+ * than the card was kept for them, too.
+ */
 function throttled(configuration: Configuration): AlertRule {
-  const { ratio, window, lasts } = configuration.throttled;
+  const { secondsPerSecond, window, lasts } = configuration.throttled;
+  const waits = `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}])`;
+  const has = `rate(${select('cotenant_container_sm_charged_seconds_total')}[${window}])`;
   return rule(configuration, 'CotenantComputeThrottled', 'info', {
-    expr: `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}]) > ${ratio}`,
+    expr: `(${waits} > ${secondsPerSecond} and ${waits} > ${has}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: waits for its turn most of the time.`,
-    description: `Its threads waited {{ $value | printf "%.2f" }} s in each second for ${CARD}.`,
+    summary: `${CONTAINER}: waits longer for its turns than it has them.`,
+    description: `Its threads together waited {{ $value | printf "%.2f" }} s in each second for ${CARD}, and had it for less.`,
   });
 }
 
@@ -229,13 +251,14 @@ function throttled(configuration: Configuration): AlertRule {
  */
 function idle(configuration: Configuration): AlertRule {
   const { window, lasts, activeRatio } = configuration.idle;
-  const by = 'job, instance, gpu, gpu_uuid, namespace, pod, container, mode';
   const limit = select('cotenant_container_memory_limit_bytes');
-  const whole = select('cotenant_container_info', 'mode=~"exclusive|mig"');
-  const held = (at: string) => `(${limit}${at} or max by (${by}) (${whole}${at}))`;
+  const info = select('cotenant_container_info', 'mode=~"exclusive|mig"');
+  // All other labels stay, those of the scrape's target included, so that it is the same as in the other metrics.
+  const whole = (at: string) => `max without (pod_uid, container_id, runtime, fence) (${info}${at})`;
+  const held = (at: string) => `(${limit}${at} or ${whole(at)})`;
   const none = `(rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0)`;
   const active = `max_over_time(${select('cotenant_device_sm_active_ratio')}[${window}])`;
-  const hardly = `(max by (${by}) (${whole}) and on (job, instance, gpu_uuid) (${active} < ${activeRatio}))`;
+  const hardly = `(${whole('')} and on (job, instance, gpu_uuid) (${active} < ${activeRatio}))`;
   return rule(configuration, 'CotenantGrantIdle', 'info', {
     expr: `((${none} or ${hardly}) and ${held('')} and ${held(` offset ${window}`)}) and ${SEEING}`,
     lasts,
@@ -246,7 +269,7 @@ function idle(configuration: Configuration): AlertRule {
 
 function unknownEntryPoints(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantUnknownEntryPoints', 'info', {
-    expr: `${select('cotenant_container_unknown_entry_points_total')} > 0`,
+    expr: `${select('cotenant_container_unknown_entry_points_total')} > 0 and ${SEEING}`,
     lasts: configuration.unknownEntryPoints.lasts,
     summary: `${CONTAINER}: looks up parts of the driver that are not known here.`,
     description:
@@ -260,5 +283,16 @@ function engineBehind(configuration: Configuration): AlertRule {
     lasts: configuration.engineBehind.lasts,
     summary: `${CONTAINER}: was not told of the engine that is wanted.`,
     description: 'The agent of {{ $labels.instance }} says in its log what is in the way. Limits hold as before.',
+  });
+}
+
+/** Only a new start helps it, so it is said at once. */
+function withoutCards(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantContainerWithoutCards', 'warning', {
+    expr: `${select('cotenant_container_without_cards')} == 1 and ${SEEING}`,
+    lasts: configuration.withoutCards.lasts,
+    summary: `${CONTAINER}: runs without the GPU that it was granted.`,
+    description:
+      'The container runtime of {{ $labels.instance }} made it without an answer from the agent. It sees no GPU until it starts anew.',
   });
 }

@@ -17,6 +17,7 @@ import { serve } from './http.ts';
 import { selfMetrics } from './metrics/self.ts';
 import { loadNative } from './native.ts';
 import { openNode } from './node.ts';
+import type { PassedBy } from './node-types.ts';
 import type { Cluster, PodServices } from './pods.ts';
 import { startSampler } from './sampler.ts';
 import type { NameOf, View } from './view.ts';
@@ -40,6 +41,7 @@ export type AgentHooks = {
   readonly deviceUuids?: () => DeviceUuids;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
   readonly onRefused?: (change: RefusedChange) => void;
+  readonly onPassedBy?: (container: PassedBy, message: string) => void;
   /** Needed where the API server says who may read the page. */
   readonly review?: ReviewCall;
   /** Needed where pods that are stopped too often are evicted. */
@@ -148,6 +150,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onProblem: problem,
     onChange: hooks.log,
     onRefused: hooks.onRefused,
+    onPassedBy: hooks.onPassedBy,
     evict: hooks.evict,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
     samplers: () => sampler.leftBehind(),

@@ -324,7 +324,7 @@ function containerState(
     isolateMemory: grant.isolateMemory,
     driverHolds,
     holdsMemory: cards.some((card) => card.usedBytes > 0),
-    inLedger: inLedger.size > 0,
+    inLedger: cards.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
   });
   return {
     grant,

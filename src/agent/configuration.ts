@@ -11,6 +11,7 @@ import { DEFAULT_SHARE_SECONDS } from '../quota/share.ts';
 import { isObject } from '../request/json.ts';
 import type { ComputePolicy } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
+import { OWN_KIND } from './cdi/divide.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
 import { COMPAT_NAMES, isCompatList } from './metrics/compat/sets.ts';
 
@@ -87,6 +88,8 @@ export type AgentConfiguration = {
     readonly nriSocket: string;
     /** Kind of the CDI devices that are given to containers, each named by a card's UUID. */
     readonly cdiKind: string;
+    /** The runtime's CDI folders, with commas; empty: cards bring all parts of the driver. The last one is written to. */
+    readonly cdiFolders: string;
   };
 };
 
@@ -128,8 +131,12 @@ export const DEFAULTS: AgentConfiguration = {
     slots: 'status',
     nriSocket: '/var/run/nri/nri.sock',
     cdiKind: 'nvidia.com/gpu',
+    cdiFolders: '/etc/cdi,/var/run/cdi',
   },
 };
+
+/** Of a text with commas. */
+export const foldersOf = (list: string): readonly string[] => (list === '' ? [] : list.split(','));
 
 /** In the state folder: where grants are asked for. */
 export const SOCKET_NAME = 'agent.sock';
@@ -146,6 +153,7 @@ const numberFrom =
 const text: Check = (value) => typeof value === 'string' && value !== '';
 const anyText: Check = (value) => typeof value === 'string';
 const compatList: Check = (value) => typeof value === 'string' && isCompatList(value);
+const folders: Check = (value) => typeof value === 'string' && foldersOf(value).every((folder) => /^\/./.test(folder));
 const xidList: Check = (value) => typeof value === 'string' && !('wrong' in parseXidList(value));
 const flag: Check = (value) => typeof value === 'boolean';
 const oneOf =
@@ -218,6 +226,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   'kubernetes.slots': [oneOf('status', 'device-plugin'), 'status or device-plugin'],
   'kubernetes.nriSocket': [anyText, 'a socket, or nothing'],
   'kubernetes.cdiKind': [text, 'vendor/class'],
+  'kubernetes.cdiFolders': [folders, 'absolute folders with commas, or nothing'],
 };
 
 /** Settings of settings. */
@@ -239,7 +248,7 @@ function flatten(value: unknown, prefix: string, problems: string[]): [string, u
 /** Does this setting hold text? Then `12345` given for it is a text, too. */
 export function isText(path: string): boolean {
   const check = SETTINGS[path]?.[0];
-  return check === text || check === anyText || check === compatList || check === xidList;
+  return [text, anyText, compatList, folders, xidList].some((one) => one === check);
 }
 
 /** Settings by path over the defaults; throws one error that lists everything that is wrong. */
@@ -282,6 +291,8 @@ export function checkTogether(configuration: AgentConfiguration): AgentConfigura
     problems.push('page.socketUser: is of the socket of the node half; want page.socket, too');
   if (tokenReview && !configuration.kubernetes.enabled)
     problems.push('page.tokenReview: asks the API server; want kubernetes.enabled, too');
+  if (configuration.kubernetes.cdiKind === OWN_KIND && configuration.kubernetes.cdiFolders !== '')
+    problems.push(`kubernetes.cdiKind: ${OWN_KIND} is what is written; want another one, or no kubernetes.cdiFolders`);
   if (problems.length > 0) throw new Error(`settings that do not go together:\n  ${problems.join('\n  ')}`);
   return configuration;
 }

@@ -1,10 +1,11 @@
 // What counters.json says, and how the numbers of counters.values belong to it. Pure.
 import { field, listAt } from '../request/json.ts';
+import type { BaseTotals } from './bases.ts';
 import { USE_COUNTS, type UseCounts, useKey } from './compute/account.ts';
-import type { AuditPosition } from './enforcement/audit.ts';
-import type { AssignedTotals, ContainerTotals, ForeignTotals } from './integrals.ts';
+import type { AuditPosition, RecordName } from './enforcement/audit.ts';
 import type { KeptKills } from './kills.ts';
 import type { StateFormat, Wrong } from './state-file.ts';
+import type { AssignedTotals, ContainerTotals, ForeignTotals } from './totals.ts';
 import type { KillTotal } from './view.ts';
 import type { XidTotal } from './xids.ts';
 
@@ -16,6 +17,8 @@ export type KeptRows = {
   readonly assigned: readonly AssignedTotals[];
   readonly foreign: readonly ForeignTotals[];
   readonly uses: readonly KeptUse[];
+  /** What ended under these names; an agent before there were any has left none. */
+  readonly bases: readonly BaseTotals[];
 };
 export type RowKind = keyof KeptRows;
 
@@ -28,9 +31,12 @@ export type Kept = KeptRows &
     /** Lines of the audit log up to there are in the counts of stops. */
     readonly audit: AuditPosition;
     readonly xids: readonly XidTotal[];
+    /** Rows of the file that were none, by their places: numbers in counters.values stand for them all the same. */
+    readonly passedOver?: PassedOver;
   };
+type PassedOver = Readonly<Partial<Record<string, ReadonlySet<number>>>>;
 
-export const NO_ROWS: KeptRows = { containers: [], assigned: [], foreign: [], uses: [] };
+export const NO_ROWS: KeptRows = { containers: [], assigned: [], foreign: [], uses: [], bases: [] };
 export const NOTHING_KEPT: Kept = {
   ...NO_ROWS,
   turn: 0,
@@ -40,6 +46,7 @@ export const NOTHING_KEPT: Kept = {
   xids: [],
   kills: [],
   decisions: [],
+  refusals: [],
 };
 
 export const usesOf = ({ uses }: KeptRows): ReadonlyMap<string, UseCounts> =>
@@ -52,6 +59,7 @@ const GROWING = {
   assigned: [...ENGINES, 'peakBytes'],
   foreign: ['smSeconds'], // the other engines stand in no counter of the page
   uses: USE_COUNTS,
+  bases: [], // they change with their rows alone
 } as const satisfies { readonly [K in RowKind]: readonly (keyof KeptRows[K][number])[] };
 export const ROW_KINDS = Object.keys(GROWING) as readonly RowKind[];
 
@@ -67,8 +75,15 @@ export function putNumbers(kind: RowKind, row: object, into: Float64Array, at: n
 /** The same with newer numbers, as far as they are higher: one that was cut off, or is none, changes nothing. */
 export function raised(kept: Kept, newer: Float64Array): Kept {
   let at = 0;
-  const raise = (kind: RowKind): readonly object[] =>
-    kept[kind].map((row) => {
+  const raise = (kind: RowKind): readonly object[] => {
+    const passedOver = kept.passedOver?.[kind];
+    let place = 0;
+    const skip = (): void => {
+      for (; passedOver?.has(place); place += 1) at += widthOf(kind);
+    };
+    const rows = kept[kind].map((row) => {
+      skip();
+      place += 1;
       const fields = GROWING[kind].flatMap((name, index) => {
         const value = newer[at + index];
         const mine = (row as Readonly<Record<string, unknown>>)[name];
@@ -78,11 +93,16 @@ export function raised(kept: Kept, newer: Float64Array): Kept {
       at += widthOf(kind);
       return { ...row, ...Object.fromEntries(fields) };
     });
+    skip();
+    return rows;
+  };
   const rows = Object.fromEntries(ROW_KINDS.map((kind) => [kind, raise(kind)])) as unknown as KeptRows;
   return { ...kept, ...rows };
 }
 
-type Shape<T> = { readonly [K in keyof T]-?: 'text' | 'number' | 'number or nothing' | 'yes or no' };
+type Shape<T> = {
+  readonly [K in keyof T]-?: 'text' | 'text or nothing' | 'number' | 'number or nothing' | 'yes or no';
+};
 const WHO = { namespace: 'text', pod: 'text', container: 'text', gpuUuid: 'text' } as const;
 const ENGINE_NUMBERS = {
   smSeconds: 'number',
@@ -117,6 +137,9 @@ const FOREIGN: Shape<ForeignTotals> = {
   gpuIndex: 'number',
   containerId: 'text',
   podUid: 'text',
+  namespace: 'text or nothing',
+  pod: 'text or nothing',
+  container: 'text or nothing',
   smSeconds: 'number',
   memoryBusySeconds: 'number or nothing',
   encoderSeconds: 'number or nothing',
@@ -133,6 +156,15 @@ const USE: Shape<KeptUse> = {
   overruns: 'number',
   faults: 'number',
 };
+const BASE: Shape<BaseTotals> = {
+  ...WHO,
+  ...ENGINE_NUMBERS,
+  mode: 'text',
+  gpuIndex: 'number',
+  overLimitSeconds: 'number',
+  denied: 'number',
+  unknownEntryPoints: 'number',
+};
 const XID: Shape<XidTotal> = {
   gpuUuid: 'text',
   gpuIndex: 'number',
@@ -148,6 +180,8 @@ const KILL: Shape<KillTotal> = {
   count: 'number',
   lastMs: 'number',
 };
+const REFUSAL: Shape<KeptKills['refusals'][number]> = { why: 'text', count: 'number' };
+const RECORD_NAME: Shape<RecordName> = { atMs: 'number', action: 'text', grantId: 'text' };
 const DECISION: Shape<KeptKills['decisions'][number]> = { decision: 'text', reason: 'text', count: 'number' };
 
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value >= 0;
@@ -156,6 +190,7 @@ function isOf(value: unknown, shape: Readonly<Record<string, string>>): boolean 
   return Object.entries(shape).every(([name, kind]) => {
     const given = field(value, name);
     if (kind === 'text') return typeof given === 'string';
+    if (kind === 'text or nothing') return typeof given === 'string' || given === undefined;
     if (kind === 'yes or no') return typeof given === 'boolean';
     return isNumber(given) || (given === undefined && kind === 'number or nothing');
   });
@@ -166,10 +201,14 @@ const LISTS = {
   assigned: ASSIGNED,
   foreign: FOREIGN,
   uses: USE,
+  bases: BASE,
   xids: XID,
   kills: KILL,
   decisions: DECISION,
+  refusals: REFUSAL,
 } as const satisfies Partial<Record<keyof Kept, Readonly<Record<string, string>>>>;
+
+const OF_THE_AUDIT: ReadonlySet<string> = new Set(['kills', 'decisions', 'refusals']);
 
 export const COUNTERS_FORMAT: StateFormat<Kept> = {
   version: 1,
@@ -178,14 +217,21 @@ export const COUNTERS_FORMAT: StateFormat<Kept> = {
     const [inode, bytes] = ['inode', 'bytes'].map((name) => field(field(value, 'audit'), name));
     if (!isNumber(turn) || !isNumber(atMs) || typeof bootId !== 'string') return { wrong: 'its turn or time is none' };
     if (!isNumber(inode) || !isNumber(bytes)) return { wrong: 'its audit is no place in a file' };
+    const ahead = listAt(field(value, 'audit'), 'ahead');
+    if (!ahead.every((one) => isOf(one, RECORD_NAME))) return { wrong: 'its audit has more ahead than records' };
+    const audit = { inode, bytes, ...(ahead.length > 0 && { ahead: ahead as readonly unknown[] as RecordName[] }) };
     const lists: Record<string, readonly unknown[]> = {};
+    const passedOver: Record<string, ReadonlySet<number>> = {};
     for (const [name, shape] of Object.entries(LISTS)) {
       const list = listAt(value, name);
-      const bad = list.findIndex((entry) => !isOf(entry, shape));
-      if (bad >= 0) return { wrong: `its ${name}[${bad}] is none` };
-      lists[name] = list;
+      const bad = new Set(list.flatMap((entry, place) => (isOf(entry, shape) ? [] : [place])));
+      // What the audit log has is counted from there again; of other rows one that is none costs no other.
+      const [first] = bad;
+      if (first !== undefined && OF_THE_AUDIT.has(name)) return { wrong: `its ${name}[${first}] is none` };
+      if (bad.size > 0) passedOver[name] = bad;
+      lists[name] = bad.size === 0 ? list : list.filter((_, place) => !bad.has(place));
     }
     const rows = lists as unknown as KeptRows & KeptKills & Pick<Kept, 'xids'>;
-    return { turn, bootId, atMs, audit: { inode, bytes }, ...rows };
+    return { turn, bootId, atMs, audit, ...rows, ...(Object.keys(passedOver).length > 0 && { passedOver }) };
   },
 };

@@ -1,8 +1,9 @@
 // What this node has counted, for the agent after this one. Two files of the state folder: counters.json says of whom and what,
 // and is written now and then where somebody has come or gone; counters.values has the same rows' numbers as they are now,
 // written in place with each sample in which one has moved, before anybody is told of it. For a counter that came back lower than
-// it was scraped would pass for an increase by all that it has. Stops are counted by the audit log: the file says how many of
-// its lines are counted already, and the others are counted at the start.
+// it was scraped would pass for an increase by all that it has. Bases stand in the first one alone: until it is written anew, who
+// has gone to them stands there as it did. Stops are counted by the audit log: the file says how many of its lines are counted
+// already, and the others are counted at the start.
 import { randomInt } from 'node:crypto';
 import { closeSync, existsSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { uptime } from 'node:os';
@@ -23,9 +24,9 @@ import {
 } from './counters-format.ts';
 import type { Audit } from './enforcement/audit.ts';
 import type { ActionRecord } from './enforcement/record.ts';
-import type { Totals } from './integrals.ts';
 import type { KeptKills } from './kills.ts';
 import { openStateFile } from './state-file.ts';
+import { ROW_NAMES, type Totals } from './totals.ts';
 
 export type Counted = {
   readonly totals: Totals;
@@ -54,7 +55,7 @@ export type CountersOptions = {
   readonly bootId?: string;
 };
 
-/** Whoever came since begins at 0 where an agent ends before that. */
+/** Whoever came since begins at 0 where an agent ends before that, but for who shares a name with somebody in the file. */
 const EVERY_MS = 5000;
 /** Of each kind: the files cannot grow beyond that, whoever comes and goes. */
 const MOST_ROWS = 2000;
@@ -64,8 +65,22 @@ type Row = { readonly at: number; of: object };
 /** The rows that the file has, by kind and key: where their numbers stand, and what they were last made of. */
 type Held = Readonly<Record<RowKind, ReadonlyMap<string, Row>>>;
 
+/** The name of a row's series, with which others may stand on the page; undefined: those of a use end with its grant. */
+const nameOf = (kind: RowKind, row: object): string | undefined =>
+  kind === 'uses' ? undefined : (ROW_NAMES[kind] as (of: object) => string)(row);
+
 const rowsOf = ({ totals, uses }: Counted, kind: RowKind): ReadonlyMap<string, object> =>
   kind === 'uses' ? uses : totals[kind];
+
+function hasEnded(row: { readonly seenMs?: number | undefined }, { totals }: Counted): boolean {
+  return row.seenMs !== undefined && row.seenMs < totals.atMs;
+}
+
+/** What has ended is the first to be left out of a file that is full. */
+const livingFirst =
+  (counted: Counted) =>
+  ([, a]: [string, object], [, b]: [string, object]): number =>
+    Number(hasEnded(a, counted)) - Number(hasEnded(b, counted));
 
 export function openCounters(options: CountersOptions): Counters {
   const { stateFolder, audit, onProblem, clock, bootId = bootIdOfMachine() } = options;
@@ -75,6 +90,10 @@ export function openCounters(options: CountersOptions): Counters {
   const lost = 'containers and cards are counted from 0 again, and stops by the audit log';
   const file = openStateFile(path, COUNTERS_FORMAT, { lost, onProblem, untilReboot: true });
   const found = file.found?.bootId === bootId ? withNumbers(file.found, valuesPath, onProblem) : undefined;
+  const passedOver = Object.entries(found?.passedOver ?? {}).flatMap(([name, places]) =>
+    [...(places ?? [])].map((place) => `${name}[${place}]`),
+  );
+  if (passedOver.length > 0) onProblem(`${path}: ${passedOver.join(', ')} is none, and is counted from 0 again`);
   const uncounted = found
     ? audit.since(found.audit)
     : isFirst || file.found
@@ -100,6 +119,8 @@ export function openCounters(options: CountersOptions): Counters {
 
   let last: Counted | undefined;
   let held: Held | undefined;
+  /** Of the rows in the file. */
+  let names: ReadonlySet<string | undefined> = new Set();
   let xids: Totals['xids'] | undefined;
   let position: ReturnType<Audit['position']> | undefined;
   let writtenAt = 0;
@@ -113,7 +134,9 @@ export function openCounters(options: CountersOptions): Counters {
     const lists: { [K in RowKind]?: readonly object[] } = {};
     const next: Partial<Record<RowKind, ReadonlyMap<string, Row>>> = {};
     for (const kind of ROW_KINDS) {
-      const rows = [...rowsOf(counted, kind)].slice(0, MOST_ROWS);
+      const all = [...rowsOf(counted, kind)];
+      const ordered = all.length > MOST_ROWS ? all.toSorted(livingFirst(counted)) : all;
+      const rows = ordered.slice(0, MOST_ROWS);
       lists[kind] = rows.map(([key, of]) => (kind === 'uses' ? { ...useOfKey(key), ...of } : of));
       next[kind] = new Map(
         rows.map(([key, of]) => {
@@ -135,27 +158,45 @@ export function openCounters(options: CountersOptions): Counters {
     writeSync(fd, values, 0, values.byteLength, WORD);
     writeSync(fd, Float64Array.of(turn), 0, WORD, 0);
     held = next as Held;
+    names = new Set(ROW_KINDS.flatMap((kind) => [...(held?.[kind].values() ?? [])].map(({ of }) => nameOf(kind, of))));
     xids = counted.totals.xids;
     position = now;
   };
 
-  /** Takes over what has moved. False: the file has not the rows that there are. */
-  const follow = (counted: Counted, rows: Held, to: number): boolean => {
-    let [moved, isSame] = [false, true];
+  /**
+   * Takes over what has moved. `isSame`: the file has the rows that there are, as far as it has room. `isShared`: not one whose
+   * counter on the page is added to another's that is in the file: it would come back as a part of the sum, not at 0.
+   */
+  const follow = (
+    counted: Counted,
+    rows: Held,
+    to: number,
+  ): { readonly isSame: boolean; readonly isShared: boolean } => {
+    let [moved, isSame, isShared] = [false, true, false];
     for (const kind of ROW_KINDS) {
       const all = rowsOf(counted, kind);
-      isSame &&= all.size === rows[kind].size || rows[kind].size === MOST_ROWS;
+      const isFull = rows[kind].size === MOST_ROWS;
+      let living = 0;
+      const missing: object[] = [];
       for (const [key, of] of all) {
         const row = rows[kind].get(key);
-        isSame &&= row !== undefined || rows[kind].size === MOST_ROWS;
+        // In a file that is full, who has ended takes nobody's place, and gives his own.
+        if (isFull && hasEnded(of, counted)) {
+          if (!row) continue;
+        } else if (row) living += 1;
+        else missing.push(of);
         if (!row || row.of === of) continue;
         row.of = of;
         putNumbers(kind, of, values, row.at);
         moved = true;
       }
+      const isRoom = living < MOST_ROWS;
+      isSame &&= (isFull || all.size === rows[kind].size) && !(isRoom && missing.length > 0);
+      // What went to a base stands in the file as it did.
+      isShared ||= isRoom && kind !== 'bases' && kind !== 'uses' && missing.some((of) => names.has(nameOf(kind, of)));
     }
     if (moved) writeSync(to, values, 0, values.byteLength, WORD);
-    return isSame;
+    return { isSame, isShared };
   };
 
   return {
@@ -164,10 +205,12 @@ export function openCounters(options: CountersOptions): Counters {
     keep(counted) {
       last = counted;
       trying(() => {
-        const isSame = held !== undefined && fd !== undefined && follow(counted, held, fd);
+        const { isSame, isShared } =
+          held !== undefined && fd !== undefined ? follow(counted, held, fd) : { isSame: false, isShared: false };
         const isDue = held === undefined || clock() - writtenAt >= EVERY_MS;
         // An Xid that came back as none would be one more; it is no number of a row.
-        if (counted.totals.xids !== xids || (isDue && !(isSame && isAt(audit.position(), position)))) write(counted);
+        if (counted.totals.xids !== xids || isShared || (isDue && !(isSame && isAt(audit.position(), position))))
+          write(counted);
       });
     },
     close() {
@@ -181,7 +224,7 @@ export function openCounters(options: CountersOptions): Counters {
 
 type Position = ReturnType<Audit['position']>;
 const isAt = (one: Position, other: Position | undefined): boolean =>
-  one.inode === other?.inode && one.bytes === other.bytes;
+  one.inode === other?.inode && one.bytes === other.bytes && one.ahead?.length === other.ahead?.length;
 
 /** With the numbers of now; without rows where those cannot be told: what is counted from 0 again is no increase. */
 function withNumbers(kept: Kept, path: string, onProblem: (text: string) => void): Kept {

@@ -2,7 +2,7 @@
 // agent or by the next one.
 import { type Counted, type Counters, openCounters } from './counters.ts';
 import type { Kept } from './counters-format.ts';
-import { type Audit, openAudit } from './enforcement/audit.ts';
+import { type Audit, isNamed, openAudit } from './enforcement/audit.ts';
 import { createKillBook, type KillBook } from './kills.ts';
 
 export type Counting = Pick<Counters, 'close'> & {
@@ -29,12 +29,20 @@ export function openCounting(
       ...audit,
       add(record) {
         audit.add(record);
-        kills.add([record]);
+        // That one was counted, and could not be written: what is told of it now is that.
+        const isCounted = record.result === 'interrupted' && earlier.audit.ahead?.some((one) => isNamed(one, record));
+        if (!isCounted) kills.add([record]);
       },
     },
     kills,
     earlier,
-    keep: (counted) => counters.keep({ ...counted, kills: kills.kept }),
-    close: counters.close,
+    keep(counted) {
+      audit.retry();
+      counters.keep({ ...counted, kills: kills.kept });
+    },
+    close() {
+      audit.retry();
+      counters.close();
+    },
   };
 }

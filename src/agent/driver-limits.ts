@@ -3,7 +3,7 @@
 // is left behind when this agent is ended at any moment. What to do about what is found there is src/quota/fence.ts.
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type LimitStep, limitStep } from '../quota/fence.ts';
+import { isAsSet, type LimitStep, limitStep } from '../quota/fence.ts';
 import { isObject, isWithin } from '../request/json.ts';
 import {
   askDriverLimits,
@@ -42,6 +42,8 @@ type Entry = Place & {
   /** What we set, or may have set. */
   ours: readonly number[];
   wanted: number | undefined;
+  /** What the driver made of it, which may keep amounts in pages of its own. */
+  readAs: number | undefined;
   isHeld: boolean;
   lookedMs: number | undefined;
 };
@@ -49,6 +51,8 @@ type Entry = Place & {
 /** Of a limit that is in force, and of one that could not be set. */
 const LOOK_AGAIN_MS = 15_000;
 const VERSION = 1;
+
+const NOT_SET = { ours: [], readAs: undefined, isHeld: false, lookedMs: undefined } as const;
 
 const keyOf = ({ gpuUuid, folder }: Pick<Place, 'gpuUuid' | 'folder'>): string => `${gpuUuid} ${folder}`;
 
@@ -99,7 +103,8 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       // Where its group is not known now, the limit stays with the one that it has.
       const isOver =
         !live.has(entry.grantId) || (folder !== undefined && folder !== entry.folder) || failsOn(entry.gpuUuid);
-      if (isOver && entry.wanted !== undefined) Object.assign(entry, { wanted: undefined, lookedMs: undefined });
+      if (isOver && entry.wanted !== undefined)
+        Object.assign(entry, { wanted: undefined, readAs: undefined, lookedMs: undefined });
     }
     for (const grant of live.values()) {
       const folder = folders.get(grant.id);
@@ -108,9 +113,9 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
         if (failsOn(gpuUuid)) continue;
         const place = { grantId: grant.id, gpuUuid, folder };
         const entry = entries.get(keyOf(place));
-        if (!entry)
-          entries.set(keyOf(place), { ...place, ours: [], wanted: limitBytes, isHeld: false, lookedMs: undefined });
-        else if (entry.wanted !== limitBytes) Object.assign(entry, { wanted: limitBytes, lookedMs: undefined });
+        if (!entry) entries.set(keyOf(place), { ...place, ...NOT_SET, wanted: limitBytes });
+        else if (entry.wanted !== limitBytes)
+          Object.assign(entry, { wanted: limitBytes, readAs: undefined, lookedMs: undefined });
       }
     }
     const now = clock();
@@ -167,7 +172,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       else say(entry, `the driver does not tell it (NVML code ${result}); the interposer holds the container`);
       return 'leave';
     }
-    const step = limitStep({ softBytes, hardBytes }, entry.ours, entry.wanted);
+    const step = limitStep({ softBytes, hardBytes }, entry.ours, entry.readAs ?? entry.wanted);
     entry.isHeld = step === 'keep';
     if (step === 'leave' && entry.wanted === undefined) forget(entry);
     else if (step === 'leave')
@@ -184,9 +189,14 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       else say(entry, `it could not be taken back (NVML code ${set.result})`);
       return;
     }
-    entry.isHeld = read.result === 0 && read.softBytes === 0 && read.hardBytes === entry.wanted;
-    if (entry.isHeld && entry.wanted !== undefined) {
-      entry.ours = [entry.wanted];
+    const { wanted } = entry;
+    const { hardBytes: asRead } = read;
+    const isHeld =
+      set.result === 0 && read.result === 0 && read.softBytes === 0 && wanted !== undefined && isAsSet(asRead, wanted);
+    entry.isHeld = isHeld;
+    if (isHeld) {
+      entry.readAs = asRead;
+      entry.ours = asRead === wanted ? [wanted] : [wanted, asRead];
       said.delete(keyOf(entry));
     } else
       say(
@@ -231,6 +241,6 @@ function parseEntries(text: string): readonly Entry[] {
     if (typeof grantId !== 'string' || typeof gpuUuid !== 'string' || typeof folder !== 'string')
       throw new Error('it has something that is no limit');
     const amounts = ours.filter((bytes): bytes is number => isWithin(bytes, 0, Number.MAX_SAFE_INTEGER));
-    return { grantId, gpuUuid, folder, ours: amounts, wanted: undefined, isHeld: false, lookedMs: undefined };
+    return { ...NOT_SET, grantId, gpuUuid, folder, ours: amounts, wanted: undefined };
   });
 }

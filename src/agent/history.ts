@@ -15,7 +15,10 @@ export type History = {
   readonly atMs: readonly number[];
   /** By the card's UUID. */
   readonly cards: Readonly<Record<string, Line>>;
-  /** By the grant's id and the card's UUID, with a blank between. */
+  /**
+   * By the grant's id and the card's UUID, with a blank between; of a container on a card that others gave it by its names with
+   * slashes instead of the id, of one that nobody gave it to by the container's id, or its pod's UID where that is not known.
+   */
   readonly containers: Readonly<Record<string, Line>>;
 };
 
@@ -43,6 +46,10 @@ export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
       for (const { card } of view.devices) add(point.cards, card.uuid, card.usedBytes, card.utilizationPercent);
       for (const { grantId, gpuUuid, usedBytes, bytesTold, smPercent } of view.containers)
         add(point.containers, `${grantId} ${gpuUuid}`, bytesTold ? usedBytes : undefined, smPercent);
+      for (const { namespace, pod, container, gpuUuid, usedBytes, smPercent } of view.assigned)
+        add(point.containers, `${namespace}/${pod}/${container} ${gpuUuid}`, usedBytes, smPercent);
+      for (const { containerId, podUid, gpuUuid, usedBytes, smPercent } of view.foreign)
+        add(point.containers, `${containerId || podUid} ${gpuUuid}`, usedBytes, smPercent);
     },
     history: () => ({
       stepMs,

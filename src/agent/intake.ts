@@ -9,10 +9,11 @@ import type { AgentConfiguration } from './configuration.ts';
 import type { Grant } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
 import type { ReadGrant } from './housekeeping.ts';
-import { advance, type KeptTotals, NO_TOTALS, type Totals, totalsOf } from './integrals.ts';
+import { advance, totalsOf } from './integrals.ts';
 import type { Owners } from './owners.ts';
 import { withRoom } from './room.ts';
 import type { Sample } from './sample.ts';
+import { type KeptTotals, NO_TOTALS, type Totals } from './totals.ts';
 import { onCard } from './using.ts';
 import type { NameOf } from './view.ts';
 
@@ -88,7 +89,7 @@ export function createIntake(options: IntakeOptions): Intake {
       assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       if (earlier) totals = totalsOf(earlier, sample.atMs);
       earlier = undefined;
-      totals = advance(totals, compared, ownerOf);
+      totals = advance(totals, compared, ownerOf, nameOf);
       const stateOf = shares.stateOf(registry.list());
       const judged = judgeCompute(watched, compared, {
         totals,

@@ -1,132 +1,53 @@
 // Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
-// plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase.
-import type { ShareMode } from './attribution/devices.ts';
+// plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase. What totals are, and how
+// they are left, is in totals.ts.
+import { basesOf, nameKey } from './bases.ts';
+import { clockJumpMs } from './clock-jump.ts';
 import type { ContainerCardState, ContainerState, NodeState } from './compare.ts';
 import { type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
-import { countXids, type XidTotal } from './xids.ts';
-
-export type ContainerTotals = {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-  readonly grantId: string;
-  readonly gpuUuid: string;
-  readonly gpuIndex: number;
-  readonly smSeconds: number;
-  readonly memoryBusySeconds: number;
-  readonly encoderSeconds: number;
-  readonly decoderSeconds: number;
-  readonly overLimitSeconds: number;
-  readonly denied: number;
-  /** Of the container, the same on each of its cards. */
-  readonly unknownEntryPoints: number;
-  /** Most that its grant had to hold at once, as far as samples saw it. */
-  readonly peakBytes: number;
-  /** Largest share of the card's compute that it had over a minute; undefined: no minute has passed. */
-  readonly smPeakRatio: number | undefined;
-  /** The driver tells how much compute it uses; else the seconds above are less than it had. */
-  readonly computeTold: boolean;
-  /** Wall clock of the last sample in which its grant existed; undefined: it does. */
-  readonly seenMs: number | undefined;
-};
-
-/** Of a container on a card that others gave it. */
-export type AssignedTotals = {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-  readonly mode: ShareMode;
-  readonly gpuUuid: string;
-  readonly gpuIndex: number;
-  readonly smSeconds: number;
-  readonly memoryBusySeconds: number;
-  readonly encoderSeconds: number;
-  readonly decoderSeconds: number;
-  readonly computeTold: boolean;
-  /** 0: the driver has told of none. */
-  readonly peakBytes: number;
-  readonly seenMs: number;
-};
-
-export type ForeignTotals = {
-  readonly gpuUuid: string;
-  readonly gpuIndex: number;
-  readonly containerId: string;
-  readonly podUid: string;
-  readonly smSeconds: number;
-  readonly memoryBusySeconds: number;
-  readonly encoderSeconds: number;
-  readonly decoderSeconds: number;
-  readonly computeTold: boolean;
-  readonly seenMs: number;
-};
+import {
+  assignedKey,
+  type ContainerTotals,
+  type ForeignTotals,
+  foreignKey,
+  type KeptTotals,
+  type Minute,
+  movedBy,
+  NO_TOTALS,
+  namesOf,
+  overIn,
+  type Totals,
+  totalsKey,
+  withoutOver,
+} from './totals.ts';
+import { countXids } from './xids.ts';
 
 /** Time of each engine of a card, in microseconds. */
 type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>;
 
-type Minute = { readonly sinceMs: number; readonly smSeconds: number };
-
-export type Totals = {
-  readonly atMs: number;
-  readonly containers: ReadonlyMap<string, ContainerTotals>;
-  readonly assigned: ReadonlyMap<string, AssignedTotals>;
-  readonly foreign: ReadonlyMap<string, ForeignTotals>;
-  readonly xids: readonly XidTotal[];
-  /** Where the minute began that is not over, per container and card. */
-  readonly minutes: ReadonlyMap<string, Minute>;
-  /** By the card's UUID: wall clock of the last sample that told how much of its compute each process used. */
-  readonly computeToldMs: ReadonlyMap<string, number>;
-  /** As last sampled. */
-  readonly processes: readonly SampledProcess[];
-};
-
-/** Of a container on a card, among the containers of the totals. */
-export const totalsKey = (grantId: string, gpuUuid: string): string => `${grantId} ${gpuUuid}`;
-
-const assignedKey = (of: Pick<AssignedTotals, 'namespace' | 'pod' | 'container' | 'mode' | 'gpuUuid'>): string =>
-  JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
-const foreignKey = (id: string, gpuUuid: string): string => `${id} ${gpuUuid}`;
-
-export const NO_TOTALS: Totals = {
-  atMs: 0,
-  containers: new Map(),
-  assigned: new Map(),
-  foreign: new Map(),
-  xids: [],
-  minutes: new Map(),
-  computeToldMs: new Map(),
-  processes: [],
-};
-
 /**
- * Totals to go on from with a sample of `atMs`, of what an agent before this one kept at `kept.atMs`. What has ended meanwhile
- * stays as long as if it ended now; what others gave out has no identity but its name, and is left out after a longer time.
+ * Totals to go on from with a sample of `atMs`, of what an agent before this one kept. What has ended meanwhile stays as long as
+ * if it ended now.
  */
 export function totalsOf(kept: KeptTotals, atMs: number): Totals {
-  const assigned = atMs - kept.atMs <= KEEP_MS ? kept.assigned : [];
+  const foreign = kept.foreign.map((one): ForeignTotals => {
+    const { namespace = '', pod = '', container = '' } = one as Partial<ForeignTotals>;
+    // An agent before it counted these has left none.
+    return { ...one, namespace, pod, container, ...secondsWith(one, NONE), seenMs: atMs };
+  });
+  const there = namesOf(kept.containers, kept.assigned, foreign);
   return {
     ...NO_TOTALS,
     atMs,
     containers: new Map(
       kept.containers.map((one) => [totalsKey(one.grantId, one.gpuUuid), { ...one, seenMs: undefined }]),
     ),
-    assigned: new Map(assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
-    foreign: new Map(
-      kept.foreign.map((one) => [
-        foreignKey(one.containerId || one.podUid, one.gpuUuid),
-        // An agent before it counted these has left none.
-        { ...one, ...secondsWith(one, NONE), seenMs: atMs },
-      ]),
-    ),
+    assigned: new Map(kept.assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
+    foreign: new Map(foreign.map((one) => [foreignKey(one.containerId || one.podUid, one.gpuUuid), one])),
+    bases: basesOf(kept.bases.filter((one) => there.has(nameKey(one)))),
     xids: kept.xids,
   };
 }
-export type KeptTotals = Pick<Totals, 'atMs' | 'xids'> & {
-  readonly containers: readonly ContainerTotals[];
-  readonly assigned: readonly AssignedTotals[];
-  readonly foreign: readonly ForeignTotals[];
-};
-
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
 /**
@@ -158,12 +79,23 @@ type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | '
 /** The state that totals of a container on a card were last made of: of the same one they are the same. */
 const madeOf = new WeakMap<ContainerTotals, ContainerState>();
 
+/** The names of a container without a grant, where anybody knows them. */
+type NameOf = (
+  containerId: string,
+  podUid: string,
+) => Pick<ForeignTotals, 'namespace' | 'pod' | 'container'> | undefined;
+
 export function advance(
-  before: Totals,
+  given: Totals,
   state: NodeState,
   ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string; podUid?: string },
+  nameOf: NameOf = () => undefined,
 ): Totals {
   const { sample } = state;
+  const before = movedBy(clockJumpMs(given, sample), given);
+  /** Not in the sample before this one, and not for long. */
+  const isOver = (seenMs: number | undefined): boolean =>
+    seenMs !== undefined && seenMs < before.atMs && sample.atMs - seenMs > KEEP_MS;
   const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
   const { processes } = sample;
   const grown = new Map<string, Engines>();
@@ -192,19 +124,18 @@ export function advance(
   const isComputeTold = (gpuUuid: string): boolean =>
     sample.atMs - (computeToldMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS;
 
-  const containers = new Map<string, ContainerTotals>();
+  const containers = new Map(before.containers);
   const minutes = new Map<string, Minute>();
-  for (const [key, totals] of before.containers) {
-    const { seenMs = before.atMs } = totals;
-    if (sample.atMs - seenMs <= KEEP_MS) containers.set(key, totals);
-  }
   const live = new Set<ContainerTotals>();
   for (const container of state.containers) {
     const { grant, cards, verdict, unknownEntryPoints } = container;
     for (const card of cards) {
       const key = totalsKey(grant.id, card.gpuUuid);
       const last = containers.get(key);
-      const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${card.gpuIndex}`);
+      // A card that the sample has not has no index: its row keeps the one it had, and there is none before it has been seen.
+      const gpuIndex = card.gpuIndex < 0 ? last?.gpuIndex : card.gpuIndex;
+      if (gpuIndex === undefined) continue;
+      const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${gpuIndex}`);
       const over = verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes;
       const computeTold = isComputeTold(card.gpuUuid);
       const minute = before.minutes.get(key);
@@ -224,7 +155,7 @@ export function advance(
         container: grant.container,
         grantId: grant.id,
         gpuUuid: card.gpuUuid,
-        gpuIndex: card.gpuIndex,
+        gpuIndex,
         ...seconds,
         computeTold,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
@@ -245,10 +176,7 @@ export function advance(
     if (!live.has(totals) && totals.seenMs === undefined) containers.set(key, { ...totals, seenMs: before.atMs });
   }
 
-  const assigned = new Map<string, AssignedTotals>();
-  for (const [key, totals] of before.assigned) {
-    if (sample.atMs - totals.seenMs <= KEEP_MS) assigned.set(key, totals);
-  }
+  const assigned = new Map(before.assigned);
   for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
     const key = assignedKey({ namespace, pod, container, mode, gpuUuid });
     const last = assigned.get(key);
@@ -269,7 +197,6 @@ export function advance(
 
   const foreign = new Map<string, ForeignTotals>();
   for (const [key, totals] of before.foreign) {
-    if (sample.atMs - totals.seenMs > KEEP_MS) continue;
     const id = totals.containerId || totals.podUid;
     const here = ({ gpuUuid }: { gpuUuid: string }) => gpuUuid === totals.gpuUuid;
     const told =
@@ -277,7 +204,7 @@ export function advance(
       state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id));
     // What it used up to its end, when it is in no list any more.
     const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
-    foreign.set(key, { ...totals, ...secondsWith(totals, last) });
+    foreign.set(key, { ...totals, ...namedBy(nameOf, totals), ...secondsWith(totals, last) });
   }
   for (const use of state.foreign) {
     const id = use.containerId || use.podUid;
@@ -287,13 +214,31 @@ export function advance(
       gpuIndex: use.gpuIndex,
       containerId: use.containerId,
       podUid: use.podUid,
+      ...namedBy(nameOf, foreign.get(key) ?? { ...use, namespace: '', pod: '', container: '' }),
       ...secondsWith(foreign.get(key), grown.get(`${id} ${use.gpuIndex}`) ?? NONE),
       computeTold: isComputeTold(use.gpuUuid),
       seenMs: sample.atMs,
     });
   }
+  const { atMs, bootNs } = sample;
+  const rows = { containers, assigned, foreign };
+  const over = {
+    containers: overIn(containers, isOver),
+    assigned: overIn(assigned, isOver),
+    foreign: overIn(foreign, isOver),
+  };
+  const bases = withoutOver(rows, over, before.bases);
   const xids = countXids(before.xids, sample);
-  return { atMs: sample.atMs, containers, assigned, foreign, xids, minutes, computeToldMs, processes };
+  return { atMs, bootNs, ...rows, bases, xids, minutes, computeToldMs, processes };
+}
+
+type Names = Pick<ForeignTotals, 'namespace' | 'pod' | 'container'>;
+/** As told now, else as they were: who has ended is soon known by nobody. */
+function namedBy(nameOf: NameOf, of: Names & Pick<ForeignTotals, 'containerId' | 'podUid'>): Names {
+  const told = nameOf(of.containerId, of.podUid);
+  const isKnown = told && (told.container !== '' || (told.pod !== '' && of.container === ''));
+  const { namespace, pod, container } = isKnown ? told : of;
+  return { namespace, pod, container };
 }
 
 /** Finds a process in the list of the sample before. Most of the time it stands in the same place. */

@@ -44,6 +44,8 @@ export type Node = {
   holds(podUid: string, target: string): boolean;
   /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
+  /** The runtime has a container that it made without asking for its cards; of one without a share that is as it should be. */
+  containerPassedBy(container: PassedBy): void;
   /** Container ids; fed by the runtime's events. */
   readonly containers: ContainerBook;
   /** What the scheduler may choose from; undefined until the driver has been read. */
@@ -56,6 +58,14 @@ export type Node = {
   close(): Promise<void>;
 };
 
+export type PassedBy = {
+  readonly containerId: string;
+  readonly podUid: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+};
+
 export type NodeHooks = {
   readonly onView: (view: View) => void;
   readonly onActions: (records: readonly ActionRecord[]) => void;
@@ -64,6 +74,8 @@ export type NodeHooks = {
   readonly onChange?: (text: string) => void;
   /** What a pod's annotation says of its compute is not done; told once of each text. */
   readonly onRefused?: ((change: RefusedChange) => void) | undefined;
+  /** A container with a share was made without its cards; told once of each, with the sentence for its pod. */
+  readonly onPassedBy?: ((container: PassedBy, message: string) => void) | undefined;
   /** None: no pod is evicted, whatever the settings say. */
   readonly evict?: EvictCall | undefined;
   readonly onInterval: (intervalMs: number) => void;

@@ -24,6 +24,7 @@ import { openRegistry, type Registry } from './grants/registry.ts';
 import { createHousekeeping } from './housekeeping.ts';
 import { createIntake } from './intake.ts';
 import type { Native } from './native.ts';
+import { createNobodys } from './nobodys.ts';
 import type { Node, NodeHooks } from './node-types.ts';
 import { offeredCards } from './offered.ts';
 import { createOwners } from './owners.ts';
@@ -37,6 +38,9 @@ import { PUBLISH_RESULTS, releasedView, type SelfView, staleView, type View, vie
 
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
+
+const PASSED_BY =
+  "was made without its GPU: the node's agent was away, or did not answer the container runtime in time. It gets its cards when it starts anew";
 
 export function openNode(configuration: AgentConfiguration, native: Native, hooks: NodeHooks): Node {
   const { stateFolder, kubernetes } = configuration;
@@ -114,13 +118,21 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     grantsOf: (podUid) => registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [grant.id] : [])),
   };
   const clocks = { now: Date.now, steady: hooks.clock };
-  const enforcer = createEnforcer(registry, native, audit, enforcement, clocks, {
-    containers,
-    beforeStop: (grant, message) => {
-      if (!isOfPod(grant.owner)) return;
-      hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
+  const enforcer = createEnforcer(
+    registry,
+    native,
+    audit,
+    enforcement,
+    clocks,
+    {
+      containers,
+      beforeStop: (grant, message) => {
+        if (!isOfPod(grant.owner)) return;
+        hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
+      },
     },
-  });
+    hooks.onProblem,
+  );
   // Nobody's eviction is asked for again where nobody is to be stopped any more.
   const earlierStops = audit
     .recent()
@@ -136,6 +148,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   const failures = new Map<string, number>();
+  const nobodys = createNobodys();
   const publishes = new Map(PUBLISH_RESULTS.map((result) => [result, 0]));
 
   const isAlive = native.isRunning;
@@ -202,6 +215,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     driverHeld: hooks.driver.releasedMs() === undefined,
     samplersAbandoned: hooks.samplers().abandoned,
     decisions: kills.decisions(),
+    refusals: kills.refusals(),
     failures: Object.fromEntries(failures),
     publishes: Object.fromEntries(publishes) as SelfView['publishes'],
   });
@@ -215,6 +229,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       kills.see(state);
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
+      const ofNobody = nobodys.see(sample.cards);
+      if (ofNobody !== undefined) failures.set('no_pid', ofNobody);
 
       const records = act(state);
       counting.keep({ totals, uses: shares.uses() });
@@ -228,7 +244,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         audit.recent(),
         selfView(sample),
         hooks.nameOf,
-        (podUid, container) => containers.newest(podUid, container)?.id,
+        containers.newest,
         { stateOf, ofCard: shares.ofCard },
         probing.fencesOf,
         faults.of,
@@ -325,6 +341,14 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         hooks.onProblem(`the ledger of ${live.grant.namespace}/${live.grant.pod}: ${(error as Error).message}`);
       }
       return live.grant.cards.map(({ gpuUuid }) => gpuUuid);
+    },
+
+    containerPassedBy(container) {
+      const { containerId, podUid, namespace, pod, container: name } = container;
+      if (!registry.get(podGrantId(podUid, name)) || !containers.passBy(containerId)) return;
+      const message = `${namespace}/${pod}/${name} ${PASSED_BY}`;
+      hooks.onProblem(message);
+      hooks.onPassedBy?.(container, message);
     },
 
     containers,

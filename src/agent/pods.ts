@@ -4,7 +4,8 @@
 import { join } from 'node:path';
 import type { CardsReading } from '../placement/node-cards.ts';
 import { WHOLE_POD } from './attribution/pods.ts';
-import type { AgentConfiguration } from './configuration.ts';
+import { type Cdi, followCdi } from './cdi/follow.ts';
+import { type AgentConfiguration, foldersOf } from './configuration.ts';
 import { startCsi } from './csi/driver.ts';
 import { createPublisher, type PodSource } from './csi/publisher.ts';
 import {
@@ -60,11 +61,16 @@ export async function startPodServices(
   onProblem: (text: string) => void,
 ): Promise<PodServices> {
   const { kubeletRoot, nodeName, nriSocket, cdiKind } = kubernetes;
+  const cdiFolders = foldersOf(kubernetes.cdiFolders);
   const slots = () => {
     const cards = node.cards()?.cards ?? [];
     const healthy = cards.filter((card) => card.healthy && card.unfenced === undefined).length;
     return { healthy: healthy * mostTenantsPerCard, unhealthy: (cards.length - healthy) * mostTenantsPerCard };
   };
+  const cdi: Cdi | undefined =
+    nriSocket === '' || cdiFolders.length === 0
+      ? undefined
+      : followCdi({ folders: cdiFolders, kind: cdiKind, onProblem });
   // The runtime first: containers that start once their volume is there must get their cards.
   const nri =
     nriSocket === ''
@@ -73,7 +79,9 @@ export async function startPodServices(
           socket: nriSocket,
           cdiKind,
           cardsOf: node.containerStarts,
+          ...(cdi && { devicesFor: cdi.devicesFor }),
           onContainer: ({ containerId, ...name }) => node.containers.tell(containerId, name),
+          onPassedBy: node.containerPassedBy,
           onSandbox: (sandboxId, podUid) => node.containers.tell(sandboxId, { podUid, container: WHOLE_POD }),
           onRemoved: node.containers.forget,
           onProblem,
@@ -103,6 +111,7 @@ export async function startPodServices(
     },
     async close() {
       nri?.close();
+      cdi?.close();
       await Promise.all([csi.close(), plugin?.close(), advertising.close()]);
     },
   };

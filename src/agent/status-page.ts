@@ -64,11 +64,11 @@ ${table('cards', 'Card', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants'
 ${table('tenants', 'Tenant', '#Card', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'When over', 'State')}
 <section id="given" hidden>
 <h2>Cards that others gave out</h2>
-${table('assigned', 'Container', '#Card', 'As', '#Memory', '#Processes')}
+${table('assigned', 'Container', '#Card', 'As', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
 <section id="outside" hidden>
 <h2>Use without a grant</h2>
-${table('foreign', 'Container', '#Card', '#Memory', '#Processes')}
+${table('foreign', 'Container', '#Card', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
 <h2>What was done</h2>
 <ol id="actions"></ol>

@@ -52,7 +52,7 @@ const spark = (values, limit, what, kind) => {
     path.setAttribute('d', 'M ' + line + (points.length === 1 ? ' l .1 0' : '')); path.setAttribute('class', 'line');
     svg.append(area, path);
   }
-  if (limit < top) {
+  if (limit > 0 && limit < top) {
     const mark = document.createElementNS(SVG, 'path');
     mark.setAttribute('d', 'M 0 ' + y(limit).toFixed(1) + ' H ' + W); mark.setAttribute('class', 'limit'); svg.append(mark);
   }
@@ -85,6 +85,7 @@ const memory = (row, used, total, granted) => {
 };
 const stateOf = (c) => {
   const words = [];
+  if (c.withoutCards) words.push('made without its cards');
   if (c.over) words.push('over its grant');
   else if (c.usedBytes > c.limitBytes) words.push(mib(c.usedBytes - c.limitBytes) + ' above its grant, tolerated');
   if (c.bypassBytes > 0) words.push(mib(c.bypassBytes) + ' past the interposer');
@@ -92,8 +93,9 @@ const stateOf = (c) => {
   if (c.tampered) words.push('ledger damaged');
   return words;
 };
+const containerName = (c) => c.namespace + '/' + c.pod + '/' + c.container;
 /** A plain grant goes by its name alone. */
-const nameOf = (c) => c.namespace + '/' + c.pod + (c.namespace === 'local' ? '' : '/' + c.container);
+const nameOf = (c) => c.podUid === '' ? c.namespace + '/' + c.pod : containerName(c);
 const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
 const show = (view) => {
   const note = document.getElementById('note');
@@ -127,14 +129,22 @@ const show = (view) => {
     cell(row, words.join(', ') || 'within', words.length ? 'bad' : '');
   });
   document.getElementById('given').hidden = !view.assigned.length;
+  const usableOf = (uuid) => {
+    const card = view.devices.find((d) => d.card.uuid === uuid)?.card;
+    return card?.totalBytes === undefined ? 0 : card.totalBytes - (card.reservedBytes || 0);
+  };
   fill('assigned', view.assigned, (row, a) => {
-    cell(row, nameOf(a), 'name');
-    cell(row, a.gpuIndex, 'n'); cell(row, a.mode); cell(row, mib(a.usedBytes), 'n'); cell(row, a.processes.length, 'n');
+    cell(row, containerName(a), 'name');
+    cell(row, a.gpuIndex, 'n'); cell(row, a.mode); cell(row, mib(a.usedBytes), 'n'); cell(row, percent(a.smPercent), 'n');
+    sparks(row, past.containers[containerName(a) + ' ' + a.gpuUuid], usableOf(a.gpuUuid));
+    cell(row, a.processes.length, 'n');
   });
   document.getElementById('outside').hidden = !view.foreign.length;
   fill('foreign', view.foreign, (row, f) => {
     cell(row, (f.namespace || f.pod ? f.namespace + '/' + f.pod + ' ' : '') + (f.container || f.containerId.slice(0, 12)), 'name');
-    cell(row, f.gpuIndex, 'n'); cell(row, mib(f.usedBytes), 'n bad'); cell(row, f.processes, 'n');
+    cell(row, f.gpuIndex, 'n'); cell(row, mib(f.usedBytes), 'n bad'); cell(row, percent(f.smPercent), 'n');
+    sparks(row, past.containers[(f.containerId || f.podUid) + ' ' + f.gpuUuid], usableOf(f.gpuUuid));
+    cell(row, f.processes, 'n');
   });
   const list = document.getElementById('actions'); list.replaceChildren();
   for (const action of [...view.recent].reverse()) {

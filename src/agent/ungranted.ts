@@ -33,6 +33,8 @@ export type ForeignState = {
   readonly podUid: string;
   /** Undefined: the driver does not tell it of each of its processes. */
   readonly usedBytes: number | undefined;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent?: number | undefined;
   readonly processes: number;
 };
 
@@ -89,7 +91,7 @@ export function ungranted(
     );
     for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
       if (assignment) assigned.push(assignedState(sample, assignment, card, entries, met.get(assignment) ?? []));
-      else foreign.push(...foreignOn(card, entries));
+      else foreign.push(...foreignOn(sample, card, entries));
     }
   }
   return { assigned, foreign };
@@ -136,14 +138,22 @@ function assignedState(
   };
 }
 
-function foreignOn(card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
+function foreignOn(sample: Sample, card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
   const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
-  return [...byContainer.values()].map((own) => ({
-    gpuUuid: card.uuid,
-    gpuIndex: card.index,
-    containerId: own[0]?.owner.containerId ?? '',
-    podUid: own[0]?.owner.podUid ?? '',
-    usedBytes: sumTold(own.map(({ process }) => onCard(process, card)?.bytes)),
-    processes: own.length,
-  }));
+  return [...byContainer.values()].map((own) => {
+    const using = usingOf(
+      sample,
+      own.map(({ process }) => process),
+      card,
+    );
+    return {
+      gpuUuid: card.uuid,
+      gpuIndex: card.index,
+      containerId: own[0]?.owner.containerId ?? '',
+      podUid: own[0]?.owner.podUid ?? '',
+      usedBytes: sumTold(using.map(({ use }) => use.bytes)),
+      smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+      processes: own.length,
+    };
+  });
 }

@@ -6,14 +6,16 @@ import type { Fence } from '../quota/fence.ts';
 import type { Verdict } from '../quota/limits.ts';
 import { type EffectiveMode, effectiveMode, type Mode } from '../quota/mode.ts';
 import type { ComputePolicy, Priority } from '../request/request.ts';
+import type { ContainerBook } from './attribution/pods.ts';
+import type { BaseTotals } from './bases.ts';
 import type { ContainerState, DeviceState, EngineUse, GrantedProcess, NodeState, Observed } from './compare.ts';
 import type { ComputeUse } from './compute/account.ts';
 import { type CardPolicy, weightOf } from './compute/policy.ts';
 import type { ShareState } from './compute/shares.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
-import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './integrals.ts';
 import type { LeftBehind } from './sampler.ts';
+import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './totals.ts';
 import type { AssignedState, ForeignState } from './ungranted.ts';
 import { isMpsClient } from './using.ts';
 import type { XidTotal } from './xids.ts';
@@ -58,6 +60,8 @@ export type ViewContainer = {
   readonly podUid: string;
   /** Empty: plain processes, or none of its containers is known yet. */
   readonly containerId: string;
+  /** The runtime made it without its cards, and nothing of it is on one. */
+  readonly withoutCards: boolean;
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly fence: Fence;
@@ -128,6 +132,8 @@ export type SelfView = {
     readonly reason: string;
     readonly count: number;
   }[];
+  /** Why stops that were due were not carried out. */
+  readonly refusals?: readonly { readonly why: string; readonly count: number }[];
   readonly failures: Readonly<Record<string, number>>;
   readonly publishes: Readonly<Record<PublishResult, number>>;
 };
@@ -153,11 +159,9 @@ export type View = {
   })[];
   readonly containerTotals: readonly ContainerTotals[];
   readonly assignedTotals: readonly AssignedTotals[];
-  readonly foreignTotals: readonly (ForeignTotals & {
-    readonly namespace: string;
-    readonly pod: string;
-    readonly container: string;
-  })[];
+  readonly foreignTotals: readonly ForeignTotals[];
+  /** What ended under names that others in these lists have. */
+  readonly bases?: readonly BaseTotals[];
   readonly xids: readonly XidTotal[];
   readonly kills: readonly KillTotal[];
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
@@ -183,7 +187,7 @@ export function viewOf(
   recent: readonly ActionRecord[],
   self: SelfView,
   nameOf: NameOf,
-  containerIdOf: (podUid: string, container: string) => string | undefined = () => undefined,
+  newestOf: ContainerBook['newest'] = () => undefined,
   compute: ComputeView = UNDIVIDED,
   fencesOf: (gpuUuid: string) => CardFences = () => ({}),
   faultOf: (gpuUuid: string) => CardFault | undefined = () => undefined,
@@ -202,7 +206,7 @@ export function viewOf(
       };
     }),
     containers: state.containers.flatMap((container) =>
-      container.cards.map((card) => viewContainer(container, card, containerIdOf, compute, self.mode)),
+      container.cards.map((card) => viewContainer(container, card, newestOf, compute, self.mode)),
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({
       ...entry,
@@ -218,10 +222,12 @@ export function viewOf(
     foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId, use.podUid), ...use })),
     containerTotals: [...totals.containers.values()],
     assignedTotals: [...totals.assigned.values()],
-    foreignTotals: [...totals.foreign.values()].map((entry) => ({
-      ...nameOf(entry.containerId, entry.podUid),
-      ...entry,
-    })),
+    foreignTotals: [...totals.foreign.values()].map((entry) => {
+      if (entry.pod !== '' || entry.container !== '') return entry;
+      const { namespace, pod, container } = nameOf(entry.containerId, entry.podUid);
+      return { ...entry, namespace, pod, container };
+    }),
+    bases: [...totals.bases.values()],
     xids: totals.xids,
     kills,
     errors: state.sample.errors,
@@ -256,12 +262,13 @@ export const releasedWords = (releasedMs: number): string =>
 function viewContainer(
   container: ContainerState,
   card: ContainerState['cards'][number],
-  containerIdOf: (podUid: string, container: string) => string | undefined,
+  newestOf: ContainerBook['newest'],
   compute: ComputeView,
   nodeMode: Mode,
 ): ViewContainer {
   const { grant, fence, tampered, verdict, engines, observed } = container;
   const podUid = podUidOf(grant);
+  const newest = podUid === '' ? undefined : newestOf(podUid, grant.container);
   const position = grant.cards.findIndex(({ gpuUuid }) => gpuUuid === card.gpuUuid);
   const share = compute.stateOf(grant.id, position);
   const mpsClients = card.processes.filter(isMpsClient).length;
@@ -271,7 +278,8 @@ function viewContainer(
     pod: grant.pod,
     container: grant.container,
     podUid,
-    containerId: (podUid === '' ? undefined : containerIdOf(podUid, grant.container)) ?? '',
+    containerId: newest?.id ?? '',
+    withoutCards: newest?.passedBy === true && container.cards.every(({ processes }) => processes.length === 0),
     gpuUuid: card.gpuUuid,
     gpuIndex: card.gpuIndex,
     fence,

@@ -9,7 +9,7 @@ import type { ContainerName } from '../kube/pods.ts';
 import { GRANT_ANNOTATION } from '../request/names.ts';
 import { type Command, text, UsageError } from './command.ts';
 import { beFrugal } from './frugal.ts';
-import { configurationOf } from './settings.ts';
+import { checkPageFiles, configurationOf, makeStateFolder } from './settings.ts';
 import { runUntilSignal } from './wait.ts';
 
 export const agent: Command = {
@@ -32,6 +32,8 @@ export const agent: Command = {
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
     const start = async () => {
+      makeStateFolder(configuration);
+      await checkPageFiles(configuration);
       const { hooks, close: closeKube } = await kubeHooks(configuration, log);
       const started = await startAgent(configuration, { log, ...hooks });
       const close = async () => {
@@ -61,6 +63,22 @@ function kindOf({ action, resource }: ActionRecord): Pick<PodEvent, 'reason' | '
   return action === 'released' || action === 'open-gate'
     ? { reason: restored, type: 'Normal' }
     : { reason: exceeded, type: 'Warning' };
+}
+
+/** What pods are told of what was done to them. Plain processes have no pod to tell. */
+export function eventsOf(records: readonly ActionRecord[], nodeName: string): readonly PodEvent[] {
+  return records
+    .filter(({ podUid }) => podUid !== '')
+    .map((record) => ({
+      namespace: record.namespace,
+      pod: record.pod,
+      podUid: record.podUid,
+      container: record.container,
+      ...kindOf(record),
+      message: record.message,
+      atMs: record.atMs,
+      by: { component: 'agent', instance: nodeName },
+    }));
 }
 
 async function kubeHooks(
@@ -107,19 +125,7 @@ async function kubeHooks(
       },
       isOver: (namespace, pod) => /^(Succeeded|Failed)$/.test(pods.named(namespace, pod)?.status?.phase ?? ''),
       onActions: (records) => {
-        // Plain processes have no pod to tell.
-        for (const record of records.filter((one) => one.namespace !== 'local')) {
-          void report({
-            namespace: record.namespace,
-            pod: record.pod,
-            podUid: record.podUid,
-            container: record.container,
-            ...kindOf(record),
-            message: record.message,
-            atMs: record.atMs,
-            by: { component: 'agent', instance: nodeName },
-          });
-        }
+        for (const event of eventsOf(records, nodeName)) void report(event);
       },
       deviceUuids: () => uuids,
       review: reviewer(config),
@@ -127,6 +133,11 @@ async function kubeHooks(
       onRefused: (change) => {
         const by = { component: 'agent', instance: nodeName } as const;
         void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by });
+      },
+      onPassedBy: ({ namespace, pod, podUid, container }, message) => {
+        const by = { component: 'agent', instance: nodeName } as const;
+        const of = { namespace, pod, podUid, container };
+        void report({ ...of, reason: 'GPUCardsMissing', type: 'Warning', message, atMs: Date.now(), by });
       },
       cluster: {
         pods,

@@ -56,7 +56,13 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
     if (values.help) return 'help';
     return { values: values as Parsed['values'], words: positionals };
   } catch (error) {
-    throw new UsageError((error as Error).message);
+    const { message } = error as Error;
+    const [, option] = /argument is ambiguous.* use '(--[\w-]+)=-XYZ/s.exec(message) ?? [];
+    throw new UsageError(
+      option === undefined
+        ? message
+        : `${option}: its value is missing; one that begins with a dash is written ${option}=-…`,
+    );
   }
 }
 

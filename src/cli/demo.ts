@@ -189,6 +189,7 @@ async function play(
     const lines = page(
       answer.body as View | null,
       driver,
+      stateFolder,
       agent.port ?? ports.page,
       webhook.url,
       review,
@@ -224,6 +225,7 @@ async function end(children: readonly ChildProcess[]): Promise<void> {
 function page(
   view: View | null,
   driver: string,
+  stateFolder: string,
   port: number,
   webhookUrl: string,
   review: Review,
@@ -234,6 +236,7 @@ function page(
   const head = [
     `Cotenant on ${gpu}; Ctrl-C ends it and leaves nothing behind`,
     `status page http://127.0.0.1:${port}/   metrics http://127.0.0.1:${port}/metrics   webhook ${webhookUrl}`,
+    `beside it, from the same folder: npx cotenant top --state ${stateFolder}   (or inspect, recommend, why cheat)`,
     '',
   ];
   if (!view) return [...head, 'reading the driver ...', ...problems.slice(-3)];

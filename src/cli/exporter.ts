@@ -4,7 +4,7 @@ import { followViews } from '../agent/views/follow.ts';
 import type { Standing } from '../agent/views/source.ts';
 import { type Command, text, UsageError } from './command.ts';
 import { beFrugal } from './frugal.ts';
-import { configurationOf } from './settings.ts';
+import { checkPageFiles, configurationOf } from './settings.ts';
 import { runUntilSignal } from './wait.ts';
 
 export const exporter: Command = {
@@ -37,6 +37,7 @@ export const exporter: Command = {
       lastProblem = problem;
     };
     const start = async () => {
+      await checkPageFiles(configuration);
       // Heard of before there is somebody to tell: nothing is known of anybody then.
       let tell = (_standing: Standing | undefined) => {};
       const source = followViews({

@@ -41,7 +41,7 @@ function row(recommendation: Recommendation): readonly string[] {
   const asked = maxOf(of.cards.map(({ grantedCoresPercent }) => grantedCoresPercent));
   return [
     nameOf(recommendation),
-    String(of.cards.length),
+    String(of.cardCount),
     mib(maxOf(of.cards.map(({ grantedBytes }) => grantedBytes))),
     ...spread(
       of.cards.map((card) => card.memory),
@@ -61,7 +61,7 @@ function row(recommendation: Recommendation): readonly string[] {
 /** Amounts are totals over the cards. Compute is asked for where it was before. */
 export function resourcesOf({ of, memory, cores }: Recommendation): Readonly<Record<string, string>> | undefined {
   if (memory === undefined) return undefined;
-  const count = of.cards.length;
+  const count = of.cardCount;
   const asked = of.cards.some(({ grantedCoresPercent }) => grantedCoresPercent !== undefined);
   return {
     ...(count > 1 ? { [GPU]: String(count) } : {}),
@@ -74,9 +74,10 @@ function toPaste(recommendation: Recommendation): readonly string[] {
   const resources = resourcesOf(recommendation);
   const name = oneLine(nameOf(recommendation));
   if (resources === undefined) return [`# ${name} held no memory of its cards: it needs no share.`];
-  const { memory, cores, savedPercent, of } = recommendation;
+  const { cores, savedPercent, of } = recommendation;
   const bounds = [
-    ...(memory?.atLeast ? ['it was refused memory'] : []),
+    ...(of.cards.some(({ denied }) => denied > 0) ? ['it was refused memory'] : []),
+    ...(of.stops > 0 ? ['it was stopped for its memory'] : []),
     ...(cores?.atLeast ? ['it used up its compute'] : []),
   ];
   const saved = savedPercent !== undefined && savedPercent > 0 ? `, ${savedPercent} % less than granted` : '';

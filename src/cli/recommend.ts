@@ -1,6 +1,7 @@
 // `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
 // this machine's agent keeps.
-import type { View } from '../agent/view.ts';
+import { isPodGrantId } from '../agent/grants/grant.ts';
+import type { KillTotal, View } from '../agent/view.ts';
 import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../quota/recommend.ts';
 import { readView, stateFolder } from './agent-client.ts';
 import type { Cluster } from './cluster/api.ts';
@@ -116,34 +117,48 @@ async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeco
   return { containers: containersOf(new Map(answers)), source: `${url}, ${from} to ${until}` };
 }
 
-/** What has ended is there for the few minutes that the agent remembers it, and its grant is not. */
+/**
+ * What has ended is there for the few minutes that the agent remembers it, and its grant is not. What came again under one name
+ * is one container, as it is to a Prometheus.
+ */
 export function fromAgent(view: View, { namespace, pod }: Wanted): Seen {
   const seen = view.containerTotals.filter(
     (totals) =>
       (namespace === undefined || totals.namespace === namespace) && (pod === undefined || totals.pod === pod),
   );
   const now = new Map(view.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
-  const containers = [...Map.groupBy(seen, ({ grantId }) => grantId).values()].map((cards): ContainerSeries => {
-    const [first] = cards;
-    const known = first && now.get(`${first.grantId} ${first.gpuUuid}`);
+  const stops = Map.groupBy(view.kills.filter(isStopForMemory), nameKey);
+  const containers = [...Map.groupBy(seen, nameKey)].map(([name, all]): ContainerSeries => {
+    const [first] = all;
+    const grants = [...Map.groupBy(all, ({ grantId }) => grantId).values()];
     return {
       namespace: first?.namespace ?? '',
       pod: first?.pod ?? '',
       container: first?.container ?? '',
-      plain: known ? known.podUid === '' : first?.namespace === 'local',
-      cards: cards.map(({ grantId, gpuUuid, peakBytes, smPeakRatio, denied }) => {
-        const granted = now.get(`${grantId} ${gpuUuid}`);
+      plain: all.every(({ grantId }) => !isPodGrantId(grantId)),
+      cardCount: Math.max(...grants.map((cards) => cards.length)),
+      stops: (stops.get(name) ?? []).reduce((sum, { count }) => sum + count, 0),
+      cards: [...Map.groupBy(all, ({ gpuUuid }) => gpuUuid)].map(([gpuUuid, lives]) => {
+        const granted = lives.flatMap(({ grantId }) => now.get(`${grantId} ${gpuUuid}`) ?? [])[0];
+        const smPeaks = lives.flatMap(({ smPeakRatio }) => smPeakRatio ?? []);
         return {
           gpuUuid,
           grantedBytes: granted?.limitBytes,
           grantedCoresPercent: granted && granted.coresPercent > 0 ? granted.coresPercent : undefined,
           coresHeld: granted?.compute !== undefined,
-          memory: { peak: peakBytes },
-          compute: smPeakRatio === undefined ? undefined : { peak: smPeakRatio },
-          denied,
+          memory: { peak: Math.max(...lives.map(({ peakBytes }) => peakBytes)) },
+          compute: smPeaks.length === 0 ? undefined : { peak: Math.max(...smPeaks) },
+          denied: lives.reduce((sum, { denied }) => sum + denied, 0),
         };
       }),
     };
   });
   return { containers, source: "this machine's agent, since it began" };
 }
+
+const nameKey = (of: { readonly namespace: string; readonly pod: string; readonly container: string }): string =>
+  JSON.stringify([of.namespace, of.pod, of.container]);
+
+/** One that was carried out, as far as anybody knows. */
+const isStopForMemory = ({ reason, result }: KillTotal): boolean =>
+  reason !== 'over-share' && (result === 'released' || result === 'interrupted');

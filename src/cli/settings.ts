@@ -1,4 +1,8 @@
-// The agent's settings from a file and flags over it, for each of its halves.
+// The agent's settings from a file and flags over it, for each of its halves, and whether what they name is there: who starts a
+// daemon is told of that in a sentence.
+import { mkdirSync, mkdtempSync, rmdirSync, statSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { openBearerFile } from '../agent/access/bearer-file.ts';
 import {
   type AgentConfiguration,
   checkTogether,
@@ -7,6 +11,7 @@ import {
   isText,
   readSettings,
 } from '../agent/configuration.ts';
+import { readCertificate } from '../tls/certificate-files.ts';
 import { settingOf, UsageError } from './command.ts';
 
 export function configurationOf(file: string | undefined, pairs: readonly string[]): AgentConfiguration {
@@ -23,5 +28,43 @@ export function configurationOf(file: string | undefined, pairs: readonly string
     return checkTogether(configure(settings, '--set', fromFile));
   } catch (error) {
     throw new UsageError((error as Error).message);
+  }
+}
+
+/** The files by which the page is served, and to whom. They are followed later on; at the start they have to serve. */
+export async function checkPageFiles({ page }: AgentConfiguration): Promise<void> {
+  const { bearerTokenFile, certFile, keyFile } = page;
+  if (bearerTokenFile !== '')
+    await openBearerFile(bearerTokenFile, () => 0).catch((error: Error) => {
+      throw new UsageError(`page.bearerTokenFile: ${error.message}`);
+    });
+  if (certFile !== '')
+    await readCertificate({ certFile, keyFile }).catch((error: NodeJS.ErrnoException) => {
+      throw new UsageError(`page.${error.path === keyFile ? 'keyFile' : 'certFile'}: ${error.message}`);
+    });
+}
+
+/** Folder by folder, and tries one in it: where there can be none (/proc), Node's own making of all of them goes on for ever. */
+export function makeStateFolder({ stateFolder }: AgentConfiguration): void {
+  try {
+    makeFolder(resolve(stateFolder));
+    rmdirSync(mkdtempSync(join(stateFolder, '.trying-')));
+  } catch (error) {
+    throw new UsageError(`stateFolder: nothing can be kept in ${stateFolder}: ${(error as Error).message}`);
+  }
+}
+
+function makeFolder(path: string): void {
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (found?.isDirectory()) return;
+  if (found) throw new Error(`${path} is no folder`);
+  makeFolder(dirname(path));
+  try {
+    mkdirSync(path, { mode: 0o755 });
+  } catch (error) {
+    // The other half of the agent, or whoever else makes the same one, was quicker.
+    const isThere =
+      (error as NodeJS.ErrnoException).code === 'EEXIST' && statSync(path, { throwIfNoEntry: false })?.isDirectory();
+    if (!isThere) throw error;
   }
 }

@@ -5,7 +5,7 @@ import { jsonText, oneLine } from './cluster/words.ts';
 import { type Command, flag, type Parsed, text, UsageError } from './command.ts';
 import { PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from './prometheus/api.ts';
 import { selector } from './prometheus/series.ts';
-import { cards, RECORDED, RECORDED_CARDS, type Selectors, usage } from './prometheus/usage.ts';
+import { cards, NOT_OF_INSTANCES, RECORDED, RECORDED_CARDS, type Selectors, usage } from './prometheus/usage.ts';
 import { columns } from './table.ts';
 
 const LONGEST_STEP_SECONDS = 60;
@@ -53,16 +53,18 @@ async function read(prometheus: Prometheus, namespace: string | undefined, recor
   const step = Math.max(1, Math.min(LONGEST_STEP_SECONDS, Math.floor(rangeSeconds / LEAST_POINTS)));
   const selectors: Selectors = {
     of: (metric, ...matchers) => selector(metric, { job, namespace }, ...matchers),
-    ofCard: (metric) => selector(metric, { job }),
+    ofCard: (metric, ...matchers) => selector(metric, { job }, ...matchers),
   };
   const now = usage(selectors, '5m');
-  /** Sum of one value per step, times the step. */
-  const hours = (expression: string) => `sum_over_time((${expression})[${rangeSeconds}s:${step}s]) * ${step} / 3600`;
+  const steps = `[${rangeSeconds}s:${step}s]`;
+  /** A mean over the range, with nothing where there was none: how many steps a range has, Prometheus' versions do not agree. */
+  const hours = (expression: string) =>
+    `sum_over_time((${expression})${steps}) / scalar(count_over_time(vector(1)${steps})) * ${rangeSeconds} / 3600`;
   const expressionOf = (kind: Kind, amount: keyof Amounts): string => {
     if (recorded) return hours(selectors.of(RECORDED[kind][amount]));
     // The counter knows what happened between the steps.
     if (kind === 'compute' && amount === 'used') {
-      const counter = selectors.of('cotenant_container_sm_seconds_total');
+      const counter = selectors.of('cotenant_container_sm_seconds_total', NOT_OF_INSTANCES);
       return `sum by (namespace) (increase(${counter}[${rangeSeconds}s])) / 3600`;
     }
     return hours(now[kind][amount]);

@@ -28,6 +28,7 @@ function bar(used: number, total: number, width = 16): string {
 
 export function stateOf(container: ViewContainer): string {
   const words: string[] = [];
+  if (container.withoutCards) words.push('NO CARDS');
   if (container.over) words.push('OVER');
   else if (container.usedBytes > container.limitBytes)
     words.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
@@ -70,9 +71,13 @@ const policyText = ({ computePolicy, priority }: ViewContainer): string =>
 /** The mode, and who said so where it is not the node's. */
 const modeText = ({ enforcement: { mode, by } }: ViewContainer): string => (by === 'node' ? mode : `${mode}, ${by}`);
 
+type Names = Pick<ViewContainer, 'namespace' | 'pod' | 'container'>;
+
+export const containerName = ({ namespace, pod, container }: Names): string => `${namespace}/${pod}/${container}`;
+
 /** A pod's container by all its names; a plain grant by its own, under which commands know it. */
-export const tenantName = ({ namespace, pod, container }: Pick<ViewContainer, 'namespace' | 'pod' | 'container'>) =>
-  namespace === 'local' ? pod : `${namespace}/${pod}/${container}`;
+export const tenantName = (of: Names & Pick<ViewContainer, 'podUid'>): string =>
+  of.podUid === '' ? of.pod : containerName(of);
 
 export function tenantRows(view: View): string[] {
   const rows = view.containers.map((container) => [

@@ -1,15 +1,17 @@
 // One screen of `cotenant top`: a line for each card, one for each container on it with what it has of its grant, and the processes on
-// request. Pure; no line is wider than the terminal, and what is cut off is a name's beginning or a state's end.
+// request. Pure; no line is wider than the terminal: a name's beginning is cut off, then columns go that say less than what is wrong.
 import type { View, ViewProcess } from '../agent/view.ts';
 import { oneCell, oneLine } from './cluster/words.ts';
-import { actionRows, columns, stateOf, tenantName } from './table.ts';
+import { columns, containerName, stateOf, tenantName } from './table.ts';
 
 export const SORTS = ['card', 'memory', 'sm', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
 export type Look = { readonly sort: Sort; readonly processes: boolean; readonly width: number };
 
-/** Narrower than this a table says nothing any more; it is then wider than the terminal. */
-const LEAST_NAME = 16;
+/** Power, temperature, tenants; then how busy it is. */
+const OF_CARDS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
+/** Who holds the limit, in short and then not at all; the share; SM. A state is told in full as far as its first words go. */
+const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
 const MIB = 2 ** 20;
 
 /** Whoever holds memory of a card: by a grant, by others' word, or by nobody's. */
@@ -28,9 +30,10 @@ type User = {
 const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
 const percent = (value: number | undefined): string => (value === undefined ? '-' : `${Math.round(value)}%`);
 /** Of many names in one namespace the end tells which. */
-const endOf = (text: string, width: number): string => (text.length <= width ? text : `…${text.slice(1 - width)}`);
+const endOf = (text: string, width: number): string =>
+  text.length <= width ? text : `…${text.slice(text.length + 1 - width)}`.slice(0, width);
 const startOf = (text: string, width: number): string =>
-  text.length <= width ? text : `${text.slice(0, Math.max(0, width - 1))}…`;
+  text.length <= width ? text : `${text.slice(0, Math.max(0, width - 1))}…`.slice(0, width);
 
 const GIVEN = { exclusive: 'whole card', mig: 'instance', shared: "others' share" } as const;
 
@@ -55,7 +58,7 @@ export function usersOf(view: View): readonly User[] {
     ...view.assigned.map(
       (one): User => ({
         ...one,
-        name: tenantName(one),
+        name: containerName(one),
         limitBytes: undefined,
         share: '-',
         heldBy: 'none',
@@ -65,10 +68,10 @@ export function usersOf(view: View): readonly User[] {
     ...view.foreign.map(
       (one): User => ({
         gpuIndex: one.gpuIndex,
-        name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : tenantName(one),
+        name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : containerName(one),
         usedBytes: one.usedBytes,
         limitBytes: undefined,
-        smPercent: undefined,
+        smPercent: one.smPercent,
         share: '-',
         heldBy: 'none',
         state: 'NO GRANT',
@@ -102,7 +105,7 @@ export function cardLines(view: View, width: number): readonly string[] {
     ];
   });
   const head = ['GPU', 'MODEL', 'USED/USABLE MiB', 'BUSY', 'TEMP', 'POWER', 'IN USE BY', 'FAULT'];
-  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width);
+  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width, OF_CARDS);
 }
 
 export function userLines(view: View, { sort, processes, width }: Look): readonly string[] {
@@ -121,7 +124,7 @@ export function userLines(view: View, { sort, processes, width }: Look): readonl
       ],
       ...(processes ? processRows(user, sort) : []),
     ]);
-  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right'], width);
+  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right'], width, OF_USERS);
 }
 
 function processRows(user: User, sort: Sort): readonly (readonly string[])[] {
@@ -139,24 +142,67 @@ function processRows(user: User, sort: Sort): readonly (readonly string[])[] {
     ]);
 }
 
-/** The second column, and after it the last one, give way until the widest line fits. */
+type Yielding = {
+  /** Columns that go when there is no room, the first one first; what says `shortest` is shortened to that before any goes. */
+  readonly going: readonly (number | { readonly column: number; readonly shortest: number })[];
+  /** So much of the second and of the last column is kept before others go. */
+  readonly name: number;
+  readonly end: number;
+};
+
+/** The second column gives way first, as far as it may, then those that yield; the last, which says what is wrong, at the very end. */
 function fitted(
   table: readonly (readonly string[])[],
   align: readonly ('left' | 'right')[],
   width: number,
+  { going, name: leastName, end: leastEnd }: Yielding,
 ): readonly string[] {
   const plain = table.map((row) => row.map((cell) => oneCell(cell)));
-  const widest = (column: number) => Math.max(...plain.map((row) => (row[column] ?? '').length));
-  const last = (plain[0]?.length ?? 1) - 1;
-  const widths = (plain[0] ?? []).map((_, column) => widest(column));
-  const others = widths.reduce((sum, each) => sum + each + 2, -2) - (widths[1] ?? 0);
-  const name = Math.min(widths[1] ?? 0, Math.max(LEAST_NAME, width - others));
-  const end = Math.max(0, Math.min(widths[last] ?? 0, (widths[last] ?? 0) + width - others - name));
-  const cut = plain.map((row) =>
-    row.map((cell, column) => (column === 1 ? endOf(cell, name) : column === last ? startOf(cell, end) : cell)),
+  const natural = (plain[0] ?? []).map((_, column) => Math.max(...plain.map((row) => (row[column] ?? '').length)));
+  const last = natural.length - 1;
+  const [nameWidth, endWidth] = [natural[1] ?? 0, natural[last] ?? 0];
+  const widths = new Map(natural.entries());
+  const room = () =>
+    [...widths].reduce((left, [column, each]) => left - 2 - (column === 1 || column === last ? 0 : each), width + 2);
+  const isTight = () => room() < Math.min(nameWidth, leastName) + Math.min(endWidth, leastEnd);
+  for (const one of going) {
+    if (!isTight()) break;
+    if (typeof one === 'number') widths.delete(one);
+    else widths.set(one.column, Math.min(widths.get(one.column) ?? 0, one.shortest));
+  }
+  const left = Math.max(0, room());
+  const name = Math.min(nameWidth, Math.max(Math.min(leastName, Math.floor(left / 2)), left - endWidth));
+  widths.set(1, name);
+  widths.set(last, Math.min(endWidth, left - name));
+  const kept = [...widths.keys()].toSorted((a, b) => a - b);
+  const rows = plain.map((row, index) =>
+    kept.map((column) => (column === 1 && index > 0 ? endOf : startOf)(row[column] ?? '', widths.get(column) ?? 0)),
   );
-  return columns(cut, align);
+  return columns(
+    rows,
+    kept.map((column) => align[column] ?? 'left'),
+  ).map((line) => startOf(line, width));
 }
+
+/** As the record's sentences are made: who, why, how much on which card, and what is done. */
+const SENTENCE = /^(?<who>\S+) (?<why>[^:]+): (?<used>[^;]+?) on (?<card>[^ ,;]+)(?<more>[^;]*); (?<what>.+)$/;
+/** Whoever it is about is told by so much. */
+const LEAST_WHO = 12;
+
+/** What was done to whom, how much that one had, and why, in this order: what does not fit is the end of the reason. */
+function actionLine({ atMs, action, message }: View['recent'][number], view: View, width: number): string {
+  const head = `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: `;
+  const found = SENTENCE.exec(oneLine(message))?.groups;
+  if (!found) return startOf(`${head}${oneLine(message)}`, width);
+  const { who = '', why, used = '', card = '', more, what } = found;
+  const index = view.devices.find((device) => device.card.uuid === card)?.card.index;
+  const on = index === undefined ? startOf(card, 12) : `GPU ${index}`;
+  const tail = ` ${used.replace(/^(\d+) (\S+) of (\d+) \2$/, '$1 of $3 $2')} on ${on}; ${what}`;
+  const name = endOf(who, Math.max(LEAST_WHO, width - head.length - tail.length));
+  return startOf(`${head}${name}${tail}: ${why}${more}`, width);
+}
+
+const ACTIONS = 5;
 
 export function topLines(view: View, look: Look): readonly string[] {
   const head = view.self.up
@@ -169,6 +215,6 @@ export function topLines(view: View, look: Look): readonly string[] {
     '',
     ...userLines(view, look),
     '',
-    ...actionRows(view, 5).map((line) => startOf(line, look.width)),
+    ...view.recent.slice(-ACTIONS).map((action) => actionLine(action, view, look.width)),
   ];
 }

@@ -5,8 +5,10 @@ import { type Command, flag, text, UsageError } from './command.ts';
 import { SORTS, type Sort, topLines } from './top-lines.ts';
 
 const ROUND_MS = 1000;
-/** Where the output is no terminal, and says no width. */
+/** Where the output is no terminal, or one that says no width: some say 0. */
 const WIDTH = 80;
+/** Less says nothing of anybody. */
+const LEAST_WIDTH = 40;
 const SORT_KEYS: Readonly<Record<string, Sort>> = { c: 'card', m: 'memory', s: 'sm', n: 'name' };
 const INTERRUPT = '\u0003';
 
@@ -36,7 +38,7 @@ export const top: Command = {
     try {
       while (!stop.signal.aborted) {
         pause = new AbortController();
-        const width = process.stdout.columns ?? WIDTH;
+        const width = Math.max(LEAST_WIDTH, process.stdout.columns || WIDTH);
         const shown = topLines(await readView(folder), { ...look, width }).join('\n');
         process.stdout.write(process.stdout.isTTY ? `\x1b[H\x1b[2J${shown}\n` : `${shown}\n\n`);
         const signal = AbortSignal.any([stop.signal, pause.signal]);

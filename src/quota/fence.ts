@@ -23,6 +23,12 @@ export function fenceOf({ isolateMemory, driverHolds, holdsMemory, inLedger }: F
 /** A limit of the driver's for a group, as it is read; `hardBytes` null: none. */
 export type DriverLimit = { readonly softBytes: number; readonly hardBytes: number | null };
 
+/** A driver may keep amounts in pages of its own. */
+const LARGEST_PAGE = 2 * 1024 * 1024;
+/** May a limit that is read be what the driver made of the one that was set? */
+export const isAsSet = (hardBytes: number | null | undefined, setBytes: number): hardBytes is number =>
+  typeof hardBytes === 'number' && Math.abs(hardBytes - setBytes) < LARGEST_PAGE;
+
 export type LimitStep = 'set' | 'keep' | 'clear' | 'leave';
 
 /**

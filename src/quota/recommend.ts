@@ -28,6 +28,10 @@ export type ContainerSeries = {
   readonly container: string;
   /** Plain processes of `cotenant run`; else a pod's container. */
   readonly plain: boolean;
+  /** Cards that it had at one time: fewer than `cards` where its name came again on others. */
+  readonly cardCount: number;
+  /** How often the agent stopped it, or asked it to end, for its memory. */
+  readonly stops: number;
   readonly cards: readonly CardSeries[];
 };
 
@@ -57,7 +61,7 @@ export const largest = (spreads: readonly Spread[], of: keyof Spread): number | 
 
 /** All cards of a container get the same, so the one that needs most decides. */
 export function recommend(series: ContainerSeries, headroom: Headroom): Recommendation {
-  const memory = memorySize(series.cards, headroom.memoryPercent);
+  const memory = memorySize(series, headroom.memoryPercent);
   const granted = largestOf(series.cards.map(({ grantedBytes }) => grantedBytes));
   return {
     of: series,
@@ -67,15 +71,15 @@ export function recommend(series: ContainerSeries, headroom: Headroom): Recommen
   };
 }
 
-function memorySize(cards: readonly CardSeries[], headroomPercent: number): Size | undefined {
+function memorySize({ cards, stops }: ContainerSeries, headroomPercent: number): Size | undefined {
   const peak = largest(
     cards.map(({ memory }) => memory),
     'peak',
   );
-  const atLeast = cards.some(({ denied }) => denied > 0);
+  const atLeast = stops > 0 || cards.some(({ denied }) => denied > 0);
   if (peak === undefined || (peak <= 0 && !atLeast)) return undefined;
   const fitted = Math.ceil((peak * (100 + headroomPercent)) / 100 / MIB) * MIB;
-  // Who was refused needs more than it had, however little it held at that moment.
+  // Who was refused or stopped needs more than it had, however little it held at that moment.
   const granted = largestOf(cards.map(({ grantedBytes }) => grantedBytes)) ?? 0;
   return { amount: atLeast ? Math.max(fitted, granted) : fitted, atLeast };
 }

@@ -29,9 +29,14 @@ export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override
 export const REQUIRED_PLUGINS_ANNOTATION = 'required-plugins.noderesource.dev';
 /** Name under which the agent's plugin registers with NRI. */
 export const NRI_PLUGIN = 'cotenant';
+/** Of a container: which parts of the driver it gets; the webhook has set it to what the namespace's rules allow. */
+export const DRIVER_CAPABILITIES_VARIABLE = 'NVIDIA_DRIVER_CAPABILITIES';
 
 /** On a Node: its cards as its agent sees them, written by the agent alone. */
 export const CARDS_ANNOTATION = 'cotenant.io/cards';
+
+/** On a container in its runtime, never on a pod: the cards that the agent gave it when it was made, as UUIDs. */
+export const GIVEN_ANNOTATION = 'cotenant.io/cards-given';
 
 /**
  * On the chart's objects and pods: which part of Cotenant it is, by no name that can be overridden. Anybody may write it on a

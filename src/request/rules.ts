@@ -74,7 +74,7 @@ export const DEFAULT_RULES: Rules = {
   allowGpuUuid: false,
 };
 
-const DRIVER_CAPABILITIES: readonly DriverCapability[] = [
+export const DRIVER_CAPABILITIES: readonly DriverCapability[] = [
   'compute',
   'utility',
   'graphics',

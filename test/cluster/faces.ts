@@ -25,6 +25,7 @@ export type Told =
   | { readonly told: 'problem'; readonly text: string }
   | { readonly told: 'connected'; readonly connected: boolean }
   | { readonly told: 'container'; readonly container: NriContainer; readonly isRunning: boolean }
+  | { readonly told: 'passed by'; readonly container: NriContainer }
   | { readonly told: 'removed'; readonly containerId: string };
 
 const isRunning = (containerId: string): boolean =>
@@ -57,6 +58,7 @@ if (import.meta.main) {
   const nri = startNri({
     cardsOf: (podUid, container) => grants?.[`${podUid}/${container}`],
     onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
+    onPassedBy: (container) => tell({ told: 'passed by', container }),
     onRemoved: (containerId) => tell({ told: 'removed', containerId }),
     onProblem,
   });

@@ -1,15 +1,18 @@
 // Fences on a real Kubernetes: the Node's condition about them, which is written beside the kubelet's own, what becomes of pods while
-// none holds, and the one that the runtime has for devices.
+// none holds, the one that the runtime has for devices, and which parts of the driver a container has.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { BUILD, COMPILER, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
+import { STAND_INS } from './bed/cards.ts';
 import { NAMESPACE } from './bed/product.ts';
+import { WHOLE_VALUES } from './bed/whole.ts';
 import {
   clientOf,
   containerOf,
   eventsOf,
+  namespaceOf,
   ONE_SHARE,
   outputOf,
   podOf,
@@ -23,7 +26,16 @@ import { testsOnWhole } from './support/shared.ts';
 
 type Condition = { type: string; status: string; reason: string; message: string; lastTransitionTime: string };
 
-const onCluster = testsOnWhole(['l4']);
+const DRAWS = 'draws';
+const onCluster = testsOnWhole(['l4'], {
+  webhook: {
+    ...WHOLE_VALUES.webhook,
+    configuration: {
+      ...WHOLE_VALUES.webhook.configuration,
+      namespaces: { [DRAWS]: { driverCapabilities: ['compute', 'utility', 'graphics'] } },
+    },
+  },
+});
 
 const conditionOf = (bed: Bed) =>
   (
@@ -94,6 +106,23 @@ onCluster(
     ]);
   },
 );
+
+onCluster('a container has the parts of the driver that its namespace allows, and no other', async (t, { bed }) => {
+  bed.apply(namespaceOf(DRAWS));
+  const cuda = 'libcuda.so.1';
+  const [draws, codes] = STAND_INS;
+  const script = `cd /usr/lib/x86_64-linux-gnu && ls -d ${cuda} ${draws} ${codes} /dev/dri/* 2> /dev/null; true`;
+  const has = async (namespace: string) => {
+    const env = [{ name: 'NVIDIA_DRIVER_CAPABILITIES', value: 'all' }];
+    const container = shellOf(script, { env, resources: { limits: ONE_SHARE.own(256) } });
+    bed.apply(podOf('driver', [container], { namespace, spec: { restartPolicy: 'Never' } }));
+    return outputOf(bed, await untilPhase(bed, 'driver', 'Succeeded', { namespace })).toSorted();
+  };
+  t.deepEqual(await has('default'), [cuda]);
+  t.deepEqual(await has(DRAWS), ['/dev/dri/renderD128', draws, cuda]);
+  const { out } = bed.kubectl('-n', NAMESPACE, 'logs', 'daemonset/cotenant-agent', '-c', 'node');
+  t.notRegex(out, /CDI: /);
+});
 
 onCluster('the Node says that limits hold, and the kubelet’s conditions stay', async (t, { bed }) => {
   const conditions = () =>

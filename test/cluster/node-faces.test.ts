@@ -72,6 +72,7 @@ function startFaces(t: ExecutionContext, bed: Bed) {
       child.stdin?.write(`${JSON.stringify(order)}\n`);
       return this.hears('done', from);
     },
+    signal: (signal: NodeJS.Signals) => child.kill(signal),
     close,
   };
 }
@@ -80,7 +81,12 @@ function startFaces(t: ExecutionContext, bed: Bed) {
  * Not bound yet, so that its grant can be made before its containers. With `cards` it runs under the runtime that brings what
  * the environment names.
  */
-const podOf = (name: string, containers: Readonly<Record<string, string>>, cards?: string): object => ({
+const podOf = (
+  name: string,
+  containers: Readonly<Record<string, string>>,
+  cards?: string,
+  limits: Readonly<Record<string, string>> = { [GPU]: '1' },
+): object => ({
   apiVersion: 'v1',
   kind: 'Pod',
   metadata: { name },
@@ -95,7 +101,7 @@ const podOf = (name: string, containers: Readonly<Record<string, string>>, cards
       imagePullPolicy: 'Never',
       command: ['/bin/sh', '-c', script],
       env: cards === undefined ? [] : [{ name: 'NVIDIA_VISIBLE_DEVICES', value: cards }],
-      resources: { limits: { [GPU]: '1' } },
+      resources: { limits },
     })),
   },
 });
@@ -119,8 +125,9 @@ testUnless(ground.ok ? undefined : ground.reason)(
         `${allocatable} of ${capacity} slots`,
         ({ status }) => status.capacity[GPU] === capacity && status.allocatable[GPU] === allocatable,
       );
-    const bound = (name: string, containers: Readonly<Record<string, string>>, cards?: string) => {
-      bed.apply(podOf(name, containers, cards));
+    const bound = (...pod: Parameters<typeof podOf>) => {
+      const [name] = pod;
+      bed.apply(podOf(...pod));
       const uid = bed.get<Pod>('pod', name)?.metadata.uid ?? '';
       const bind = () => {
         const binding = {
@@ -261,6 +268,27 @@ testUnless(ground.ok ? undefined : ground.reason)(
       [],
       'containers outlive their runtime',
     );
+
+    // Who had its cards from us has them by the runtime's own record, whoever was restarted.
+    const passedBy = (pod: string) =>
+      faces.told.slice(before).flatMap((line) => {
+        const ofPod = line.told === 'passed by' && line.container.pod === pod;
+        return ofPod ? [line.container.container] : [];
+      });
+    t.deepEqual(passedBy('first'), ['neighbour']);
+    // Whose container is made while we do not answer has none, and is told. It asks for no slot, which would wait for us, too.
+    const late = bound('late', { main: SHOW }, undefined, {});
+    await faces.order({ grants: { [`${late.uid}/main`]: [l4] } });
+    faces.signal('SIGSTOP');
+    late.bind();
+    await isIn('late', 'Running');
+    const without = await shown('late', 'main');
+    t.deepEqual(without.uuids, []);
+    t.regex(without.problem ?? '', /libnvidia-ml/);
+    t.deepEqual(passedBy('late'), []);
+    faces.signal('SIGCONT');
+    await eventually(() => passedBy('late').length > 0 || undefined, 'it is told');
+    t.deepEqual(passedBy('late'), ['main']);
 
     // What goes is told, too.
     t.is(bed.kubectl('delete', 'pod', 'second', '--wait=true').code, 0);

@@ -58,6 +58,7 @@ export const exampleContainer: ViewContainer = {
   container: 'main',
   podUid: '',
   containerId: '',
+  withoutCards: false,
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',
@@ -313,7 +314,11 @@ export const exampleView: View = {
     driverHeld: true,
     samplersAbandoned: 1,
     decisions: [{ decision: 'killed', reason: 'bypass', count: 1 }],
-    failures: { gone: 0, host: 2 },
+    refusals: [
+      { why: 'stale', count: 0 },
+      { why: 'rate', count: 2 },
+    ],
+    failures: { gone: 0, host: 2, no_pid: 0 },
     publishes: { given: 3, waiting: 2, refused: 1, failed: 0 },
   },
 };

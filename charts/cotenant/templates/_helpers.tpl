@@ -98,6 +98,7 @@ seccompProfile:
 {{- with (.Values.nri).cdiKind }}
 - --set=kubernetes.cdiKind={{ . }}
 {{- end }}
+- --set=kubernetes.cdiFolders={{ if (.Values.nri).enabled }}{{ join "," .Values.nri.cdiFolders }}{{ end }}
 {{- end }}
 {{- if .Values.agent.exporter.tokenReview }}
 - --set=page.tokenReview=true

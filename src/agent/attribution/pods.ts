@@ -9,27 +9,43 @@ export type ContainerBook = {
   /** Told by the runtime; a container that starts anew has another id. */
   tell(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;
   forget(containerId: string): void;
+  /** It was made without its cards; false: that was said before. */
+  passBy(containerId: string): boolean;
   /** By the runtime's word, else by the cluster's. */
   nameOf(containerId: string): ContainerName | undefined;
-  /** The newest container of that name, and the name of the file for its last words. */
-  newest(podUid: string, container: string): { readonly id: string; readonly terminationLog?: string } | undefined;
+  /** The newest container of that name, the name of the file for its last words, and whether it was made without its cards. */
+  newest(podUid: string, container: string): Newest | undefined;
 };
+export type Newest = { readonly id: string; readonly terminationLog?: string; readonly passedBy?: true };
 
 /** `clusterName`: what the watch of pods knows; it lags by a moment. */
 export function createContainerBook(clusterName: (containerId: string) => ContainerName | undefined): ContainerBook {
   const told = new Map<string, ContainerName & { readonly terminationLog?: string }>();
+  const passedBy = new Set<string>();
   return {
     tell(containerId, { podUid, container, terminationLog }) {
       told.delete(containerId); // the newest is the last
       told.set(containerId, { podUid, container, ...(terminationLog === undefined ? {} : { terminationLog }) });
     },
-    forget: (containerId) => void told.delete(containerId),
+    forget(containerId) {
+      told.delete(containerId);
+      passedBy.delete(containerId);
+    },
+    passBy(containerId) {
+      const isNews = !passedBy.has(containerId);
+      passedBy.add(containerId);
+      return isNews;
+    },
     nameOf: (containerId) => told.get(containerId) ?? clusterName(containerId),
     newest(podUid, container) {
       const entry = [...told].findLast(([, name]) => name.podUid === podUid && name.container === container);
       if (!entry) return undefined;
       const [id, { terminationLog }] = entry;
-      return { id, ...(terminationLog === undefined ? {} : { terminationLog }) };
+      return {
+        id,
+        ...(terminationLog === undefined ? {} : { terminationLog }),
+        ...(passedBy.has(id) && { passedBy: true }),
+      };
     },
   };
 }

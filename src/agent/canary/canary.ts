@@ -67,12 +67,21 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
     else if (before !== undefined) onChange(trial.words.again(gpuUuid));
   };
 
+  /** Files that cannot be looked at, as while they are replaced, are others than before. */
+  const identity = (): string => {
+    try {
+      return trial.identity();
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+
   return {
     notice(driverVersion) {
       const atMs = clock();
       if (driverVersion === asked.driverVersion && atMs - asked.atMs < LOOK_AGAIN_MS) return;
       asked = { driverVersion, atMs };
-      key = `${driverVersion} ${trial.identity()}`;
+      key = `${driverVersion} ${identity()}`;
     },
     async check(cards) {
       for (const card of cards) {

@@ -3,6 +3,7 @@
 import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../quota/canary.ts';
+import { isAsSet } from '../../quota/fence.ts';
 import { unifiedPath } from '../attribution/cgroup.ts';
 import {
   askDriverLimits,
@@ -68,7 +69,7 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
     if (!answers) return undefined;
     const [set, read] = answers;
     if (set?.result !== 0) return { result: 'untried', why: `the driver sets no limit (NVML code ${set?.result})` };
-    if (read?.result !== 0 || read.hardBytes !== limitBytes)
+    if (read?.result !== 0 || !isAsSet(read.hardBytes, limitBytes))
       return { result: 'fails', why: `a limit of ${limitBytes} bytes is read back as ${read?.hardBytes ?? 'none'}` };
     // As much as the limit itself: with a context beside it that is beyond, whatever the context takes.
     const first = await run({ gpuUuid, beyondBytes: limitBytes, preload: '', group });

@@ -3,7 +3,7 @@
 // else's, and stays.
 import { existsSync, rmdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { limitStep } from '../../quota/fence.ts';
+import { isAsSet } from '../../quota/fence.ts';
 import { decodeAll, field, isWithin } from '../../request/json.ts';
 import {
   askDriverLimits,
@@ -93,7 +93,7 @@ export function openLeftBehind(options: LeftBehindOptions): LeftBehind {
     if (found.result === FUNCTION_NOT_FOUND || found.result === NOT_SUPPORTED) return 'done';
     if (found.result !== 0 || found.softBytes === undefined || found.hardBytes === undefined) return 'unknown';
     const { softBytes, hardBytes: most } = found;
-    if (limitStep({ softBytes, hardBytes: most }, [hardBytes], undefined) === 'clear') return 'clear';
+    if (softBytes === 0 && isAsSet(most, hardBytes)) return 'clear';
     if (softBytes === 0 && most === null) return 'done';
     onProblem(
       `a canary left its group ${place.folder}, of which a limit on ${place.gpuUuid} is not the canary's (${most ?? 'no'} bytes at most, ${softBytes} kept), and stays`,

@@ -1,5 +1,5 @@
 // The audit file: one JSON object per line for everything that was done, only ever added to, a full file kept beside it. Owns that
-// no line is lost when the agent ends at any moment, and what the next one reads of it.
+// no line is lost when the agent ends at any moment or the disk is full for a while, and what the next one reads of it.
 import {
   appendFileSync,
   closeSync,
@@ -10,24 +10,37 @@ import {
   readSync,
   renameSync,
   statSync,
+  truncateSync,
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
 import type { ActionRecord } from './record.ts';
 
-/** Up to where the file has been written: its inode, and bytes of it. Inode 0: there was none. */
-export type AuditPosition = { readonly inode: number; readonly bytes: number };
+export type RecordName = Pick<ActionRecord, 'atMs' | 'action' | 'grantId'>;
+/**
+ * Up to where the file has been written: its inode, and bytes of it. Inode 0: there was none. `ahead`: what waits for room, and
+ * will be written after that.
+ */
+export type AuditPosition = {
+  readonly inode: number;
+  readonly bytes: number;
+  readonly ahead?: readonly RecordName[];
+};
+export const isNamed = (one: RecordName, other: RecordName | undefined): boolean =>
+  one.atMs === other?.atMs && one.action === other.action && one.grantId === other.grantId;
 
 export type Audit = {
   add(record: ActionRecord): void;
   /** Before the first signal of a stop: written down apart, until `add` tells what became of it. */
   begin(record: ActionRecord): void;
+  /** Now and then: what could not be written is tried again. */
+  retry(): void;
   readonly recent: () => readonly ActionRecord[];
   /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
   readonly interrupted: ActionRecord | undefined;
   readonly position: () => AuditPosition;
-  /** What was written after that, oldest first; of files that were put aside the last one. Undefined: all there is. */
+  /** What was written after that and was not ahead, oldest first; of files that were put aside the last one. Undefined: all there is. */
   since(position: AuditPosition | undefined): readonly ActionRecord[];
 };
 
@@ -36,9 +49,15 @@ const RECENT = 200;
 const MOST_BYTES = 16 * MIB;
 /** Read at once: a full file is never in memory as a whole. */
 const PIECE_BYTES = 256 * 1024;
+/** Of lines that wait for room: some thousands. */
+const MOST_WAITING_BYTES = 4 * MIB;
+
+/** Adds text to the end of a file; where it throws, a part of it may stand there. */
+export type Append = (path: string, text: string) => void;
+const append: Append = (path, text) => appendFileSync(path, text, { mode: 0o640 });
 
 /** What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
-export function openAudit(stateFolder: string, onProblem: (text: string) => void): Audit {
+export function openAudit(stateFolder: string, onProblem: (text: string) => void, appendTo = append): Audit {
   const path = join(stateFolder, 'audit.log');
   const files = [`${path}.1`, path];
   mkdirSync(stateFolder, { recursive: true });
@@ -59,9 +78,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   let position = endOf(path) ?? endOf(`${path}.1`) ?? { inode: 0, bytes: 0 };
   const begun = readBegun(stopping, onProblem);
   // It may have come as far as its line.
-  const isTold = recent.some(({ atMs, action, grantId }) => {
-    return atMs === begun?.atMs && action === begun.action && grantId === begun.grantId;
-  });
+  const isTold = recent.some((record) => isNamed(record, begun));
   let isBegun = begun !== undefined;
   const finish = () => {
     try {
@@ -72,6 +89,34 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     }
   };
   if (isTold) finish();
+
+  const waiting: { readonly record: ActionRecord; readonly line: string }[] = [];
+  const write = (line: string): void => {
+    const before = endOf(path)?.bytes ?? 0;
+    try {
+      appendTo(path, `${gap}${line}\n`);
+    } catch (error) {
+      // A disk that is full takes a part of it.
+      gap = cutAt(path, before) ? '\n' : '';
+      throw error;
+    }
+    gap = '';
+    position = endOf(path) ?? position;
+    if (position.bytes > MOST_BYTES) putAside(path, onProblem);
+  };
+  /** In their order: as far as there is room. Throws where there is none. */
+  const writeWaiting = (): void => {
+    for (let first = waiting[0]; first; first = waiting[0]) {
+      write(first.line);
+      waiting.shift();
+    }
+    finish();
+  };
+  const forget = (): void => {
+    let bytes = waiting.reduce((sum, { line }) => sum + line.length, 0);
+    for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.line.length ?? bytes)
+      onProblem('audit.log: more waits for room than there is memory for: the oldest record is in this log alone');
+  };
   return {
     interrupted: begun === undefined || isTold ? undefined : { ...begun, result: 'interrupted' },
     begin(record) {
@@ -87,18 +132,30 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     add(record) {
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
+      waiting.push({ record, line: JSON.stringify(record) });
       try {
-        appendFileSync(path, `${gap}${JSON.stringify(record)}\n`, { mode: 0o640 });
-        gap = '';
-        position = endOf(path) ?? position;
-        if (position.bytes > MOST_BYTES) renameSync(path, `${path}.1`);
+        writeWaiting();
       } catch (error) {
-        onProblem(`audit.log: ${(error as Error).message}; the record: ${JSON.stringify(record)}`);
+        const text = `audit.log: ${(error as Error).message}; it is tried again; the record: ${JSON.stringify(record)}`;
+        onProblem(text);
+        forget();
       }
-      finish();
+    },
+    retry() {
+      const count = waiting.length;
+      if (count === 0) return;
+      try {
+        writeWaiting();
+        onProblem(`audit.log: it can be written again, and has the ${count} records that waited`);
+      } catch {
+        // told with the record
+      }
     },
     recent: () => recent,
-    position: () => position,
+    position: () => {
+      const ahead = waiting.map(({ record: { atMs, action, grantId } }) => ({ atMs, action, grantId }));
+      return ahead.length === 0 ? position : { ...position, ahead };
+    },
     since(from) {
       const records: ActionRecord[] = [];
       const use = (line: string) => records.push(...[recordIn(line) ?? []].flat());
@@ -108,9 +165,32 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       // Somebody has taken the file away: what stands in its place is younger.
       else if (place < 0) eachLine(path, 0, use);
       else for (const [index, file] of files.slice(place).entries()) eachLine(file, index === 0 ? from.bytes : 0, use);
-      return records;
+      const ahead = [...(from?.ahead ?? [])];
+      return records.filter((record) => {
+        const index = ahead.findIndex((one) => isNamed(one, record));
+        if (index >= 0) ahead.splice(index, 1);
+        return index < 0;
+      });
     },
   };
+}
+
+/** Takes away what stands after that, none of which is a whole line. True: the file ends amid a line all the same. */
+function cutAt(path: string, bytes: number): boolean {
+  try {
+    if ((endOf(path)?.bytes ?? 0) > bytes) truncateSync(path, bytes);
+    return endsMidLine(path);
+  } catch {
+    return true; // an empty line at most
+  }
+}
+
+function putAside(path: string, onProblem: (text: string) => void): void {
+  try {
+    renameSync(path, `${path}.1`);
+  } catch (error) {
+    onProblem(`audit.log: it is full and cannot be put aside: ${(error as Error).message}`);
+  }
 }
 
 function endOf(path: string): AuditPosition | undefined {

@@ -3,17 +3,18 @@
 // nothing but the node's state.
 
 import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
-import type { OverReason, Verdict } from '../../quota/limits.ts';
+import type { OverReason, Tolerance, Verdict } from '../../quota/limits.ts';
 import { effectiveMode, type Mode } from '../../quota/mode.ts';
+import { groundOf } from '../../quota/told.ts';
 import type { ContainerBook } from '../attribution/pods.ts';
 import type { ContainerState, NodeState } from '../compare.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
 import type { Audit } from './audit.ts';
-import { byTurn, recentStops, type Stop, whyNotNow } from './rate.ts';
+import { byTurn, createStops, whyNotNow } from './rate.ts';
 import { type ActionRecord, describe, recordOf } from './record.ts';
-import { resumedOf } from './resume.ts';
+import { type Resumed, resumedOf } from './resume.ts';
 import {
   findTargets,
   keyOf,
@@ -24,11 +25,12 @@ import {
   unifiedMount,
 } from './targets.ts';
 
-export type EnforcerPolicy = LadderPolicy & {
-  /** A sample older than this is no ground for acting. */
-  readonly staleMs: number;
-  readonly mostStopsPerMinute: number;
-};
+export type EnforcerPolicy = LadderPolicy &
+  Tolerance & {
+    /** A sample older than this is no ground for acting. */
+    readonly staleMs: number;
+    readonly mostStopsPerMinute: number;
+  };
 
 export const ENFORCER_LIMITS = { staleMs: 3000, mostStopsPerMinute: 6 };
 
@@ -48,10 +50,13 @@ export type Clocks = {
 
 const SIGTERM = 15;
 const SIGKILL = 9;
-const MIB = 1024 * 1024;
 const REFUSALS_EVERY_MS = 10_000;
 /** Nobody is stopped for an older sample, unless it was taken after the stop was due: a driver may be slow every time. */
 const FRESH_MS = 250;
+/** For so long a container's largest process must be over by itself, where more is told for processes than for the card. */
+const DOUBT_MS = 3000;
+/** Whose container has others in the place of those that had the SIGTERM a second time within so long is not let off again. */
+const LET_OFF_MS = 60_000;
 /** What a stop gives back is waited for so long, before somebody else is stopped for want of room. */
 const ROOM_COMES_MS = 5000;
 
@@ -60,6 +65,10 @@ const holdsOf = ({ cards }: ContainerState, hit: ReadonlySet<string> | undefined
   hit
     ? cards.some(({ processes }) => processes.some((process) => hit.has(keyOf(process))))
     : cards.some(({ usedBytes }) => usedBytes > 0);
+
+/** Is it over by what others than these hold? */
+const isOther = (container: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
+  container.verdict.severity !== 'within' && hit !== undefined && !holdsOf(container, hit);
 
 export function createEnforcer(
   registry: Registry,
@@ -72,6 +81,9 @@ export function createEnforcer(
     /** What its people read afterwards must be written while the container still is there. */
     readonly beforeStop: (grant: Grant, message: string) => void;
   },
+  onProblem: (text: string) => void = (text) => {
+    throw new Error(text);
+  },
 ): Enforcer {
   const ladders = new Map<string, LadderState>();
   /** That was in force for it with the sample before. */
@@ -81,14 +93,12 @@ export function createEnforcer(
   const waitingSinceMs = new Map<string, number>();
   /** Since when a stop is due for which the sample at hand was too old. */
   const dueSinceMs = new Map<string, number>();
-  let stops: readonly Stop[] = [];
+  const letOffMs = new Map<string, number>();
+  /** Since when a stop is due that what is told for the card speaks against. */
+  const doubtedSinceMs = new Map<string, number>();
   const mount = unifiedMount();
   const { now, steady } = clocks;
-  /** An attempt that reached nobody is none. */
-  const count = ({ action, result, grantId, namespace }: ActionRecord, atMs: number) => {
-    const isStop = result === 'sent' || result === 'interrupted';
-    if (action === 'kill' && isStop) stops = [...recentStops(stops, steady()), { atMs, grantId, namespace }];
-  };
+  const stops = createStops(steady);
   let untold: readonly ActionRecord[] = [];
   if (audit.interrupted) {
     untold = [audit.interrupted];
@@ -96,8 +106,9 @@ export function createEnforcer(
   }
   // A stop of before a restart counts for the cool-down and the rate, and what was begun is gone on with.
   const steadyOf = (atMs: number): number => steady() - Math.max(0, now() - atMs);
-  for (const record of audit.recent()) count(record, steadyOf(record.atMs));
-  const resumed = new Map(resumedOf(audit.recent(), steadyOf, steady()));
+  for (const record of audit.recent()) stops.count(record, steadyOf(record.atMs));
+  /** Whom the last signal was for, also of an agent before this one. */
+  const resumed = new Map<string, Resumed>(resumedOf(audit.recent(), steadyOf, steady()));
   for (const [id, { state }] of resumed) ladders.set(id, state);
 
   const done = (
@@ -111,7 +122,7 @@ export function createEnforcer(
   ) => {
     const record = recordOf(container.grant, name, verdict, atMs, result, hit, after);
     audit.add(record);
-    count(record, steady());
+    stops.count(record, steady());
     return record;
   };
 
@@ -127,11 +138,21 @@ export function createEnforcer(
     const atMs = now();
     pods?.beforeStop(container.grant, describe(container.grant, name, action.verdict));
     const reached = new Set<string>();
+    /** Who was reached was reached, and is told, counted and waited for, also where nobody else can be looked for. */
+    const others = (): Target[] => {
+      try {
+        const all = findTargets(container.grant, native, seen, pods?.containers);
+        return all.filter((target) => !reached.has(keyOf(target)));
+      } catch (error) {
+        if (hit.length === 0) throw error;
+        const { namespace, pod } = container.grant;
+        onProblem(`not all of ${namespace}/${pod} could be looked for: ${(error as Error).stack ?? error}`);
+        return [];
+      }
+    };
     // A fork may slip past one round; a group is killed whole.
     for (let round = 0; round < 10; round++) {
-      const targets = findTargets(container.grant, native, seen, pods?.containers).filter(
-        (target) => !reached.has(keyOf(target)),
-      );
+      const targets = others();
       if (targets.length === 0) break;
       if (round === 0) {
         const begun = targets.map((target) => ({ ...target, result: 'not known' }));
@@ -150,7 +171,11 @@ export function createEnforcer(
     live.gateClosed = false; // whoever comes next in this grant starts afresh
     registry.touch(live);
     const sent = hit.some((target) => target.result === 'sent');
-    const result = sent ? 'sent' : hit.length === 0 ? 'nobody left' : 'refused';
+    const isOver = hit.every(({ result }) => result === 'gone' || result === 'reused');
+    const result = sent ? 'sent' : isOver ? 'nobody left' : 'refused';
+    // Who starts anew before the memory of those is back is another matter: it must not wait for that, nor hide behind it.
+    const state = ladders.get(container.grant.id) ?? CALM;
+    resumed.set(container.grant.id, { state, hit: new Set([...seen, ...hit].map(keyOf)), wasGated: undefined });
     return done(container, name, action.verdict, result, hit, undefined, atMs);
   };
 
@@ -172,7 +197,8 @@ export function createEnforcer(
   };
 
   const tooMany = ({ grant }: ContainerState): string | undefined => {
-    const why = whyNotNow(recentStops(stops, steady()), grant, policy.mostStopsPerMinute);
+    if (stops.isBegun(grant.id)) return undefined;
+    const why = whyNotNow(stops.recent(), grant, policy.mostStopsPerMinute);
     if (why !== undefined && !waitingSinceMs.has(grant.id)) waitingSinceMs.set(grant.id, steady());
     return why;
   };
@@ -187,7 +213,7 @@ export function createEnforcer(
 
   /** Containers in the order in which they may be stopped. */
   const inTurn = (containers: readonly ContainerState[]): readonly ContainerState[] => {
-    const recent = recentStops(stops, steady());
+    const recent = stops.recent();
     const isCalm = ({ verdict }: ContainerState) => verdict.severity === 'within';
     if (recent.length === 0 && waitingSinceMs.size === 0 && containers.every(isCalm)) return containers;
     const turnOf = ({ grant: { id }, verdict }: ContainerState) => ({
@@ -201,17 +227,29 @@ export function createEnforcer(
       .map(({ container }) => container);
   };
 
-  /** More memory told for processes than for the card: then the driver's answers do not belong together. */
-  const inconsistent = (state: NodeState, gpuUuid: string): string | undefined => {
-    const device = state.devices.find((entry) => entry.card.uuid === gpuUuid);
-    if (!device || device.card.usedBytes === undefined) return undefined;
-    const attributed = state.sample.processes
+  /** More memory is told for processes than for the card, so that it may not be over at all. */
+  const doubt = ({ grant: { id }, cards, verdict }: ContainerState, state: NodeState): string | undefined => {
+    if (verdict.severity === 'within' || verdict.reason === 'over-share') return undefined;
+    const { gpuUuid } = verdict.worst;
+    const card = state.devices.find((entry) => entry.card.uuid === gpuUuid)?.card;
+    if (card?.usedBytes === undefined) return undefined;
+    const own = cards.find((entry) => entry.gpuUuid === gpuUuid)?.processes ?? [];
+    const allBytes = state.sample.processes
       .flatMap((process) => process.cards)
-      .filter((use) => use.card === device.card.index && use.listed)
+      .filter((use) => use.card === card.index && use.listed)
       .reduce((sum, use) => sum + (use.bytes ?? 0), 0);
-    return attributed > device.card.usedBytes * 1.05 + 64 * MIB
-      ? `processes are said to hold ${attributed} bytes of a card of which ${device.card.usedBytes} are used`
-      : undefined;
+    const told = {
+      own: own.map(({ usedBytes = 0, inLedger }) => ({ bytes: usedBytes, inLedger })),
+      allBytes,
+      usedBytes: card.usedBytes,
+    };
+    const ground = groundOf(verdict, told, policy);
+    if (ground !== 'likely') doubtedSinceMs.delete(id);
+    else if (!doubtedSinceMs.has(id)) doubtedSinceMs.set(id, steady());
+    const lasts = steady() - (doubtedSinceMs.get(id) ?? steady()) >= DOUBT_MS;
+    return ground === 'sure' || (ground === 'likely' && lasts)
+      ? undefined
+      : `processes are said to hold ${allBytes} bytes of a card of which ${card.usedBytes} are used`;
   };
 
   /** Another mode holds for it than before: what the one before has begun is ended. */
@@ -240,11 +278,81 @@ export function createEnforcer(
     const { rung, stoppedAtMs } = ladders.get(id) ?? CALM;
     if (rung !== 'killed' && rung !== 'terminating') resumed.delete(id);
     // Who had the SIGTERM has ended: whoever is over now has had none.
-    else if (rung === 'terminating' && before?.hit && !holdsOf(container, before.hit)) {
+    else if (
+      rung === 'terminating' &&
+      isOther(container, before?.hit) &&
+      steady() - (letOffMs.get(id) ?? -LET_OFF_MS) >= LET_OFF_MS
+    ) {
+      letOffMs.set(id, steady());
       ladders.set(id, { ...CALM, ...(stoppedAtMs !== undefined && { stoppedAtMs }) });
       resumed.delete(id);
     }
     return undefined;
+  };
+
+  /** One sample later for one container. */
+  const actOn = (container: ContainerState, state: NodeState, records: ActionRecord[]): void => {
+    const live = registry.get(container.grant.id);
+    if (!live) return;
+    const { mode } = effectiveMode(policy.mode, live.grant.enforcement);
+    const opened = changed(container, live, mode);
+    if (opened) records.push(opened);
+    // Over by what the driver does tell is over; what it does not tell is no proof of anything given back.
+    if (!container.told && container.verdict.severity === 'within') return;
+    const old = stale(state);
+    const told = old === undefined && resumed.has(container.grant.id) ? resume(container) : undefined;
+    if (told) records.push(told);
+    const before = ladders.get(container.grant.id) ?? CALM;
+    const holds = holdsOf(container, resumed.get(container.grant.id)?.hit);
+    const { state: after, action } = step(before, container.verdict, holds, steady(), { ...policy, mode });
+    const isStop = action.kind === 'kill' || action.kind === 'terminate';
+    const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
+    if (container.verdict.severity === 'within') waitingSinceMs.delete(container.grant.id);
+    if (!isStop) dueSinceMs.delete(container.grant.id);
+    // What is doubted for a while must be seen to be so all the time.
+    if (!isStop || old !== undefined) doubtedSinceMs.delete(container.grant.id);
+    if (old !== undefined && !isStop) return; // an old sample is none of the fresh ones that a step takes
+    if (isStop && old === undefined && isForNext(container, state)) return;
+    if (isStop && action.reason === 'no-room' && isRoomComing(container, worst, state)) return;
+    const why = isStop ? (old ?? doubt(container, state) ?? tooMany(container)) : undefined;
+    if (why !== undefined) {
+      // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
+      const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;
+      if (steady() - last >= REFUSALS_EVERY_MS) {
+        refusedAtMs.set(container.grant.id, steady());
+        records.push(done(container, 'refuse', container.verdict, why));
+      }
+      return;
+    }
+    dueSinceMs.delete(container.grant.id);
+    ladders.set(container.grant.id, after);
+    switch (action.kind) {
+      case 'none':
+        break;
+      case 'kill':
+        records.push(stop(container, live, action, SIGKILL));
+        break;
+      case 'terminate':
+        records.push(stop(container, live, action, SIGTERM));
+        break;
+      case 'close-gate':
+      case 'open-gate': {
+        const after = 'after' in action ? action.after : undefined;
+        // Its line first: an agent that ends in between leaves nobody held back without a word.
+        records.push(done(container, action.kind, container.verdict, 'done', [], after));
+        live.gateClosed = action.kind === 'close-gate';
+        registry.touch(live);
+        break;
+      }
+      case 'released':
+      case 'stuck': {
+        const result = action.kind === 'stuck' ? 'stuck' : 'done';
+        records.push(done(container, action.kind, container.verdict, result, [], action.after));
+        break;
+      }
+      default:
+        records.push(done(container, action.kind, container.verdict, 'done'));
+    }
   };
 
   return {
@@ -253,68 +361,21 @@ export function createEnforcer(
       const records: ActionRecord[] = [...untold];
       untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs, dueSinceMs, resumed]) {
+      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs, dueSinceMs, doubtedSinceMs, letOffMs, resumed]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
+      stops.forgetAllBut(alive);
       for (const container of inTurn(state.containers)) {
-        const live = registry.get(container.grant.id);
-        if (!live) continue;
-        const { mode } = effectiveMode(policy.mode, live.grant.enforcement);
-        const opened = changed(container, live, mode);
-        if (opened) records.push(opened);
-        // Over by what the driver does tell is over; what it does not tell is no proof of anything given back.
-        if (!container.told && container.verdict.severity === 'within') continue;
-        const old = stale(state);
-        const told = old === undefined && resumed.has(container.grant.id) ? resume(container) : undefined;
-        if (told) records.push(told);
-        const before = ladders.get(container.grant.id) ?? CALM;
-        const holds = holdsOf(container, resumed.get(container.grant.id)?.hit);
-        const { state: after, action } = step(before, container.verdict, holds, steady(), { ...policy, mode });
-        const isStop = action.kind === 'kill' || action.kind === 'terminate';
-        const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
-        if (container.verdict.severity === 'within') waitingSinceMs.delete(container.grant.id);
-        if (!isStop) dueSinceMs.delete(container.grant.id);
-        if (old !== undefined && !isStop) continue; // an old sample is none of the fresh ones that a step takes
-        if (isStop && old === undefined && isForNext(container, state)) continue;
-        if (isStop && action.reason === 'no-room' && isRoomComing(container, worst, state)) continue;
-        const why = isStop ? (old ?? inconsistent(state, worst) ?? tooMany(container)) : undefined;
-        if (why !== undefined) {
-          // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
-          const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;
-          if (steady() - last >= REFUSALS_EVERY_MS) {
-            refusedAtMs.set(container.grant.id, steady());
-            records.push(done(container, 'refuse', container.verdict, why));
-          }
-          continue;
-        }
-        dueSinceMs.delete(container.grant.id);
-        ladders.set(container.grant.id, after);
-        switch (action.kind) {
-          case 'none':
-            break;
-          case 'kill':
-            records.push(stop(container, live, action, SIGKILL));
-            break;
-          case 'terminate':
-            records.push(stop(container, live, action, SIGTERM));
-            break;
-          case 'close-gate':
-          case 'open-gate': {
-            const after = 'after' in action ? action.after : undefined;
-            // Its line first: an agent that ends in between leaves nobody held back without a word.
-            records.push(done(container, action.kind, container.verdict, 'done', [], after));
-            live.gateClosed = action.kind === 'close-gate';
-            registry.touch(live);
-            break;
-          }
-          case 'released':
-          case 'stuck': {
-            const result = action.kind === 'stuck' ? 'stuck' : 'done';
-            records.push(done(container, action.kind, container.verdict, result, [], action.after));
-            break;
-          }
-          default:
-            records.push(done(container, action.kind, container.verdict, 'done'));
+        const { id } = container.grant;
+        const before = ladders.get(id);
+        try {
+          actOn(container, state, records);
+        } catch (error) {
+          // What went wrong with one must not let the others go, nor be taken for done.
+          ladders.set(id, before ?? CALM);
+          onProblem(
+            `${container.grant.namespace}/${container.grant.pod} cannot be held to its grant: ${(error as Error).stack ?? error}`,
+          );
         }
       }
       return records;

@@ -1,13 +1,43 @@
-// How many stops a node makes in a minute, and whose turn it is: pure. A tenant can have as many containers stopped as it
+// How many stops a node makes in a minute, and whose turn it is: no I/O. A tenant can have as many containers stopped as it
 // likes, so the rate must not be for whoever is first or worst: what was stopped already comes last and leaves room for what
 // was not, a namespace leaves room for others, and whoever waits comes before those that come after.
+
+import type { ActionRecord } from './record.ts';
 
 export type Stop = { readonly atMs: number; readonly grantId: string; readonly namespace: string };
 
 const WINDOW_MS = 60_000;
 
-export const recentStops = (stops: readonly Stop[], nowMs: number): readonly Stop[] =>
-  stops.filter(({ atMs }) => nowMs - atMs < WINDOW_MS);
+export type Stops = {
+  /** An attempt that reached nobody is none, and a SIGKILL behind a SIGTERM is the same stop. `atMs`: by the clock of `steady`. */
+  count(record: Pick<ActionRecord, 'action' | 'result' | 'grantId' | 'namespace'>, atMs: number): void;
+  /** Of the last minute. */
+  recent(): readonly Stop[];
+  /** Its container had its SIGTERM, which is counted. */
+  isBegun(grantId: string): boolean;
+  /** Of grants that are gone nothing goes on. */
+  forgetAllBut(grantIds: ReadonlySet<string>): void;
+};
+
+export function createStops(steady: () => number): Stops {
+  let stops: readonly Stop[] = [];
+  const begun = new Set<string>();
+  const recent = () => stops.filter(({ atMs }) => steady() - atMs < WINDOW_MS);
+  return {
+    count({ action, result, grantId, namespace }, atMs) {
+      if (action === 'refuse') return;
+      const isStop = (action === 'kill' || action === 'terminate') && (result === 'sent' || result === 'interrupted');
+      if (isStop && !begun.has(grantId)) stops = [...recent(), { atMs, grantId, namespace }];
+      if (isStop && action === 'terminate') begun.add(grantId);
+      else begun.delete(grantId);
+    },
+    recent,
+    isBegun: (grantId) => begun.has(grantId),
+    forgetAllBut(grantIds) {
+      for (const id of begun) if (!grantIds.has(id)) begun.delete(id);
+    },
+  };
+}
 
 /** Why a container may not be stopped now, with these stops in the last minute; undefined: it may. */
 export function whyNotNow(

@@ -46,9 +46,12 @@ export type Grant = {
 export const isOfPod = (owner: Grant['owner']): owner is PodOwner => 'podUid' in owner;
 export const podUidOf = ({ owner }: Pick<Grant, 'owner'>): string => (isOfPod(owner) ? owner.podUid : '');
 
+const POD_GRANT_ID_LENGTH = 24;
 /** A container of a pod has one grant, also after a restart of the agent. */
 export const podGrantId = (podUid: string, container: string): string =>
-  createHash('sha256').update(`${podUid}/${container}`).digest('hex').slice(0, 24);
+  createHash('sha256').update(`${podUid}/${container}`).digest('hex').slice(0, POD_GRANT_ID_LENGTH);
+/** By its form: those of plain processes are shorter. */
+export const isPodGrantId = (id: string): boolean => id.length === POD_GRANT_ID_LENGTH;
 
 /** Where its processes are if they have a group of their own; `cotenant run` makes it where that is permitted. */
 export const groupOfGrant = ({ id, owner }: Pick<Grant, 'id' | 'owner'>): string | undefined =>

@@ -6,7 +6,15 @@ export type Family = {
   /** Value of the `collector` label. */
   readonly name: string;
   /** Registers the metrics; the answer fills them anew, after `clear`. `guard` bounds what the page may hold. */
-  create(page: Exposition, guard?: Guard): { readonly fill: (view: View) => void; readonly clear: () => void };
+  create(
+    page: Exposition,
+    guard?: Guard,
+  ): {
+    readonly fill: (view: View) => void;
+    /** After all families were filled, in what room they have left: of what has ended. */
+    readonly fillEnded?: (view: View) => void;
+    readonly clear: () => void;
+  };
 };
 
 /** Keeps a page from growing with whatever tenants make up. */

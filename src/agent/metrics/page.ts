@@ -12,14 +12,18 @@ import { health } from './families/health.ts';
 import { process } from './families/process.ts';
 import { type Family, type Guard, metricSet } from './family.ts';
 
-export const FAMILIES: readonly Family[] = [exporter, device, health, activity, container, enforcement, foreign];
+/** In the order in which a page that is full has room for them. */
+export const FAMILIES: readonly Family[] = [exporter, device, health, activity, enforcement, foreign, container];
 export const PROCESS_FAMILY: Family = process;
 
 /** The page, and which parts of it could not be made, and why. */
 export type Rendering = { readonly text: string; readonly problems: readonly string[] };
 export type PageMaker = (view: View) => Rendering;
 
-/** Of a page, ten times what a node of eight full cards has. Families that come first are shown first. */
+/**
+ * Of a page, ten times what a node of eight full cards has. Families that come first are shown first, and what has ended after all
+ * that lives: however many come and go, they push nothing out but each other.
+ */
 const MOST_SERIES = 20_000;
 
 export function createPage(families: readonly Family[], mostSeries = MOST_SERIES): PageMaker {
@@ -62,22 +66,31 @@ export function createPage(families: readonly Family[], mostSeries = MOST_SERIES
     const problems: string[] = [];
     set.clear();
     room = mostSeries;
-    for (const { family, fill, clear } of members) {
+    const took = new Map<string, number>();
+    const failed = new Set<string>();
+    const make = ({ family: { name }, clear }: (typeof members)[number], part: (view: View) => void): void => {
+      if (failed.has(name)) return;
       const before = performance.now();
-      clear();
-      let good = 1;
       try {
-        fill(view);
-        succeededMs.set(family.name, view.atMs);
+        part(view);
       } catch (error) {
         clear();
-        problems.push(`the collector ${family.name} failed: ${String(error)}`);
-        good = 0;
+        problems.push(`the collector ${name} failed: ${String(error)}`);
+        failed.add(name);
       }
-      success({ collector: family.name }, good);
-      duration({ collector: family.name }, (performance.now() - before) / 1000);
-      const at = succeededMs.get(family.name);
-      lastSuccess({ collector: family.name }, at === undefined ? undefined : at / 1000);
+      took.set(name, (took.get(name) ?? 0) + performance.now() - before);
+    };
+    for (const member of members) member.clear();
+    for (const member of members) make(member, member.fill);
+    // From the last family on: zeros of stops, which are the most, come last.
+    for (const member of members.toReversed()) if (member.fillEnded) make(member, member.fillEnded);
+    for (const { name } of families) {
+      const good = !failed.has(name);
+      if (good) succeededMs.set(name, view.atMs);
+      success({ collector: name }, good ? 1 : 0);
+      duration({ collector: name }, (took.get(name) ?? 0) / 1000);
+      const at = succeededMs.get(name);
+      lastSuccess({ collector: name }, at === undefined ? undefined : at / 1000);
     }
     for (const [family, count] of left) dropped({ family }, count);
     render({}, lastRenderSeconds);

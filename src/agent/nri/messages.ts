@@ -14,6 +14,10 @@ export type RuntimeContainer = {
   readonly id: string;
   readonly pod_sandbox_id: string;
   readonly name: string;
+  readonly state: number;
+  readonly annotations: Readonly<Record<string, string>>;
+  /** `NAME=value`, with the image's own. */
+  readonly env: readonly string[];
   readonly mounts: readonly { readonly destination: string; readonly source: string }[];
 };
 
@@ -61,10 +65,10 @@ export const registration = (name: string, index: string): Buffer =>
 export const subscription = (events: readonly number[]): Buffer =>
   encode('ConfigureResponse', { events: events.reduce((mask, event) => mask | (1 << (event - 1)), 0) });
 export const synchronized = (more: boolean): Buffer => encode('SynchronizeResponse', { more });
-/** Devices by their CDI names for the container that is being made; without any it is made as it is. */
-export const adjustment = (devices: readonly string[]): Buffer =>
+/** Devices by their CDI names for the container that is being made, and what is noted on it; without any it is made as it is. */
+export const adjustment = (devices: readonly string[], annotations: Readonly<Record<string, string>>): Buffer =>
   encode(
     'CreateContainerResponse',
-    devices.length === 0 ? {} : { adjust: { CDI_devices: devices.map((name) => ({ name })) } },
+    devices.length === 0 ? {} : { adjust: { CDI_devices: devices.map((name) => ({ name })), annotations } },
   );
 export const nothing = (): Buffer => Buffer.alloc(0);

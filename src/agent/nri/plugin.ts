@@ -1,8 +1,9 @@
 // The agent as a plugin of the container runtime: each granted container gets exactly its cards when it is made, by their CDI
 // names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
-// goes on without us, so nothing here waits for anything. Owns the connection and its return after the runtime's restart.
+// goes on without us, so nothing here waits for anything; who was made meanwhile is told with the next connection. Owns the
+// connection and its return after the runtime's restart.
 import { connect, type Socket } from 'node:net';
-import { NRI_PLUGIN } from '../../request/names.ts';
+import { GIVEN_ANNOTATION, NRI_PLUGIN } from '../../request/names.ts';
 import { terminationLogBehind } from '../enforcement/last-words.ts';
 import {
   createFrameReader,
@@ -47,8 +48,12 @@ export type NriOptions = {
   readonly cdiKind?: string;
   /** UUIDs of a granted container's cards; undefined: it has no grant. Must answer at once. */
   readonly cardsOf: (podUid: string, container: string) => readonly string[] | undefined;
+  /** CDI devices for these cards in a container of this environment; at once, too. Without it: each card by `cdiKind`. */
+  readonly devicesFor?: (cards: readonly string[], env: readonly string[]) => readonly string[];
   /** Once for each container: those that are there at the start, and new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
+  /** With each connection, of a container that is there and was given no card by us when it was made; also without a grant. */
+  readonly onPassedBy?: (container: NriContainer) => void;
   /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
   /** A container, or a sandbox. */
@@ -73,6 +78,8 @@ const EVENT = {
   startContainer: 6,
   removeContainer: 11,
 };
+/** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no card any more. */
+const LIVING: readonly number[] = [1, 2, 3];
 const UNIMPLEMENTED = 12;
 const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no cards. */
@@ -96,6 +103,7 @@ export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriCo
 
 export function startNri(options: NriOptions): Nri {
   const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
+  const { devicesFor = (cards) => cards.map((uuid) => `${cdiKind}=${uuid}`) } = options;
   const known = new Set<string>();
   let trunk: Socket | undefined;
   let retry: NodeJS.Timeout | undefined;
@@ -160,7 +168,11 @@ export function startNri(options: NriOptions): Nri {
           }
           for (const container of containers) {
             present.add(container.id);
-            learn(podsSeen.get(container.pod_sandbox_id), container);
+            const pod = podsSeen.get(container.pod_sandbox_id);
+            learn(pod, container);
+            // What we noted on it is in the runtime's own record, so it outlives the runtime and us.
+            if (pod && LIVING.includes(container.state) && !(GIVEN_ANNOTATION in container.annotations))
+              options.onPassedBy?.(containerOf(pod, container));
           }
           if (!more) {
             for (const id of known) if (!present.has(id)) forget(id);
@@ -177,7 +189,9 @@ export function startNri(options: NriOptions): Nri {
           const { pod, container } = readable('ContainerRequest', payload);
           learn(pod, container);
           const cards = pod && container ? (options.cardsOf(pod.uid, container.name) ?? []) : [];
-          return adjustment(cards.map((uuid) => `${cdiKind}=${uuid}`));
+          return adjustment(cards.length === 0 ? [] : devicesFor(cards, container?.env ?? []), {
+            [GIVEN_ANNOTATION]: cards.join(','),
+          });
         }
         case 'RunPodSandbox':
         case 'RemovePodSandbox': {

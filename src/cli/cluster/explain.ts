@@ -53,13 +53,14 @@ const FOREIGN_RESOURCES = /^(aliyun\.com\/gpu-(mem|core)|cnvrg\.io\/metagpu|nvid
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
-/** What the agent tells of a pod's use: what it did about too much, and when that was over; what it did not change. */
+/** What the agent tells of a pod: what it did about too much, and when that was over; what it did not change, or could not give. */
 const AGENT_EVENTS = [
   'GPUMemoryQuotaExceeded',
   'GPUMemoryQuotaRestored',
   'GPUComputeQuotaExceeded',
   'GPUComputeQuotaRestored',
   'GPUComputeChangeRefused',
+  'GPUCardsMissing',
 ];
 const STOPPED = /; it is (stopped|asked to end)\.?$/;
 const AGENT = 'cotenant-agent';

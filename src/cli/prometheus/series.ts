@@ -11,14 +11,20 @@ export type Selection = {
 
 export type Times = { readonly rangeSeconds: number; readonly windowSeconds: number };
 
-const KEY = ['instance', 'namespace', 'pod', 'container', 'gpu_uuid'] as const;
+const CONTAINER = ['instance', 'namespace', 'pod', 'container'] as const;
+const KEY = [...CONTAINER, 'gpu_uuid'] as const;
 const BY = KEY.join(', ');
+/** Stops for memory that came to something, as far as anybody knows. */
+const STOPS = ['reason!="over-share"', 'result=~"released|interrupted"'] as const;
 /** Points per series that percentiles are taken of, at most. */
 const MOST_POINTS = 2000;
 const LEAST_STEP_SECONDS = 15;
 
 const PERCENTILES = { p50: 0.5, p95: 0.95, p99: 0.99 } as const;
 type Percentile = keyof typeof PERCENTILES;
+
+/** What counters say: their increase, and with what they began. */
+type Counted = 'denied' | 'stops';
 
 /** The answers by name; each is one instant query. */
 export type Query =
@@ -30,7 +36,11 @@ export type Query =
   | `memory ${Percentile}`
   | 'computePeak'
   | `compute ${Percentile}`
-  | 'denied';
+  | 'cards'
+  | Counted
+  | `${Counted} at first`;
+
+const OF_CONTAINERS: readonly Query[] = ['cards', 'stops', 'stops at first'];
 
 export function selector(metric: string, { job, namespace, pod }: Selection, ...more: readonly string[]): string {
   const matchers = [
@@ -58,9 +68,14 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
   const max = (expression: string) => `max by (${BY}) (${expression})`;
   const held = heldBytes((metric, ...more) => selector(metric, selection, ...more));
   const share = `rate(${of('sm_seconds_total')}[${windowSeconds}s])`;
+  // A counter's first value is no increase of it, but of a container that began within the range it is one. That it was not there
+  // before says so only where its agent was, and saw: one that has not sampled yet serves none of those that it goes on with.
+  const agent = selector('cotenant_up', { job: selection.job });
+  const first = (counter: string) =>
+    `max_over_time((min_over_time(${counter}[${step}]) unless ${counter} offset ${step} and on (instance) ${agent} offset ${step} == 1)[${range}:${step}])`;
   const denied = of('allocations_denied_total');
-  // A counter's first value is no increase of it, but of a container that began within the range it is one.
-  const refused = `(max_over_time(${denied}[${range}]) unless ${denied} offset ${range}) or increase(${denied}[${range}])`;
+  const stops = of('kills_total', ...STOPS);
+  const sum = (expression: string) => `sum by (${CONTAINER.join(', ')}) (${expression})`;
   const spread = (name: 'memory' | 'compute', expression: string, by: string): [Query, string][] =>
     Object.entries(PERCENTILES).map(([percentile, share]) => [
       `${name} ${percentile as Percentile}`,
@@ -75,17 +90,30 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
     ...spread('memory', held, step),
     ['computePeak', max(`max_over_time(${share}[${range}:${windowStep}])`)],
     ...spread('compute', share, windowStep),
-    ['denied', max(refused)],
+    ['denied', max(`increase(${denied}[${range}])`)],
+    ['denied at first', max(first(denied))],
+    ['stops', sum(`increase(${stops}[${range}])`)],
+    ['stops at first', sum(first(stops))],
+    // Of one name after the other, each on another card, no two were there at one time.
+    ['cards', `max_over_time(count by (${CONTAINER.join(', ')}) (${max(of('info'))})[${range}:${step}])`],
   ]);
 }
 
 /** Only what has a peak of memory is there: it says that the agent saw the container. */
 export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): readonly ContainerSeries[] {
-  const keyOf = ({ labels }: Series) => JSON.stringify(KEY.map((label) => labels[label] ?? ''));
+  const keyOf = ({ labels }: Series, by: readonly string[]) => JSON.stringify(by.map((label) => labels[label] ?? ''));
   const values = new Map(
-    [...answers].map(([name, series]) => [name, new Map(series.map((one) => [keyOf(one), one.value]))]),
+    [...answers].map(([name, series]) => {
+      const by = OF_CONTAINERS.includes(name) ? CONTAINER : KEY;
+      return [name, { by, of: new Map(series.map((one) => [keyOf(one, by), one.value])) }];
+    }),
   );
-  const lookUp = (name: Query, one: Series) => values.get(name)?.get(keyOf(one));
+  const lookUp = (name: Query, one: Series) => {
+    const found = values.get(name);
+    return found?.of.get(keyOf(one, found.by));
+  };
+  const counted = (name: Counted, one: Series) =>
+    Math.round((lookUp(name, one) ?? 0) + (lookUp(`${name} at first`, one) ?? 0));
   const spreadOf = (name: 'memory' | 'compute', one: Series): Spread | undefined => {
     const peak = lookUp(`${name}Peak`, one);
     if (peak === undefined) return undefined;
@@ -104,18 +132,27 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
       coresHeld: lookUp('coresHeld', one) !== undefined,
       memory: spreadOf('memory', one) ?? { peak: one.value },
       compute: spreadOf('compute', one),
-      denied: Math.round(lookUp('denied', one) ?? 0),
+      denied: counted('denied', one),
     };
   };
-  const containers = Map.groupBy(answers.get('memoryPeak') ?? [], ({ labels }) =>
-    JSON.stringify([labels.namespace, labels.pod, labels.container, labels.instance]),
-  );
+  const containers = Map.groupBy(answers.get('memoryPeak') ?? [], (one) => keyOf(one, CONTAINER));
   return [...containers.values()]
     .flatMap(([first, ...others]) => {
       if (first === undefined) return [];
       const { namespace = '', pod = '', container = '' } = first.labels;
       const cards = [first, ...others].map(cardOf).toSorted((a, b) => (a.gpuUuid < b.gpuUuid ? -1 : 1));
-      return [{ namespace, pod, container, plain: lookUp('plain', first) !== undefined, cards }];
+      return [
+        {
+          namespace,
+          pod,
+          container,
+          plain: lookUp('plain', first) !== undefined,
+          // Who lived for less than a step was met by none.
+          cardCount: Math.min(cards.length, lookUp('cards', first) ?? cards.length),
+          stops: counted('stops', first),
+          cards,
+        },
+      ];
     })
     .toSorted((a, b) => (nameOf(a) < nameOf(b) ? -1 : 1));
 }

@@ -6,7 +6,7 @@ import { heldBytes } from './series.ts';
 /** `of` makes a selector of a container's metric, `ofCard` of a card's. */
 export type Selectors = {
   readonly of: (metric: string, ...matchers: readonly string[]) => string;
-  readonly ofCard: (metric: string) => string;
+  readonly ofCard: (metric: string, ...matchers: readonly string[]) => string;
 };
 
 /** The names of the recorded series. The last word says what was summed over. */
@@ -22,11 +22,16 @@ export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, stri
     wasted: 'namespace:cotenant_compute_wasted_gpus:rate5m',
   },
 };
-const CONTAINER = 'job, instance, gpu, gpu_uuid, namespace, pod, container, mode';
+/** Labels that no other series of a container has. All others stay, those of the scrape's target included. */
+const OF_ITS_RUN = 'pod_uid, container_id, runtime, fence';
 export const RECORDED_CARDS = 'job:cotenant_cards:count';
 
+/** A MIG instance is no card, and what part of one it is nobody tells. */
+const NO_INSTANCE = 'gpu_uuid!~"MIG-.*"';
+export const NOT_OF_INSTANCES = 'mode!="mig"';
+
 export function cards({ ofCard }: Selectors): string {
-  return `count by (job) (${ofCard('cotenant_device_memory_total_bytes')})`;
+  return `count by (job) (${ofCard('cotenant_device_memory_total_bytes', NO_INSTANCE)})`;
 }
 
 export function usage(
@@ -37,11 +42,11 @@ export function usage(
   // What grants are made of; some drivers do not tell apart what they keep.
   const usable = `(${total} - ${ofCard('cotenant_device_memory_reserved_bytes')} or ${total})`;
   // Whoever has a card alone was granted all of it, by whomever.
-  const alone = `max by (${CONTAINER}) (${of('cotenant_container_info', 'mode="exclusive"')})`;
+  const alone = `max without (${OF_ITS_RUN}) (${of('cotenant_container_info', 'mode="exclusive"')})`;
   const whole = `${alone} * on (job, instance, gpu_uuid) group_left () ${usable}`;
   const limit = `(${of('cotenant_container_memory_limit_bytes')} or ${whole})`;
-  const held = heldBytes(of);
-  const share = `rate(${of('cotenant_container_sm_seconds_total')}[${window}])`;
+  const held = heldBytes((metric, ...matchers) => of(metric, ...matchers, NOT_OF_INSTANCES));
+  const share = `rate(${of('cotenant_container_sm_seconds_total', NOT_OF_INSTANCES)}[${window}])`;
   const cores = `(max without (enforced) (${of('cotenant_container_sm_limit_ratio')}) or ${alone})`;
   const sum = (expression: string) => `sum by (job, namespace) (${expression})`;
   const ofMemory = (bytes: string) => sum(`${bytes} / on (job, instance, gpu_uuid) group_left () ${usable}`);

@@ -60,6 +60,7 @@ function container(number: number, turn: number): ViewContainer {
     container: 'main',
     podUid: '',
     containerId: '',
+    withoutCards: false,
     gpuUuid: uuidOf(gpuIndex),
     gpuIndex,
     fence: 'interposer',

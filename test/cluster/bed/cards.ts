@@ -1,6 +1,6 @@
 // What a container of the bed gets of the simulated GPU node: the same files whether a device's CDI spec or the runtime of
 // the environment route brings them. Folder of the node: lib/, node.sock, and cards/ with a file for each card, which stands
-// for its device node.
+// for its device node. A CDI spec has more, as NVIDIA's has: files of driver/ that stand for libraries of programs that draw.
 import { join } from 'node:path';
 
 /** Where a container finds the simulated node. */
@@ -10,6 +10,8 @@ export const CDI_KIND = 'nvidia.com/gpu';
 /** Where the loader looks by itself, as the toolkit's mounts go. */
 const LOADER_FOLDER = '/usr/lib/x86_64-linux-gnu';
 const LIBRARIES = ['libcuda.so.1', 'libnvidia-ml.so.1'];
+/** Of a driver's libraries that are neither CUDA's nor NVML's, by their names alone: of graphics, of video. */
+export const STAND_INS = ['libGLX_nvidia.so.0', 'libnvidia-encode.so.1'] as const;
 const OPTIONS = ['rbind', 'ro', 'nosuid', 'nodev', 'rprivate'];
 
 export type Mount = { readonly from: string; readonly to: string; readonly options: readonly string[] };
@@ -33,6 +35,9 @@ export const wholeMounts = (folder: string): readonly Mount[] => [mount(folder, 
 
 /** What NVIDIA's toolkit writes for a node of these cards, in effect: what is common once, each card by its UUID, and all. */
 export function cdiSpec(folder: string, uuids: readonly string[]): object {
+  const drawing = STAND_INS.map((name) => mount(join(folder, 'driver', name), join(LOADER_FOLDER, name)));
+  /** By its name a card's; it is nobody's. */
+  const render = (index: number) => ({ path: `/dev/dri/renderD${128 + index}`, hostPath: '/dev/null' });
   const edits = (mounts: readonly Mount[]) => ({
     mounts: mounts.map(({ from, to, options }) => ({ hostPath: from, containerPath: to, options })),
   });
@@ -41,10 +46,13 @@ export function cdiSpec(folder: string, uuids: readonly string[]): object {
     cdiVersion: '0.5.0',
     kind: CDI_KIND,
     // So that a runtime that reads the variable brings nothing of its own.
-    containerEdits: { env: ['NVIDIA_VISIBLE_DEVICES=void'], ...edits(commonMounts(folder)) },
+    containerEdits: { env: ['NVIDIA_VISIBLE_DEVICES=void'], ...edits([...commonMounts(folder), ...drawing]) },
     devices: [
-      ...cards.map((card, index) => ({ name: uuids[index], containerEdits: edits([card]) })),
-      { name: 'all', containerEdits: edits(cards) },
+      ...cards.map((card, index) => ({
+        name: uuids[index],
+        containerEdits: { ...edits([card]), deviceNodes: [render(index)] },
+      })),
+      { name: 'all', containerEdits: { ...edits(cards), deviceNodes: cards.map((_, index) => render(index)) } },
     ],
   };
 }

@@ -16,7 +16,11 @@ export const BOUND = [
   '/var/lib/cni',
   '/var/lib/cotenant',
   '/run/nri',
+  '/etc/cdi',
+  '/run/cdi',
 ];
+/** Where the bed keeps what the node has at such a path. */
+export const hostFolder = (folder: string, path: string): string => join(folder, 'host', path.replaceAll('/', '_'));
 /** What the kubelet would write machine-wide unless it reads it already. */
 const SETTINGS = { 'vm/overcommit_memory': 1, 'kernel/panic': 10, 'kernel/panic_on_oops': 1 };
 
@@ -31,12 +35,12 @@ export type BedNode = {
 export function bedNode(folder: string, bin: string, packages: string, kubeconfig: string, cgroup: string): BedNode {
   const at = (...parts: string[]) => join(folder, ...parts);
   const inPackages = (path: string) => join(packages, path);
-  for (const name of ['cni', 'cdi', 'volume-plugins', 'manifests', 'host', 'settings'])
+  for (const name of ['cni', 'volume-plugins', 'manifests', 'host', 'settings'])
     mkdirSync(at(name), { recursive: true });
   writeFileSync(at('resolv.conf'), '');
   const socket = at('containerd.sock');
 
-  const binds = [...BOUND.map((path) => [at('host', path.replaceAll('/', '_')), path] as const)];
+  const binds = [...BOUND.map((path) => [hostFolder(folder, path), path] as const)];
   for (const [own] of binds) mkdirSync(own, { recursive: true });
   const files = Object.entries(SETTINGS).map(([name, value]) => {
     const own = at('settings', name.replaceAll('/', '_'));
@@ -124,7 +128,7 @@ state = ${at('containerd/state')}
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   enable_cdi = true
-  cdi_spec_dirs = [${at('cdi')}]
+  cdi_spec_dirs = ['/etc/cdi', '/var/run/cdi']
   netns_mounts_under_state_dir = true
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [${JSON.stringify(join(packages, 'usr/lib/cni'))}]

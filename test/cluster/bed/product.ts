@@ -7,7 +7,7 @@ import { eventually } from '../../support/node.ts';
 import { pythonClients } from '../../support/python.ts';
 import { firstSample } from '../../support/sample.ts';
 import type { Bed } from './bed.ts';
-import { cdiSpec } from './cards.ts';
+import { cdiSpec, STAND_INS } from './cards.ts';
 import { AUDITED_NAMESPACE } from './control-plane.ts';
 import {
   FOREIGN_LOADER,
@@ -20,7 +20,7 @@ import {
   pythonLayer,
 } from './layers.ts';
 import type { Ran } from './namespaces.ts';
-import { NODE_NAME } from './node.ts';
+import { hostFolder, NODE_NAME } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
@@ -99,7 +99,10 @@ export async function addSimulatedNode(
   const uuids = sample.cards.map(({ uuid }) => uuid);
   mkdirSync(join(folder, 'cards'));
   for (const uuid of uuids) writeFileSync(join(folder, 'cards', uuid), '');
-  writeFileSync(join(bed.folder, 'cdi/simulated.json'), JSON.stringify(cdiSpec(folder, uuids)));
+  mkdirSync(join(folder, 'driver'));
+  for (const name of STAND_INS) writeFileSync(join(folder, 'driver', name), '');
+  const specification = join(hostFolder(bed.folder, '/etc/cdi'), 'simulated.json');
+  writeFileSync(specification, JSON.stringify(cdiSpec(folder, uuids)));
   bed.apply({ apiVersion: 'node.k8s.io/v1', kind: 'RuntimeClass', metadata: { name: 'nvidia' }, handler: 'simulated' });
   bed.kubectl('label', 'node', NODE_NAME, 'nvidia.com/gpu.present=true');
   return uuids;

@@ -98,6 +98,17 @@ export const ESCAPES: readonly Escape[] = [
     script: inPod('exec env -i'),
   },
   {
+    what: 'LD_PRELOAD is taken away, and its first thread ends while another one goes on',
+    end: 'bypass',
+    way: () => 'leaderless:libcuda.so.1',
+    script: 'exec env -u LD_PRELOAD "$0" "$1"',
+  },
+  {
+    what: 'its first thread ends while another one goes on',
+    end: 'refused',
+    way: () => 'leaderless:libcuda.so.1',
+  },
+  {
     what: "other systems' switches are set",
     end: 'refused',
     script: `exec env ${OTHERS_SWITCHES.join(' ')} "$0" "$1"`,

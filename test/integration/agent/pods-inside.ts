@@ -40,17 +40,24 @@ const targetOf = (digit: number) => join(folder, `pods/${uidOf(digit)}/mount`);
 const containerIdOf = (digit: number, container: string) =>
   `${digit}${container}`.padEnd(64, '0').replace(/[^0-9a-f]/g, 'f');
 
-type Started = { readonly node: Node; readonly problems: string[]; readonly actions: string[] };
+type Started = {
+  readonly node: Node;
+  readonly problems: string[];
+  readonly actions: string[];
+  readonly passedBy: string[];
+};
 
 function start(mode: Mode = 'enforce'): Started {
   const problems: string[] = [];
   const actions: string[] = [];
+  const passedBy: string[] = [];
   const enforcement = { ...DEFAULTS.enforcement, mode, mostStopsPerMinute: 100 };
   const settings = { ...DEFAULTS, stateFolder: state, calibrate: false, canary: false, enforcement };
   const node = openNode(settings, native, {
     onView: () => {},
     onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
     onProblem: (text) => problems.push(text.replaceAll(folder, '')),
+    onPassedBy: (_, message) => passedBy.push(message),
     onInterval: () => {},
     samplers: () => ({ abandoned: 0, hung: 0 }),
     driver: createDriver(() => {}),
@@ -60,7 +67,7 @@ function start(mode: Mode = 'enforce'): Started {
     revision: '',
     clock: () => performance.now(),
   });
-  return { node, problems, actions };
+  return { node, problems, actions, passedBy };
 }
 
 /** One that is nowhere else to be found, in a container of a pod. */
@@ -351,6 +358,31 @@ const scenarios: Record<string, () => unknown> = {
     actions.length = 0;
     for (let round = 0; round < 3; round++) node.onSample(sampleOf(processOf(1, 'init', 900)));
     return { given, phases, room, foreign: node.view()?.foreign, actions };
+  },
+
+  withoutCards() {
+    const started = start();
+    const { node } = started;
+    const tell = (container: string) =>
+      node.containerPassedBy({
+        containerId: containerIdOf(1, container),
+        podUid: uidOf(1),
+        namespace: 'team',
+        pod: 'pod-1',
+        container,
+      });
+    const withoutCards = (...processes: SampledProcess[]) => {
+      node.onSample(sampleOf(...processes));
+      return node.view()?.containers.map((one) => [one.container, one.withoutCards]);
+    };
+    node.onSample(sampleOf());
+    publish(started, 1, { a: 300, b: 300 });
+    const before = withoutCards();
+    for (const container of ['b', 'plain', 'b']) tell(container);
+    const phases = [withoutCards(), withoutCards(processOf(1, 'b', 100))];
+    node.containers.forget(containerIdOf(1, 'b'));
+    node.containers.tell('f'.repeat(64), { podUid: uidOf(1), container: 'b' });
+    return { before, phases, anew: withoutCards(), told: started.passedBy, problems: started.problems };
   },
 
   anew() {

@@ -111,7 +111,8 @@ const [barePort] = (await once(bare, 'message')) as [number];
 const scraper = new Worker(
   `const { parentPort, workerData } = require('node:worker_threads');
    const ms = [], floor = [];
-   let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0;
+   let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0, last = new Map();
+   const fell = [];
    parentPort.on('message', () => (asked = true));
    const get = async (url, into) => {
      const begun = performance.now();
@@ -126,6 +127,14 @@ const scraper = new Worker(
        parentPort.postMessage({ page });
        const lines = page.split('\\n').filter((line) => line !== '' && line[0] !== '#');
        series = Math.max(series, lines.length);
+       const counters = new Map();
+       for (const line of lines) {
+         const [name, value] = [line.slice(0, line.lastIndexOf(' ')), Number(line.slice(line.lastIndexOf(' ')))];
+         if (!/^\\w+_total\\b/.test(name)) continue;
+         if (value < last.get(name) && fell.length < 20) fell.push(name + ': ' + last.get(name) + ' to ' + value);
+         counters.set(name, value);
+       }
+       last = counters;
        for (const line of lines) {
          const value = Number(line.slice(line.lastIndexOf(' ')));
          if (/^cotenant_(container|process|device|foreign)_memory_(used|peak)_bytes/.test(line) && value > mostBytes) [mostBytes, mostLine] = [value, line];
@@ -133,7 +142,7 @@ const scraper = new Worker(
        }
        await new Promise((resolve) => setTimeout(resolve, 100));
      }
-     parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio });
+     parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio, fell });
    })();`,
   { eval: true, workerData: { url: agent.url, port: barePort } },
 );
@@ -144,6 +153,7 @@ type Scraped = {
   readonly mostBytes: number;
   readonly mostLine: string;
   readonly mostRatio: number;
+  readonly fell: readonly string[];
 };
 const scraped = new Promise<Scraped>((resolve) => {
   scraper.on('message', (told: Scraped | { readonly page: string }) => {
@@ -191,6 +201,14 @@ const tenants = Array.from({ length: TENANTS }, (_, index) =>
     ['--gpu-memory', '2Gi', '--name', `honest-${index}`],
     [...(index % 3 === 2 ? OWN_NAMESPACES : []), ...churnWords(WORKERS)],
   ),
+);
+// Somebody who computes all the time, whatever happens to the clock and the driver.
+const computing = runTenant(
+  scope,
+  node,
+  agent,
+  ['--gpu-memory', '1Gi', '--name', 'computing'],
+  [join(BUILD, 'tests/client'), 'libcuda.so.1', 'init', 'context 0', `launch ${Number(seconds) * 200} 20000`],
 );
 const [program = '', ...words] = churnWords(HOST_WORKERS);
 const host = spawn(program, words, {
@@ -280,6 +298,21 @@ await eventually(
   30_000,
 ).catch(() => {});
 
+const computed = {
+  published: seriesOf(await agent.metrics(), 'cotenant_container_sm_seconds_total', { pod: 'computing' }) ?? 0,
+  // On whichever card it was given.
+  booked:
+    (node.books().clients.find(({ command, alive }) => alive && command === 'client')?.cards ?? []).reduce(
+      (sum, { smNs }) => sum + smNs,
+      0,
+    ) / 1e9,
+  // While the driver told nothing that is true, and a round or two about each jump of the clock.
+  untold:
+    blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, performance.now()) - from) / 1000, 0) +
+    2 * ahead.length,
+};
+computing.child.kill('SIGTERM');
+
 const told = async (line: Promise<string>) => {
   const [started = 0, failed = 0, signalled = 0] = (await line).split(' ').map(Number);
   return { started, failed, signalled };
@@ -302,7 +335,7 @@ sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
 scraper.postMessage('end');
-const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio } = await scraped;
+const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio, fell } = await scraped;
 // As they came: the audit log keeps the last of them only.
 const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
@@ -325,6 +358,8 @@ console.log(
     stopped: stops,
     ahead,
     garbage: { met: garbageMet, mostBytes, mostLine, mostRatio },
+    computed,
+    fell,
     disturbed,
     abandoned,
     pids: Number(PIDS[1]) - Number(PIDS[0]) + 1,

@@ -45,6 +45,10 @@ type Facts = {
     readonly mostLine: string;
     readonly mostRatio: number;
   };
+  /** Seconds of the one who computes all the time, by the page and by the simulator's books; and those that could not be told. */
+  readonly computed: Readonly<Record<'published' | 'booked' | 'untold', number>>;
+  /** Counters that were less than a page before. */
+  readonly fell: readonly string[];
   readonly stopped: readonly string[];
   readonly disturbed: readonly string[];
   readonly abandoned: number;
@@ -83,7 +87,7 @@ testUnless(namespacesReason())(
     t.deepEqual(await exited, [0, null]);
     const facts = JSON.parse(said.trim().split('\n').at(-1) ?? '') as Facts;
     const { honest, strangers, offenders, stopped, disturbed, abandoned, pids, descriptors, rssMib, scrapes } = facts;
-    const { ahead, garbage } = facts;
+    const { ahead, garbage, computed, fell } = facts;
 
     const all = [...honest, strangers];
     const started = all.reduce((sum, one) => sum + one.started, 0);
@@ -102,6 +106,8 @@ testUnless(namespacesReason())(
       `offenders stopped after ${times.slice(0, 50).join(', ')} s; in brackets what was not the machine's or the driver's`,
     );
     t.log(`clock ahead by ${ahead.slice(0, 20).join(', ')} s; garbage: ${JSON.stringify(garbage)}`);
+
+    t.log(`who computes: ${computed.published.toFixed(1)} s published of ${computed.booked.toFixed(1)}`);
 
     t.true(started > pids, 'pids are used again');
     t.true(failed < started / 20, `${failed} of ${started} got no card: nothing is looked at so`);
@@ -128,6 +134,11 @@ testUnless(namespacesReason())(
     t.true(garbage.met > 0, 'its driver told nonsense');
     t.true(garbage.mostBytes > 0 && garbage.mostBytes <= CARD_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
     t.true(abandoned > 0, 'a sampler hung');
+    t.deepEqual(fell, [], 'a counter that fell');
+    // What passed while the driver hung or lied, and around each jump of the clock, is lost; nothing is counted twice.
+    const { published, booked, untold } = computed;
+    t.true(booked > SECONDS / 2, JSON.stringify(computed));
+    t.true(published > 0.9 * (booked - untold) && published < 1.05 * booked + 1, JSON.stringify(computed));
     // A minute has too few scrapes, and too few series.
     if (SECONDS >= 600) {
       t.true(scrapes.series >= 2500, `${scrapes.series} series`);
@@ -136,5 +147,6 @@ testUnless(namespacesReason())(
     t.true(descriptors.after <= descriptors.before, JSON.stringify(descriptors));
     t.true(rssMib.most <= rssMib.idle + MOST_GROWTH_MIB, JSON.stringify(rssMib));
     t.true(rssMib.most <= MOST_MIB, JSON.stringify(rssMib));
+    if (SECONDS >= 600) t.true(rssMib.late <= rssMib.early + 8, `it grows: ${JSON.stringify(rssMib)}`);
   },
 );

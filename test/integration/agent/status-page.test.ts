@@ -4,6 +4,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
+import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
 import type { View } from '../../../src/agent/view.ts';
 import { sourceHere } from '../../../src/agent/views/source.ts';
@@ -11,7 +12,7 @@ import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { browser, FLAGS, openPage } from '../../support/browser.ts';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
-import { exampleContainer, exampleView } from '../../support/views.ts';
+import { exampleContainer, exampleView, withInstance } from '../../support/views.ts';
 
 const execute = promisify(execFile);
 
@@ -30,9 +31,30 @@ const show = async (t: ExecutionContext, url: string): Promise<string> => {
   t.truthy(stdout, stderr);
   return stdout;
 };
+/** Whoever uses memory or compute uses so much of it. */
+function partOf(view: View, share: number, atMs: number): View {
+  const less = <T extends { readonly usedBytes?: number | undefined; readonly smPercent?: number | undefined }>(
+    one: T,
+  ) => ({
+    ...one,
+    ...(one.usedBytes !== undefined && { usedBytes: one.usedBytes * share }),
+    ...(one.smPercent !== undefined && { smPercent: one.smPercent * share }),
+  });
+  return {
+    ...view,
+    atMs,
+    devices: view.devices.map((device) => ({ ...device, card: less(device.card) })),
+    containers: view.containers.map(less),
+    assigned: view.assigned.map(less),
+    foreign: view.foreign.map(less),
+  } as View;
+}
 /** The address of a page of this view. */
 async function served(t: ExecutionContext, view: View): Promise<string> {
-  const history = () => ({ stepMs: 5000, atMs: [], cards: {}, containers: {} });
+  const recorder = createRecorder();
+  // A minute in which all of it came to be.
+  for (let step = 1; step <= 12; step++) recorder.push(partOf(view, step / 12, view.atMs + step * 5000));
+  const { history } = recorder;
   const source = sourceHere({ view: () => view, history, own: async () => '' });
   const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
     host: '127.0.0.1',
@@ -106,8 +128,9 @@ testInBrowser(
     t.timeout(120_000);
     const shown = async (view: View): Promise<string> => show(t, await served(t, view));
     const page = await shown({
-      ...exampleView,
-      assigned: exampleView.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
+      ...withInstance,
+      assigned: withInstance.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
+      foreign: withInstance.foreign.map((entry) => ({ ...entry, smPercent: 30 })),
     });
     const bare = await shown({
       ...exampleView,
@@ -125,8 +148,25 @@ testInBrowser(
     t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
     t.regex(page, /<section id="given">/);
     t.regex(page, /<section id="outside">/);
-    t.deepEqual(rowsOf(page, 'assigned'), [['team/&lt;img src=x&gt;/main', '1', 'exclusive', '1,024 MiB', '1']]);
-    t.deepEqual(rowsOf(page, 'foreign'), [['0123456789ab', '1', '5,120 MiB', '1']]);
+    const past = (memory: string, compute: string) => [
+      `memory over the last 10 minutes: ${memory}`,
+      `compute over the last 10 minutes: ${compute}`,
+    ];
+    t.deepEqual(rowsOf(page, 'assigned'), [
+      [
+        'team/&lt;img src=x&gt;/main',
+        '1',
+        'exclusive',
+        '1,024 MiB',
+        '50 %',
+        ...past('at most 1,024 MiB', 'at most 50 %'),
+        '1',
+      ],
+      ['team/&lt;img src=x&gt;/main', '2', 'mig', '0 MiB', '-', ...past('at most 0 MiB', 'not told'), '0'],
+    ]);
+    t.deepEqual(rowsOf(page, 'foreign'), [
+      ['0123456789ab', '1', '5,120 MiB', '30 %', ...past('at most 5,120 MiB', 'at most 30 %'), '1'],
+    ]);
     const quiet = await shown({ ...exampleView, assigned: [], foreign: [] });
     t.regex(quiet, /<section id="given" hidden(="")?>/);
     t.regex(quiet, /<section id="outside" hidden(="")?>/);
@@ -146,7 +186,7 @@ testInBrowser(
       usedBytes: 5 * 2 ** 30,
       bypassBytes: 2 ** 30,
     };
-    const view: View = { ...exampleView, containers: [exampleContainer, full] };
+    const view: View = { ...withInstance, containers: [exampleContainer, full] };
     const url = await served(t, view);
     const page = await openPage(t, url);
     for (const width of [1280, 800, 400]) {

@@ -77,6 +77,29 @@ testWithHelm('only the node container is privileged, sees devices, has a token a
   }
 });
 
+testWithHelm('of the CDI folders the last is written to, and none is mounted where cards are not divided', (t) => {
+  const folders = (values: object) => {
+    const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
+    const hosts = new Map(list(pod?.volumes).map(({ name, hostPath }) => [String(name), hostPath]));
+    const mounts = list(pod?.containers?.[0]?.volumeMounts).filter(({ name }) => String(name).startsWith('cdi-'));
+    for (const { name, mountPath } of mounts)
+      t.like(hosts.get(String(name)), { path: String(mountPath), type: 'DirectoryOrCreate' });
+    const [told] = list(pod?.containers?.[0]?.args).filter((arg) => String(arg).includes('cdiFolders'));
+    return [String(told), ...mounts.map(({ mountPath, readOnly }) => `${mountPath}${readOnly ? ' to read' : ''}`)];
+  };
+  t.deepEqual(folders({}), [
+    `--set=kubernetes.cdiFolders=${DEFAULTS.kubernetes.cdiFolders}`,
+    '/etc/cdi to read',
+    '/var/run/cdi',
+  ]);
+  t.deepEqual(folders({ nri: { cdiFolders: ['/var/cdi/dynamic'] } }), [
+    '--set=kubernetes.cdiFolders=/var/cdi/dynamic',
+    '/var/cdi/dynamic',
+  ]);
+  for (const none of [{ cdiFolders: [] }, { enabled: false }, { cdiFolders: null }])
+    t.deepEqual(folders({ nri: none }), ['--set=kubernetes.cdiFolders=']);
+});
+
 testWithHelm(
   "the kubelet's folders are mounted as they are needed, under the kubelet's root, and pods both ways",
   (t) => {

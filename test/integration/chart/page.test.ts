@@ -4,7 +4,7 @@
 import { parse } from '../../../src/cli/command.ts';
 import { exporter as exporterCommand } from '../../../src/cli/exporter.ts';
 import { configurationOf } from '../../../src/cli/settings.ts';
-import { ALL, CHART, find, helm, type Json, list, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
+import { ALL, CHART, find, helm, type Json, list, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
 
 const exporterOf = (exporter: object) => ({ ...ALL, agent: { exporter } });
 const TLS = { tls: { secretName: 'page-tls' } };
@@ -70,7 +70,7 @@ testWithHelm('the token goes to the container that judges, and to Prometheus', (
 });
 
 testWithHelm('reviews bring their two rights, and a role for whoever may read', (t) => {
-  const objects = objectsOf(t, exporterOf(REVIEW));
+  const objects = objectsOf(t, exporterOf({ ...REVIEW, ...TLS }));
   t.deepEqual(list(find(objects, 'ClusterRole', 'cotenant-agent').rules).filter(isReview) as unknown, [
     { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
     { apiGroups: ['authorization.k8s.io'], resources: ['subjectaccessreviews'], verbs: ['create'] },
@@ -93,6 +93,27 @@ testWithHelm('reviews bring their two rights, and a role for whoever may read', 
   ]);
   const tokens = list(pod?.containers).map((container) => mountsOf(container).includes('token'));
   t.deepEqual(tokens, [true, false]);
+});
+
+testWithHelm("Prometheus' own token goes over HTTPS, or nowhere unless that is wanted in so many words", (t) => {
+  const open = (exporter: object, monitor: object = {}) =>
+    render({ agent: { exporter }, serviceMonitor: { enabled: true, ...monitor } });
+  const refused = open(REVIEW);
+  t.false(refused.ok);
+  t.regex(
+    refused.text,
+    /agent\.exporter\.tokenReview: Prometheus would send the token of its own service account in the clear/,
+  );
+  const shown = (rendered: ReturnType<typeof open>) => {
+    t.true(rendered.ok, rendered.text);
+    const endpoint = endpointOf(rendered.objects);
+    return [endpoint?.scheme, endpoint?.bearerTokenFile !== undefined] as unknown;
+  };
+  t.deepEqual(shown(open({ ...REVIEW, ...TLS })), ['https', true]);
+  t.deepEqual(shown(open(REVIEW, { tokenInTheClear: true })), [undefined, true]);
+  t.deepEqual(shown(open({ ...REVIEW, ...BEARER })), [undefined, false], 'a token that opens this page alone');
+  t.deepEqual(shown(open({}, { tokenInTheClear: true })), [undefined, false]);
+  t.true(render({ agent: { exporter: REVIEW } }).ok, 'without a ServiceMonitor nobody is told to send anything');
 });
 
 testWithHelm('the agent may evict pods only where it is told to', (t) => {

@@ -95,6 +95,8 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['webhook.configuration.rules.dialects', ['hami']],
   ['webhook.configuration.rules.ack.unit', 'GB'],
   ['webhook.configuration.deviceRoute', 'cdi'],
+  ['nri.cdiFolders', '/var/run/cdi'],
+  ['nri.cdiFolders', ['/var/run/cdi', '/var/run/cdi']],
   ['scheduler.replicas', 0],
   ['scheduler.placement', 'tetris'],
   ['scheduler.overbookedAfterSeconds', 0],

@@ -128,6 +128,54 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     ['agent', '--set', 'kubernetes.enabled=true', '--set', 'stateFolder=/tmp/none'],
     /^cotenant: kubernetes\.nodeName is missing/,
   ],
+  [
+    ['agent', '--set', 'stateFolder=/proc/x'],
+    /^cotenant: stateFolder: nothing can be kept in \/proc\/x: ENOENT: .*, mkdir '\/proc\/x'$/m,
+  ],
+  [
+    ['agent', '--set', 'stateFolder=/proc'],
+    /^cotenant: stateFolder: nothing can be kept in \/proc: ENOENT: .*, mkdtemp '\/proc\/\.trying-XXXXXX'$/m,
+  ],
+  [
+    ['agent', '--set', 'stateFolder=/dev/null/x'],
+    /^cotenant: stateFolder: nothing can be kept in \/dev\/null\/x: \/dev\/null is no folder$/m,
+  ],
+  ...['agent', 'exporter'].flatMap((name) => {
+    const setting = (...pairs: readonly string[]) => [
+      name,
+      ...[
+        'stateFolder=/tmp',
+        'port=0',
+        ...(name === 'exporter' ? ['page.socket=/nonexistent/s'] : []),
+        ...pairs,
+      ].flatMap((pair) => ['--set', pair]),
+    ];
+    return [
+      [setting('page.bearerTokenFile=/nonexistent'), /^cotenant: page\.bearerTokenFile: ENOENT: .* '\/nonexistent'$/m],
+      [
+        setting('page.bearerTokenFile=/dev/null'),
+        /^cotenant: page\.bearerTokenFile: \/dev\/null: want one token of at least 16 characters without blanks$/m,
+      ],
+      [
+        setting('page.certFile=/nonexistent', 'page.keyFile=/dev/null'),
+        /^cotenant: page\.certFile: ENOENT: .* '\/nonexistent'$/m,
+      ],
+      [
+        setting('page.certFile=/dev/null', 'page.keyFile=/nonexistent'),
+        /^cotenant: page\.keyFile: ENOENT: .* '\/nonexistent'$/m,
+      ],
+      [
+        setting('page.certFile=/dev/null', 'page.keyFile=/dev/null'),
+        /^cotenant: page\.certFile: certificate \/dev\/null with key \/dev\/null cannot serve: /,
+      ],
+    ] as const;
+  }),
+  [
+    ['recommend', '--memory-headroom', '-3'],
+    /^cotenant: --memory-headroom: its value is missing; one that begins with a dash is written --memory-headroom=-…$/m,
+  ],
+  [['recommend', '--memory-headroom=-3'], /^cotenant: --memory-headroom -3: want whole percent, 0 to 999$/m],
+  [['run', '-m', '-3'], /^cotenant: --gpu-memory: its value is missing; one that begins with a dash is/],
   [['webhook', '--cert', 'only.pem'], /^cotenant: --cert and --key go together/],
   [['webhook', '--port', 'https'], /^cotenant: --port https: want 0 to 65535/],
 ];
@@ -138,7 +186,7 @@ for (const [args, says] of MISTAKES) {
     t.is(code, 2, err);
     t.is(out, '');
     t.regex(err, says);
-    t.notRegex(err, /\n {4}at /);
+    t.notRegex(err, /\n {4}at |errno/);
   });
 }
 

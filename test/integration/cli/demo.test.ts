@@ -35,6 +35,15 @@ function startDemo(t: ExecutionContext, ...flags: string[]) {
   return { folder, child, lines, ended, interrupt };
 }
 
+/** A command of ours, to its end: exit code, and what it printed. */
+async function ended(...args: readonly string[]): Promise<[code: number, out: string]> {
+  const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const out: Buffer[] = [];
+  child.stdout.on('data', (part: Buffer) => out.push(part));
+  const [code] = (await once(child, 'close')) as [number];
+  return [code, String(Buffer.concat(out))];
+}
+
 /** Tenants' groups of this demonstration that are still there, anywhere in the unified hierarchy. */
 function groupsOf(ids: readonly string[]): string[] {
   const mount = unifiedMount();
@@ -78,6 +87,18 @@ test('the demonstration shows limits held, a cheat stopped and a patched pod, an
     );
   }
   t.is((await fetch(page)).status, 200);
+
+  const [, folder = '', others = ''] = said(/npx cotenant top --state (\S+) +\(or (.*)\)$/)() ?? [];
+  for (const words of others.split(', ')) {
+    const [code, out] = await ended(...words.split(' '), '--state', folder);
+    t.is(code, 0, out);
+    t.regex(out, /cheat/, words);
+  }
+  const top = spawn(process.execPath, [MAIN, 'top', '--state', folder], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const [round] = (await once(top.stdout, 'data')) as [Buffer];
+  top.kill('SIGINT');
+  t.regex(String(round), /^driver .*mode enforce/);
+  t.deepEqual(await once(top, 'exit'), [0, null]);
 
   const view = (await (await fetch(`${page}status.json`)).json()) as View;
   const ids = [...view.containerTotals, ...view.containers].map(({ grantId }) => grantId);

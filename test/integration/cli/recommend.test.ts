@@ -11,6 +11,7 @@ import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 import { prometheusReason, scraping, startPrometheus } from '../../support/prometheus.ts';
+import { type RecordedSeries, recordedFile } from '../../support/recorded.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const CLIENT = join(BUILD, 'tests/client');
@@ -83,6 +84,23 @@ test('a tenant at the recommended size runs without a refusal, and with one gran
   t.regex(nobody.out, /no container with a share was seen/);
 });
 
+test('a tenant that the agent stopped, twice under one name, is one that needs more than it had', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
+  await agent.measured(1);
+  const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
+  for (let life = 0; life < 2; life++) {
+    const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'cheat'], bypassing);
+    for (const step of ['init', 'context 0', `alloc ${1200 * MIB}`]) await tell(cheat, step);
+    await cheat.ended;
+    await eventually(async () => (await agent.view())?.containers.length === 0 || undefined, 'its end');
+  }
+  const { out, err } = await cotenant('recommend', '--state', agent.state);
+  t.is(out.match(/^local\/cheat\/env +1 +- .* >1[34]\d\d +- /gm)?.length, 1, out + err);
+  t.is(out.match(/^# local\/cheat\/env, at least: it was stopped for its memory$/gm)?.length, 1, out);
+});
+
 testWithPrometheus(
   'the size that a Prometheus recorded of a tenant, which has ended, is enough, and none less is',
   async (t) => {
@@ -137,6 +155,142 @@ testWithPrometheus('the sizes of recorded series are the golden ones', async (t)
   if (process.env.UPDATE_GOLDEN === '1') writeFileSync(GOLDEN, text);
   t.is(text, readFileSync(GOLDEN, 'utf8'));
 });
+
+type Told = {
+  readonly pod: string;
+  readonly cardCount: number;
+  readonly stops: number;
+  readonly cards: readonly { readonly denied: number }[];
+  readonly memoryBytes: { readonly amount: number; readonly atLeast: boolean };
+  readonly resources: Readonly<Record<string, string>>;
+};
+const FROM = Date.parse('2026-11-01T00:00:00Z') / 1000;
+const HOUR = 3600;
+const HOURS = 4;
+
+/** What an agent tells of a container, from one second to another. */
+function containerSeries(
+  pod: string,
+  gpu: string,
+  from: number,
+  until: number,
+  figures: { readonly [metric: string]: (second: number) => number },
+  more: Readonly<Record<string, string>> = {},
+): RecordedSeries[] {
+  const labels = { job: 'cotenant', instance: 'node-1', gpu: '0', gpu_uuid: gpu, namespace: 'web', pod, ...more };
+  return Object.entries(figures).map(([metric, at]) => ({
+    metric: `cotenant_container_${metric}`,
+    labels: { ...labels, container: 'main' },
+    at: (second) => (second >= from && second < until ? at(second) : undefined),
+  }));
+}
+const held = (mib: number, grantMib: number) => ({
+  info: () => 1,
+  memory_peak_bytes: () => mib * MIB,
+  memory_used_bytes: () => mib * MIB,
+  memory_limit_bytes: () => grantMib * MIB,
+});
+const stopSeries = (
+  pod: string,
+  from: number,
+  until: number,
+  of: Record<string, string>,
+  at: (second: number) => number,
+) => containerSeries(pod, 'GPU-a', from, until, { kills_total: at }, { action: 'kill', reason: 'bypass', ...of });
+
+testWithPrometheus(
+  'who moved has the cards that it had at one time, and who was refused or stopped needs more',
+  async (t) => {
+    t.timeout(60_000);
+    const end = HOURS * HOUR + 1;
+    /** Nobody scraped for half an hour; the range begins in it. */
+    const isScraped = (second: number) => second < 1.5 * HOUR || second >= 2 * HOUR;
+    const series: RecordedSeries[] = [
+      { metric: 'cotenant_up', labels: { job: 'cotenant', instance: 'node-1' }, at: () => 1 },
+      // One after the other, and both at once.
+      ...containerSeries('moved', 'GPU-a', 0, 2.5 * HOUR, held(4000, 8192)),
+      ...containerSeries('moved', 'GPU-b', 2.75 * HOUR, end, held(3000, 8192)),
+      ...containerSeries('wide', 'GPU-a', 0, end, held(1000, 2048)),
+      ...containerSeries('wide', 'GPU-b', 0, end, held(1500, 2048)),
+      // Refused long before the range.
+      ...containerSeries('before', 'GPU-a', 0, end, { ...held(100, 1024), allocations_denied_total: () => 5 }),
+      // Refused before it was first scraped, within the range.
+      ...containerSeries('born', 'GPU-a', 3 * HOUR, end, { ...held(100, 1024), allocations_denied_total: () => 3 }),
+      ...containerSeries('refused', 'GPU-a', 0, end, {
+        ...held(100, 1024),
+        allocations_denied_total: (second) => (second < 3 * HOUR ? 5 : 7),
+      }),
+      ...containerSeries('stopped', 'GPU-a', 0, end, held(1224, 1024)),
+      ...stopSeries('stopped', 0, end, { result: 'released' }, (second) => (second < 3 * HOUR ? 0 : 2)),
+      // Stopped for its compute; not stopped at all; stopped before the range.
+      ...['over-share', 'refused', 'long ago'].flatMap((pod) => containerSeries(pod, 'GPU-a', 0, end, held(100, 1024))),
+      ...stopSeries('over-share', 0, end, { reason: 'over-share', result: 'released' }, (second) =>
+        second < 3 * HOUR ? 0 : 2,
+      ),
+      ...stopSeries('refused', 0, end, { result: 'refused' }, (second) => (second < 3 * HOUR ? 0 : 2)),
+      ...stopSeries('long ago', 0, end, { result: 'released' }, () => 2),
+    ].map((one) => ({ ...one, at: (second) => (isScraped(second) ? one.at(second) : undefined) }));
+    const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
+    const prometheus = await startPrometheus(t, { recorded });
+    const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
+    const of = async (range: string) => {
+      const words = ['--prometheus', prometheus.url, '--range', range, '--until', until, '--json'];
+      const { code, out, err } = await cotenant('recommend', ...words);
+      t.is(code, 0, err);
+      const told = JSON.parse(out) as Told[];
+      return Object.fromEntries(
+        told.map(({ pod, cardCount, stops, cards, memoryBytes, resources }) => {
+          const sum = cards.reduce((total, card) => total + card.denied, 0);
+          const { amount, atLeast } = memoryBytes;
+          return [
+            pod,
+            [cardCount, sum, stops, `${atLeast ? '>' : ''}${amount / MIB}`, resources['cotenant.io/gpu-memory']],
+          ];
+        }),
+      );
+    };
+    const expected = {
+      before: [1, 0, 0, '100', '100Mi'],
+      born: [1, 3, 0, '>1024', '1Gi'],
+      'long ago': [1, 0, 0, '100', '100Mi'],
+      moved: [1, 0, 0, '4000', '4000Mi'],
+      'over-share': [1, 0, 0, '100', '100Mi'],
+      refused: [1, 2, 0, '>1024', '1Gi'],
+      stopped: [1, 0, 2, '>1224', '1224Mi'],
+      wide: [2, 0, 0, '1500', '3000Mi'],
+    };
+    t.deepEqual(await of('3h'), expected);
+    // The range begins where nothing was recorded: half an hour, and then a day.
+    t.deepEqual(await of('8100s'), expected);
+    t.deepEqual(await of('1d'), expected);
+  },
+);
+
+testWithPrometheus(
+  'what an agent goes on with, which has pages without it until its first sample, is no refusal of now',
+  async (t) => {
+    t.timeout(60_000);
+    const isBlind = (second: number) => second >= 3 * HOUR && second < 3.25 * HOUR;
+    const series: RecordedSeries[] = [
+      {
+        metric: 'cotenant_up',
+        labels: { job: 'cotenant', instance: 'node-1' },
+        at: (second) => (isBlind(second) ? 0 : 1),
+      },
+      ...containerSeries('restored', 'GPU-a', 0, HOURS * HOUR + 1, {
+        ...held(100, 1024),
+        allocations_denied_total: () => 500,
+      }).map(({ at, ...one }) => ({ ...one, at: (second: number) => (isBlind(second) ? undefined : at(second)) })),
+    ];
+    const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
+    const prometheus = await startPrometheus(t, { recorded });
+    const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
+    const words = ['--prometheus', prometheus.url, '--range', '3h', '--until', until, '--json'];
+    const { out, err } = await cotenant('recommend', ...words);
+    const [told] = JSON.parse(out) as Told[];
+    t.deepEqual([told?.pod, told?.cards[0]?.denied, told?.memoryBytes.atLeast], ['restored', 0, false], err);
+  },
+);
 
 testWithPrometheus('a Prometheus that is none, or refuses, is told in one sentence', async (t) => {
   const prometheus = await startPrometheus(t, {});

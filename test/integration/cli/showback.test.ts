@@ -4,11 +4,12 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { recordingRules } from '../../../dashboards/recording.ts';
-import type { Showback } from '../../../src/quota/showback.ts';
+import { AMOUNTS, KINDS, type Showback } from '../../../src/quota/showback.ts';
 import { testUnless } from '../../support/gate.ts';
 import { temporaryFolder } from '../../support/node.ts';
 import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
 import { findPromtool, run } from '../../support/promtool.ts';
+import { type RecordedSeries, recordedFile } from '../../support/recorded.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const FIXTURES = join(ROOT, 'test/fixtures/prometheus');
@@ -132,3 +133,86 @@ testWithPrometheus('the recording rules give the same hours', async (t) => {
     t.true(Math.abs((same?.compute.granted ?? 0) - share.compute.granted) < share.compute.granted * 0.1);
   }
 });
+
+const HOUR = 3600;
+const FROM = Date.parse('2026-11-01T00:00:00Z') / 1000;
+const GIB = 2 ** 30;
+const CARD = 20 * GIB;
+
+/** Three hours of one container with half of a card, one with all of another, and one with an instance of a third. */
+function threeWays(more: Readonly<Record<string, string>>): RecordedSeries[] {
+  const target = { job: 'cotenant', instance: 'node-1', ...more };
+  const of = (namespace: string, mode: string, gpu_uuid: string, figures: Readonly<Record<string, number>>) =>
+    Object.entries(figures).map(([name, value]): RecordedSeries => {
+      const run = name === 'info' && { pod_uid: namespace, container_id: 'c', runtime: 'container', fence: 'none' };
+      const labels = { ...target, gpu: '0', gpu_uuid, namespace, pod: 'p', container: 'main', mode, ...run };
+      return {
+        metric: `cotenant_container_${name}`,
+        labels: { ...labels, ...(name === 'sm_limit_ratio' && { enforced: 'true' }) },
+        at: (second) => (name.endsWith('_total') ? value * second : value),
+      };
+    });
+  const card = (gpu_uuid: string, bytes: number): RecordedSeries => ({
+    metric: 'cotenant_device_memory_total_bytes',
+    labels: { ...target, gpu: '0', gpu_uuid },
+    at: () => bytes,
+  });
+  return [
+    ...['GPU-a', 'GPU-b', 'GPU-c'].map((uuid) => card(uuid, CARD)),
+    card('MIG-d', CARD / 4),
+    ...of('half', 'shared', 'GPU-a', {
+      info: 1,
+      memory_limit_bytes: CARD / 2,
+      memory_used_bytes: CARD / 4,
+      sm_limit_ratio: 0.5,
+      sm_seconds_total: 0.25,
+    }),
+    ...of('whole', 'exclusive', 'GPU-b', { info: 1, memory_used_bytes: CARD / 4, sm_seconds_total: 0.25 }),
+    ...of('instance', 'mig', 'MIG-d', { info: 1, memory_used_bytes: CARD / 4, sm_seconds_total: 0.25 }),
+  ];
+}
+
+for (const more of [{}, { cluster: 'east', node: 'node-1' }])
+  testWithPrometheus(
+    `an hour is an hour, a whole card is wasted where it is idle, and instances count for nothing${Object.keys(more)
+      .map((label) => `, with the target label ${label}`)
+      .join('')}`,
+    async (t) => {
+      t.timeout(60_000);
+      const recorded = recordedFile(t, threeWays(more), { from: FROM, seconds: 3 * HOUR, everySeconds: 15 });
+      const prometheus = await startPrometheus(t, { recorded });
+      const figures = {
+        memory: { granted: 0.5, used: 0.25, wasted: 0.25 },
+        compute: { granted: 0.5, used: 0.25, wasted: 0.25 },
+      };
+      const all = {
+        memory: { granted: 1, used: 0.25, wasted: 0.75 },
+        compute: { granted: 1, used: 0.25, wasted: 0.75 },
+      };
+      // Aligned to a minute, and not; ranges of whole steps, and not.
+      for (const second of [2 * HOUR, 2 * HOUR + 17])
+        for (const range of [HOUR, 90, 3700]) {
+          const until = new Date((FROM + second) * 1000).toISOString();
+          const words = ['--prometheus', prometheus.url, '--range', `${range}s`, '--until', until, '--json'];
+          const { code, out, err } = cotenant(...words);
+          t.is(code, 0, err);
+          const { shares, cardHours } = JSON.parse(out) as Showback;
+          const near = (value: number, expected: number, what: string) =>
+            t.true(
+              Math.abs((value * HOUR) / range - expected) < 1e-3,
+              `${what} of ${range} s: ${value}, and not ${expected}`,
+            );
+          near(cardHours, 3, 'cards');
+          t.deepEqual(
+            shares.map(({ namespace }) => namespace),
+            ['whole', 'half'],
+          );
+          for (const share of shares)
+            for (const kind of KINDS)
+              for (const amount of AMOUNTS) {
+                const expected = (share.namespace === 'half' ? figures : all)[kind][amount];
+                near(share[kind][amount], expected, `${share.namespace} ${kind} ${amount}`);
+              }
+        }
+    },
+  );

@@ -85,7 +85,7 @@ testUnless('reason' in groups ? groups.reason : undefined)(
     for (const line of ['init', 'context 1', `alloc ${300 * MIB}`]) await stranger.must(line);
     const top = watch(t, process.execPath, [MAIN, 'top', '--state', agent.state, '--sort', 'name']);
     await eventually(
-      () => /^ {2}1 {2}abababababab +\d+\/- +- +- {2}none +NO GRANT$/m.test(top.said()) || undefined,
+      () => /^ {2}1 {2}abababababab +\d+\/- +\d+% +- {2}none +NO GRANT$/m.test(top.said()) || undefined,
       'it is told',
     );
     const order = top

@@ -6,7 +6,7 @@ import type { RunningPrometheus } from '../../support/prometheus.ts';
 
 export type Question = { readonly where: string; readonly expr: string };
 
-type Shown = { readonly title: string; readonly targets: readonly { readonly expr: string }[] };
+type Shown = { readonly title: string; readonly targets: readonly { readonly refId: string; readonly expr: string }[] };
 type Read = {
   readonly panels: readonly Shown[];
   readonly annotations?: { readonly list?: readonly { readonly name: string; readonly expr: string }[] };
@@ -17,17 +17,31 @@ const read = (): readonly (readonly [name: string, board: Read])[] =>
   [...boards()].map(([name, built]) => [name, JSON.parse(JSON.stringify(built)) as Read]);
 
 /** With all of a kind chosen in each of a board's variables. */
-const sent = (text: string): string =>
-  text.replaceAll('$__rate_interval', '10s').replaceAll('$__range', '5m').replace(/\$\w+/g, '.+');
+const sent = (text: string, rateInterval = '10s'): string =>
+  text.replaceAll('$__rate_interval', rateInterval).replaceAll('$__range', '5m').replace(/\$\w+/g, '.+');
+
+/** Of the queries of panels, as Grafana sends them. */
+export function panelQueries(
+  rateInterval?: string,
+): readonly { readonly board: string; readonly title: string; readonly refId: string; readonly expr: string }[] {
+  return read().flatMap(([board, { panels }]) =>
+    panels.flatMap(({ title, targets }) =>
+      targets.map(({ refId, expr }) => ({ board, title, refId, expr: sent(expr, rateInterval) })),
+    ),
+  );
+}
 
 /** Of panels and marks, as Grafana sends them. */
 export function boardQuestions(): readonly Question[] {
-  return read().flatMap(([name, board]) => [
-    ...board.panels.flatMap(({ title, targets }) =>
-      targets.map(({ expr }) => ({ where: `${name}, ${title}`, expr: sent(expr) })),
+  return [
+    ...panelQueries().map(({ board, title, expr }) => ({ where: `${board}, ${title}`, expr })),
+    ...read().flatMap(([name, board]) =>
+      (board.annotations?.list ?? []).map((mark) => ({
+        where: `${name}, mark ${mark.name}`,
+        expr: sent(mark.expr),
+      })),
     ),
-    ...(board.annotations?.list ?? []).map((mark) => ({ where: `${name}, mark ${mark.name}`, expr: sent(mark.expr) })),
-  ]);
+  ];
 }
 
 /** What a variable offers comes from another call than a query does: the values of a label over a selector. */

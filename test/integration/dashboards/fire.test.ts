@@ -29,7 +29,7 @@ const SHORT: Configuration = {
   overLimit: { for: '2s' },
   bypass: { ...CONFIGURATION.bypass, for: '2s' },
   notEnforcing: { lasts: '2s' },
-  notEnforced: { lasts: '2s' },
+  notEnforced: { ...CONFIGURATION.notEnforced, lasts: '2s' },
   deviceUnhealthy: { lasts: '2s' },
   clocksHeld: { ...CONFIGURATION.clocksHeld, lasts: '2s' },
   unattributed: { ...CONFIGURATION.unattributed, lasts: '2s' },

@@ -17,6 +17,7 @@ const LABELS: Readonly<Record<string, string>> = {
   enforced: 'false',
   kind: 'managed',
   mode: 'shared',
+  mig_mode: 'disabled',
   decision: 'would_kill',
 };
 const GIB = 2 ** 30;

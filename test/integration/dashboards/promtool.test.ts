@@ -54,6 +54,64 @@ for (const { alert } of ALERTS) {
   });
 }
 
+type RuleTest = {
+  tests: {
+    input_series: { series: string }[];
+    alert_rule_test: { exp_alerts: { exp_labels: Record<string, string> }[] }[];
+    promql_expr_test?: unknown;
+  }[];
+};
+
+/** The same test where Prometheus adds one more label to everything that it scrapes. What no target is behind has none. */
+function withTargetLabel(test: RuleTest, name: string, value: string): RuleTest {
+  const tests = test.tests.map(({ promql_expr_test: _, ...each }) => ({
+    ...each,
+    input_series: each.input_series.map((input) => ({
+      ...input,
+      series: input.series.replace('{', `{${name}="${value}", `),
+    })),
+    alert_rule_test: each.alert_rule_test.map((asked) => ({
+      ...asked,
+      exp_alerts: asked.exp_alerts.map((expected) => ({
+        ...expected,
+        exp_labels: { ...expected.exp_labels, ...('instance' in expected.exp_labels && { [name]: value }) },
+      })),
+    })),
+  }));
+  return { ...test, tests };
+}
+
+testWithPromtool(
+  'each alert fires likewise, and carries it, where targets have a label that the rules do not know',
+  (t) => {
+    const work = folder(t);
+    const files = ALERTS.map(({ alert }) => {
+      const file = join(work, `${alert}.yaml`);
+      const test: RuleTest = parse(readFileSync(ruleTest(alert), 'utf8'));
+      t.true(test.tests.every(({ input_series }) => input_series.every(({ series }) => series.includes('{'))));
+      writeFileSync(file, stringify({ ...withTargetLabel(test, 'cluster', 'east'), rule_files: [RULES] }));
+      return file;
+    });
+    const { text } = promtool('test', 'rules', ...files);
+    const verdicts = [...text.matchAll(/Unit Testing: +\S+\/(\w+)\.yaml\n( +SUCCESS)?/g)];
+    t.is(verdicts.length, ALERTS.length, text);
+    t.deepEqual(
+      verdicts.flatMap(([, alert, verdict]) => (verdict === undefined ? [alert] : [])),
+      [],
+      text,
+    );
+  },
+);
+
+/** What a counter has grown by without each of the conditions on its first value, and without that. */
+const OF_BORN: readonly (readonly [from: RegExp, to: string])[] = [
+  [/ and count_over_time\(.*?\) < .*?\]\)\)/, ''],
+  [/ unless last_over_time\(.*? offset \w+\)/, ''],
+  [/ unless last_over_time\((.*?)\[1h\]( offset \w+)\) and .*?(?=\) or increase)/, ' unless $1$2'],
+  [/^\(\(max.*? or (increase.*)\) > 0$/, '$1 > 0'],
+];
+const ofBorn = (alert: string) => OF_BORN.map(([from, to]) => [alert, from, to] as const);
+
 /** Faults that a hand could make, each of which the tests of that alert must see. */
 const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: string])[] = [
   ['CotenantExporterDown', / or absent.*$/, ''],
@@ -80,19 +138,21 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantBypass', '> 67108864', '> 0'],
   ['CotenantEngineRefused', '> 0', '> 1'],
   ['CotenantEngineRefused', / and on \(job, instance\).*$/, ''],
-  ['CotenantCollectorStale', /, collector\)/, ')'],
+  ['CotenantCollectorStale', /time\(\) - (\w+)/, 'time() - max without (collector) ($1)'],
   ['CotenantCollectorStale', '> 120', '> 60'],
   ['CotenantNvmlErrors', '{code!="3"}', ''],
   ['CotenantNvmlErrors', '> 0.1', '> 0.01'],
-  ['CotenantDriverHangs', /^\(\(max.*? or (increase.*)\) > 0$/, '$1 > 0'],
+  ...ofBorn('CotenantDriverHangs'),
   ['CotenantDriverHangs', /^.*$/, 'cotenant_exporter_samplers_abandoned_total > 0'],
   ['CotenantUtilizationGaps', /^.*$/, 'cotenant_exporter_utilization_gaps_total > 0'],
+  ...ofBorn('CotenantSeriesDropped'),
   ['CotenantSeriesDropped', /^.*$/, 'cotenant_exporter_series_dropped_total > 0'],
   ['CotenantVolumesNotGiven', /\{result=~"refused\|failed"\}/g, ''],
   ['CotenantVolumesNotGiven', /\{result=~"refused\|failed"\}/g, '{result=~"refused"}'],
   ['CotenantVolumesNotGiven', /\[5m\]/g, '[20m]'],
   ['CotenantNotEnforcing', 'mode!="enforce"', 'mode="off"'],
   ['CotenantNotEnforcing', '{mode!="enforce"}', ''],
+  ['CotenantDeviceMissing', /\{mig_mode!=""\}/g, ''],
   ['CotenantDeviceMissing', /\[6h:5m\]/, '[5m:1m]'],
   ['CotenantDeviceMissing', / and on \(job, instance\).*$/, ''],
   ['CotenantDeviceUnhealthy', '_reason == 1', '_reason == 2'],
@@ -125,24 +185,42 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantUnattributedMemory', / and on \(job, instance\).*$/, ''],
   ['CotenantForeignUse', '> 0', '>= 0'],
   ['CotenantForeignUse', / and on \(job, instance\).*$/, ''],
-  ['CotenantStopLoop', '>= 2', '>= 1'],
-  ['CotenantStopLoop', 'without (action, reason)', 'without (reason)'],
-  ['CotenantStopLoop', '[1h]', '[3h]'],
+  ['CotenantStopLoop', '>= 3', '>= 2'],
+  ['CotenantStopLoop', 'max without (action)', 'sum without (action)'],
+  ['CotenantStopLoop', 'without (gpu_uuid, reason)', 'without (gpu_uuid)'],
+  ['CotenantStopLoop', 'without (gpu_uuid, reason)', 'without (reason)'],
+  [
+    'CotenantStopLoop',
+    /max without \(action\) \(sum without \(gpu_uuid, reason\) (\(.*\))\) >= 3/,
+    'sum without (gpu_uuid, reason) (max without (action) $1) >= 3',
+  ],
+  ['CotenantStopLoop', '> bool (time() - 3600)', '> bool 0'],
+  ['CotenantStopLoop', '> bool (time() - 3600)', '> bool time()'],
+  ['CotenantStopLoop', /3600/g, '10800'],
   ['CotenantStopFailed', /"stuck\|refused"/g, '"stuck"'],
   ['CotenantStopFailed', /result=~"stuck\|refused"/g, 'result!="none"'],
-  ['CotenantStopFailed', /^\(\(max.*? or (increase.*)\) > 0$/, '$1 > 0'],
-  ['CotenantFenceWeakened', / and on \([^)]*\) max by \([^)]*\) \(max_over_time\(\S+fence=~[^)]*\)\)/, ''],
-  ['CotenantFenceWeakened', / and on \([^)]*\) max by \([^)]*\) \(max_over_time\(\S+fence="driver"[^)]*\)\)/, ''],
-  ['CotenantFenceWeakened', / or \(max by .*?\)\)\)/, ''],
+  ...ofBorn('CotenantStopFailed'),
+  ['CotenantStopFailed', /sum by \(job, instance\) \((sum_over_time\(.*?\]\))\)/, '$1'],
+  ['CotenantStopsRefused', '{decision="refused"}', ''],
+  ['CotenantStopsRefused', 'rate', '1 +rate'],
+  ['CotenantStopsRefused', '[3m]', '[15m]'],
+  ['CotenantStopsRefused', / and on \(job, instance\).*$/, ''],
+  ['CotenantFenceWeakened', / and on \([^)]*\) max_over_time\(\S+fence=~[^)]*\)/, ''],
+  ['CotenantFenceWeakened', / and on \([^)]*\) max_over_time\(\S+fence="driver"[^)]*\)/, ''],
+  ['CotenantFenceWeakened', / or \(max without .*?\]\)\)/, ''],
   ['CotenantFenceWeakened', / on \(job, instance, gpu[^)]*\)/g, ''],
   ['CotenantFenceWeakened', / and on \(job, instance\).*$/, ''],
   ['CotenantContainerNotEnforced', 'enforcement!="enforce"', 'enforcement="off"'],
   ['CotenantContainerNotEnforced', '{enforcement!="enforce"}', ''],
+  ['CotenantContainerNotEnforced', / and on \(job, instance\) \(max_over_time\(cotenant_up\[15m\]\) == 1\)$/, ''],
+  ['CotenantContainerNotEnforced', 'max_over_time(cotenant_up[15m])', 'cotenant_up'],
+  ['CotenantContainerNotEnforced', /last_over_time\((cotenant_container_enforcement\{.*?\})\[15m\]\)/g, '$1'],
+  ['CotenantContainerNotEnforced', /last_over_time\((cotenant_enforcement_mode\{.*?\})\[15m\]\)/g, '$1'],
   ['CotenantContainerNotEnforced', 'mode="enforce"', 'mode=~"enforce|off"'],
-  ['CotenantContainerNotEnforced', /mode="enforce"} == 1/, 'mode="enforce"} >= 0'],
+  ['CotenantContainerNotEnforced', /mode="enforce"}\[15m\]\) == 1/, 'mode="enforce"}[15m]) >= 0'],
   ['CotenantContainerNotEnforced', /on \(job, instance\)/g, 'on (job)'],
   ['CotenantContainerNotEnforced', '{enforcement="off"}', ''],
-  ['CotenantContainerNotEnforced', / or \(cotenant_container_enforcement.*?== 1\)\)/, ''],
+  ['CotenantContainerNotEnforced', / or \(last_over_time\(cotenant_container_enforcement.*?== 1\)\)/, ''],
   [
     'CotenantLedgerMismatch',
     '- cotenant_container_bypass_memory_bytes',
@@ -151,6 +229,7 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantLedgerMismatch', '{kind!="managed"}', ''],
   ['CotenantLedgerMismatch', / and on \(job, instance\).*$/, ''],
   ['CotenantDenialStorm', '> 0.1', '> 0.01'],
+  ['CotenantDenialStorm', / and on \(job, instance\) \(cotenant_up == 1\)$/, ''],
   ['CotenantComputeOverShare', '1.2 *', '1.05 *'],
   ['CotenantComputeOverShare', /avg_over_time\((.*?)\[10m\]\)/, '$1'],
   [
@@ -160,9 +239,12 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ],
   ['CotenantComputeOverShare', / and on \(job, instance\).*$/, ''],
   ['CotenantComputeThrottled', '> 0.5', '> 0.3'],
+  ['CotenantComputeThrottled', / and rate\(cotenant_container_sm_throttled.*? > rate\(.*?\)/, ''],
+  ['CotenantComputeThrottled', /> rate\((.*?)\)/, '< rate($1)'],
+  ['CotenantComputeThrottled', / and on \(job, instance\) \(cotenant_up == 1\)$/, ''],
   ['CotenantGrantIdle', / and \(cotenant_container_memory_limit_bytes offset 2h.*?\)\)/, ''],
   ['CotenantGrantIdle', 'cotenant_container_memory_limit_bytes offset 2h or ', ''],
-  ['CotenantGrantIdle', / or \(max by .*?< 0.05\)\)/, ''],
+  ['CotenantGrantIdle', / or \(max without .*?< 0.05\)\)/, ''],
   ['CotenantGrantIdle', '< 0.05', '< 0.5'],
   ['CotenantGrantIdle', /\{mode=~"exclusive\|mig"\}/g, ''],
   ['CotenantGrantIdle', /exclusive\|mig/g, 'exclusive'],
@@ -170,7 +252,10 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantGrantIdle', '== 0', '>= 0'],
   ['CotenantGrantIdle', / and on \(job, instance\).*$/, ''],
   ['CotenantUnknownEntryPoints', '> 0', '>= 0'],
+  ['CotenantUnknownEntryPoints', / and on \(job, instance\) \(cotenant_up == 1\)$/, ''],
   ['CotenantEngineBehind', '== 1 and', '>= 0 and'],
+  ['CotenantContainerWithoutCards', '== 1 and', '>= 0 and'],
+  ['CotenantContainerWithoutCards', / and on \(job, instance\).*$/, ''],
   ['CotenantEngineBehind', / and on \(job, instance\).*$/, ''],
 ];
 

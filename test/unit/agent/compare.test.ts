@@ -192,9 +192,9 @@ test('a container without a grant is foreign use, summed per card; a plain proce
   const sample = sampleOf(
     [card(0), card(1)],
     [
-      sampledProcess(21, [use(0, { bytes: 10 * MIB }), use(1, { bytes: 5 * MIB })]),
-      sampledProcess(22, [use(0, { bytes: 20 * MIB })]),
-      sampledProcess(23, [use(0, { bytes: 40 * MIB })]),
+      sampledProcess(21, [use(0, { bytes: 10 * MIB, smPercent: 15 }), use(1, { bytes: 5 * MIB, smPercent: 40 })]),
+      sampledProcess(22, [use(0, { bytes: 20 * MIB, smPercent: 10 })]),
+      sampledProcess(23, [use(0, { bytes: 40 * MIB, smPercent: 5 })]),
       sampledProcess(24, [use(0, { bytes: 80 * MIB })]),
       sampledProcess(25, [use(0, { listed: false, types: 0 })]),
     ],
@@ -206,18 +206,19 @@ test('a container without a grant is foreign use, summed per card; a plain proce
     25: container('c'),
   });
   t.deepEqual(
-    state.foreign.map(({ gpuUuid, gpuIndex, containerId, podUid, usedBytes, processes }) => [
+    state.foreign.map(({ gpuUuid, gpuIndex, containerId, podUid, usedBytes, smPercent, processes }) => [
       gpuUuid,
       gpuIndex,
       containerId[0],
       podUid,
       (usedBytes ?? 0) / MIB,
+      smPercent,
       processes,
     ]),
     [
-      ['GPU-0', 0, 'a', 'uid-a', 30, 2],
-      ['GPU-0', 0, 'b', 'uid-b', 40, 1],
-      ['GPU-1', 1, 'a', 'uid-a', 5, 1],
+      ['GPU-0', 0, 'a', 'uid-a', 30, 25, 2],
+      ['GPU-0', 0, 'b', 'uid-b', 40, 5, 1],
+      ['GPU-1', 1, 'a', 'uid-a', 5, 40, 1],
     ],
   );
   t.deepEqual(

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
+import { OWN_KIND } from '../../../src/agent/cdi/divide.ts';
 import {
   type AgentConfiguration,
   checkTogether,
@@ -106,6 +107,12 @@ test('every setting is checked by its kind and range, and says what would be rig
     ['enforcement.staleMs', [100, 60_000], [99, 0], 'milliseconds, 100 to 60000'],
     ['kubernetes.enabled', [true], ['yes'], 'true or false'],
     ['kubernetes.nodeName', ['', 'node-1'], [1], "the node's name"],
+    [
+      'kubernetes.cdiFolders',
+      ['', '/run/cdi', '/etc/cdi,/run/cdi'],
+      ['run/cdi', '/etc/cdi, /run/cdi', '/etc/cdi,', '/', 5, ['/etc/cdi']],
+      'absolute folders with commas, or nothing',
+    ],
   ];
   for (const [path, good, bad, want] of cases) {
     for (const value of good) t.deepEqual(problems({ [path]: value }), [], `${path}: ${String(value)}`);
@@ -124,6 +131,11 @@ test('settings that do not go together are told', (t) => {
     message:
       /^settings that do not go together:\n {2}enforcement\.hardRatio: 1\.25; want at least ratio, which is 1\.3$/,
   });
+  t.throws(() => together({ kubernetes: { cdiKind: OWN_KIND } }), {
+    message:
+      /kubernetes\.cdiKind: cotenant\.io\/gpu is what is written; want another one, or no kubernetes\.cdiFolders$/,
+  });
+  t.is(together({ kubernetes: { cdiKind: OWN_KIND, cdiFolders: '' } }).kubernetes.cdiFolders, '');
   t.throws(() => together({ page: { socketUser: 65532 } }), {
     message: /page\.socketUser: is of the socket of the node half; want page\.socket, too$/,
   });

@@ -1,6 +1,16 @@
 // What is counted over the ends of agents: nothing comes back lower than it was shown, each stop counts once, and files that are
 // damaged, of another start of the machine or of nobody cost no more than what they held.
-import { existsSync, readFileSync, renameSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import fc from 'fast-check';
@@ -9,6 +19,7 @@ import { openCounters } from '../../../src/agent/counters.ts';
 import { openCounting } from '../../../src/agent/counting.ts';
 import { openAudit } from '../../../src/agent/enforcement/audit.ts';
 import { type ActionRecord, recordOf } from '../../../src/agent/enforcement/record.ts';
+import { totalsOf } from '../../../src/agent/integrals.ts';
 import {
   type AssignedTotals,
   type ContainerTotals,
@@ -16,8 +27,7 @@ import {
   NO_TOTALS,
   type Totals,
   totalsKey,
-  totalsOf,
-} from '../../../src/agent/integrals.ts';
+} from '../../../src/agent/totals.ts';
 import { temporaryFolder } from '../../support/node.ts';
 import { grantOf } from './node.ts';
 
@@ -86,7 +96,7 @@ function start(t: ExecutionContext, folder: string, bootId = 'this') {
     told,
     at(second: number, of: Totals, uses: ReadonlyMap<string, ComputeUse> = new Map()) {
       seconds = second;
-      counters.keep({ totals: of, uses, kills: () => ({ kills: [], decisions: [] }) });
+      counters.keep({ totals: of, uses, kills: () => ({ kills: [], decisions: [], refusals: [] }) });
     },
     seconds: () => counters.earlier.containers.map(({ grantId, smSeconds }) => [grantId, smSeconds]),
   };
@@ -97,6 +107,9 @@ const foreign: ForeignTotals = {
   gpuIndex: 0,
   containerId: 'f00',
   podUid: '',
+  namespace: '',
+  pod: '',
+  container: '',
   smSeconds: 3,
   memoryBusySeconds: 2,
   encoderSeconds: 1,
@@ -143,7 +156,9 @@ test('what an agent before this one did not count yet begins at 0', (t) => {
   const path = join(folder, 'counters.json');
   const kept = JSON.parse(readFileSync(path, 'utf8'));
   t.is(kept.foreign[0].memoryBusySeconds, 2);
-  for (const engine of ['memoryBusySeconds', 'encoderSeconds', 'decoderSeconds']) delete kept.foreign[0][engine];
+  const since = ['memoryBusySeconds', 'encoderSeconds', 'decoderSeconds', 'namespace', 'pod', 'container'];
+  for (const name of since) delete kept.foreign[0][name];
+  for (const list of ['bases', 'refusals']) delete kept[list];
   writeFileSync(path, JSON.stringify(kept));
   const next = start(t, folder);
   t.deepEqual([next.told, next.seconds()], [[], [['one', 1]]]);
@@ -167,6 +182,41 @@ test('whoever has come is in the file within five seconds, and those who have go
   first.at(23, totals([ofContainer('three', 1)]));
   first.close();
   t.deepEqual(start(t, folder).seconds(), [['three', 1]], 'a clean end leaves all there is');
+});
+
+test('whoever comes under a name that is in the file is there at once, for the page has both as one counter', (t) => {
+  const folder = temporaryFolder(t);
+  const first = start(t, folder);
+  first.at(0, totals([ofContainer('one', 33, { pod: 'web' })]));
+  const both = [ofContainer('one', 33, { pod: 'web' }), ofContainer('two', 2, { pod: 'web' })];
+  first.at(1, totals(both));
+  const expected = [
+    ['one', 33],
+    ['two', 2],
+  ];
+  t.deepEqual(start(t, folder).seconds(), expected);
+  // Of a name that only a base has, too.
+  const base = { ...ofContainer('', 9, { pod: 'job' }), mode: 'shared' as const };
+  first.at(7, totals(both, { bases: new Map([['x', base]]) }));
+  first.at(8, totals([...both, ofContainer('three', 1, { pod: 'job' })], { bases: new Map([['x', base]]) }));
+  t.deepEqual(start(t, folder).seconds(), [...expected, ['three', 1]]);
+});
+
+test('a file that is full is not written again as long as nobody makes room', (t) => {
+  const folder = temporaryFolder(t);
+  const first = start(t, folder);
+  const stamp = () => statSync(join(folder, 'counters.json'), { bigint: true }).mtimeNs;
+  const many = Array.from({ length: 2500 }, (_, index) => ofContainer(`grant${index}`, 1, { pod: 'web' }));
+  const bases = (from: number) =>
+    new Map(many.slice(from).map((one) => [one.grantId, { ...one, mode: 'shared' as const }] as const));
+  const full = totals(many, { bases: bases(0) });
+  first.at(0, full);
+  const before = stamp();
+  for (let second = 6; second < 30; second += 6) first.at(second, full);
+  t.is(stamp(), before);
+  first.at(40, { ...full, bases: bases(300) });
+  t.not(stamp(), before, 'others of them have come in');
+  t.is(start(t, folder).earlier.bases.length, 2000);
 });
 
 test('an Xid is in the file before anybody is told of it', (t) => {
@@ -212,9 +262,9 @@ const DAMAGES: readonly (readonly [what: string, damage: (folder: string) => voi
     'of another shape',
     (folder) => {
       const path = join(folder, 'counters.json');
-      writeFileSync(path, readFileSync(path, 'utf8').replace('"smSeconds": 1', '"smSeconds": "1"'));
+      writeFileSync(path, readFileSync(path, 'utf8').replace(/"kills": \[\]/, '"kills": [1]'));
     },
-    /its containers\[0\] is none/,
+    /its kills\[0\] is none/,
   ],
 ];
 for (const [what, damage, words] of DAMAGES) {
@@ -240,6 +290,25 @@ for (const [what, damage, words] of DAMAGES) {
     t.deepEqual(third.told, []);
   });
 }
+
+test('a row that is none costs no other, and the others have the numbers of their own', (t) => {
+  const folder = temporaryFolder(t);
+  const first = start(t, folder);
+  const ids = ['one', 'two', 'three', 'four'];
+  const at = (seconds: number) => totals(ids.map((id, index) => ofContainer(id, seconds + index)));
+  first.at(0, at(1));
+  first.at(1, at(10));
+  const path = join(folder, 'counters.json');
+  const kept = JSON.parse(readFileSync(path, 'utf8'));
+  kept.containers[0].gpuIndex = -1;
+  kept.containers[1].seenMs = -5;
+  kept.containers[3].pod = 7;
+  writeFileSync(path, JSON.stringify(kept));
+  const next = start(t, folder);
+  t.deepEqual(next.seconds(), [['three', 12]]);
+  t.is(next.told.length, 1);
+  t.regex(next.told[0] ?? '', /containers\[0\], containers\[1\], containers\[3\] is none/);
+});
 
 test('numbers that are gone, cut or of another turn: all begin at 0, or stay as they were, and never fall', (t) => {
   const cases: [damage: (path: string) => void, expected: number | undefined, told: boolean][] = [
@@ -329,12 +398,53 @@ test('whenever agents end, each stop is counted once', (t) => {
   );
 });
 
-test('totals of before go on at the first sample, whatever time has passed; what has no identity but its name does not', (t) => {
+test('a stop that is counted before its line can be written is counted once', (t) => {
+  const countsOf = (agent: ReturnType<typeof openCounting>) =>
+    agent.kills.decisions().find(({ decision, reason }) => decision === 'killed' && reason === 'bypass')?.count;
+  const told: string[] = [];
+  const open = (folder: string) => openCounting(folder, { onProblem: (text) => told.push(text), clock: () => 0 });
+  const keep = (agent: ReturnType<typeof openCounting>, count: number) =>
+    agent.keep({
+      totals: totals([], { xids: [{ gpuUuid: '', gpuIndex: 0, xid: '1', count, lastMs: 0 }] }),
+      uses: new Map(),
+    });
+  for (const then of ['there is room', 'there is room and no sample', 'the agent ends']) {
+    const folder = temporaryFolder(t);
+    const [path, aside] = [join(folder, 'audit.log'), join(folder, 'aside')];
+    const agent = open(folder);
+    agent.audit.add(stop(Date.now() - 1000));
+    renameSync(path, aside);
+    mkdirSync(path); // nobody can write there
+    const second = stop();
+    agent.audit.begin(second);
+    agent.audit.add(second);
+    keep(agent, 1);
+    t.is(countsOf(agent), 2);
+    rmdirSync(path);
+    renameSync(aside, path);
+    if (then === 'there is room') keep(agent, 2);
+    if (then === 'there is room and no sample') agent.audit.retry();
+    const next = open(folder);
+    // As the enforcer does.
+    const { interrupted } = next.audit;
+    t.is(interrupted !== undefined, then === 'the agent ends', then);
+    if (interrupted) next.audit.add(interrupted);
+    t.is(countsOf(next), 2, then);
+    t.deepEqual(
+      next.audit.recent().map(({ result }) => result),
+      ['sent', then === 'the agent ends' ? 'interrupted' : 'sent'],
+    );
+    keep(next, 3);
+    t.is(countsOf(open(folder)), 2, then);
+  }
+});
+
+test('totals of before go on at the first sample, whatever time has passed', (t) => {
   const kept = {
-    atMs: 1_000_000,
     containers: [ofContainer('one', 5), ofContainer('gone', 6, { seenMs: 900_000 })],
     assigned: [{ ...ofContainer('', 7), mode: 'exclusive' as const, seenMs: 1_000_000 }],
     foreign: [],
+    bases: [],
     xids: [],
   };
   const soon = totalsOf(kept, 1_010_000);
@@ -348,5 +458,5 @@ test('totals of before go on at the first sample, whatever time has passed; what
   t.is(soon.assigned.size, 1);
   const late = totalsOf(kept, 1_000_000 + 3_600_000);
   t.is(late.containers.size, 2);
-  t.is(late.assigned.size, 0);
+  t.is(late.assigned.size, 1);
 });

@@ -14,17 +14,21 @@ const folders = new Map([
   ['two', '/groups/two'],
 ]);
 
-function setUp(t: ExecutionContext) {
+function setUp(t: ExecutionContext, pageBytes = 1) {
   let second = 0;
   let failing = false;
   let driver: 'works' | 'fails' | 'has none' = 'works';
   const set = new Map<string, number>();
+  const sets: string[] = [];
   const answer = (line: string): object => {
     if (driver === 'has none') return { result: NOT_THERE };
     const words = line.split(' ');
     const group = words.at(-1) ?? '';
     if (words[0] === 'set' && words[3] === 'max') set.delete(group);
-    else if (words[0] === 'set') set.set(group, Number(words[3]));
+    else if (words[0] === 'set') {
+      sets.push(group);
+      set.set(group, Math.floor(Number(words[3]) / pageBytes) * pageBytes);
+    }
     return { result: 0, ...(words[0] === 'get' && { softBytes: 0, hardBytes: set.get(group) ?? null }) };
   };
   const run = async ({ input = '' }: { input?: string }) => {
@@ -49,6 +53,7 @@ function setUp(t: ExecutionContext) {
   return {
     limits,
     set,
+    sets,
     fail: (value: boolean) => {
       failing = value;
     },
@@ -99,4 +104,33 @@ test('where limits were seen to hold nobody none is claimed, and what was set is
   await follow(2, 'works');
   t.deepEqual(held(), [true, true]);
   t.is(set.size, 2);
+});
+
+test('a driver that keeps amounts in pages of its own holds them as it keeps them, set once and taken back', async (t) => {
+  const PAGE = 2 ** 21;
+  const { follow, held, limits, set, sets } = setUp(t, PAGE);
+  const odd = (mib: number) => [grantOf('one', mib), grantOf('two', mib)];
+  const holds = (mib: number) => odd(mib).map((grant) => limits.hold(grant, folders.get(grant.id)));
+  await follow(0, 'works', odd(1001));
+  t.deepEqual(holds(1001), [true, true]);
+  await follow(16, 'works', odd(1001));
+  t.deepEqual(
+    [holds(1001), sets],
+    [
+      [true, true],
+      ['/groups/one', '/groups/two'],
+    ],
+    'as it was',
+  );
+  // What the driver made of the one before is the next one as it is.
+  await follow(32, 'works', odd(1000));
+  t.deepEqual([holds(1000), sets.length], [[true, true], 2]);
+  await follow(40, 'works', odd(998));
+  t.deepEqual([holds(998), sets.length], [[true, true], 4]);
+  set.set('/groups/one', 998 * 2 ** 20 - PAGE); // somebody else's hand
+  await follow(60, 'works', odd(998));
+  t.deepEqual([holds(998), sets.length], [[false, true], 4]);
+  await follow(80, 'works', []);
+  t.deepEqual([...set.keys()], ['/groups/one']);
+  t.deepEqual(held(), [false, false]);
 });

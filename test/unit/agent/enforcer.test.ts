@@ -151,6 +151,83 @@ test('figures that do not add up stop nobody: more is told for processes than fo
   t.deepEqual(act(2, all, 0, 1892), ['kill one']);
 });
 
+test('nobody is shielded by what others have counted twice, and nobody stopped for what of its own is', (t) => {
+  const tell = (
+    seconds: readonly number[],
+    holdings: Parameters<ReturnType<typeof setUp>['act']>[1],
+    usedMib: number,
+  ) => {
+    const { act } = setUp(t, { grants: ['one', 'two', 'three'].map((id) => there(id)), people: peopledNode().native });
+    return seconds.flatMap((second) => act(second, holdings, 0, usedMib).map((said) => `${second} ${said}`));
+  };
+  const many = [0, 1, 2, 3, 4, 5, 6];
+  // A block of 60 MiB in both processes of another one, who is within its grant and looks as if it were not.
+  const shield = [
+    { id: 'two', mib: 60 },
+    { id: 'two', mib: 60 },
+  ];
+  const far = tell(many, [{ id: 'one', mib: 1000 }, ...shield], 1060);
+  t.deepEqual(far.slice(0, 3), ['0 warn one', '0 warn two', '1 kill one']);
+  // Over by less than may be counted twice: its one process can have nothing twice, but an answer can be wrong.
+  const little = tell(many, [{ id: 'one', mib: 150 }, ...shield], 210);
+  t.deepEqual(
+    little.filter((said) => said.endsWith(' one')),
+    ['0 warn one', '1 refuse one', '4 kill one'],
+  );
+  for (const said of [far, little]) t.false(said.some((what) => what.endsWith('kill two')));
+  // 90 MiB, 60 of them in both of its processes.
+  const shared = [
+    { id: 'three', mib: 75, known: true },
+    { id: 'three', mib: 75, known: true },
+  ];
+  t.deepEqual(
+    tell(many, shared, 90).filter((said) => said.includes('kill')),
+    [],
+  );
+});
+
+test('the rate bounds SIGTERM as SIGKILL, and both of them to one container are one stop', (t) => {
+  const ids = Array.from({ length: 9 }, (_, index) => `g${index}`);
+  const { act } = setUp(t, {
+    grants: ids.map((id, index) => there(id, { namespace: `team-${index}` })),
+    people: peopledNode().native,
+  });
+  // Soft: above 1.02 times and 64 MiB, below 1.25 times and 64.
+  const soft = ids.map((id) => ({ id, mib: 180, known: true }));
+  const said = Array.from({ length: 40 }, (_, second) =>
+    act(second, soft).map((what) => [second, what] as const),
+  ).flat();
+  const of = (action: string, until: number) =>
+    said.filter(([second, what]) => what.startsWith(action) && second <= until).length;
+  t.is(of('terminate', 19), 6, 'six of a minute');
+  t.true(of('refuse', 19) >= 3);
+  t.is(of('kill', 25), 6, 'and the same six when their grace is over');
+});
+
+test('who starts anew before the memory of the one that was stopped is back is judged anew at once', (t) => {
+  const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
+  const first = [{ id: 'one', mib: 500 }];
+  // Another process, in its container, and somebody else in the first one's place.
+  const second = [
+    { id: 'two', mib: 1, known: true },
+    { id: 'one', mib: 500 },
+  ];
+  const said = [...act(0, first), ...act(1, first)];
+  t.deepEqual(said, ['warn one', 'kill one']);
+  t.deepEqual(
+    [2, 3, 4].map((at) => act(at, second)),
+    [['released one'], ['warn one'], ['kill one']],
+  );
+});
+
+test('a process that had ended when it was to be stopped is nobody that was missed', (t) => {
+  const { native } = peopledNode(['gone']);
+  const { act, audit } = setUp(t, { grants: [there('one')], people: native });
+  act(0, cheat);
+  t.deepEqual(act(1, cheat), ['kill one']);
+  t.is(audit.recent().at(-1)?.result, 'nobody left');
+});
+
 test('a stop of before a restart counts for the cool-down and the rate', (t) => {
   const people = { grants: ['one', 'two'].map((id) => there(id)), people: peopledNode().native };
   const first = setUp(t, { policy: { mostStopsPerMinute: 1 }, ...people });
@@ -237,4 +314,57 @@ test('with another mode all counts start anew, and a gate that was closed opens'
   say(undefined);
   t.deepEqual(act(60, soft), ['warn one'], 'what it did while nothing would have come of it is no ground');
   t.deepEqual([act(61, soft), act(62, soft), act(65, soft)].flat(), ['close-gate one']);
+});
+
+test('what goes wrong with one container is told, and lets neither it nor the others go', (t) => {
+  const { native } = peopledNode();
+  let isBroken = true;
+  const broken: typeof native = {
+    ...native,
+    readProcess(pid) {
+      if (isBroken) throw new Error('no descriptor left');
+      return native.readProcess(pid);
+    },
+  };
+  const { act, problems } = setUp(t, { grants: [there('one'), there('two')], people: broken });
+  const both = [
+    { id: 'one', mib: 500 },
+    { id: 'two', mib: 400 },
+  ];
+  act(0, both);
+  t.deepEqual(act(1, both), []);
+  t.is(problems.length, 2);
+  t.regex(problems[0] ?? '', /one cannot be held to its grant: Error: no descriptor left/);
+  isBroken = false;
+  t.deepEqual(act(2, both), ['kill one', 'kill two'], 'with the next sample');
+});
+
+test('who cannot be signalled is told as refused, and whoever was before is told, too', (t) => {
+  const { native } = peopledNode();
+  const people: typeof native = {
+    ...native,
+    signalExact() {
+      throw new Error('no descriptor left');
+    },
+  };
+  const { act, audit } = setUp(t, { grants: [there('one')], people });
+  act(0, cheat);
+  t.deepEqual(act(1, cheat), ['kill one']);
+  t.is(audit.recent().at(-1)?.result, 'refused');
+  t.is(audit.recent().at(-1)?.processes[0]?.result, 'refused: no descriptor left');
+});
+
+test('others in the place of those that had a SIGTERM are judged from the beginning once, and not over and over', (t) => {
+  const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
+  // Over softly all the time, by another process each time that there was a SIGTERM.
+  let turn = 0;
+  const said: string[] = [];
+  for (let second = 0; second < 60; second++) {
+    const before = Array.from({ length: turn }, () => ({ id: 'two', mib: 0, known: true }));
+    const done = act(second, [...before, { id: 'one', mib: 180, known: true }]);
+    said.push(...done.map((what) => `${second} ${what}`));
+    if (done.includes('terminate one')) turn += 1;
+  }
+  const steps = said.filter((what) => /(terminate|kill) one/.test(what));
+  t.deepEqual(steps.slice(0, 3), ['10 terminate one', '21 terminate one', '31 kill one'], said.join(', '));
 });

@@ -107,12 +107,15 @@ export function setUp(
   let jumpedMs = 0;
   const kept = audit ?? openAudit(folder, (text) => t.fail(text));
   const registry = registryOf(grants);
+  const problems: string[] = [];
   const enforcer = createEnforcer(
     registry,
     people ?? native,
     kept,
-    { ...DEFAULT_LADDER, ...ENFORCER_LIMITS, ...policy },
+    { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS, ...policy },
     { now: () => nowMs + jumpedMs, steady: () => nowMs - START },
+    undefined,
+    (text) => problems.push(text),
   );
   /** One sample, taken `ageMs` before it is acted upon; what was done: "action grant". */
   const act = (
@@ -148,5 +151,5 @@ export function setUp(
   const jump = (seconds: number) => {
     jumpedMs += seconds * 1000;
   };
-  return { act, audit: kept, touched, folder, jump, live: registry.get };
+  return { act, audit: kept, touched, folder, jump, problems, live: registry.get };
 }

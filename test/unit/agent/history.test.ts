@@ -2,7 +2,7 @@
 import test from 'ava';
 import { createRecorder } from '../../../src/agent/history.ts';
 import type { View } from '../../../src/agent/view.ts';
-import { exampleContainer, exampleView } from '../../support/views.ts';
+import { exampleContainer, exampleView, withInstance } from '../../support/views.ts';
 
 const START = 1_760_000_000_000;
 const MIB = 2 ** 20;
@@ -94,4 +94,27 @@ test('compute that the driver does not tell of a tenant is no 0', (t) => {
   });
   const { percent } = recorded([viewAt(0, 1, 30), untold(viewAt(1, 1)), untold(viewAt(5, 1))]);
   t.deepEqual(percent, [30, null]);
+});
+
+test('whole cards, instances and use without a grant have a past, too', (t) => {
+  const recorder = createRecorder(5000, 20_000);
+  const [use] = exampleView.foreign;
+  if (use === undefined) throw new Error('the example has no use without a grant');
+  for (const [second, smPercent] of [30, 50, undefined].entries())
+    recorder.push({
+      ...withInstance,
+      atMs: START + second * 1000,
+      foreign: [
+        { ...use, smPercent },
+        { ...use, containerId: '', podUid: 'u9', usedBytes: undefined },
+      ],
+    });
+  const { containers } = recorder.history();
+  t.deepEqual(containers, {
+    ...containers,
+    'team/whole/main GPU-1': { usedBytes: [1024 * MIB], busyPercent: [50] },
+    'team/sliced/main MIG-2': { usedBytes: [0], busyPercent: [null] },
+    '0123456789abcdef GPU-1': { usedBytes: [5 * 1024 * MIB], busyPercent: [40] },
+    'u9 GPU-1': { usedBytes: [null], busyPercent: [null] },
+  });
 });

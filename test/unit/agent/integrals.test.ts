@@ -2,8 +2,9 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
-import { advance, KEEP_MS, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
+import { advance, KEEP_MS } from '../../../src/agent/integrals.ts';
 import type { SampledProcess } from '../../../src/agent/sample.ts';
+import { NO_TOTALS, type Totals } from '../../../src/agent/totals.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import {
   card,
@@ -33,6 +34,8 @@ type Tick = {
   readonly unknown?: number;
   /** The grant no longer exists. */
   readonly ended?: boolean;
+  /** By how much the time of day is wrong. */
+  readonly setSeconds?: number;
 };
 const busy = (pid: number, smUs: number, more: Partial<Parameters<typeof use>[1]> = {}) =>
   sampledProcess(pid, [use(0, { smUs, memoryUs: smUs / 2, ...more })]);
@@ -40,11 +43,11 @@ const busy = (pid: number, smUs: number, more: Partial<Parameters<typeof use>[1]
 /** Totals after each tick; the grant is of 100 MiB, and its processes are in its ledger. */
 function run(ticks: readonly Tick[]): Totals[] {
   let totals = NO_TOTALS;
-  return ticks.map(({ second, processes = [], denied = 0, unknown = 0, ended = false }) => {
+  return ticks.map(({ second, processes = [], denied = 0, unknown = 0, ended = false, setSeconds = 0 }) => {
     const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
     const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
-    const state = compared(sampleOf([card(0)], processes, START + second * 1000), grants, OWNERS);
-    totals = advance(totals, state, owners(OWNERS));
+    const sample = sampleOf([card(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
+    totals = advance(totals, compared(sample, grants, OWNERS), owners(OWNERS));
     return totals;
   });
 }
@@ -147,7 +150,11 @@ test('seconds over the limit are the time between samples, and a long silence is
       [0, 1, 1.25, 1.25],
     ],
     ['after a minute of silence', [0, 60].map((second) => ({ second, processes: over })), [0, 10]],
-    ['the clock is set back', [5, 2].map((second) => ({ second, processes: over })), [0, 0]],
+    [
+      'the clock is set back, and forth',
+      [0, -3000, 3000].map((setSeconds, second) => ({ second, setSeconds, processes: over })),
+      [0, 1, 2],
+    ],
   ];
   for (const [what, ticks, expected] of cases) {
     t.deepEqual(
@@ -268,9 +275,42 @@ test('what ended is shown for five more minutes, then forgotten', (t) => {
   );
 });
 
+test('what is there before and after a silence of any length keeps what it has', (t) => {
+  const processes = [busy(11, 100e6, { bytes: 50 * MIB }), busy(21, 50e6)];
+  const ticks = [0, 1, 2, 362, 363, 10_000].map((second) => ({ second, processes: second === 0 ? [] : processes }));
+  const totals = run(ticks);
+  t.deepEqual(
+    totals.map((each) => [one(each)?.smSeconds, (one(each)?.peakBytes ?? 0) / MIB, foreign(each)?.smSeconds]),
+    [[0, 0, undefined], ...Array(5).fill([100, 50, 50])],
+  );
+});
+
+test('whoever ended in a silence is shown once more, and the time of day makes nobody older', (t) => {
+  const [begin, silent]: [Tick, Tick] = [
+    { second: 0, processes: [busy(11, 500_000), busy(21, 250_000)] },
+    { second: 900, ended: true },
+  ];
+  const shown = (ticks: readonly Tick[]) => run(ticks).map((each) => [one(each)?.smSeconds, foreign(each)?.smSeconds]);
+  t.deepEqual(shown([begin, silent, { second: 901, ended: true }]), [
+    [0.5, 0.25],
+    [0.5, 0.25],
+    [undefined, undefined],
+  ]);
+  for (const setSeconds of [-1e6, 1e6]) {
+    const after = [1, 299, 302].map((second) => ({ second, ended: true, setSeconds }));
+    t.deepEqual(shown([begin, ...after]), [
+      [0.5, 0.25],
+      [0.5, 0.25],
+      [0.5, 0.25],
+      [undefined, undefined],
+    ]);
+  }
+});
+
 test('whatever the samples, no counter falls, and engine seconds are those of all processes together', (t) => {
   const tick = fc.record({
-    gapMs: fc.integer({ min: -2000, max: 100_000 }),
+    gapMs: fc.oneof(fc.integer({ min: 100, max: 100_000 }), fc.integer({ min: 300_000, max: 100_000_000 })),
+    setSeconds: fc.oneof(fc.constant(0), fc.integer({ min: -1e7, max: 1e7 })),
     grown: fc.array(fc.integer({ min: 0, max: 1_000_000 }), { minLength: 2, maxLength: 2 }),
     seen: fc.array(fc.boolean(), { minLength: 2, maxLength: 2 }),
     restarted: fc.boolean(),
@@ -283,7 +323,7 @@ test('whatever the samples, no counter falls, and engine seconds are those of al
         let second = 1000;
         let expected = 0;
         const counted = new Map<number, number>();
-        const list = ticks.map(({ gapMs, grown, seen, restarted, bytes, denied }): Tick => {
+        const list = ticks.map(({ gapMs, setSeconds, grown, seen, restarted, bytes, denied }): Tick => {
           second += gapMs / 1000;
           // The sampler's own rule: what it does not see, or saw before its start, it has forgotten.
           if (restarted) counted.clear();
@@ -297,7 +337,7 @@ test('whatever the samples, no counter falls, and engine seconds are those of al
             counted.set(pid, now);
             return [busy(pid, now, { bytes: bytes * MIB })];
           });
-          return { second, processes, denied };
+          return { second, setSeconds, processes, denied };
         });
         let last: ReturnType<typeof one>;
         for (const [index, totals] of run(list).entries()) {

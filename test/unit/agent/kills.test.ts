@@ -1,18 +1,20 @@
 // Stops as counters: there with 0 before anything happens, one per outcome, and gone a while after their grant.
 import test from 'ava';
+import { whyNotNow } from '../../../src/agent/enforcement/rate.ts';
 import { type ActionName, type ActionRecord, ASKED, recordOf } from '../../../src/agent/enforcement/record.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { createKillBook, type KillBook } from '../../../src/agent/kills.ts';
 import type { CardGrant } from '../../../src/placement/place.ts';
 import type { MemoryReason, Verdict } from '../../../src/quota/limits.ts';
+import { setUp } from './enforcing.ts';
 import { card, compared, grantOf, reading, sampleOf } from './node.ts';
 
 const START = 1_700_000_000_000;
 const grant = grantOf('one', 100, [0, 1]);
-const see = (book: KillBook, second: number, ids: readonly string[] = ['one']) =>
+const see = (book: KillBook, second: number, ids: readonly string[] = ['one'], setSeconds = 0) =>
   book.see(
     compared(
-      sampleOf([card(0), card(1)], [], START + second * 1000),
+      sampleOf([card(0), card(1)], [], START + (second + setSeconds) * 1000, (second + 1e6) * 1e9),
       ids.map((id) => reading(grantOf(id, 100, [0, 1]))),
       {},
     ),
@@ -121,6 +123,20 @@ test('what was counted by an agent before goes on, and what is stuck has the rea
   t.deepEqual(counted(next), []);
 });
 
+test('what was done long before it is counted stays as long as what is there, and makes nothing older', (t) => {
+  const next = createKillBook({ ...createKillBook().kept(), atMs: START + 3_600_000, recent: [] });
+  next.add([record('kill', 'sent')]);
+  see(next, 3601, []);
+  t.deepEqual(counted(next), ['GPU-1 kill bypass released 1'], 'an agent before this one had not counted it');
+  see(next, 3600 + 320, []);
+  t.deepEqual(counted(next), []);
+  const book = createKillBook();
+  see(book, 1000);
+  book.add([record('kill', 'sent', 'bypass', 999), record('kill', 'sent', 'bypass', 600)]);
+  see(book, 1001, []);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass released 2']);
+});
+
 test('each stop is counted under its action, reason and outcome', (t) => {
   const cases: [records: ActionRecord[], totals: string[], decisions: string[]][] = [
     [[record('kill', 'sent')], ['GPU-1 kill bypass released 1'], ['killed bypass 1']],
@@ -151,6 +167,32 @@ test('each stop is counted under its action, reason and outcome', (t) => {
     t.deepEqual(counted(book), totals);
     t.deepEqual(decided(book), decisions);
   }
+});
+
+test('a refusal is counted by what stood against it, too, in the words of whoever refuses', (t) => {
+  const book = createKillBook();
+  const refusals = (of: KillBook) => of.refusals().map(({ why, count }) => `${why} ${count}`);
+  t.deepEqual(refusals(book), ['stale 0', 'inconsistent 0', 'rate 0', 'eviction 0', 'other 0']);
+  const stops = Array.from({ length: 6 }, (_, index) => ({ atMs: 0, grantId: `g${index}`, namespace: `n${index}` }));
+  const full = whyNotNow(stops, { id: 'one', namespace: 'local' }, 6) ?? '';
+  const again = whyNotNow(stops.slice(0, 4), { id: 'g0', namespace: 'local' }, 6) ?? '';
+  const ofNamespace = stops.slice(0, 5).map((stop) => ({ ...stop, namespace: 'local' }));
+  const crowded = whyNotNow(ofNamespace, { id: 'one', namespace: 'local' }, 6) ?? '';
+  const results = [full, again, crowded, 'something new'];
+  const { act, audit } = setUp(t);
+  const cheat = [{ id: 'one', mib: 2000 }];
+  act(0, cheat);
+  act(1, cheat, 0, 1000);
+  act(20, cheat, 60_000);
+  book.add(audit.recent().filter(({ action }) => action === 'refuse'));
+  book.add(results.map((result) => record('refuse', result)));
+  book.add([record('evict', 'refused: status 429'), record('evict', ASKED), record('evict', 'sent')]);
+  const counts = ['stale 1', 'inconsistent 1', 'rate 3', 'eviction 1', 'other 1'];
+  t.deepEqual(refusals(book), counts);
+  t.deepEqual(decided(book), ['evicted bypass 1', 'refused bypass 7']);
+  t.deepEqual(refusals(createKillBook({ ...book.kept(), atMs: 0, recent: [] })), counts);
+  const { refusals: _, ...older } = book.kept();
+  t.is(createKillBook({ ...older, atMs: 0, recent: [] }).refusals().length, 5);
 });
 
 test('a stop that released nothing is counted as stuck under the reason that it was done for', (t) => {
@@ -186,6 +228,19 @@ test('counters outlive their grant by five minutes; decisions stay', (t) => {
   t.deepEqual(counted(book), []);
   t.deepEqual([...new Set(book.totals().map(({ pod }) => pod))], ['pod-two']);
   t.deepEqual(decided(book), ['killed bypass 1']);
+});
+
+test('a time of day that is set makes no counter older or younger', (t) => {
+  for (const setSeconds of [-1e6, 1e6]) {
+    const book = createKillBook();
+    see(book, 0);
+    book.add([record('kill', 'sent')]);
+    see(book, 1, [], setSeconds);
+    see(book, 299, [], setSeconds);
+    t.deepEqual(counted(book), ['GPU-1 kill bypass released 1']);
+    see(book, 320, [], setSeconds);
+    t.deepEqual(counted(book), []);
+  }
 });
 
 test('while containers are the very same nothing is counted anew, and five minutes begin when they are gone', (t) => {

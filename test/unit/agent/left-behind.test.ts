@@ -79,12 +79,12 @@ test('another limit than the one that was written down stays, with its group, an
   const { limit, open, set, kept, told } = setUp(t);
   const one = limit('GPU-0', 7, 100);
   open().begin(one);
-  set.set(`GPU-0 ${one.folder}`, 300);
+  set.set(`GPU-0 ${one.folder}`, 3_000_000_000);
   await open().takeBack();
-  t.is(set.get(`GPU-0 ${one.folder}`), 300);
+  t.is(set.get(`GPU-0 ${one.folder}`), 3_000_000_000);
   t.true(existsSync(one.folder));
   t.deepEqual(kept(), []);
-  t.regex(told.join('\n'), /a limit on GPU-0 is not the canary's \(300 bytes at most, 0 kept\), and stays/);
+  t.regex(told.join('\n'), /a limit on GPU-0 is not the canary's \(3000000000 bytes at most, 0 kept\), and stays/);
 });
 
 test('what cannot be taken back now is tried again after a while, and said once', async (t) => {

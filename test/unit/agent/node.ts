@@ -54,10 +54,12 @@ export const sampleOf = (
   cards: readonly SampledCard[],
   processes: readonly SampledProcess[],
   atMs = 1_700_000_000_000,
+  /** As if nobody had ever set the time of day. */
+  bootNs = (atMs - 1_600_000_000_000) * 1e6,
 ): Sample => ({
   round: 1,
   atMs,
-  bootNs: 1,
+  bootNs,
   driverVersion: '580.1',
   cudaVersion: 13000,
   cards,

@@ -118,6 +118,9 @@ const containerNamed = (name: string) => ({
   id: `id-${name}`,
   pod_sandbox_id: 'sandbox',
   name,
+  state: 0,
+  annotations: {},
+  env: ['PATH=/bin', `NAME=${name}`],
   mounts: [{ destination: '/dev/termination-log', source: `${KUBELET}/${name}/0a1b2c3d` }],
 });
 
@@ -204,8 +207,22 @@ async function startPlugin(t: ExecutionContext, more: Partial<NriOptions> = {}) 
   return { runtime, containers, removed, problems, nri };
 }
 
+const CREATED = 1;
+const RUNNING = 3;
+const STOPPED = 4;
+
 const synchronise = (containers: readonly object[], more = false) =>
   encode('SynchronizeRequest', { pods: [POD], containers, more });
+
+/** What a container that is being made is given; nothing of it: it is left as it is. */
+async function answerFor(runtime: Awaited<ReturnType<typeof startRuntime>>, container: object) {
+  const request = encode('ContainerRequest', { pod: POD, container });
+  const { payload = Buffer.alloc(0) } = await runtime.call(0, 'CreateContainer', request);
+  const { adjust } = kind('CreateContainerResponse').toObject(kind('CreateContainerResponse').decode(payload)) as {
+    adjust?: { CDI_devices: { name: string }[]; annotations: object };
+  };
+  return { devices: adjust?.CDI_devices.map(({ name }) => name), annotations: adjust?.annotations };
+}
 
 test('granted containers get exactly their cards, others pass, and each container is told once', async (t) => {
   const sandboxes: string[] = [];
@@ -219,15 +236,14 @@ test('granted containers get exactly their cards, others pass, and each containe
   t.false(nri.connected(), 'more is to come');
   await runtime.call(0, 'Synchronize', synchronise([containerNamed('older')]));
   t.true(nri.connected());
+  const noted: (object | undefined)[] = [];
   const create = async (name: string) => {
-    const request = encode('ContainerRequest', { pod: POD, container: containerNamed(name) });
-    const { payload = Buffer.alloc(0) } = await runtime.call(0, 'CreateContainer', request);
-    const { adjust } = kind('CreateContainerResponse').toObject(kind('CreateContainerResponse').decode(payload)) as {
-      adjust?: { CDI_devices: { name: string }[] };
-    };
-    return adjust?.CDI_devices.map((device) => device.name);
+    const { devices, annotations } = await answerFor(runtime, containerNamed(name));
+    noted.push(annotations);
+    return devices;
   };
   t.deepEqual(await create('main'), ['example.com/card=GPU-1', 'example.com/card=GPU-2']);
+  t.deepEqual(noted, [{ 'cotenant.io/cards-given': 'GPU-1,GPU-2' }]);
   t.is(await create('other'), undefined);
   const event = (number: number, name: string) =>
     runtime.call(
@@ -253,6 +269,46 @@ test('granted containers get exactly their cards, others pass, and each containe
   t.is(removed[1], 'sandbox-2');
   t.is((await runtime.call(0, 'NoSuchMethod', Buffer.alloc(0))).status?.code, 12);
   t.deepEqual(problems, []);
+});
+
+test('who was made without an answer of ours is told with each connection, and whoever has ended is not', async (t) => {
+  const passedBy: string[] = [];
+  const { runtime } = await startPlugin(t, { onPassedBy: ({ container }) => passedBy.push(container) });
+  const given = { 'cotenant.io/cards-given': 'GPU-1' };
+  const of = (name: string, state: number, annotations: object = {}) => ({
+    ...containerNamed(name),
+    state,
+    annotations,
+  });
+  const there = [
+    of('given', RUNNING, given),
+    of('made', CREATED),
+    of('runs', RUNNING, { 'io.kubernetes.container.hash': 'f00' }),
+    of('ended', STOPPED),
+    { ...of('of nobody', RUNNING), pod_sandbox_id: 'other' },
+  ];
+  await runtime.call(0, 'Synchronize', synchronise(there.slice(0, 2), true));
+  await runtime.call(0, 'Synchronize', synchronise(there.slice(2)));
+  t.deepEqual(passedBy, ['made', 'runs']);
+  // Asked too late: the runtime has gone on, and says so when it connects again.
+  const late = encode('ContainerRequest', { pod: POD, container: containerNamed('late') });
+  await runtime.call(0, 'CreateContainer', late);
+  (await runtime.registered(0)).socket.end();
+  await runtime.call(1, 'Synchronize', synchronise([of('given', RUNNING, given), of('late', RUNNING)]));
+  t.deepEqual(passedBy, ['made', 'runs', 'late']);
+});
+
+test('devices are named by whoever knows the parts of the driver, from the environment of the container', async (t) => {
+  const { runtime } = await startPlugin(t, {
+    cardsOf: (_, container) => ({ main: ['GPU-1'], none: [] })[container],
+    devicesFor: (cards, env) => [...cards, ...env].map((one) => `example.com/x=${one}`),
+  });
+  t.deepEqual(
+    (await answerFor(runtime, containerNamed('main'))).devices,
+    ['GPU-1', 'PATH=/bin', 'NAME=main'].map((one) => `example.com/x=${one}`),
+  );
+  t.deepEqual((await answerFor(runtime, { ...containerNamed('main'), env: [] })).devices, ['example.com/x=GPU-1']);
+  for (const name of ['none', 'other']) t.is((await answerFor(runtime, containerNamed(name))).devices, undefined, name);
 });
 
 test('a runtime that ends, or says what cannot be used, is left and asked again; what went meanwhile is told', async (t) => {

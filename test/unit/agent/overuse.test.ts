@@ -3,8 +3,9 @@ import test from 'ava';
 import { judgeCompute, NOBODY_WATCHED, type Watched } from '../../../src/agent/compute/overuse.ts';
 import { hardLimitOf } from '../../../src/agent/compute/policy.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { advance, NO_TOTALS } from '../../../src/agent/integrals.ts';
+import { advance } from '../../../src/agent/integrals.ts';
 import type { SampledCard } from '../../../src/agent/sample.ts';
+import { NO_TOTALS } from '../../../src/agent/totals.ts';
 import type { ComputePolicy } from '../../../src/request/request.ts';
 import { card, compared, grantOf, ofGrant, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
 

@@ -2,11 +2,12 @@
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import type { NodeState } from '../../../src/agent/compare.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { advance, NO_TOTALS, type Totals } from '../../../src/agent/integrals.ts';
+import { advance } from '../../../src/agent/integrals.ts';
 import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
 import { process as ofProcesses } from '../../../src/agent/metrics/families/process.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { Sample } from '../../../src/agent/sample.ts';
+import { NO_TOTALS, type Totals } from '../../../src/agent/totals.ts';
 import { type NameOf, viewOf } from '../../../src/agent/view.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { idleSelf } from '../../support/views.ts';

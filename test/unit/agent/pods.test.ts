@@ -29,3 +29,16 @@ test('the newest container of a name is the one that was told last', (t) => {
   book.forget(one);
   t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '0000000b' });
 });
+
+test('a container that was made without its cards is news once, and the next one of its name is another matter', (t) => {
+  const book = createContainerBook(() => undefined);
+  book.tell(one, { podUid: 'p', container: 'main' });
+  t.true(book.passBy(one));
+  t.false(book.passBy(one));
+  t.deepEqual(book.newest('p', 'main'), { id: one, passedBy: true });
+  book.tell(two, { podUid: 'p', container: 'main' });
+  t.deepEqual(book.newest('p', 'main'), { id: two });
+  book.forget(two);
+  book.forget(one);
+  t.true(book.passBy(one), 'forgotten');
+});

@@ -1,5 +1,5 @@
 // What is written down of an action, the words that people read, and what a later agent makes of the file.
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -199,4 +199,76 @@ test('where the file cannot be written, the record is told and still counts', (t
   audit.add(record(1));
   t.is(audit.recent().length, 1);
   t.regex(problems[0] ?? '', /^audit\.log: ENOENT.*the record: \{"atMs":1/s);
+});
+
+/** A disk with room for so many bytes of the log: the rest of what is written is refused, as a real one does it. */
+function smallDisk(bytes: number) {
+  const disk = { bytes };
+  const append = (path: string, text: string): void => {
+    const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+    const part = text.slice(0, Math.max(0, disk.bytes - size));
+    if (part !== '') appendFileSync(path, part);
+    if (part.length < text.length) throw new Error('ENOSPC: no space left on device, write');
+  };
+  return { disk, append };
+}
+const timesIn = (state: string): readonly (number | undefined)[] =>
+  readFileSync(join(state, 'audit.log'), 'utf8')
+    .trimEnd()
+    .split('\n')
+    .map((line) => (JSON.parse(line) as Partial<ActionRecord>).atMs);
+
+test('on a full disk no line is lost or cut: they wait in their order, and are written when there is room', (t) => {
+  const state = folder(t);
+  const { disk, append } = smallDisk(1000);
+  const problems: string[] = [];
+  const audit = openAudit(state, (text) => problems.push(text), append);
+  for (let at = 1; at <= 5; at++) audit.add(record(at));
+  const full = timesIn(state);
+  t.true(full.length > 0 && full.length < 5, String(full));
+  t.is(problems.length, 5 - full.length, 'each is told with what it says');
+  audit.retry();
+  t.is(problems.length, 5 - full.length, 'once');
+  t.deepEqual(timesIn(state), full);
+  t.is(audit.recent().length, 5);
+  t.deepEqual(
+    audit.position().ahead?.map(({ atMs }) => atMs),
+    [1, 2, 3, 4, 5].slice(full.length),
+  );
+  disk.bytes = 1600; // some of it
+  audit.retry();
+  t.true(timesIn(state).length > full.length && timesIn(state).length < 5);
+  disk.bytes = 100_000;
+  audit.add(record(6));
+  t.deepEqual(timesIn(state), [1, 2, 3, 4, 5, 6]);
+  t.is(audit.position().ahead, undefined);
+  t.deepEqual(openAudit(state, quiet(t)).recent(), audit.recent());
+});
+
+test('a stop whose line waits for room is one that the next agent finds', (t) => {
+  const state = folder(t);
+  const { disk, append } = smallDisk(100);
+  const audit = openAudit(state, () => {}, append);
+  audit.begin(record(7));
+  audit.add(record(7));
+  t.true(existsSync(join(state, 'stopping.json')));
+  t.like(openAudit(state, quiet(t)).interrupted, { atMs: 7, result: 'interrupted' });
+  disk.bytes = 100_000;
+  audit.retry();
+  t.false(existsSync(join(state, 'stopping.json')));
+  t.is(openAudit(state, quiet(t)).interrupted, undefined);
+});
+
+test('what waits for room has a bound, and the log has what is beyond it', (t) => {
+  const state = folder(t);
+  const { disk, append } = smallDisk(0);
+  const problems: string[] = [];
+  const audit = openAudit(state, (text) => problems.push(text), append);
+  const big = { ...record(0), message: 'x'.repeat(2 ** 20) };
+  for (let at = 1; at <= 6; at++) audit.add({ ...big, atMs: at });
+  t.is(problems.filter((text) => text.includes('the oldest record')).length, 3);
+  t.true([1, 2, 3].every((at) => problems.some((text) => text.includes(`"atMs":${at},`))));
+  disk.bytes = 2 ** 30;
+  audit.retry();
+  t.deepEqual(timesIn(state), [4, 5, 6]);
 });

@@ -2,7 +2,8 @@
 import test from 'ava';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { recordOf } from '../../../src/agent/enforcement/record.ts';
-import { advance, NO_TOTALS } from '../../../src/agent/integrals.ts';
+import { advance } from '../../../src/agent/integrals.ts';
+import { NO_TOTALS } from '../../../src/agent/totals.ts';
 import { type NameOf, type SelfView, staleView, type View, viewOf } from '../../../src/agent/view.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { idleSelf } from '../../support/views.ts';

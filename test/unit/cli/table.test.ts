@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import type { ComputeUse } from '../../../src/agent/compute/account.ts';
 import type { View, ViewContainer } from '../../../src/agent/view.ts';
 import { jsonText } from '../../../src/cli/cluster/words.ts';
-import { actionRows, cardRows, columns, nodeLines, stateOf, tenantRows } from '../../../src/cli/table.ts';
+import { actionRows, cardRows, columns, nodeLines, stateOf, tenantName, tenantRows } from '../../../src/cli/table.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import { exampleContainer, idleSelf } from '../../support/views.ts';
 import { card } from '../agent/node.ts';
@@ -16,6 +16,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   container: 'python',
   podUid: '',
   containerId: '',
+  withoutCards: false,
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',
@@ -184,6 +185,12 @@ test('the tenants: bars never overflow, compute shares are said not to be enforc
   ]);
 });
 
+test('a plain grant goes by its name, and a container of a pod by all of its, in whatever namespace', (t) => {
+  t.is(tenantName(container()), 'trainer');
+  t.is(tenantName(container({ podUid: 'u1' })), 'local/trainer/python');
+  t.is(tenantName(container({ podUid: 'u1', namespace: 'team' })), 'team/trainer/python');
+});
+
 test('a state says everything that is wrong', (t) => {
   const cases: [Partial<ViewContainer>, string][] = [
     [{}, 'within'],
@@ -193,6 +200,7 @@ test('a state says everything that is wrong', (t) => {
     [{ bypassBytes: 100 * MIB }, 'BYPASS 100 MiB'],
     [{ overShare: true }, 'OVER SHARE'],
     [{ tampered: true }, 'LEDGER DAMAGED'],
+    [{ withoutCards: true }, 'NO CARDS'],
     [
       { usedBytes: 3000 * MIB, over: true, bypassBytes: 2900 * MIB, tampered: true },
       'OVER, BYPASS 2900 MiB, LEDGER DAMAGED',

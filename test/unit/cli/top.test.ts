@@ -1,22 +1,38 @@
 // A screen of `cotenant top`: who is on it, in which order, and that it fits.
 import test from 'ava';
 import fc from 'fast-check';
+import { type ActionName, describe } from '../../../src/agent/enforcement/record.ts';
 import type { View } from '../../../src/agent/view.ts';
 import { type SORTS, topLines, userLines, usersOf } from '../../../src/cli/top-lines.ts';
 import { MIB } from '../../../src/request/quantity.ts';
-import { exampleContainer, exampleView, withInstance } from '../../support/views.ts';
+import * as views from '../../support/views.ts';
+import { grantOf } from '../agent/node.ts';
 
+const exampleContainer = { ...views.exampleContainer, podUid: 'u1' };
+const exampleView: View = { ...views.exampleView, containers: [exampleContainer] };
 const BY_CARD = { sort: 'card', processes: false, width: 80 } as const;
 const GIB = 1024 * MIB;
 
 test('a grant, a whole card, an instance and use without a grant are in one table, by card and memory', (t) => {
-  const local = { ...exampleContainer, namespace: 'local', pod: 'plain', usedBytes: 7 * GIB, compute: undefined };
-  const view = { ...withInstance, containers: [exampleContainer, { ...local, over: true, bytesTold: true }] };
+  const local = {
+    ...exampleContainer,
+    podUid: '',
+    namespace: 'local',
+    pod: 'plain',
+    usedBytes: 7 * GIB,
+    compute: undefined,
+  };
+  const foreign = exampleView.foreign.map((one) => ({ ...one, smPercent: 35 }));
+  const view = {
+    ...views.withInstance,
+    foreign,
+    containers: [exampleContainer, { ...local, over: true, bytesTold: true }],
+  };
   t.deepEqual(userLines(view, BY_CARD), [
     'GPU  CONTAINER         USED/GRANT MiB   SM    SHARE  HELD BY     STATE',
     '  0  plain                  7168/4096  25%  ~30-60%  interposer  OVER',
     '  0  team/train/main        3072/4096  25%   30-60%  interposer  within',
-    '  1  0123456789ab              5120/-    -        -  none        NO GRANT',
+    '  1  0123456789ab              5120/-  35%        -  none        NO GRANT',
     '  1  team/whole/main           1024/-  50%        -  none        whole card',
     '  2  team/sliced/main             0/-    -        -  none        instance',
   ]);
@@ -54,39 +70,110 @@ test('what is not told is last, and no number', (t) => {
   t.regex(userLines(view, BY_CARD).find((line) => line.includes('untold')) ?? '', / -\/4096 +- /);
 });
 
-test('no line is wider than the terminal, whatever the names are; the end of a name and the beginning of a state are kept', (t) => {
+const UUID = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
+/** What the record says of a container that holds too much, or takes too much compute. */
+function said(action: ActionName, names: readonly [string, string, string], gpuUuid: string, share = false): string {
+  const [namespace, pod, container] = names;
+  const of = { ...grantOf('one', 1024), namespace, pod, container };
+  const memory = { gpuUuid, limitBytes: 1024 * MIB, usedBytes: 1224 * MIB, bypassBytes: 200 * MIB };
+  const compute = { gpuUuid, limitRatio: 0.3, usedRatio: 0.8, chargedRatio: 0.3, seconds: 10 };
+  return describe(
+    of,
+    action,
+    share
+      ? { severity: 'soft', reason: 'over-share', worst: compute }
+      : { severity: 'hard', reason: 'bypass', worst: memory, overBytes: 200 * MIB },
+  );
+}
+const acted = (message: string, action: ActionName = 'kill') => ({ atMs: 0, action, message, result: 'sent' });
+
+test('a terminal of no width has nothing on its lines, and any other no more than fits', (t) => {
+  const recent = [acted(said('kill', ['team', 'train', 'main'], UUID))];
+  for (let width = 0; width < 40; width += 1) {
+    const lines = topLines({ ...exampleView, recent }, { sort: 'card', processes: true, width });
+    t.deepEqual(
+      lines.filter((line) => line.length > width),
+      [],
+      `${width}`,
+    );
+  }
+});
+
+test('no line is wider than the terminal, whatever the names are, and what is wrong is on each', (t) => {
   const name = fc.stringMatching(/^[a-z0-9-]{1,60}$/);
   t.notThrows(() => {
     fc.assert(
       fc.property(
         fc.array(fc.tuple(name, name, name), { maxLength: 6 }),
-        fc.integer({ min: 80, max: 200 }),
-        (names, width) => {
+        fc.integer({ min: 40, max: 200 }),
+        fc.constantFrom('memory', 'card'),
+        fc.boolean(),
+        (names, width, sort, processes) => {
           const containers = names.map(([namespace, pod, container], index) => ({
             ...exampleContainer,
             namespace,
             pod,
             container,
-            over: index % 2 === 0,
+            fence: index === 0 ? ('none' as const) : exampleContainer.fence,
+            over: true,
             bypassBytes: index * GIB,
           }));
-          const view: View = { ...exampleView, containers };
-          for (const line of topLines(view, { sort: 'memory', processes: true, width }))
-            if (line.length > width) throw new Error(`${line.length} of ${width}: ${line}`);
+          const recent = names.map((each, index) =>
+            acted(said('kill', each, index === 0 ? 'GPU-0' : UUID, index === 1)),
+          );
+          const lines = topLines({ ...exampleView, containers, recent }, { sort, processes, width });
+          for (const line of lines) if (line.length > width) throw new Error(`${line.length} of ${width}: ${line}`);
+          const over = lines.filter((line) => / OVER(, B.*)?$/.test(line));
+          if (over.length !== names.length) throw new Error(`${over.length} of ${names.length}`);
+          if (!lines.some((line) => / XID 119$/.test(line))) throw new Error('no Xid');
         },
       ),
     );
   });
-  const long = {
-    ...exampleContainer,
-    namespace: 'a-namespace-of-some-length',
-    pod: 'and-a-pod-with-a-hash-7c9f',
-    over: true,
-  };
-  const view = { ...exampleView, assigned: [], foreign: [], containers: [{ ...long, bypassBytes: GIB }] };
-  const line = userLines(view, BY_CARD)[1] ?? '';
-  t.regex(line, /^ {2}0 {2}…-hash-7c9f\/main {2}.* OVER, BYPASS \d+…$/);
+});
+
+test('of a narrow terminal go who holds the limit, the share and the SM, before a state is cut', (t) => {
+  const long = { namespace: 'a-namespace-of-some-length', pod: 'and-a-pod-with-a-hash-7c9f', over: true };
+  const containers = [{ ...exampleContainer, ...long, bypassBytes: GIB }];
+  const view = { ...exampleView, assigned: [], foreign: [], containers };
+  const shown = (width: number) => userLines(view, { ...BY_CARD, width });
+  t.deepEqual(
+    [200, 91, 80, 60, 40].map((width) => shown(width)[1]),
+    [
+      '  0  a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main       3072/4096  25%  30-60%  interposer  OVER, BYPASS 1024 MiB',
+      '  0  …with-a-hash-7c9f/main       3072/4096  25%  30-60%  interposer  OVER, BYPASS 1024 MiB',
+      '  0  …-with-a-hash-7c9f/main       3072/4096  25%  30-60%  OVER, BYPASS 1024 MiB',
+      '  0  …-hash-7c9f/main       3072/4096  OVER, BYPASS 1024 MiB',
+      '  0  …9f/main       3072/4096  OVER, BY…',
+    ],
+  );
+  t.regex(shown(83)[1] ?? '', /30-60% {2}interp… {2}OVER, BYPASS 1024 MiB$/);
+  t.is(shown(40)[0], 'GPU  CONTAIN…  USED/GRANT MiB  STATE');
   t.is(usersOf(view)[0]?.name, 'a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main');
+});
+
+test('an action says in 80 columns to whom it was done, how much that one had, on which card, and what comes of it', (t) => {
+  const names = ['local', 'cheat', 'env'] as const;
+  const recent = [
+    acted(said('kill', names, 'GPU-0')),
+    acted(said('warn', ['research-vision-nightly', 'trainer-7c9f8d5b6-x2x9k', 'worker'], UUID), 'warn'),
+    acted(said('kill', names, 'GPU-0', true)),
+    acted('local/cheat/env: its memory is free again', 'released'),
+  ];
+  const shown = (width: number) =>
+    topLines({ ...exampleView, recent }, { ...BY_CARD, width })
+      .slice(-recent.length)
+      .map((line) => line.replace(/^[\d:]{8} /, ''));
+  t.deepEqual(shown(80), [
+    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0; it is stopped: holds …',
+    'warn: …2x9k/worker 1224 of 1024 MiB on GPU-51a0c07…; it will be stoppe…',
+    'kill: local/cheat/env 80 of 30 % on GPU 0; it is stopped: takes more G…',
+    'released: local/cheat/env: its memory is free again',
+  ]);
+  t.is(
+    shown(200)[0],
+    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0; it is stopped: holds GPU memory that its limit does not see, 200 MiB of it past the interposer',
+  );
 });
 
 test('a card says what it holds, draws, how warm it is, and what is wrong with it', (t) => {

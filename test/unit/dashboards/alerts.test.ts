@@ -3,6 +3,8 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
+import { containerAlerts } from '../../../dashboards/alerts/container.ts';
+import { grown, SEEING, seenWithin } from '../../../dashboards/alerts/rule.ts';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { CONFIGURATION } from '../../../dashboards/configuration.ts';
 import { METRICS } from '../../../dashboards/metrics.ts';
@@ -61,15 +63,37 @@ const LASTING = [
   'CotenantComputeOverShare',
   'CotenantComputeThrottled',
   'CotenantGrantIdle',
+  'CotenantStopsRefused',
 ];
 
 test('no alert goes by the increase of a counter alone, since that misses its first event', (t) => {
   for (const { alert, expr } of rules) {
-    const bare = expr.replaceAll(
-      /\(max_over_time\((.+?)\[\w+\]\) unless \1 offset \w+\) or increase\(\1\[\w+\]\)/g,
-      'grown',
-    );
+    const [, counter = '', within = ''] = /or increase\((.+?)\[(\w+)\]\)\)/.exec(expr) ?? [];
+    const bare = expr.replaceAll(grown(counter, within), 'grown');
     t.is(/increase|rate\(/.test(bare), LASTING.includes(alert), `${alert}: ${bare}`);
+  }
+});
+
+/** What happened stays told, also when nobody sees any more. */
+const HAPPENED = ['CotenantContainerStopped', 'CotenantStopLoop', 'CotenantStopFailed'];
+
+test('every alert about containers is silent while the agent of their node is blind, but for stops', (t) => {
+  const seen = [SEEING, seenWithin(CONFIGURATION.notEnforced.within)];
+  const unlike = containerAlerts(CONFIGURATION).filter(
+    ({ alert, expr }) => seen.some((each) => expr.endsWith(` and ${each}`)) === HAPPENED.includes(alert),
+  );
+  t.deepEqual(
+    unlike.map(({ alert }) => alert),
+    [],
+  );
+  for (const { alert } of containerAlerts(CONFIGURATION)) {
+    if (HAPPENED.includes(alert)) continue;
+    const { tests } = parse(read(`test/integration/dashboards/rules/${alert}.yaml`));
+    const blind: { alert_rule_test: { exp_alerts: unknown[] }[] }[] = tests.filter(
+      (each: { input_series: { series: string; values: string }[] }) =>
+        each.input_series.some(({ series, values }) => series.startsWith('cotenant_up{') && values.startsWith('0x')),
+    );
+    t.true(blind.length > 0, `${alert} has no case in which nobody sees`);
   }
 });
 

@@ -1,10 +1,20 @@
 // The page on the node's side, and the names and numbers that it tells.
 import test from 'ava';
-import { DEFAULTS } from '../../../src/agent/configuration.ts';
+import { OWN_KIND } from '../../../src/agent/cdi/divide.ts';
+import { OWN_FILE } from '../../../src/agent/cdi/follow.ts';
+import { DEFAULTS, foldersOf } from '../../../src/agent/configuration.ts';
 import { devicesOf } from '../../../src/agent/device-plugin/service.ts';
 import { LARGEST_MESSAGE } from '../../../src/agent/nri/frames.ts';
 import { CDI_KIND, DEFAULT_INDEX, NRI_SOCKET } from '../../../src/agent/nri/plugin.ts';
-import { CARDS_ANNOTATION, GPU, NRI_PLUGIN, OWN_RESOURCES, UUIDS_PREFIX } from '../../../src/request/names.ts';
+import {
+  CARDS_ANNOTATION,
+  DRIVER_CAPABILITIES_VARIABLE,
+  GPU,
+  NRI_PLUGIN,
+  OWN_RESOURCES,
+  UUIDS_PREFIX,
+} from '../../../src/request/names.ts';
+import { DRIVER_CAPABILITIES } from '../../../src/request/rules.ts';
 import { quoted, readPage, section } from '../../support/pages.ts';
 
 const page = readPage('docs/node.md');
@@ -21,7 +31,10 @@ test('the page calls everything by the names that are used', (t) => {
     `frames above ${LARGEST_MESSAGE >> 20} MiB`,
     UUIDS_PREFIX,
   ];
-  for (const text of [...told, NRI_SOCKET, `${CDI_KIND}=<UUID>`]) t.true(cards?.includes(text), text);
+  const names = [`${CDI_KIND}=<UUID>`, `${OWN_KIND}=<UUID>`, OWN_FILE, DRIVER_CAPABILITIES_VARIABLE];
+  const folders = foldersOf(DEFAULTS.kubernetes.cdiFolders);
+  for (const text of [...told, NRI_SOCKET, ...folders, ...names, ...DRIVER_CAPABILITIES])
+    t.true(cards?.includes(text), text);
 });
 
 test('what is used where nothing is said is what the settings say', (t) => {

@@ -1,6 +1,7 @@
 // The page on the way of a pod: its manifest, annotations and sentences are those of the code, its commands are there.
 import test from 'ava';
 import { parse as parseYaml } from 'yaml';
+import { OWN_KIND } from '../../../src/agent/cdi/divide.ts';
 import { describe } from '../../../src/agent/enforcement/record.ts';
 import { unreadable } from '../../../src/agent/grants/plain.ts';
 import { type RefereeCard, rule } from '../../../src/agent/grants/referee.ts';
@@ -36,7 +37,7 @@ test('the webhook writes the record that is shown, and the agent takes it with t
   t.deepEqual(rule(annotations, [card]), { ok: true, grant: parsePodGrant(grant) } as ReturnType<typeof rule>);
   for (const key of [...OWN_RESOURCES, GRANT_ANNOTATION, `${UUIDS_PREFIX}main`])
     t.true(quoted(prose).includes(key), key);
-  t.true(page.includes(`nvidia.com/gpu=${uuid}`));
+  t.true(page.includes(`${OWN_KIND}=${uuid}`));
 });
 
 /** What the agent says of pods like that of the page when something is wrong with them. */

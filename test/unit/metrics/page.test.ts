@@ -19,6 +19,16 @@ const masked = (page: string): string =>
 const seriesNames = (page: string): Set<string> =>
   new Set(page.split('\n').flatMap((line) => /^[a-z]\w*/.exec(line)?.[0] ?? []));
 
+test('of several outcomes of stops, the newest one is the last', async (t) => {
+  const kill = { ...exampleView.kills[0], count: 1 } as (typeof exampleView.kills)[number];
+  const kills = [
+    { ...kill, result: 'released', lastMs: 5000 },
+    { ...kill, result: 'stuck', lastMs: 3000 },
+  ];
+  const { text: page } = await createPage(FAMILIES)({ ...exampleView, kills });
+  t.regex(page, /^cotenant_container_last_kill_timestamp_seconds\{[^}]*\} 5$/m);
+});
+
 test('the page is the golden one', async (t) => {
   const make = createPage(ALL);
   await make(exampleView);
@@ -74,6 +84,48 @@ test('a page never grows beyond its bound; what comes last is left out, and coun
   t.is(left('exporter'), 0, 'there from the start, so that the first one is seen');
   t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 2 * (whole.length - 60));
   t.true((left('process') ?? 0) > 0);
+});
+
+test('however many short-lived containers come and go, what lives and what the node does is shown, and of them the newest', async (t) => {
+  const [totals] = exampleView.containerTotals;
+  const [kill] = exampleView.kills;
+  const [stray] = exampleView.foreignTotals;
+  if (!totals || !kill || !stray) return t.fail();
+  const flood = Array.from({ length: 400 }, (_, number) => ({
+    pod: `run-${number}`,
+    atMs: exampleView.atMs - 1000 * (400 - number),
+  }));
+  const whole = (await createPage(ALL)(exampleView)).text;
+  const names = (page: string) =>
+    page.split('\n').filter((line) => /^cotenant_(?!exporter_)/.test(line) && !line.includes('run-'));
+  const make = createPage(ALL, names(whole).length + 200);
+  const { text } = await make({
+    ...exampleView,
+    containerTotals: [
+      ...flood.map(({ pod, atMs }) => ({ ...totals, pod, grantId: pod, seenMs: atMs })),
+      ...exampleView.containerTotals,
+    ],
+    foreignTotals: [
+      ...flood.map(({ pod, atMs }) => ({ ...stray, pod, containerId: pod, seenMs: atMs })),
+      ...exampleView.foreignTotals,
+    ],
+    kills: [
+      ...flood.flatMap(({ pod }) =>
+        ['released', 'stuck', 'refused'].map((result) => ({ ...kill, pod, result, count: 0, lastMs: 0 })),
+      ),
+      ...exampleView.kills,
+    ],
+  });
+  const shown = new Set(text.split('\n'));
+  t.deepEqual(
+    names(whole).filter((line) => !shown.has(line) && !/_container_(?!kills).*cheat/.test(line)),
+    [],
+    'all that is there without the flood, but for what has ended, too',
+  );
+  const ended = (pod: string) => seriesOf(text, 'cotenant_container_sm_seconds_total', { pod });
+  t.deepEqual([ended('run-399'), ended('run-0')], [12.5, undefined]);
+  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'run-399' }), undefined, 'zeros come last');
+  t.true((seriesOf(text, 'cotenant_exporter_series_dropped_total', { family: 'enforcement' }) ?? 0) > 1000);
 });
 
 test('a collector that throws costs only its own family, and is named', async (t) => {

@@ -161,6 +161,7 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_container_enforcement: 2 + OF_PAIR,
   cotenant_container_compute_policy: 2 + 2 * OF_PAIR,
   cotenant_enforcement_decisions_total: 1,
+  cotenant_enforcement_refusals_total: 2,
   cotenant_enforcement_mode: 1,
   cotenant_foreign_memory_used_bytes: 5 * GIB,
   cotenant_foreign_sm_seconds_total: 2,
@@ -198,7 +199,7 @@ const SUMS: Readonly<Record<string, number>> = {
 const NO_SUMS = [
   /_(ratio|info|celsius|hertz|timestamp_seconds|limit_watts|policy|peak_bytes|mode|reason|pending|failure|rows|pages)$/,
   /^cotenant_(up|driver_held|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
-  /^cotenant_container_(over_limit|over_share|engine_behind)$/,
+  /^cotenant_container_(over_limit|over_share|engine_behind|without_cards)$/,
   /^(DCGM_FI_PROF_.*|DCGM_FI_DEV_(.*_UTIL|.*_CLOCK|.*_TEMP|XID_ERRORS|PCIE_.*))$/,
   /^MigInfo$|^(Host|Device_|hami_).*([Uu]tilization|[Ee]lapsed|kernel|Info|info|module).*$/,
   /^(metagpu_.*_(shares|share_size|utilization|requests|max_allowed.*)|metagpu_process_max_allowed_.*)$/,

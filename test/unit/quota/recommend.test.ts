@@ -20,6 +20,8 @@ const of = (...cards: readonly CardSeries[]): ContainerSeries => ({
   pod: 'train',
   container: 'main',
   plain: false,
+  cardCount: cards.length,
+  stops: 0,
   cards,
 });
 const sizes = (series: ContainerSeries, headroom = NONE) => {
@@ -55,6 +57,10 @@ test('sizes are the peaks, rounded up to whole MiB and percent, and the card tha
 test('where the limit was in the way, the size is at least what was granted', (t) => {
   t.deepEqual(sizes(of(card({ denied: 1 }))), [4096, true, 30, false, 0]);
   t.deepEqual(sizes(of(card({ denied: 1, memory: { peak: 0 } }))), [4096, true, 30, false, 0]);
+  const stopped = (more: Partial<CardSeries>) => sizes({ ...of(card(more)), stops: 1 });
+  t.deepEqual(stopped({ memory: { peak: 1224 * MIB }, grantedBytes: 1024 * MIB }).slice(0, 2), [1224, true]);
+  t.deepEqual(stopped({ memory: { peak: 1224 * MIB }, grantedBytes: undefined }).slice(0, 2), [1224, true]);
+  t.deepEqual(stopped({}).slice(0, 2), [4096, true], 'it was given more since');
   t.deepEqual(sizes(of(card({ compute: { peak: 0.48 } }))).slice(2, 4), [50, true]);
   t.deepEqual(sizes(of(card({ compute: { peak: 0.48 }, coresHeld: false }))).slice(2, 4), [48, false]);
   t.deepEqual(sizes(of(card({ compute: { peak: 0.47 } }))).slice(2, 4), [47, false]);

@@ -1,7 +1,10 @@
 // Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
 import type { Fence } from '../../../quota/fence.ts';
-import type { AssignedTotals, ContainerTotals } from '../../integrals.ts';
+import { nameKey } from '../../bases.ts';
+import { remembering } from '../../unchanged.ts';
+import type { View } from '../../view.ts';
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../family.ts';
+import { type Sum, sumsOf } from '../sums.ts';
 
 /** Without the card. */
 function ofContainer(of: Parameters<typeof containerLabels>[0]) {
@@ -17,6 +20,23 @@ const FENCES: readonly Fence[] = ['driver', 'interposer', 'agent', 'none'];
 
 const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
+
+/** Unknown entry points of each name of which somebody lives, or nobody does: of a grant once, on however many cards it is. */
+function unknownOf(view: View, lives: boolean): readonly (readonly [ReturnType<typeof ofContainer>, number])[] {
+  const shared = view.containerTotals.map((one) => ({ ...one, mode: 'shared' as const }));
+  const living = new Set(shared.flatMap((one) => (isThere(one, view) ? [nameKey(one)] : [])));
+  const grants = new Map(shared.map((one) => [one.grantId, one]));
+  const byName = Map.groupBy([...grants.values(), ...(view.bases ?? [])], nameKey);
+  return [...byName.entries()].flatMap(([name, all]) => {
+    const [first] = all;
+    const isOfGrant = all.some((one) => 'grantId' in one);
+    if (first === undefined || !isOfGrant || living.has(name) !== lives) return [];
+    return [[ofContainer(first), all.reduce((sum, one) => sum + one.unknownEntryPoints, 0)] as const];
+  });
+}
+
+const isThere = ({ seenMs }: { readonly seenMs: number | undefined }, { atMs }: View): boolean =>
+  seenMs === undefined || seenMs >= atMs;
 
 export const container: Family = {
   name: 'container',
@@ -131,21 +151,32 @@ export const container: Family = {
       '1 while it is not told to run the engine that this agent wants; the log says why.',
       whole,
     );
+    const withoutCards = set.gauge(
+      'cotenant_container_without_cards',
+      '1 while it has none of its cards: the container runtime made it without an answer from the agent. It gets them when it starts anew.',
+      whole,
+    );
     const observed = set.gauge(
       'cotenant_container_observed_processes',
       'Its living processes that a debugger or profiler watched when they began with CUDA.',
       [...whole, 'observer'],
     );
     const overSeconds = counter('over_limit_seconds_total', 'Time above its grant and tolerance.');
-    /** Of what the driver does not tell, no total: one that stands still would say that nothing ran. */
-    const engines = (totals: ContainerTotals | AssignedTotals) => {
-      if (!totals.computeTold) return;
-      const labels = containerLabels(totals);
-      smSeconds(labels, totals.smSeconds);
-      memorySeconds(labels, totals.memoryBusySeconds);
-      encoder(labels, totals.encoderSeconds);
-      decoder(labels, totals.decoderSeconds);
+    const counted = (sum: Sum) => {
+      const labels = containerLabels(sum);
+      // Of what the driver does not tell, no total: one that stands still would say that nothing ran.
+      if (sum.computeTold) {
+        smSeconds(labels, sum.smSeconds);
+        memorySeconds(labels, sum.memoryBusySeconds);
+        encoder(labels, sum.encoderSeconds);
+        decoder(labels, sum.decoderSeconds);
+      }
+      denied(labels, sum.denied);
+      overSeconds(labels, sum.overLimitSeconds);
     };
+    const countsOf = remembering((view: View) =>
+      sumsOf([...view.containerTotals.map((one) => ({ ...one, mode: 'shared' })), ...view.assignedTotals], view),
+    );
     return {
       clear: set.clear,
       fill(view) {
@@ -213,6 +244,7 @@ export const container: Family = {
           enforcement({ ...labels, enforcement: entry.enforcement.mode, said_by: entry.enforcement.by }, 1);
           refused(labels, entry.engines.refused);
           behind(labels, entry.engines.behind ? 1 : 0);
+          withoutCards(labels, entry.withoutCards ? 1 : 0);
           observed({ ...labels, observer: 'debugger' }, entry.observed.debugger);
           observed({ ...labels, observer: 'profiler' }, entry.observed.profiler);
         }
@@ -220,22 +252,17 @@ export const container: Family = {
           for (const one of FENCES) fence({ ...ofContainer(entry), fence: one }, one === 'none' ? 1 : 0);
         }
         const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
-        const told = new Set<string>();
-        for (const totals of view.containerTotals) {
-          const labels = containerLabels(totals);
-          if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(labels, totals.peakBytes);
-          engines(totals);
-          denied(labels, totals.denied);
-          if (!told.has(totals.grantId)) unknown(ofContainer(totals), totals.unknownEntryPoints);
-          told.add(totals.grantId);
-          overSeconds(labels, totals.overLimitSeconds);
-        }
+        for (const totals of view.containerTotals)
+          if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(containerLabels(totals), totals.peakBytes);
         const held = new Set(view.assigned.map((entry) => assignedKey(entry)));
-        for (const totals of view.assignedTotals) {
-          const labels = containerLabels(totals);
-          if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(labels, totals.peakBytes);
-          engines(totals);
-        }
+        for (const totals of view.assignedTotals)
+          if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(containerLabels(totals), totals.peakBytes);
+        for (const sum of countsOf(view)) if (sum.lives) counted(sum);
+        for (const [labels, sum] of unknownOf(view, true)) unknown(labels, sum);
+      },
+      fillEnded(view) {
+        for (const sum of countsOf(view)) if (!sum.lives) counted(sum);
+        for (const [labels, sum] of unknownOf(view, false)) unknown(labels, sum);
       },
     };
   },

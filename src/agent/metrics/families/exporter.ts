@@ -47,8 +47,6 @@ export const exporter: Family = {
         build({ version: view.self.version, revision: view.self.revision, node_version: view.self.nodeVersion }, 1);
         for (const { call, code, count } of view.errors) errors({ call, code: String(code) }, count);
         for (const [reason, count] of Object.entries(view.self.failures)) failures({ reason }, count);
-        const nobodys = view.devices.reduce((sum, { card }) => sum + (card.nobodysEntries ?? 0), 0);
-        failures({ reason: 'no_pid' }, nobodys);
         for (const { card } of view.devices) gaps(deviceLabels(card.index, card.uuid), card.utilizationGaps);
         unknownDevices({}, view.unknownDevices);
         abandoned({}, view.self.samplersAbandoned);

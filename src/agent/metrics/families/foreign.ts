@@ -1,5 +1,9 @@
 // Containers that use a card without any grant: the card's other users can explain no shortage without them.
+import { foreignContainer } from '../../bases.ts';
+import { remembering } from '../../unchanged.ts';
+import type { View } from '../../view.ts';
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../family.ts';
+import { type Counts, type Sum, sumsOf } from '../sums.ts';
 
 const LABELS = [...DEVICE_LABELS, 'namespace', 'pod', 'container'];
 
@@ -17,26 +21,27 @@ export const foreign: Family = {
       'Compute time of a container that has no grant.',
       LABELS,
     );
-    const labelsOf = (of: {
-      gpuIndex: number;
-      gpuUuid: string;
-      namespace: string;
-      pod: string;
-      container: string;
-      containerId: string;
-      podUid: string;
-    }) => ({
+    const labelsOf = (of: Pick<Counts, 'gpuIndex' | 'gpuUuid' | 'namespace' | 'pod' | 'container'>) => ({
       ...deviceLabels(of.gpuIndex, of.gpuUuid),
       namespace: of.namespace,
       pod: of.pod,
-      container: of.container || of.containerId.slice(0, 12) || (of.pod === '' ? of.podUid : ''),
+      container: of.container,
     });
+    const shown = <T extends Parameters<typeof foreignContainer>[0]>(of: T) => ({
+      ...of,
+      container: foreignContainer(of),
+      mode: 'none',
+    });
+    const counted = (sum: Sum) => smSeconds(labelsOf(sum), sum.computeTold ? sum.smSeconds : undefined);
+    const countsOf = remembering((view: View) => sumsOf(view.foreignTotals.map(shown), view));
     return {
       clear: set.clear,
       fill(view) {
-        for (const use of view.foreign) used(labelsOf(use), use.usedBytes);
-        for (const totals of view.foreignTotals)
-          smSeconds(labelsOf(totals), totals.computeTold ? totals.smSeconds : undefined);
+        for (const use of view.foreign) used(labelsOf(shown(use)), use.usedBytes);
+        for (const sum of countsOf(view)) if (sum.lives) counted(sum);
+      },
+      fillEnded(view) {
+        for (const sum of countsOf(view)) if (!sum.lives) counted(sum);
       },
     };
   },

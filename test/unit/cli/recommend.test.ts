@@ -1,0 +1,85 @@
+// Sizes out of what an agent remembers: one container per name, whatever came and went under it.
+import test from 'ava';
+import type { View } from '../../../src/agent/view.ts';
+import { fromAgent } from '../../../src/cli/recommend.ts';
+import { recommendationLines } from '../../../src/cli/recommend-text.ts';
+import { recommend } from '../../../src/quota/recommend.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { exampleContainer, exampleView } from '../../support/views.ts';
+
+type Totals = View['containerTotals'][number];
+const [TOTALS] = exampleView.containerTotals;
+const [KILL] = exampleView.kills;
+if (TOTALS === undefined || KILL === undefined) throw new Error('the example lacks something');
+const NONE = { memoryPercent: 0, coresPercent: 0 };
+
+const ofPod = (grantId: string, mib: number, more: Partial<Totals> = {}): Totals => ({
+  ...TOTALS,
+  namespace: 'local',
+  pod: 'train',
+  container: 'main',
+  grantId,
+  gpuUuid: 'GPU-0',
+  denied: 0,
+  peakBytes: mib * MIB,
+  ...more,
+});
+const seen = (view: Partial<View>) =>
+  fromAgent({ ...exampleView, containers: [], containerTotals: [], kills: [], ...view }, {}).containers;
+const PLAIN = ['0123456789ab', 'ba9876543210'] as const;
+const POD = '0123456789abcdef01234567';
+
+test('grants of one name are one container, on as many cards as it had at one time', (t) => {
+  const now = { ...exampleContainer, namespace: 'local', pod: 'train', grantId: PLAIN[1], limitBytes: 1024 * MIB };
+  const [one, ...more] = seen({
+    containers: [now],
+    containerTotals: [
+      ofPod(PLAIN[0], 700, { smPeakRatio: 0.5, denied: 2, seenMs: 1 }),
+      ofPod(PLAIN[0], 900, { gpuUuid: 'GPU-1', seenMs: 1 }),
+      ofPod(PLAIN[1], 800, { smPeakRatio: undefined, denied: 1 }),
+    ],
+  });
+  t.deepEqual(more, []);
+  t.is(one?.cardCount, 2);
+  t.deepEqual(
+    one?.cards.map(({ gpuUuid, grantedBytes, memory, compute, denied }) => [
+      gpuUuid,
+      grantedBytes && grantedBytes / MIB,
+      memory.peak / MIB,
+      compute?.peak,
+      denied,
+    ]),
+    [
+      ['GPU-0', 1024, 800, 0.5, 3],
+      ['GPU-1', undefined, 900, 0.25, 0],
+    ],
+  );
+  const [moved] = seen({ containerTotals: [ofPod(PLAIN[0], 700), ofPod(PLAIN[1], 600, { gpuUuid: 'GPU-1' })] });
+  t.is(moved?.cardCount, 1);
+});
+
+test('whom the agent stopped for its memory needs more than it had', (t) => {
+  const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 2 };
+  const containerTotals = [ofPod(PLAIN[0], 1224, { seenMs: 1 })];
+  const linesOf = (kills: View['kills']) =>
+    recommendationLines(
+      seen({ containerTotals, kills }).map((one) => recommend(one, NONE)),
+      'here',
+    );
+  const lines = linesOf([kill]);
+  t.true(lines.includes('# local/train/main, at least: it was stopped for its memory'), lines.join('\n'));
+  t.regex(lines[1] ?? '', / >1224 /);
+  for (const other of [{ count: 0 }, { reason: 'over-share' }, { result: 'refused' }, { pod: 'other' }])
+    t.true(linesOf([{ ...kill, ...other }]).includes('# local/train/main'), JSON.stringify(other));
+});
+
+test('a pod of a namespace called local is a pod, also when it has ended', (t) => {
+  t.deepEqual(
+    seen({ containerTotals: [ofPod(POD, 100, { seenMs: 1 })] }).map(({ plain }) => plain),
+    [false],
+  );
+  t.deepEqual(
+    seen({ containerTotals: [ofPod(PLAIN[0], 100, { seenMs: 1 })] }).map(({ plain }) => plain),
+    [true],
+  );
+});
