@@ -90,7 +90,7 @@ const LAYERS: Layer[] = [
   },
   {
     name: 'integration',
-    prepare: [make, [...make, 'tests']],
+    prepare: [make, [...make, 'tests'], [...make, 'bench']],
     concurrency: FILES_AT_ONCE,
     alone: ['attack', 'compute'].map((name) => `test/integration/agent/${name}.test.ts`),
     budgetMinutes: 5,

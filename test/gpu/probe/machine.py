@@ -11,6 +11,7 @@ import tempfile
 
 from step import BUILD, ROOT
 
+SIMULATOR = BUILD / "cotenant-simulator"
 #: The card of a simulated node.
 SIMULATED_CARD = "h100"
 #: What steps run that is ours (`make -C native probe`).
@@ -54,7 +55,7 @@ def node(simulated: bool):
 def simulated_node(*cards: str):
     """A simulated node with these cards; what leads programs to it."""
     with tempfile.TemporaryDirectory(prefix="ct-") as folder:
-        arguments = [str(BUILD / "cotenant-simulator"), "serve", "--dir", folder]
+        arguments = [str(SIMULATOR), "serve", "--dir", folder]
         daemon = subprocess.Popen([*arguments, *(word for card in cards for word in ("--card", card))],
                                   stdout=subprocess.PIPE, text=True)
         try:

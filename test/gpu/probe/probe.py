@@ -182,6 +182,8 @@ def main() -> int:
         for step in steps:
             print(f"{step.id:<22} {step.budget_s:>4} s  {', '.join(step.questions)}: {step.title}")
         return 0
+    if given.simulated and not machine.SIMULATOR.exists():
+        parser.error("--simulated: the simulated node is not built: make -C native all probe")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
     with machine.node(given.simulated) as env:
         try:

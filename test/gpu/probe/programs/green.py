@@ -35,12 +35,13 @@ TWICE = HEAD + """.visible .entry twice(.param .u64 at)
  ret;
 }
 """
-#: Each block marks the multiprocessor that it runs on, and stays for a while, so that no other has all to do.
+#: Each block marks the multiprocessor that it runs on, and stays for a while, so that no other has all to do. What it reads
+#: of the clock is for the compiler, which would leave the loop out.
 WHERE = HEAD + """.visible .entry whereabouts(.param .u64 marks, .param .u64 turns)
 {
  .reg .u64 %a<6>;
  .reg .u32 %r<3>;
- .reg .pred %p;
+ .reg .pred %p<2>;
  ld.param.u64 %a0, [marks];
  ld.param.u64 %a3, [turns];
  cvta.to.global.u64 %a1, %a0;
@@ -49,11 +50,17 @@ WHERE = HEAD + """.visible .entry whereabouts(.param .u64 marks, .param .u64 tur
  add.u64 %a2, %a1, %a2;
  mov.u32 %r1, 1;
  st.global.u32 [%a2], %r1;
+ mov.u64 %a5, 0;
 again:
  mov.u64 %a4, %clock64;
+ xor.b64 %a5, %a5, %a4;
  sub.u64 %a3, %a3, 1;
- setp.ne.u64 %p, %a3, 0;
- @%p bra again;
+ setp.ne.u64 %p0, %a3, 0;
+ @%p0 bra again;
+ setp.ne.u64 %p1, %a5, 81985529216486895;
+ @%p1 bra done;
+ st.global.u32 [%a2], %r1;
+done:
  ret;
 }
 """
