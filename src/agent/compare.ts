@@ -1,7 +1,8 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
+
+import type { CardGrant } from '../placement/card.ts';
 import type { CardNeed } from '../placement/need.ts';
-import type { CardGrant } from '../placement/place.ts';
 import { type Fence, fenceOf } from '../quota/fence.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';

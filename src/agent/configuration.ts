@@ -13,7 +13,7 @@ import type { ComputePolicy } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
 import { OWN_KIND } from './cdi/divide.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
-import { COMPAT_NAMES, isCompatList } from './metrics/compat/sets.ts';
+import { COMPAT_NAMES, isCompatList } from './metrics/compat/names.ts';
 
 const require = createRequire(import.meta.url);
 

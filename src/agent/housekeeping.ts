@@ -2,7 +2,7 @@
 // come down, and those whose owner is gone end. Owns what lives from sample to sample for that. Each grant is dealt with by
 // itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
 
-import type { CardGrant } from '../placement/place.ts';
+import type { CardGrant } from '../placement/card.ts';
 import type { KnownOwners } from './attribution/attribute.ts';
 import { insideView } from './attribution/inside.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';

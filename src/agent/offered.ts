@@ -1,6 +1,7 @@
 // What a node tells the scheduler that it may choose from: its cards, and what is gone of them. A plain value in, a plain value out.
+
+import type { CardStanding } from '../placement/card.ts';
 import type { CardsReading } from '../placement/node-cards.ts';
-import type { CardStanding } from '../placement/place.ts';
 import type { FenceState } from '../quota/canary.ts';
 import { healthState, LOST_WORDS } from '../quota/card-fault.ts';
 import type { NodeState } from './compare.ts';

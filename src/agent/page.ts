@@ -2,7 +2,7 @@
 // one came that was not: a node that nobody scrapes renders nothing. A page is handed out as long as it is of the newest view,
 // and for the moment that the next one takes to be made.
 import { Worker } from 'node:worker_threads';
-import { showsProcesses } from './metrics/compat/sets.ts';
+import { showsProcesses } from './metrics/compat/names.ts';
 import { type Arrivals, graceMs, isWanted, withArrival } from './metrics/expected-scrapes.ts';
 import type { PageAnswer, PageForm, PageOptions, PageRequest } from './metrics/page-worker.ts';
 import type { Source, Standing } from './views/source.ts';

@@ -1,6 +1,6 @@
 // What is found out about cards with programs of our own on them: what a context costs, in what granules memory goes, and whether
 // the fence holds. Owns when that is done, and what must wait for it.
-import type { CardStanding } from '../placement/place.ts';
+import type { CardStanding } from '../placement/card.ts';
 import { type CardFences, type FenceState, fenceState, isDriversAlone, unfencedBy } from '../quota/canary.ts';
 import { createCanary, type Trial } from './canary/canary.ts';
 import { driverLimitTrial } from './canary/driver-limit.ts';

@@ -1,5 +1,5 @@
 // What a pod needs of each card at the same time: its containers do not all run at once. Pure.
-import { countedBytes } from './place.ts';
+import { countedBytes } from './card.ts';
 import type { ContainerGrant } from './pod-grant.ts';
 
 export type CardNeed = {

@@ -1,8 +1,8 @@
 // Why a card cannot take what is needed of it: the one place that compares, and the words that people read. Pure.
 import { GPU_CORES, GPU_MEMORY } from '../request/names.ts';
 import { MIB } from '../request/quantity.ts';
+import type { PlaceableCard } from './card.ts';
 import type { CardNeed } from './need.ts';
-import type { PlaceableCard } from './place.ts';
 
 export type Obstacle = {
   /** One clause that names the card and the numbers. */

@@ -10,9 +10,9 @@ import {
   resolveLimit,
   resolveShare,
 } from '../request/request.ts';
+import type { CardGrant, PlaceableCard } from './card.ts';
 import { type CardNeed, needOf } from './need.ts';
 import { type Obstacle, obstacleOf } from './obstacle.ts';
-import type { CardGrant, PlaceableCard } from './place.ts';
 import type { ContainerGrant } from './pod-grant.ts';
 
 /** A node's cards with what is granted on them. */

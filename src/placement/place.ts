@@ -1,45 +1,8 @@
 // Which cards one container's request gets: pure, from the inventory and the grants that exist. Owns the choice on one node
 // without a cluster; whole pods are placed by place-pod.ts, and writing the choice down belongs to others.
 import { type CardShare, type Placement, resolveLimit, resolveShare } from '../request/request.ts';
+import type { CardGrant, PlaceableCard } from './card.ts';
 import { obstacleOf } from './obstacle.ts';
-
-export type PlaceableCard = {
-  readonly gpuUuid: string;
-  readonly model: string;
-  /** What the driver leaves to programs. */
-  readonly usableBytes: number;
-  readonly healthy: boolean;
-  /** Why it is not healthy, a clause; absent: it is, or nobody knows more. */
-  readonly fault?: string;
-  /** Why a limit on it would not hold: it takes nobody until that is mended. Absent: it holds. */
-  readonly unfenced?: string;
-  /** Takes nobody until this has gone, a clause; absent: it is open. */
-  readonly closed?: string;
-  /** Sum of what is granted on it already. */
-  readonly grantedBytes: number;
-  readonly grantedCoresPercent: number;
-  readonly tenants: number;
-};
-
-/** What keeps others off a card. */
-export type CardStanding = Pick<PlaceableCard, 'fault' | 'unfenced'>;
-
-export type CardGrant = {
-  readonly gpuUuid: string;
-  /** Counted against the card. */
-  readonly memoryBytes: number;
-  /** Enforced on the container. */
-  readonly limitBytes: number;
-  /** After the grant was made smaller: what its holder has still, more than `limitBytes`. */
-  readonly heldBytes?: number;
-  /** Percent of this card's compute; 0 = no limit was asked for. */
-  readonly coresPercent: number;
-  /** What it may have of it while others leave it idle; absent: what the policy says. */
-  readonly coresLimitPercent?: number;
-};
-
-/** What the card must keep for it: more than it was granted while it holds what a smaller grant took away. */
-export const countedBytes = (card: CardGrant): number => Math.max(card.memoryBytes, card.heldBytes ?? 0);
 
 export type PlacementRules = {
   readonly placement: Placement;

@@ -3,7 +3,7 @@
 import { decodeAll, field, isWithin, parseVersioned } from '../request/json.ts';
 import { isContainerName } from '../request/names.ts';
 import { type ContainerKind, type MemoryIsolation, MOST_CARDS, MOST_MEMORY_BYTES } from '../request/request.ts';
-import type { CardGrant } from './place.ts';
+import type { CardGrant } from './card.ts';
 
 /** What one container got: `cards` in the order of its request, never empty, all different. */
 export type ContainerGrant = {

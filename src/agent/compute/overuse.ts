@@ -1,6 +1,6 @@
 // Whose compute is judged, and by which figures: containers whose share of a card is a hard limit, where the arbiter holds it and
 // the driver tells who is on the card. A plain value in, a plain value out; the judgement is src/quota/share.ts.
-import type { CardGrant } from '../../placement/place.ts';
+import type { CardGrant } from '../../placement/card.ts';
 import { harder, type MemoryVerdict } from '../../quota/limits.ts';
 import { judgeShare, type ShareLook, type ShareVerdict, type ShareWatch, watchShare } from '../../quota/share.ts';
 import type { ContainerState, NodeState } from '../compare.ts';

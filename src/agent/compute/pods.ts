@@ -1,5 +1,5 @@
 // What a pod chose of compute and what an operator gave it in place of that, by its annotations. Pure.
-import type { CardGrant } from '../../placement/place.ts';
+import type { CardGrant } from '../../placement/card.ts';
 import { parsePodGrant } from '../../placement/pod-grant.ts';
 import { type ComputeChange, changed, isWrong, readChanges } from '../../request/compute-change.ts';
 import { field } from '../../request/json.ts';

@@ -1,6 +1,6 @@
 // Which policy divides the compute of a card, and what that comes to for each container on it. Pure; what the policies make of
 // requests is native/arbiter/policy.c.
-import type { CardGrant } from '../../placement/place.ts';
+import type { CardGrant } from '../../placement/card.ts';
 import type { ComputePolicy } from '../../request/request.ts';
 import type { Grant } from '../grants/grant.ts';
 

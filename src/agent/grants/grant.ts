@@ -1,7 +1,7 @@
 // A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
-import type { CardGrant } from '../../placement/place.ts';
+import type { CardGrant } from '../../placement/card.ts';
 import { modeNamed, SAYERS, type SaidMode } from '../../quota/mode.ts';
 import { isObject, isWithin } from '../../request/json.ts';
 import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../request/request.ts';

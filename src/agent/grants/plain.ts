@@ -1,6 +1,7 @@
 // Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
 // answers to those who ask; the files are the registry's.
-import { type CardGrant, type CardStanding, type Placed, place } from '../../placement/place.ts';
+import type { CardGrant, CardStanding } from '../../placement/card.ts';
+import { type Placed, place } from '../../placement/place.ts';
 import type { Mode } from '../../quota/mode.ts';
 import { type ComputeChange, changed, isWrong } from '../../request/compute-change.ts';
 import type { CardShare } from '../../request/request.ts';

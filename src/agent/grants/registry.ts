@@ -13,7 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import type { CardGrant } from '../../placement/place.ts';
+import type { CardGrant } from '../../placement/card.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from '../engines.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
 import { allOf, createFileKeeper, type GrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';

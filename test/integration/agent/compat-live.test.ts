@@ -1,7 +1,7 @@
 // Other exporters' names on the page of a real agent, whose figures come from the driver: their boards' queries on a real Prometheus.
 import { mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/sets.ts';
+import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/names.ts';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { startClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';

@@ -2,7 +2,7 @@
 // names that are not ours to choose.
 import { createRecorder } from '../../../src/agent/history.ts';
 import { createExporter, serve } from '../../../src/agent/http.ts';
-import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/sets.ts';
+import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/names.ts';
 import { selfMetrics } from '../../../src/agent/metrics/self.ts';
 import { startPage } from '../../../src/agent/page.ts';
 import type { View } from '../../../src/agent/view.ts';

@@ -4,7 +4,7 @@ import { whyNotNow } from '../../../src/agent/enforcement/rate.ts';
 import { type ActionName, type ActionRecord, ASKED, recordOf } from '../../../src/agent/enforcement/record.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { createKillBook, type KillBook } from '../../../src/agent/kills.ts';
-import type { CardGrant } from '../../../src/placement/place.ts';
+import type { CardGrant } from '../../../src/placement/card.ts';
 import type { MemoryReason, Verdict } from '../../../src/quota/limits.ts';
 import { setUp } from './enforcing.ts';
 import { card, compared, grantOf, reading, sampleOf } from './node.ts';

@@ -3,7 +3,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import { allowedBytes, givenBack, resized, toldBytes } from '../../../src/agent/grants/resize.ts';
 import type { Sample } from '../../../src/agent/sample.ts';
-import { type CardGrant, countedBytes } from '../../../src/placement/place.ts';
+import { type CardGrant, countedBytes } from '../../../src/placement/card.ts';
 import { card as sampledCard, sampledProcess, sampleOf, use } from './node.ts';
 
 const card = (bytes: number): CardGrant => ({

@@ -3,7 +3,8 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { COMPAT_NAMES, compatFamilies, isCompatList } from '../../../src/agent/metrics/compat/sets.ts';
+import { COMPAT_NAMES, isCompatList } from '../../../src/agent/metrics/compat/names.ts';
+import { compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import type { View, ViewContainer } from '../../../src/agent/view.ts';
 import { seriesOf } from '../../support/agent.ts';

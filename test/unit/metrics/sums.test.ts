@@ -1,7 +1,8 @@
 // `sum()` over a family never counts anything twice: on a node with shared cards, a container that has a share of two, a whole card, and one that is divided by MIG, with
 // containers of each kind and processes without any, every family of every set that may be summed comes to what there is.
 import test from 'ava';
-import { COMPAT_NAMES, compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
+import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/names.ts';
+import { compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
 import type { View, ViewDevice } from '../../../src/agent/view.ts';
 import { exampleContainer, exampleView } from '../../support/views.ts';

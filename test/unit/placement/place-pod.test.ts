@@ -1,7 +1,7 @@
 // Where a whole pod goes on one node: held against a search through every possible assignment, and what refusals say.
 import test from 'ava';
 import fc from 'fast-check';
-import type { PlaceableCard } from '../../../src/placement/place.ts';
+import type { PlaceableCard } from '../../../src/placement/card.ts';
 import { type NodeBooks, placePod } from '../../../src/placement/place-pod.ts';
 import type { ContainerGrant } from '../../../src/placement/pod-grant.ts';
 import { MIB } from '../../../src/request/quantity.ts';

@@ -1,7 +1,8 @@
 // Which cards a request gets: never more than a card has, the choice that the policy names, and refusals that say why.
 import test from 'ava';
 import fc from 'fast-check';
-import { type PlaceableCard, type PlacementRules, place } from '../../../src/placement/place.ts';
+import type { PlaceableCard } from '../../../src/placement/card.ts';
+import { type PlacementRules, place } from '../../../src/placement/place.ts';
 import { GIB, MIB } from '../../../src/request/quantity.ts';
 import type { CardShare, MemoryAmount } from '../../../src/request/request.ts';
 

@@ -4,29 +4,19 @@ import { ack } from './ack.ts';
 import { dcgm } from './dcgm.ts';
 import { hami, hamiLegacy } from './hami.ts';
 import { metagpu } from './metagpu.ts';
+import { COMPAT_NAMES, type CompatName, listed } from './names.ts';
 import type { CompatContext } from './set.ts';
 
-const SETS: Readonly<Record<string, (context: CompatContext) => Family>> = {
+const SETS: Readonly<Record<CompatName, (context: CompatContext) => Family>> = {
   dcgm,
   hami,
   'hami-legacy': hamiLegacy,
   metagpu,
   ack,
 };
-export const COMPAT_NAMES: readonly string[] = Object.keys(SETS);
 
-/** Sets with series of single processes, for which the page has to be told each of them. */
-const OF_PROCESSES: readonly string[] = ['metagpu', 'ack'];
-const listed = (names: string): ReadonlySet<string> => new Set(names.split(',').map((name) => name.trim()));
-
-export const showsProcesses = (names: string): boolean => OF_PROCESSES.some((name) => listed(names).has(name));
-
-/** `names`: of `COMPAT_NAMES`, with commas; others are no error here. */
+/** `names`: as the setting has them. */
 export function compatFamilies(names: string, context: CompatContext): readonly Family[] {
   const asked = listed(names);
-  return Object.entries(SETS).flatMap(([name, create]) => (asked.has(name) ? [create(context)] : []));
+  return COMPAT_NAMES.flatMap((name) => (asked.has(name) ? [SETS[name](context)] : []));
 }
-
-/** May this stand in the setting? */
-export const isCompatList = (names: string): boolean =>
-  names === '' || names.split(',').every((name) => Object.hasOwn(SETS, name.trim()));
