@@ -121,6 +121,8 @@ export type GrantReading = {
   readonly behind: boolean;
   /** The driver's own limits are in force for it. */
   readonly driverHolds?: boolean;
+  /** On one of its cards a canary got past the interposer. */
+  readonly interposerFails?: boolean;
 };
 
 /**
@@ -239,6 +241,7 @@ function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<strin
     then.engines === reading.engines &&
     then.behind === reading.behind &&
     then.driverHolds === reading.driverHolds &&
+    then.interposerFails === reading.interposerFails &&
     then.ledger.slots === reading.ledger.slots &&
     then.ledger.denied === reading.ledger.denied &&
     then.ledger.whole === reading.ledger.whole &&
@@ -280,7 +283,7 @@ function unlessSame(
 
 function containerState(
   sample: Sample,
-  { grant, ledger, engines, behind, driverHolds = false }: GrantReading,
+  { grant, ledger, engines, behind, driverHolds = false, interposerFails = false }: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ContainerState {
@@ -324,6 +327,7 @@ function containerState(
   const fence = fenceOf({
     isolateMemory: grant.isolateMemory,
     driverHolds,
+    interposerFails,
     holdsMemory: cards.some((card) => card.usedBytes > 0),
     inLedger: cards.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
   });

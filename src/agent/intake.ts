@@ -33,6 +33,7 @@ export type IntakeOptions = {
   readonly owners: Owners;
   readonly policy: AgentConfiguration['enforcement'];
   readonly driverHolds: (grant: Grant) => boolean;
+  readonly interposerFails: (grant: Grant) => boolean;
   readonly assignments: Assignments | undefined;
   readonly nameOf: NameOf;
   /** What agents before this one counted. */
@@ -53,7 +54,7 @@ export type Intake = {
 const LOCKS_FOR_MS = 5000;
 
 export function createIntake(options: IntakeOptions): Intake {
-  const { registry, shares, owners, policy, driverHolds, assignments, nameOf } = options;
+  const { registry, shares, owners, policy, driverHolds, interposerFails, assignments, nameOf } = options;
   let { earlier } = options;
   let state: NodeState | undefined;
   let totals = NO_TOTALS;
@@ -79,6 +80,7 @@ export function createIntake(options: IntakeOptions): Intake {
           engines: live.engines,
           behind: registry.isBehind(live),
           driverHolds: driverHolds(live.grant),
+          interposerFails: interposerFails(live.grant),
         })),
         owned,
         policy,

@@ -190,6 +190,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     owners: createOwners({ registry, pods, isAlive }),
     policy: enforcement,
     driverHolds: driverFence.holds,
+    interposerFails: ({ cards }) =>
+      cards.some(({ gpuUuid }) => probing.fencesOf(gpuUuid).interposer?.result === 'fails'),
     assignments: hooks.assignments,
     nameOf: hooks.nameOf,
     earlier,

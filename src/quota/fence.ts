@@ -7,6 +7,8 @@ export type FenceFacts = {
   readonly isolateMemory: boolean;
   /** The driver's own limits are in force on each of its cards, as was read back. */
   readonly driverHolds: boolean;
+  /** On one of its cards a canary got past the interposer. */
+  readonly interposerFails: boolean;
   /** Of any card, by the driver's word. */
   readonly holdsMemory: boolean;
   /** One of those that hold it is known to its ledger. */
@@ -14,10 +16,10 @@ export type FenceFacts = {
 };
 
 /** Who holds nothing is taken to have the interposer, which it got when it was made. */
-export function fenceOf({ isolateMemory, driverHolds, holdsMemory, inLedger }: FenceFacts): Fence {
+export function fenceOf({ isolateMemory, driverHolds, interposerFails, holdsMemory, inLedger }: FenceFacts): Fence {
   if (!isolateMemory) return 'none';
   if (driverHolds) return 'driver';
-  return holdsMemory && !inLedger ? 'agent' : 'interposer';
+  return interposerFails || (holdsMemory && !inLedger) ? 'agent' : 'interposer';
 }
 
 /** A limit of the driver's for a group, as it is read; `hardBytes` null: none. */
@@ -32,12 +34,13 @@ export const isAsSet = (hardBytes: number | null | undefined, setBytes: number):
 export type LimitStep = 'set' | 'keep' | 'clear' | 'leave';
 
 /**
- * What to do about a limit that was found. `ours`: amounts that we set there, or may have set when we were ended; `wanted`
- * undefined: ours is to be taken back. What somebody else set is left as it is.
+ * What to do about a limit that was found. `ours`: amounts that we set there, or may have set when we were ended, which the
+ * driver may have rounded; `wanted` undefined: ours is to be taken back. What somebody else set is left as it is.
  */
 export function limitStep(found: DriverLimit, ours: readonly number[], wanted: number | undefined): LimitStep {
   const isNone = found.softBytes === 0 && found.hardBytes === null;
-  const isOurs = found.softBytes === 0 && found.hardBytes !== null && ours.includes(found.hardBytes);
+  const isOurs =
+    found.softBytes === 0 && found.hardBytes !== null && ours.some((bytes) => isAsSet(found.hardBytes, bytes));
   if (wanted === undefined) return isOurs ? 'clear' : 'leave';
   if (isOurs && found.hardBytes === wanted) return 'keep';
   return isNone || isOurs ? 'set' : 'leave';

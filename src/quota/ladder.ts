@@ -10,7 +10,7 @@ export type LadderPolicy = {
   /** Soft path: SIGTERM after so long and so many consecutive fresh samples over the limit. */
   readonly softSeconds: number;
   readonly softSamples: number;
-  /** Hard path: SIGKILL after so many consecutive fresh samples. */
+  /** Hard path: SIGKILL after so many consecutive fresh samples, or one more where others lie between them. */
   readonly hardSamples: number;
   /** Between SIGTERM and SIGKILL on the soft path. */
   readonly graceSeconds: number;
@@ -30,6 +30,9 @@ export const DEFAULT_LADDER: LadderPolicy = {
   releaseSeconds: 15,
 };
 
+/** Who gives back for a moment gains nothing by it: hard samples belong together that come within so long of one another. */
+const APART_MS = 10_000;
+
 /** `reported`: in report mode, where a stop would have been. */
 export type Rung = 'calm' | 'warned' | 'reported' | 'gated' | 'terminating' | 'killed';
 
@@ -39,6 +42,8 @@ export type LadderState = {
   readonly overSinceMs?: number;
   readonly samples: number;
   readonly hardSamples: number;
+  /** Hard samples, whatever lies between them, and when the last one was. */
+  readonly hardApart?: { readonly samples: number; readonly lastMs: number };
   /** When the present rung was reached. */
   readonly rungSinceMs: number;
   /** The last stop, for the cool-down. */
@@ -77,30 +82,44 @@ export function step(
   if (state.rung === 'killed' && !(state.unsure && holdsMemory)) return afterKill(state, holdsMemory, nowMs, policy);
   // It lives on, so that it was not hit: all begins anew.
   if (state.rung === 'killed') return step({ ...CALM, ...stoppedAt(state) }, verdict, holdsMemory, nowMs, policy);
-  if (verdict.severity === 'within') return calmDown(state, nowMs);
-  if (policy.mode === 'off') return { state: CALM, action: NONE };
+  if (policy.mode === 'off')
+    return verdict.severity === 'within' ? calmDown(state, nowMs) : { state: CALM, action: NONE };
+  if (verdict.severity === 'within') {
+    const { state: calm, action } = calmDown(state, nowMs);
+    const isRecent = state.hardApart && nowMs - state.hardApart.lastMs <= APART_MS;
+    return { state: { ...calm, ...(isRecent && { hardApart: state.hardApart }) }, action };
+  }
 
   const samples = state.samples + 1;
-  const hardSamples = verdict.severity === 'hard' ? state.hardSamples + 1 : 0;
+  const isHard = verdict.severity === 'hard';
+  const hardSamples = isHard ? state.hardSamples + 1 : 0;
+  const hardApart = isHard ? oneMore(state.hardApart, nowMs) : state.hardApart;
   const overSinceMs = state.overSinceMs ?? nowMs;
   const { reason } = verdict;
-  const over: LadderState = { ...state, samples, hardSamples, overSinceMs, reason };
+  const over: LadderState = { ...state, samples, hardSamples, ...(hardApart && { hardApart }), overSinceMs, reason };
   const reach = (rung: Rung, action: Action): { state: LadderState; action: Action } => ({
     state: { ...over, rung, rungSinceMs: nowMs },
     action,
   });
 
   const resting = state.stoppedAtMs !== undefined && nowMs - state.stoppedAtMs < policy.coolDownSeconds * 1000;
-  const hardDue = hardSamples >= policy.hardSamples;
+  const isApartDue = isHard && (hardApart?.samples ?? 0) > policy.hardSamples;
+  const hardDue = hardSamples >= policy.hardSamples || isApartDue;
   const timeIsUp = samples >= policy.softSamples && nowMs - overSinceMs >= policy.softSeconds * 1000;
   // Who is only suspected is put to the test by the closed gate, and is stopped when it fails.
   const softDue = timeIsUp && (reason !== 'over-share' || policy.mode === 'report');
 
-  if (state.rung === 'calm') return reach('warned', { kind: 'warn', reason, verdict });
+  // Who is over again and again was warned before.
+  if (state.rung === 'calm' && !isApartDue) return reach('warned', { kind: 'warn', reason, verdict });
   if (resting && (!hardDue || state.stuck)) return { state: over, action: NONE };
   if (policy.mode === 'report') {
-    const due = (hardDue || softDue) && state.rung === 'warned';
-    return due ? reach('reported', { kind: 'would-stop', reason, verdict }) : { state: over, action: NONE };
+    const due = (hardDue || softDue) && (state.rung === 'warned' || state.rung === 'calm');
+    if (!due) return { state: over, action: NONE };
+    const { hardApart: _, ...told } = over;
+    return {
+      state: { ...told, rung: 'reported', rungSinceMs: nowMs },
+      action: { kind: 'would-stop', reason, verdict },
+    };
   }
   if (hardDue) return stop(over, nowMs, { kind: 'kill', reason, verdict });
   if (state.rung === 'terminating') {
@@ -111,6 +130,11 @@ export function step(
   const halfway = nowMs - overSinceMs >= policy.softSeconds * 500;
   if (state.rung === 'warned' && halfway) return reach('gated', { kind: 'close-gate', reason, verdict });
   return { state: over, action: NONE };
+}
+
+function oneMore(before: LadderState['hardApart'], nowMs: number): NonNullable<LadderState['hardApart']> {
+  const goesOn = before !== undefined && nowMs - before.lastMs <= APART_MS;
+  return { samples: goesOn ? before.samples + 1 : 1, lastMs: nowMs };
 }
 
 /**
@@ -124,7 +148,11 @@ export function changeMode(
   return state.rung === 'killed' ? { state, action: NONE } : calmDown(state, nowMs);
 }
 
-function stop(state: LadderState, nowMs: number, action: Action): { state: LadderState; action: Action } {
+function stop(
+  { hardApart: _, ...state }: LadderState,
+  nowMs: number,
+  action: Action,
+): { state: LadderState; action: Action } {
   return { state: { ...state, rung: 'killed', rungSinceMs: nowMs, stoppedAtMs: nowMs, stuck: false }, action };
 }
 

@@ -4,11 +4,15 @@ import { judge, type MemoryVerdict, type Tolerance } from './limits.ts';
 
 const MIB = 1024 * 1024;
 
-/** Of one card, from one sample: what each process of the container holds, what all processes do, and what is in use at all. */
+/**
+ * Of one card, from one sample: what each process of the container holds, what all processes do, what is in use at all, and how
+ * much of that is known to be in no list (managed memory).
+ */
 export type Told = {
   readonly own: readonly { readonly bytes: number; readonly inLedger: boolean }[];
   readonly allBytes: number;
   readonly usedBytes: number;
+  readonly unlistedBytes: number;
 };
 
 /**
@@ -20,10 +24,10 @@ export type Ground = 'sure' | 'likely' | 'doubtful';
 
 export function groundOf(
   verdict: Exclude<MemoryVerdict, { readonly severity: 'within' }>,
-  { own, allBytes, usedBytes }: Told,
+  { own, allBytes, usedBytes, unlistedBytes }: Told,
   tolerance: Tolerance,
 ): Ground {
-  const twice = Math.max(0, allBytes - usedBytes);
+  const twice = Math.max(0, allBytes - Math.max(0, usedBytes - unlistedBytes));
   if (twice === 0) return 'sure';
   const largestOf = (processes: Told['own']) => Math.max(0, ...processes.map(({ bytes }) => bytes));
   // Readings a moment apart differ; a process that holds more than the card does not.

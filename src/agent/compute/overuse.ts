@@ -47,7 +47,7 @@ export function judgeCompute(
       const { gpuUuid } = container.grant.cards[position] as CardGrant;
       const on = cards.get(gpuUuid);
       const key = totalsKey(container.grant.id, gpuUuid);
-      const look = on && lookAt(container, position, on.card, key, state.sample.atMs, watching);
+      const look = on && lookAt(container, position, on.card, key, state.sample.bootNs / 1e6, watching);
       if (!look) continue;
       if (isMixed(container, position, on)) {
         mixed.push(gpuUuid);

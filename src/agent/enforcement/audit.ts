@@ -37,6 +37,8 @@ export type Audit = {
   /** Now and then: what could not be written is tried again. */
   retry(): void;
   readonly recent: () => readonly ActionRecord[];
+  /** The last of those after which somebody stands elsewhere on the ladder: however often others are warned or refused. */
+  readonly steps: () => readonly ActionRecord[];
   /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
   readonly interrupted: ActionRecord | undefined;
   readonly position: () => AuditPosition;
@@ -46,11 +48,17 @@ export type Audit = {
 
 const MIB = 1024 * 1024;
 const RECENT = 200;
+const STEPS = 500;
 const MOST_BYTES = 16 * MIB;
 /** Read at once: a full file is never in memory as a whole. */
 const PIECE_BYTES = 256 * 1024;
 /** Of lines that wait for room: some thousands. */
 const MOST_WAITING_BYTES = 4 * MIB;
+
+/** After these everybody stands where he stood. */
+const SAID_ONLY: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse', 'would-stop']);
+/** Told without reading all of it: what is inside of a text has its quotation marks escaped. */
+const isStepLine = (line: string): boolean => !/"action":"(?:warn|refuse|would-stop)"/.test(line);
 
 /** Adds text to the end of a file; where it throws, a part of it may stand there. */
 export type Append = (path: string, text: string) => void;
@@ -62,17 +70,18 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const files = [`${path}.1`, path];
   mkdirSync(stateFolder, { recursive: true });
   const stopping = join(stateFolder, 'stopping.json');
-  const recordIn = (line: string): ActionRecord | undefined => {
+  const recordIn = (line: string, onOdd = onProblem): ActionRecord | undefined => {
     try {
       const record = JSON.parse(line) as Partial<ActionRecord> | null;
       if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
     } catch {
       // told below
     }
-    onProblem(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
+    onOdd(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
     return undefined;
   };
-  const recent = latest(files).flatMap((line) => recordIn(line) ?? []);
+  const recent = latest(files, RECENT).flatMap((line) => recordIn(line) ?? []);
+  const steps = latest(files, STEPS, isStepLine).flatMap((line) => recordIn(line, () => {}) ?? []);
   /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
   let gap = endsMidLine(path) ? '\n' : '';
   let position = endOf(path) ?? endOf(`${path}.1`) ?? { inode: 0, bytes: 0 };
@@ -132,6 +141,8 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     add(record) {
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
+      if (!SAID_ONLY.has(record.action)) steps.push(record);
+      if (steps.length > STEPS) steps.shift();
       waiting.push({ record, line: JSON.stringify(record) });
       try {
         writeWaiting();
@@ -152,6 +163,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       }
     },
     recent: () => recent,
+    steps: () => steps,
     position: () => {
       const ahead = waiting.map(({ record: { atMs, action, grantId } }) => ({ atMs, action, grantId }));
       return ahead.length === 0 ? position : { ...position, ahead };
@@ -199,16 +211,21 @@ function endOf(path: string): AuditPosition | undefined {
 }
 
 /** The last lines of these files, of the older one as far as the younger one has too few. */
-function latest(files: readonly string[]): readonly string[] {
+function latest(
+  files: readonly string[],
+  most: number,
+  isWanted: (line: string) => boolean = () => true,
+): readonly string[] {
   let lines: string[] = [];
   for (const file of files.toReversed()) {
     const own: string[] = [];
     eachLine(file, 0, (line) => {
+      if (!isWanted(line)) return;
       own.push(line);
-      if (own.length > 2 * RECENT) own.splice(0, RECENT);
+      if (own.length > 2 * most) own.splice(0, most);
     });
-    lines = [...own, ...lines].slice(-RECENT);
-    if (lines.length === RECENT) break;
+    lines = [...own, ...lines].slice(-most);
+    if (lines.length === most) break;
   }
   return lines;
 }

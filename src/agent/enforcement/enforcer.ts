@@ -12,6 +12,7 @@ import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
 import type { Audit } from './audit.ts';
+import { toldOf, verdictWithout } from './ground.ts';
 import { byTurn, createStops, whyNotNow } from './rate.ts';
 import { type ActionRecord, describe, recordOf } from './record.ts';
 import { type Resumed, resumedOf } from './resume.ts';
@@ -50,13 +51,16 @@ export type Clocks = {
 
 const SIGTERM = 15;
 const SIGKILL = 9;
-const REFUSALS_EVERY_MS = 10_000;
+/** What is said over and over of one container is written down so often. */
+const SAID_EVERY_MS = 10_000;
 /** Nobody is stopped for an older sample, unless it was taken after the stop was due: a driver may be slow every time. */
 const FRESH_MS = 250;
 /** For so long a container's largest process must be over by itself, where more is told for processes than for the card. */
 const DOUBT_MS = 3000;
 /** Whose container has others in the place of those that had the SIGTERM a second time within so long is not let off again. */
 const LET_OFF_MS = 60_000;
+/** A clock may have been set a little between two agents. */
+export const AHEAD_MS = 5000;
 /** What a stop gives back is waited for so long, before somebody else is stopped for want of room. */
 const ROOM_COMES_MS = 5000;
 
@@ -89,6 +93,10 @@ export function createEnforcer(
   /** That was in force for it with the sample before. */
   const modes = new Map<string, Mode>();
   const refusedAtMs = new Map<string, number>();
+  /** While nothing else was done than to warn. */
+  const warnedAtMs = new Map<string, number>();
+  /** Where those stand that were not there when the container was stopped, as long as the memory of those hit is not back. */
+  const afresh = new Map<string, LadderState>();
   /** Since when a stop is due that the rate does not allow. */
   const waitingSinceMs = new Map<string, number>();
   /** Since when a stop is due for which the sample at hand was too old. */
@@ -106,9 +114,10 @@ export function createEnforcer(
   }
   // A stop of before a restart counts for the cool-down and the rate, and what was begun is gone on with.
   const steadyOf = (atMs: number): number => steady() - Math.max(0, now() - atMs);
-  for (const record of audit.recent()) stops.count(record, steadyOf(record.atMs));
+  // A record of a time to come is of no known time: a clock that is behind must not have old stops use up the rate.
+  for (const record of audit.steps()) if (record.atMs <= now() + AHEAD_MS) stops.count(record, steadyOf(record.atMs));
   /** Whom the last signal was for, also of an agent before this one. */
-  const resumed = new Map<string, Resumed>(resumedOf(audit.recent(), steadyOf, steady()));
+  const resumed = new Map<string, Resumed>(resumedOf(audit.steps(), steadyOf, steady()));
   for (const [id, { state }] of resumed) ladders.set(id, state);
 
   const done = (
@@ -176,6 +185,7 @@ export function createEnforcer(
     // Who starts anew before the memory of those is back is another matter: it must not wait for that, nor hide behind it.
     const state = ladders.get(container.grant.id) ?? CALM;
     resumed.set(container.grant.id, { state, hit: new Set([...seen, ...hit].map(keyOf)), wasGated: undefined });
+    afresh.delete(container.grant.id);
     return done(container, name, action.verdict, result, hit, undefined, atMs);
   };
 
@@ -228,28 +238,25 @@ export function createEnforcer(
   };
 
   /** More memory is told for processes than for the card, so that it may not be over at all. */
-  const doubt = ({ grant: { id }, cards, verdict }: ContainerState, state: NodeState): string | undefined => {
+  const doubt = (container: ContainerState, verdict: Verdict, state: NodeState): string | undefined => {
     if (verdict.severity === 'within' || verdict.reason === 'over-share') return undefined;
-    const { gpuUuid } = verdict.worst;
-    const card = state.devices.find((entry) => entry.card.uuid === gpuUuid)?.card;
-    if (card?.usedBytes === undefined) return undefined;
-    const own = cards.find((entry) => entry.gpuUuid === gpuUuid)?.processes ?? [];
-    const allBytes = state.sample.processes
-      .flatMap((process) => process.cards)
-      .filter((use) => use.card === card.index && use.listed)
-      .reduce((sum, use) => sum + (use.bytes ?? 0), 0);
-    const told = {
-      own: own.map(({ usedBytes = 0, inLedger }) => ({ bytes: usedBytes, inLedger })),
-      allBytes,
-      usedBytes: card.usedBytes,
-    };
+    const { id } = container.grant;
+    const told = toldOf(container, verdict.worst.gpuUuid, state);
+    if (told === undefined) return undefined;
     const ground = groundOf(verdict, told, policy);
     if (ground !== 'likely') doubtedSinceMs.delete(id);
     else if (!doubtedSinceMs.has(id)) doubtedSinceMs.set(id, steady());
     const lasts = steady() - (doubtedSinceMs.get(id) ?? steady()) >= DOUBT_MS;
     return ground === 'sure' || (ground === 'likely' && lasts)
       ? undefined
-      : `processes are said to hold ${allBytes} bytes of a card of which ${card.usedBytes} are used`;
+      : `processes are said to hold ${told.allBytes} bytes of a card of which ${told.usedBytes} are used`;
+  };
+
+  const isNews = (saidAtMs: Map<string, number>, { grant: { id } }: ContainerState): boolean => {
+    const last = saidAtMs.get(id);
+    if (last !== undefined && steady() - last < SAID_EVERY_MS) return false;
+    saidAtMs.set(id, steady());
+    return true;
   };
 
   /** Another mode holds for it than before: what the one before has begun is ended. */
@@ -261,6 +268,7 @@ export function createEnforcer(
     const { state, action } = changeMode(ladders.get(id) ?? CALM, steady());
     ladders.set(id, state);
     waitingSinceMs.delete(id);
+    afresh.delete(id);
     if (action.kind !== 'open-gate') return undefined;
     live.gateClosed = false;
     registry.touch(live);
@@ -290,6 +298,29 @@ export function createEnforcer(
     return undefined;
   };
 
+  /** One sample later for those who came after a stop: where they are to be stopped, too, or warned, they are not waited with. */
+  const others = (
+    container: ContainerState,
+    before: LadderState,
+    state: NodeState,
+    rules: LadderPolicy,
+  ): { readonly state: LadderState; readonly action: Action } | undefined => {
+    const { id } = container.grant;
+    const hit = resumed.get(id)?.hit;
+    if (before.rung !== 'killed' || before.unsure || hit === undefined || !holdsOf(container, hit)) {
+      afresh.delete(id);
+      return undefined;
+    }
+    const from = afresh.get(id) ?? {
+      ...CALM,
+      ...(before.stoppedAtMs !== undefined && { stoppedAtMs: before.stoppedAtMs }),
+    };
+    const next = step(from, verdictWithout(container, hit, state, policy), true, steady(), rules);
+    if (next.action.kind === 'kill') return next;
+    afresh.set(id, next.state);
+    return next.action.kind === 'warn' ? { state: before, action: next.action } : undefined;
+  };
+
   /** One sample later for one container. */
   const actOn = (container: ContainerState, state: NodeState, records: ActionRecord[]): void => {
     const live = registry.get(container.grant.id);
@@ -304,9 +335,13 @@ export function createEnforcer(
     if (told) records.push(told);
     const before = ladders.get(container.grant.id) ?? CALM;
     const holds = holdsOf(container, resumed.get(container.grant.id)?.hit);
-    const { state: after, action } = step(before, container.verdict, holds, steady(), { ...policy, mode });
+    const rules = { ...policy, mode };
+    const { state: after, action } =
+      (old === undefined ? others(container, before, state, rules) : undefined) ??
+      step(before, container.verdict, holds, steady(), rules);
     const isStop = action.kind === 'kill' || action.kind === 'terminate';
-    const worst = container.verdict.severity === 'within' ? '' : container.verdict.worst.gpuUuid;
+    const verdict = 'verdict' in action ? action.verdict : container.verdict;
+    const worst = verdict.severity === 'within' ? '' : verdict.worst.gpuUuid;
     if (container.verdict.severity === 'within') waitingSinceMs.delete(container.grant.id);
     if (!isStop) dueSinceMs.delete(container.grant.id);
     // What is doubted for a while must be seen to be so all the time.
@@ -314,20 +349,21 @@ export function createEnforcer(
     if (old !== undefined && !isStop) return; // an old sample is none of the fresh ones that a step takes
     if (isStop && old === undefined && isForNext(container, state)) return;
     if (isStop && action.reason === 'no-room' && isRoomComing(container, worst, state)) return;
-    const why = isStop ? (old ?? doubt(container, state) ?? tooMany(container)) : undefined;
+    const why = isStop ? (old ?? doubt(container, verdict, state) ?? tooMany(container)) : undefined;
     if (why !== undefined) {
       // The ladder stays where it was: the next firm sample decides again. It is written down now and then only.
-      const last = refusedAtMs.get(container.grant.id) ?? Number.NEGATIVE_INFINITY;
-      if (steady() - last >= REFUSALS_EVERY_MS) {
-        refusedAtMs.set(container.grant.id, steady());
-        records.push(done(container, 'refuse', container.verdict, why));
-      }
+      if (isNews(refusedAtMs, container)) records.push(done(container, 'refuse', verdict, why));
       return;
     }
     dueSinceMs.delete(container.grant.id);
     ladders.set(container.grant.id, after);
+    if (action.kind !== 'none' && action.kind !== 'warn') warnedAtMs.delete(container.grant.id);
     switch (action.kind) {
       case 'none':
+        break;
+      case 'warn':
+        // Who is over and within in turn would fill the audit, and push out of it what was done to others.
+        if (isNews(warnedAtMs, container)) records.push(done(container, 'warn', verdict, 'done'));
         break;
       case 'kill':
         records.push(stop(container, live, action, SIGKILL));
@@ -351,7 +387,7 @@ export function createEnforcer(
         break;
       }
       default:
-        records.push(done(container, action.kind, container.verdict, 'done'));
+        records.push(done(container, action.kind, verdict, 'done'));
     }
   };
 
@@ -361,7 +397,8 @@ export function createEnforcer(
       const records: ActionRecord[] = [...untold];
       untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
-      for (const map of [ladders, modes, refusedAtMs, waitingSinceMs, dueSinceMs, doubtedSinceMs, letOffMs, resumed]) {
+      const said = [refusedAtMs, warnedAtMs, waitingSinceMs, dueSinceMs, doubtedSinceMs, letOffMs];
+      for (const map of [ladders, afresh, modes, resumed, ...said]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
       stops.forgetAllBut(alive);

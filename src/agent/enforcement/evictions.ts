@@ -3,7 +3,7 @@
 // it heard the answer, the next agent does. When it is due is
 // quota/eviction.ts' business.
 import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../quota/eviction.ts';
-import type { Clocks } from './enforcer.ts';
+import { AHEAD_MS, type Clocks } from './enforcer.ts';
 import { type ActionRecord, ASKED } from './record.ts';
 
 /** Resolves when the API server has taken it, or the pod is gone; rejects with what it says instead. */
@@ -36,7 +36,8 @@ export function createEvictions(
   const nameOf = ({ atMs, grantId }: ActionRecord): string => `${atMs} ${grantId}`;
   // An interrupted stop is told among the earlier ones, and once more as news.
   const counted = new Set(earlier.filter(isStop).map(nameOf));
-  for (const record of earlier.filter(isStop))
+  // Of what is said to be still to come nobody knows when it was.
+  for (const record of earlier.filter((one) => isStop(one) && one.atMs <= clocks.now() + AHEAD_MS))
     note(record.podUid, clocks.steady() - Math.max(0, clocks.now() - record.atMs));
 
   const attempt = async (last: ActionRecord, count: number): Promise<void> => {

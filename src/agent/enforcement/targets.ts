@@ -3,7 +3,7 @@
 import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { containerGroup, isInGroup, ownerOf } from '../attribution/cgroup.ts';
-import type { ContainerBook } from '../attribution/pods.ts';
+import { type ContainerBook, WHOLE_POD } from '../attribution/pods.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
 import type { Native } from '../native.ts';
 
@@ -83,7 +83,9 @@ function inContainer(
     const { containerId, podUid } = ownerOf(process.cgroup);
     if (podUid !== owner.podUid || containerId === undefined) return known.has(keyOf(process));
     const name = containers?.nameOf(containerId);
-    return name?.podUid === owner.podUid && name.container === container;
+    if (name?.podUid !== owner.podUid) return false;
+    // A sandboxed runtime's process stands for its whole pod: whose grant that is, the sample told.
+    return name.container === WHOLE_POD ? known.has(keyOf(process)) : name.container === container;
   };
   return [...facts.values()].filter(belongs).toSorted((a, b) => order(a) - order(b));
 }

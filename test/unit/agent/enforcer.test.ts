@@ -70,7 +70,7 @@ test('a stop that is due on a sample of a while ago waits for one that was taken
   t.deepEqual(back.act(2.1, cheat, 1300), [], 'as did the next');
   t.deepEqual(back.act(2.2, [], 10), [], 'all was given back');
   t.deepEqual(back.touched, [], 'nobody was looked up');
-  t.deepEqual(back.act(3, cheat), ['warn one'], 'counts start anew');
+  t.deepEqual(back.act(3, cheat), [], 'it begins anew, and was warned of a moment ago');
   const slow = setUp(t);
   t.deepEqual(slow.act(0, cheat, 900), ['warn one']);
   t.deepEqual(slow.act(1, cheat, 900), []);
@@ -217,6 +217,73 @@ test('who starts anew before the memory of the one that was stopped is back is j
   t.deepEqual(
     [2, 3, 4].map((at) => act(at, second)),
     [['released one'], ['warn one'], ['kill one']],
+  );
+});
+
+test('nor does it hide behind that memory: it is stopped while what was stopped still holds it', (t) => {
+  const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
+  const hit = { id: 'one', mib: 500 };
+  const newcomer = { id: 'one', mib: 300 };
+  t.deepEqual([...act(0, [hit]), ...act(1, [hit])], ['warn one', 'kill one']);
+  // What was hit holds its memory still, and is waited for without another signal.
+  t.deepEqual(
+    [2, 3].flatMap((at) => act(at, [hit])),
+    [],
+  );
+  t.deepEqual(act(4, [hit, newcomer]), ['warn one']);
+  t.deepEqual(act(5, [hit, newcomer]), ['kill one']);
+  t.deepEqual(
+    [6, 7].flatMap((at) => act(at, [hit, newcomer])),
+    [],
+    'both are waited for now',
+  );
+  t.deepEqual(act(8, []), ['released one']);
+});
+
+test('who comes in the place of what is stopped, and keeps to the grant, is left alone while that goes', (t) => {
+  const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
+  const hit = { id: 'one', mib: 500 };
+  const honest = { id: 'one', mib: 90, known: true };
+  t.deepEqual([...act(0, [hit]), ...act(1, [hit])], ['warn one', 'kill one']);
+  t.deepEqual(
+    [2, 3, 4, 5, 6].flatMap((at) => act(at, [hit, honest])),
+    [],
+  );
+});
+
+test('who is over and within in turn is stopped like one who stays over, and warned of now and then', (t) => {
+  const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
+  const over = [{ id: 'one', mib: 2000 }];
+  const within = [{ id: 'one', mib: 50 }];
+  t.deepEqual(
+    [0, 1, 2, 3, 4].flatMap((at) => act(at, at % 2 === 0 ? over : within)),
+    ['warn one', 'kill one'],
+  );
+});
+
+test('who is a little over and within in turn does not fill the audit', (t) => {
+  const { act, audit } = setUp(t);
+  const turns = Array.from({ length: 240 }, (_, at) =>
+    act(at / 4, [{ id: 'one', mib: at % 2 === 0 ? 180 : 50, known: true }]),
+  );
+  t.deepEqual(turns.flat(), Array(6).fill('warn one'), 'in a minute');
+  t.is(audit.recent().length, 6);
+});
+
+test('memory that processes share is no ground for a stop beside managed memory of others, which no list shows', (t) => {
+  const grants = [there('one'), grantOf('two', 4096)];
+  const { act, audit } = setUp(t, { grants, people: peopledNode().native });
+  const sharing = Array.from({ length: 3 }, () => ({ id: 'one', mib: 96, known: true }));
+  const neighbour = { id: 'two', mib: 10, known: true, managedMib: 4000 };
+  const done = [0, 1, 2, 3].flatMap((at) => act(at, [...sharing, neighbour], 0, 96 + 10 + 4000));
+  t.deepEqual(done, ['warn one', 'refuse one']);
+  t.regex(audit.recent().at(-1)?.result ?? '', /^processes are said to hold/);
+  // Its own word helps nobody.
+  const liar = setUp(t, { grants, people: peopledNode().native });
+  const lying = Array.from({ length: 3 }, () => ({ id: 'one', mib: 96, managedMib: 4000 }));
+  t.deepEqual(
+    [0, 1].flatMap((at) => liar.act(at, lying, 0, 288)),
+    ['warn one', 'kill one'],
   );
 });
 

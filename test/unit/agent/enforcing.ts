@@ -81,8 +81,13 @@ function registryOf(grants: readonly Grant[]): Registry {
   return { get: (id: string) => live.get(id), touch: () => {} } as unknown as Registry;
 }
 
-/** `known`: its ledger knows the process, so that what is too much is no bypass. */
-export type Holding = { readonly id: string; readonly mib: number; readonly known?: boolean };
+/** `known`: its ledger knows the process, so that what is too much is no bypass; `managedMib`: says the ledger, and no list. */
+export type Holding = {
+  readonly id: string;
+  readonly mib: number;
+  readonly known?: boolean;
+  readonly managedMib?: number;
+};
 type Options = {
   readonly policy?: Partial<EnforcerPolicy>;
   readonly audit?: Audit;
@@ -139,9 +144,10 @@ export function setUp(
     const state = compared(
       sample,
       grants.map((grant) => {
-        const slots = holdings.flatMap(({ id, known }, index) =>
-          known && id === grant.id ? [slot(10 + index, [row()])] : [],
-        );
+        const slots = holdings.flatMap(({ id, known, managedMib = 0 }, index) => {
+          const said = row({ managedBytes: managedMib * MIB, heldBytes: managedMib * MIB });
+          return (known || managedMib > 0) && id === grant.id ? [slot(known ? 10 + index : 9000 + index, [said])] : [];
+        });
         return reading(grant, ledgerOf(slots));
       }),
       owners,

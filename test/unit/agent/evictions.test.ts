@@ -96,6 +96,7 @@ test('a refusal is told, and the next stop asks again', async (t) => {
 test('stops of before a restart count for as long as they would have', async (t) => {
   t.is((await setUp([kill({ atMs: START - 50_000 })]).see(0, kill())).length, 1);
   t.is((await setUp([kill({ atMs: START - 60_000 })]).see(0, kill())).length, 0);
+  t.is((await setUp([kill({ atMs: START + 3_600_000 })]).see(0, kill())).length, 0, 'a clock that is behind');
 });
 
 test('a stop that an agent before this one left half told counts once, though it is among the earlier ones and news', async (t) => {

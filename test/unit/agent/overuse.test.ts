@@ -47,6 +47,8 @@ type Case = {
   readonly besideIsGranted?: boolean;
   /** Second in which the driver does not tell what is used. */
   readonly silentAt?: number;
+  /** Second in which somebody sets the time of day nine seconds ahead. */
+  readonly setAheadAt?: number;
 };
 
 type Judged = { readonly severity: string; readonly isMixed: boolean };
@@ -63,7 +65,9 @@ function judgedAfter(seconds: number, given: Case): Judged {
     const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
     const other = beside === undefined ? [] : [sampledProcess(8, [use(0, { bytes: 1, types: beside })])];
     const on = card(0, { ...about, ...(second === more.silentAt && { useTold: false }) });
-    const sample = sampleOf([on], [sampledProcess(7, uses), ...other], 1e12 + second * 1000);
+    const aheadMs = second >= (more.setAheadAt ?? Number.POSITIVE_INFINITY) ? 9000 : 0;
+    const atMs = 1e12 + second * 1000;
+    const sample = sampleOf([on], [sampledProcess(7, uses), ...other], atMs + aheadMs, atMs * 1e6);
     const byPid = { 7: ofGrant('a'), ...(besideIsGranted && { 8: ofGrant('b') }) };
     const readings = [granted, ...(besideIsGranted ? [grantOf('b', 1000)] : [])].map((one) => reading(one));
     const state = compared(sample, readings, byPid);
@@ -107,6 +111,9 @@ test('a share that is a hard limit is judged, also without isolation of memory; 
   // What was used meanwhile is told at once later: a window with that in it proves nothing.
   t.is(after(61, { silentAt: 30 }), 'within');
   t.is(after(92, { silentAt: 30 }), 'soft');
+  // Nor is the time of day a measure of it, which people set.
+  t.is(after(55, { setAheadAt: 20 }), 'within');
+  t.is(after(61, { setAheadAt: 20 }), 'soft');
 });
 
 const [COMPUTE, MPS] = [1, 4];

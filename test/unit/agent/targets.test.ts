@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
+import { WHOLE_POD } from '../../../src/agent/attribution/pods.ts';
 import {
   findTargets,
   groupOf,
@@ -290,4 +291,35 @@ test("a stop of a pod's container hits all of that container, its first process 
     findTargets(grant, moved, [seen], known).some(({ pid }) => pid === root),
     'seen in it before it moved away',
   );
+});
+
+test("what a sandboxed runtime shows of a pod is hit where the sample told whose grant it is, and the pod's other containers are not", async (t) => {
+  const { native, readProcess } = reader();
+  const { pids } = await family(t);
+  const [sandbox = 0, helper = 0, other = 0] = pids;
+  const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
+  const [whole, side] = ['aa'.repeat(32), 'bb'.repeat(32)] as [string, string];
+  const inside = `0::/kubepods/burstable/pod${podUid}/`;
+  const groups = new Map([
+    [sandbox, `${inside}${whole}`],
+    [helper, `${inside}${whole}`],
+    [other, `${inside}${side}`],
+  ]);
+  const placed: Native = {
+    ...native,
+    readProcess: (pid) => {
+      const facts = readProcess(pid);
+      return facts && { ...facts, cgroup: groups.get(pid) ?? facts.cgroup };
+    },
+  };
+  const grant = grantOf('abc123', 1, [0], { container: 'main', owner: { podUid, target: '/t', kind: 'app' } });
+  const known = { nameOf: (id: string) => ({ podUid, container: id === whole ? WHOLE_POD : 'side' }) };
+  const seen = [sandbox, other].map((pid) => ({
+    pid,
+    startTicks: readProcess(pid)?.startTicks ?? 0,
+    command: '',
+    cgroup: '',
+  }));
+  t.deepEqual(pidsOf(findTargets(grant, placed, seen, known)), [sandbox]);
+  t.deepEqual(findTargets(grant, placed, [], known), [], 'nobody has told whose it is');
 });

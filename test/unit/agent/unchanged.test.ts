@@ -125,6 +125,7 @@ test('a container of which nothing has changed is the same object as in the samp
     'its engines': [later, { ...one, engines: [] }],
     'its page': [later, { ...one, behind: true }],
     'its fence': [later, { ...one, driverHolds: true }],
+    'a fence that fails': [later, { ...one, interposerFails: true }],
     'a card that is not told': [sampleOf([card(0, { lists: [] })], processes), one],
     'a card with another number': [sampleOf([card(1, { uuid: 'GPU-0' })], processes), one],
     'no card': [sampleOf([], processes), one],

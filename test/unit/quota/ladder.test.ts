@@ -77,9 +77,25 @@ const ENFORCED: [what: string, samples: Sample[], expected: string[]][] = [
     ['100 warn far-over-limit', '102 warn far-over-limit'],
   ],
   [
-    'far over at every other sample only: the soft path holds it',
+    'far over at every other sample only: the third one is enough',
     Array.from({ length: 21 }, (_, index): Sample => [(100 + index) * 1000, index % 2 === 0 ? FAR : SOFT]),
-    ['100 warn far-over-limit', '105 close-gate over-limit', '110 terminate far-over-limit', '120 kill far-over-limit'],
+    ['100 warn far-over-limit', '104 kill far-over-limit', '119 stuck', '120 warn far-over-limit'],
+  ],
+  [
+    'past the interposer again and again, and within in between: the third one is enough',
+    [100, 106, 112].flatMap((second): Sample[] => [
+      [second * 1000, BYPASS],
+      [second * 1000 + 250, WITHIN],
+    ]),
+    ['100 warn bypass', '106 warn bypass', '112 kill bypass'],
+  ],
+  [
+    'past the interposer every eleven seconds: each time is the first',
+    [100, 111, 122, 133].flatMap((second): Sample[] => [
+      [second * 1000, BYPASS],
+      [second * 1000 + 250, WITHIN],
+    ]),
+    ['100 warn bypass', '111 warn bypass', '122 warn bypass', '133 warn bypass'],
   ],
   [
     'back within: the gate opens, and the next time all is counted anew',
@@ -273,6 +289,13 @@ function walk(list: readonly Sample[], rules: LadderPolicy): Step[] {
     return { atMs, severity: verdict.severity, action: next.action.kind };
   });
 }
+/** Hard samples up to and with `index`, since the last stop, none of which came more than 10 s after the one before. */
+function hardApart(steps: readonly Step[], index: number): number {
+  const start = steps.slice(0, index).findLastIndex(({ action }) => action === 'kill') + 1;
+  const hard = steps.slice(start, index + 1).filter(({ severity }) => severity === 'hard');
+  const gap = hard.findLastIndex(({ atMs }, at) => at > 0 && atMs - (hard[at - 1]?.atMs ?? 0) > 10_000);
+  return hard.length - Math.max(0, gap);
+}
 /** The samples up to and with `index` that were over without one within between them. */
 function overRun(steps: readonly Step[], index: number): readonly Step[] {
   const start = steps.slice(0, index + 1).findLastIndex(({ severity }) => severity === 'within') + 1;
@@ -320,6 +343,8 @@ test('every stop has its ground in the samples right before it', (t) => {
             if (atMs - (run[0]?.atMs ?? 0) < rules.softSeconds * 1000) fail('terminated too early');
           }
           if (action !== 'kill') continue;
+          const isHard = steps[index]?.severity === 'hard';
+          if (isHard && hardApart(steps, index) > rules.hardSamples) continue;
           if (run.length < 2) fail('killed after one sample');
           const hard = run.slice(-rules.hardSamples).filter(({ severity }) => severity === 'hard').length;
           const asked = run.findLast((entry) => entry.action === 'terminate');

@@ -7,7 +7,13 @@ const GIB = 2 ** 30;
 type Process = readonly [gib: number, inLedger: boolean];
 
 /** A container of 20 GiB beside others of whom so much is told. */
-function ground(own: readonly Process[], othersGib: number, usedGib: number, reason?: 'no-room'): Ground {
+function ground(
+  own: readonly Process[],
+  othersGib: number,
+  usedGib: number,
+  reason?: 'no-room',
+  unlistedGib = 0,
+): Ground {
   const sum = own.reduce((all, [gib]) => all + gib, 0);
   const bypass = own.reduce((all, [gib, inLedger]) => all + (inLedger ? 0 : gib), 0);
   const use = { gpuUuid: 'GPU-0', limitBytes: 20 * GIB, usedBytes: sum * GIB, bypassBytes: bypass * GIB };
@@ -20,6 +26,7 @@ function ground(own: readonly Process[], othersGib: number, usedGib: number, rea
     own: own.map(([gib, inLedger]) => ({ bytes: gib * GIB, inLedger })),
     allBytes: (sum + othersGib) * GIB,
     usedBytes: usedGib * GIB,
+    unlistedBytes: unlistedGib * GIB,
   };
   return groundOf(verdict, told, DEFAULT_TOLERANCE);
 }
@@ -38,6 +45,20 @@ const CASES: readonly (readonly [what: string, expected: Ground, ...Parameters<t
     0,
     16,
   ],
+  [
+    'so do they beside managed memory of others, which is in use and in no list',
+    'doubtful',
+    [
+      [15, true],
+      [15, true],
+    ],
+    0,
+    36,
+    undefined,
+    20,
+  ],
+  ['more is in no list than is in use', 'likely', [[30, false]], 0, 30, undefined, 40],
+  ['managed memory of others, and nothing is told twice', 'sure', [[30, true]], 10, 60, undefined, 20],
   // 60 GiB of another container's, which pays for them, and 10 of its own.
   ['what it has open is another container’s', 'doubtful', [[70, true]], 60, 70],
   [
