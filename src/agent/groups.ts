@@ -2,7 +2,7 @@
 // container that is on no card yet. Owns the look-up and what is remembered of it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { containerGroup, ownerOf } from './attribution/cgroup.ts';
+import { containerGroup, knownOwnerOf, ownerOf } from './attribution/cgroup.ts';
 import type { ContainerBook } from './attribution/pods.ts';
 import { unifiedMount } from './enforcement/targets.ts';
 import { type Grant, groupOfGrant, isOfPod } from './grants/grant.ts';
@@ -34,7 +34,7 @@ const MOST_DOUBLED_HERE = 3;
 
 export function createGroups(
   native: Pick<Native, 'readProcess'>,
-  containers: Pick<ContainerBook, 'newest'>,
+  containers: Pick<ContainerBook, 'newest' | 'nameOf'>,
   /** A clock that nobody sets, in milliseconds. */
   clock: () => number,
   mount = unifiedMount(),
@@ -44,6 +44,7 @@ export function createGroups(
   const known = new Map<string, string>();
   let searches = new Map<string, { readonly count: number; readonly againMs: number }>();
 
+  const podOf = (id: string) => containers.nameOf(id)?.podUid;
   /** Each is looked for at once, and then after twice the time each time. */
   const search = (missing: readonly string[]): void => {
     const now = clock();
@@ -61,7 +62,7 @@ export function createGroups(
     for (const entry of ids.size > 0 ? processes() : []) {
       if (!/^\d+$/.test(entry)) continue;
       const cgroup = native.readProcess(Number(entry))?.cgroup;
-      const id = cgroup === undefined ? undefined : ownerOf(cgroup).containerId;
+      const id = cgroup === undefined ? undefined : knownOwnerOf(cgroup, podOf).containerId;
       if (cgroup === undefined || id === undefined || !ids.has(id)) continue;
       const group = containerGroup(cgroup, id);
       if (group !== undefined) known.set(id, group);

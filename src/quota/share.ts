@@ -23,6 +23,20 @@ export type ShareWatch = {
   readonly last: ShareLook;
   /** What it had when its gate was closed. */
   readonly suspected?: ShareUse;
+  /** It was suspected, and passed the test or is in it. */
+  readonly account?: ShareAccount;
+};
+
+/**
+ * Of one suspicion after the other: since when, what it had used by then, how many there were, and when the last one was over.
+ * Who only pauses while its gate is closed passes every test; from the second suspicion on the gate stays closed until it has had
+ * no more than its share since the first one began.
+ */
+export type ShareAccount = {
+  readonly fromMs: number;
+  readonly usedSeconds: number;
+  readonly suspicions: number;
+  readonly openedMs: number;
 };
 
 /** What it had of a card over a time. */
@@ -64,19 +78,42 @@ export function watchShare(before: ShareWatch | undefined, look: ShareLook, wind
   const newest = before.looks.at(-1) as ShareLook;
   if (newest.gateClosed !== look.gateClosed) {
     const suspected = look.gateClosed ? suspicion(before, windowSeconds) : undefined;
-    return { looks: [look], last: look, ...(suspected && { suspected }) };
+    const account = suspected ? oneMore(before, suspected, windowSeconds) : openedAt(before.account, look);
+    return { looks: [look], last: look, ...(suspected && { suspected }), ...(account && { account }) };
   }
   const stepMs = (windowSeconds * 1000) / LOOKS_PER_WINDOW;
   const oldestMs = look.atMs - (LONGER * windowSeconds * 1000 + 2 * stepMs);
   const isLong = (before.looks[0] as ShareLook).atMs < oldestMs;
   const kept = isLong ? before.looks.filter(({ atMs }) => atMs >= oldestMs) : before.looks;
-  const { suspected } = before;
+  const { suspected, account } = before;
   return {
     looks: look.atMs - newest.atMs >= stepMs || kept.length === 0 ? [...kept, look] : kept,
     last: look,
     ...(suspected && { suspected }),
+    ...(account && { account }),
   };
 }
+
+/** Long after the last one, a suspicion is the first again. */
+function oneMore({ account, last }: ShareWatch, use: ShareUse, windowSeconds: number): ShareAccount {
+  if (account && last.atMs - account.openedMs <= LONGER * windowSeconds * 1000)
+    return { ...account, suspicions: account.suspicions + 1 };
+  return {
+    fromMs: last.atMs - use.seconds * 1000,
+    usedSeconds: last.usedSeconds - use.usedRatio * use.seconds,
+    suspicions: 1,
+    openedMs: last.atMs,
+  };
+}
+
+const openedAt = (account: ShareAccount | undefined, { gateClosed, atMs }: ShareLook): ShareAccount | undefined =>
+  account && !gateClosed ? { ...account, openedMs: atMs } : account;
+
+/** Has it had more than its share since it was suspected first? */
+const owes = ({ account, last }: ShareWatch): boolean =>
+  account !== undefined &&
+  account.suspicions > 1 &&
+  last.usedSeconds - account.usedSeconds > (last.limitRatio * (last.atMs - account.fromMs)) / 1000;
 
 const follows = (last: ShareLook, look: ShareLook): boolean =>
   look.atMs >= last.atMs &&
@@ -96,7 +133,9 @@ export function judgeShare(gpuUuid: string, watch: ShareWatch, windowSeconds: nu
   if (watch.last.gateClosed) {
     if (!watch.suspected) return { severity: 'within' };
     const found = test(watch, watch.suspected, windowSeconds);
-    return found === 'passed' ? { severity: 'within' } : over(found === 'failed' ? 'hard' : 'soft', watch.suspected);
+    return found === 'passed' && !owes(watch)
+      ? { severity: 'within' }
+      : over(found === 'failed' ? 'hard' : 'soft', watch.suspected);
   }
   const use = suspicion(watch, windowSeconds);
   return use ? over('soft', use) : { severity: 'within' };

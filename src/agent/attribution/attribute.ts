@@ -1,7 +1,7 @@
 // Which grant or container a process belongs to. Pure: a process, the grants and what was found out before come in. A
 // process that belongs nowhere is never guessed about.
 import type { SampledProcess } from '../sample.ts';
-import { isInGroup, ownerOf } from './cgroup.ts';
+import { isInGroup, knownOwnerOf } from './cgroup.ts';
 import { WHOLE_POD } from './pods.ts';
 
 export type Owner =
@@ -81,7 +81,7 @@ export function ownerOfProcess(
     const { id, startTicks } = ancestor;
     if (process.startTicks >= startTicks && isAlive(pid, startTicks)) return { kind: 'grant', id };
   }
-  const { containerId, podUid } = ownerOf(process.cgroup);
+  const { containerId, podUid } = knownOwnerOf(process.cgroup, (id) => pods.nameOf(id)?.podUid);
   const named = containerId === undefined ? undefined : pods.nameOf(containerId);
   // A sandboxed runtime's process stands for its whole pod.
   if (

@@ -46,8 +46,31 @@ const POD =
 const CONTAINER = /^(?:(?<prefix>[a-z][a-z-]*)-)?(?<id>[0-9a-f]{64})(?:\.scope)?$/;
 const MONITOR = 'crio-conmon';
 
+/**
+ * The outermost container of a pod that somebody knows, else what `ownerOf` says: who may make groups of its own can name them after
+ * another pod's container, below its own.
+ */
+export function knownOwnerOf(text: string, podOf: (containerId: string) => string | undefined): CgroupOwner {
+  const found = ownerOf(text);
+  if (found.podUid === undefined || found.containerId === undefined) return found;
+  const outer = pathsOf(text)
+    .flatMap(pairsOf)
+    .find(({ containerId, podUid }) => podUid !== undefined && podOf(containerId) === podUid);
+  return outer ?? found;
+}
+
 /** What each line says, the most telling one wins: a pod anywhere beats a bare id, that beats nothing. */
 export function ownerOf(text: string): CgroupOwner {
+  const owners = pathsOf(text).map(ownerOfPath);
+  const best =
+    owners.find((owner) => owner.podUid !== undefined && owner.containerId !== undefined) ??
+    owners.find((owner) => owner.containerId !== undefined) ??
+    owners[0];
+  return best ?? { path: '' };
+}
+
+/** The most telling controllers first. */
+function pathsOf(text: string): readonly string[] {
   const lines = text.split('\n').flatMap((line) => {
     // Only a line feed ends a line: names of groups may hold every other character, also those that a dot leaves out.
     const [, controllers, path] = /^\d+:([^:]*):(.*)$/s.exec(line) ?? [];
@@ -57,35 +80,45 @@ export function ownerOf(text: string): CgroupOwner {
     const index = CONTROLLERS.findIndex((name) => controllers.includes(name));
     return index === -1 ? CONTROLLERS.length : index;
   };
-  const owners = lines
-    .toSorted((a, b) => rank(a.controllers) - rank(b.controllers))
-    .map(({ path }) => ownerOfPath(path));
-  const best =
-    owners.find((owner) => owner.podUid !== undefined && owner.containerId !== undefined) ??
-    owners.find((owner) => owner.containerId !== undefined) ??
-    owners[0];
-  return best ?? { path: '' };
+  return lines.toSorted((a, b) => rank(a.controllers) - rank(b.controllers)).map(({ path }) => path);
 }
 
 /** One path: the last pod segment counts (outer ones are the node's own nesting), and the first id behind it. */
 function ownerOfPath(path: string): CgroupOwner {
-  const segments = path
+  let podUid: string | undefined;
+  let containerId: string | undefined;
+  for (const { pod, container } of partsOf(path)) {
+    if (pod !== undefined) [podUid, containerId] = [pod, undefined];
+    else containerId ??= container;
+  }
+  return { path, ...(containerId !== undefined && { containerId }), ...(podUid !== undefined && { podUid }) };
+}
+
+/** Of one path, from the outermost: each pod with the first container behind it. */
+function pairsOf(path: string): readonly Required<CgroupOwner>[] {
+  const pairs: Required<CgroupOwner>[] = [];
+  let podUid: string | undefined;
+  for (const { pod, container } of partsOf(path)) {
+    if (pod !== undefined) podUid = pod;
+    else if (container !== undefined && podUid !== undefined) {
+      pairs.push({ containerId: container, podUid, path });
+      podUid = undefined;
+    }
+  }
+  return pairs;
+}
+
+/** What its segments name. */
+type Part = { readonly pod?: string; readonly container?: string };
+function partsOf(path: string): readonly Part[] {
+  return path
     .replace(/ \(deleted\)$/, '')
     .split('/')
     .flatMap((segment) => segment.split(':')) // a mismatch of cgroup drivers fuses "slice:runtime:id"
-    .filter((segment) => segment !== '' && segment !== '.' && segment !== '..');
-  let podUid: string | undefined;
-  let after = 0;
-  segments.forEach((segment, index) => {
-    const uid = POD.exec(segment)?.[1];
-    if (!uid) return;
-    podUid = uid.replaceAll('_', '-');
-    after = index + 1;
-  });
-  for (const segment of segments.slice(after)) {
-    const found = CONTAINER.exec(segment)?.groups;
-    if (!found?.id || found.prefix === MONITOR) continue;
-    return { containerId: found.id, path, ...(podUid === undefined ? {} : { podUid }) };
-  }
-  return { path, ...(podUid === undefined ? {} : { podUid }) };
+    .flatMap((segment): readonly Part[] => {
+      const pod = POD.exec(segment)?.[1]?.replaceAll('_', '-');
+      if (pod !== undefined) return [{ pod }];
+      const found = CONTAINER.exec(segment)?.groups;
+      return found?.id && found.prefix !== MONITOR ? [{ container: found.id }] : [];
+    });
 }

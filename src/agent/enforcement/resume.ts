@@ -46,8 +46,9 @@ function after(
       return { ...begun, state };
     }
     case 'terminate':
-      // Its grace begins anew: nobody saw what it did meanwhile.
-      if (result !== 'sent') return { ...begun, state: calm, hit: undefined };
+      // Its grace begins anew: nobody saw what it did meanwhile. Where the agent ended just then it may have had its SIGTERM, and a
+      // second one tells many programs to end at once.
+      if (result !== 'sent' && result !== 'interrupted') return { ...begun, state: calm, hit: undefined };
       return { ...begun, state: { ...calm, ...of, rung: 'terminating', rungSinceMs: nowMs } };
     case 'close-gate':
       return { state: calm, hit: undefined, wasGated: reason === 'none' ? 'over-limit' : reason };

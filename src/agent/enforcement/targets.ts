@@ -2,7 +2,7 @@
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signalled.
 import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { containerGroup, isInGroup, ownerOf } from '../attribution/cgroup.ts';
+import { containerGroup, isInGroup, knownOwnerOf } from '../attribution/cgroup.ts';
 import { type ContainerBook, WHOLE_POD } from '../attribution/pods.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
 import type { Native } from '../native.ts';
@@ -79,8 +79,9 @@ function inContainer(
   known: ReadonlySet<string>,
   containers: Pick<ContainerBook, 'nameOf'> | undefined,
 ): Facts[] {
+  const podOf = (id: string) => containers?.nameOf(id)?.podUid;
   const belongs = (process: Facts): boolean => {
-    const { containerId, podUid } = ownerOf(process.cgroup);
+    const { containerId, podUid } = knownOwnerOf(process.cgroup, podOf);
     if (podUid !== owner.podUid || containerId === undefined) return known.has(keyOf(process));
     const name = containers?.nameOf(containerId);
     if (name?.podUid !== owner.podUid) return false;
@@ -171,7 +172,7 @@ function groupOfContainer(
   cgroup: string,
   containers: Pick<ContainerBook, 'nameOf'> | undefined,
 ): string | undefined {
-  const { containerId } = ownerOf(cgroup);
+  const { containerId } = knownOwnerOf(cgroup, (id) => containers?.nameOf(id)?.podUid);
   const name = containerId === undefined ? undefined : containers?.nameOf(containerId);
   const isIts = name?.podUid === owner.podUid && name.container === container;
   return isIts && containerId !== undefined ? containerGroup(cgroup, containerId) : undefined;

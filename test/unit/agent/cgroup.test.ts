@@ -1,7 +1,7 @@
 // Every shape of /proc/PID/cgroup that runtimes in use write, and shapes that tenants could try.
 import test from 'ava';
 import fc from 'fast-check';
-import { isInGroup, ownerOf, tenantGroup, unifiedPath } from '../../../src/agent/attribution/cgroup.ts';
+import { isInGroup, knownOwnerOf, ownerOf, tenantGroup, unifiedPath } from '../../../src/agent/attribution/cgroup.ts';
 
 const UID = '0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77';
 const UNDERSCORED = UID.replaceAll('-', '_');
@@ -207,4 +207,30 @@ test('the unified path is that of the line that begins with 0::', (t) => {
   t.is(unifiedPath('0::/a:b c'), '/a:b c');
   t.is(unifiedPath('10::/a\n'), undefined);
   t.is(unifiedPath(''), undefined);
+});
+
+test('a container that somebody knows counts before what is nested in it, whatever that calls itself', (t) => {
+  const pods = new Map([
+    [ID, UID],
+    [OTHER, OUTER_UID],
+  ]);
+  const own = `${SLICE}/cri-containerd-${ID}.scope`;
+  const podOf = (known: readonly string[]) => (id: string) => (known.includes(id) ? pods.get(id) : undefined);
+  const cases: [what: string, text: string, known: string[], expected: Expected][] = [
+    ['a group named after a container of another pod', `0::${own}/pod${OUTER_UID}/${OTHER}`, [ID, OTHER], POD],
+    ['nobody has told of that other one', `0::${own}/pod${OUTER_UID}/${OTHER}`, [ID], POD],
+    [
+      'a cluster in a pod: the outer one is of another cluster',
+      `0::/kubepods/pod${OUTER_UID}/${OTHER}/pod${UID}/${ID}`,
+      [ID],
+      POD,
+    ],
+    ['known of another pod than the path has it', `0::${own}/pod${OUTER_UID}/${ID}`, [ID], POD],
+    ['nobody is known', `0::${own}`, [], POD],
+    ['no pod', `0::/docker/${ID}`, [ID], BARE],
+  ];
+  for (const [what, text, known, expected] of cases) {
+    const { path: _, ...found } = knownOwnerOf(text, podOf(known));
+    t.deepEqual(found, expected, what);
+  }
 });

@@ -158,14 +158,14 @@ const CASES: readonly (readonly [
     ['15 warn', '20 close-gate', '25 terminate'],
   ],
   [
-    'asked to end, or not: from the beginning',
+    'asked to end, or not: taken for asked, for nobody is to be asked twice',
     [
       [0, 'warn', 'over-limit'],
       [10, 'terminate', 'over-limit', 'interrupted', ITS],
     ],
     12,
     times(11, SOFT),
-    ['12 warn', '17 close-gate', '22 terminate'],
+    ['22 kill'],
   ],
   [
     'with its gate closed: that it opened is told, and the rest begins anew',

@@ -21,7 +21,7 @@ test('a container without a process is looked for less and less often, and found
     {
       readProcess: () => ({ ended: false, startTicks: 1, cgroup: isThere ? `0::${GROUP}` : '0::/user.slice' }) as never,
     },
-    { newest: () => ({ id: ID }) as never },
+    { newest: () => ({ id: ID }) as never, nameOf: () => undefined },
     () => second * 1000,
     mount,
     () => {
@@ -45,7 +45,7 @@ test('whether a plain grant has its group is looked at less and less often, and 
   let second = 0;
   const groups = createGroups(
     { readProcess: () => undefined },
-    { newest: () => undefined },
+    { newest: () => undefined, nameOf: () => undefined },
     () => second * 1000,
     mount,
   );
@@ -75,7 +75,7 @@ test('of a container of a pod other processes, or another container, are looked 
   let newest: string | undefined;
   const groups = createGroups(
     { readProcess: () => undefined },
-    { newest: () => (newest === undefined ? undefined : { id: newest }) },
+    { newest: () => (newest === undefined ? undefined : { id: newest }), nameOf: () => undefined },
     () => 0,
     mount,
     () => [],

@@ -97,6 +97,38 @@ test('whoever runs in step with the samples is suspected wrongly, and let go by 
   t.deepEqual(new Set(seen), new Set(['suspected', 'let go']));
 });
 
+/** Flat out past the gate, and idle for as long as the gate is closed: what it had of the card, and how often its gate was closed. */
+function pausing(
+  limit: number,
+  seconds: number,
+): { readonly ratio: number; readonly closed: number; readonly killed: boolean } {
+  let [usedSeconds, closed, suspectedMs] = [0, 0, Number.POSITIVE_INFINITY];
+  let gateClosed = false;
+  let watching: ShareWatch | undefined;
+  for (let atMs = 1000; atMs <= seconds * 1000; atMs += 1000) {
+    if (!gateClosed) usedSeconds += 1;
+    const look = { atMs, usedSeconds, chargedSeconds: 0, limitRatio: limit, gateClosed, gaps: 0 };
+    watching = watchShare(watching, look, WINDOW);
+    const { severity } = judgeShare('GPU-0', watching, WINDOW);
+    if (severity === 'hard') return { ratio: usedSeconds / seconds, closed, killed: true };
+    suspectedMs = severity === 'within' ? Number.POSITIVE_INFINITY : Math.min(suspectedMs, atMs);
+    const closes = severity !== 'within' && atMs - suspectedMs >= 5000;
+    if (closes && !gateClosed) closed += 1;
+    gateClosed = severity !== 'within' && (gateClosed || closes);
+  }
+  return { ratio: usedSeconds / seconds, closed, killed: false };
+}
+
+test('whoever pauses while its gate is closed passes each test, and has no more than its share by it', (t) => {
+  for (const limit of [0.02, 0.1, 0.25, 0.5, 0.75]) {
+    const { ratio, closed, killed } = pausing(limit, 4 * 3600);
+    t.false(killed, `${limit}`);
+    t.true(closed > 1, `${limit}: its gate was closed ${closed} times`);
+    // And what it has until the second suspicion has lasted, and until the next one after the account is even.
+    t.true(ratio <= limit + 0.03, `${limit}: it had ${ratio}`);
+  }
+});
+
 test('whoever dodges the gate is suspected, and fails the test of the closed gate', (t) => {
   for (const [limit, takes, within] of [
     [0.02, 0.5, 90],
