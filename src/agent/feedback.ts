@@ -18,7 +18,19 @@ export type FeedbackInput = {
   readonly cardIndex: readonly (number | undefined)[];
   /** Every process list of that card was answered. */
   readonly listsComplete: boolean;
+  /** Of each card of the grant: what its processes are said to hold more than it has in use. Absent: nothing. */
+  readonly twiceBytes?: readonly number[];
+  /** The residual that the page has of a slot's row now. Absent: none. */
+  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'card' | 'stamp'>) => number;
 };
+
+/**
+ * Drivers may count memory that processes share for each of them, though its owner alone is charged for it. So what may be counted
+ * twice raises no residual; and it lowers none, for figures of a moment may not belong together.
+ */
+function notTwice(residualBytes: number, taughtBytes: number, twiceBytes: number): number {
+  return Math.min(residualBytes, Math.max(taughtBytes, residualBytes - twiceBytes, 0));
+}
 
 export type Living = {
   readonly ownPidNamespace: number;
@@ -115,7 +127,7 @@ function slotFeedback(
     return [
       {
         ...empty,
-        residualBytes: truth - charged,
+        residualBytes: notTwice(truth - charged, input.taughtBytes?.(empty) ?? 0, input.twiceBytes?.[card] ?? 0),
         // Nothing moved for a whole round: what was freed before it has left the card, or it is part of the residual.
         releasedBytes: row.freedBytes,
         signature: row.signature,

@@ -42,7 +42,22 @@ const isSettled = (slots: LedgerReading['slots']): boolean => {
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
-type ToldCard = { readonly index: number; readonly isTold: boolean };
+/** `twiceBytes`: its processes are said to hold so much more than it has in use. */
+type ToldCard = { readonly index: number; readonly isTold: boolean; readonly twiceBytes: number };
+
+function toldCards(sample: Sample): ReadonlyMap<string, ToldCard> {
+  const listed = new Map<number, number>();
+  for (const { cards } of sample.processes) {
+    for (const use of cards) if (use.listed) listed.set(use.card, (listed.get(use.card) ?? 0) + (use.bytes ?? 0));
+  }
+  return new Map(
+    sample.cards.map((card) => {
+      const { uuid, index, usedBytes } = card;
+      const twiceBytes = usedBytes === undefined ? 0 : Math.max(0, (listed.get(index) ?? 0) - usedBytes);
+      return [uuid, { index, isTold: toldCard(sample, uuid) === card, twiceBytes }];
+    }),
+  );
+}
 
 /** What the last lesson was made of. */
 type Learnt = {
@@ -76,7 +91,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideView(native);
   const rounds = new Map<string, Round>();
-  const written = new Map<string, string>();
+  const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
   /** What the last lesson was made of, where it had nothing new. */
   const learnt = new Map<string, Learnt>();
   const ending = new Map<string, number>();
@@ -116,14 +131,19 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
     const text = (entry: Feedback) =>
       `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
+    const twiceBytes = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.twiceBytes ?? 0);
+    const taughtBytes = (of: Pick<Feedback, 'slot' | 'card' | 'stamp'>): number => {
+      const last = written.get(`${id} ${of.slot} ${of.card}`)?.entry;
+      return last?.stamp === of.stamp ? last.residualBytes : 0;
+    };
     const news = feedbackOf(
-      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete },
-      (entry) => written.get(key(entry)) !== text(entry),
+      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete, twiceBytes, taughtBytes },
+      (entry) => written.get(key(entry))?.text !== text(entry),
     );
     registry.writeFeedback(live, news);
-    for (const entry of news) written.set(key(entry), text(entry));
-    // Not where some were left for the next time, or the sample was from before the first reading.
-    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs)
+    for (const entry of news) written.set(key(entry), { text: text(entry), entry });
+    // Not where some were left for the next time, or the sample was from before the first reading, or may have counted twice.
+    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twiceBytes.every((bytes) => bytes === 0))
       learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, cardIndex, listsComplete });
     else learnt.delete(id);
     // Samples may queue up: only a reading that this one came after is done with.
@@ -172,9 +192,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   return {
     after(sample, grants, processesOf) {
-      const told = new Map<string, ToldCard>();
-      for (const card of sample.cards)
-        told.set(card.uuid, { index: card.index, isTold: toldCard(sample, card.uuid) === card });
+      const told = toldCards(sample);
       for (const entry of grants) {
         const { grant } = entry.live;
         const processes = processesOf(grant.id);

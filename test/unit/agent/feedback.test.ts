@@ -41,6 +41,23 @@ test('the residual may be negative, and is nothing but minus the charge where th
     t.is(feedbackOf(input({ processes }))[0]?.residualBytes, residualMiB * MIB, what);
 });
 
+test('what the driver may have counted twice raises no residual, and lowers none', (t) => {
+  const of = (bytes: number, more: Partial<FeedbackInput>) =>
+    feedbackOf(input({ processes: [sampledProcess(11, [use(0, { bytes: bytes * MIB })])], ...more }))[0]?.residualBytes;
+  const cases: [what: string, bytes: number, twiceMiB: number, taughtMiB: number, residualMiB: number][] = [
+    ['it has another one’s block open, which is counted for both', 6450, 6000, 50, 50],
+    ['the same, and it loads code meanwhile', 6480, 6000, 50, 80],
+    ['it loads code while others share', 480, 6000, 50, 50],
+    ['that comes again when they share no more', 480, 0, 50, 80],
+    ['it unloads code while others share', 420, 6000, 50, 20],
+    ['it holds less than it is charged for', 380, 6000, 50, -20],
+  ];
+  for (const [what, bytes, twiceMiB, taughtMiB, residualMiB] of cases) {
+    const more = { twiceBytes: [twiceMiB * MIB], taughtBytes: () => taughtMiB * MIB };
+    t.is(of(bytes, more), residualMiB * MIB, what);
+  }
+});
+
 test('nothing is taught where nothing is certain', (t) => {
   const moved = { ...held, signature: 10n };
   const cases: [string, Partial<FeedbackInput>][] = [
