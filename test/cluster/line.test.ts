@@ -6,6 +6,7 @@ import { seriesOf } from '../support/agent.ts';
 import { eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { cheats } from './line/cheats.ts';
+import { recommended } from './line/recommended.ts';
 import { slices } from './line/slices.ts';
 import { clientOf, namespaceOf, ONE_SHARE, podOf, untilRunning } from './support/pods.ts';
 import { agentPage, podOfRelease } from './support/release.ts';
@@ -24,6 +25,7 @@ const leftovers = (bed: Bed): string[] => {
 };
 
 slices(onCluster);
+recommended(onCluster);
 cheats(onCluster);
 
 onCluster('pods and namespaces that are deleted in any state leave nothing behind', async (t, { bed }) => {
