@@ -12,7 +12,8 @@ import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import type { Native } from '../native.ts';
 import type { Audit } from './audit.ts';
-import { toldOf, verdictWithout } from './ground.ts';
+import { toldOf } from './ground.ts';
+import { createNewcomers, holdsOf, isOther } from './newcomers.ts';
 import { byTurn, createStops, whyNotNow } from './rate.ts';
 import { type ActionRecord, describe, recordOf } from './record.ts';
 import { type Resumed, resumedOf } from './resume.ts';
@@ -64,16 +65,6 @@ export const AHEAD_MS = 5000;
 /** What a stop gives back is waited for so long, before somebody else is stopped for want of room. */
 const ROOM_COMES_MS = 5000;
 
-/** Does the container hold memory, or do these of its processes? */
-const holdsOf = ({ cards }: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
-  hit
-    ? cards.some(({ processes }) => processes.some((process) => hit.has(keyOf(process))))
-    : cards.some(({ usedBytes }) => usedBytes > 0);
-
-/** Is it over by what others than these hold? */
-const isOther = (container: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
-  container.verdict.severity !== 'within' && hit !== undefined && !holdsOf(container, hit);
-
 export function createEnforcer(
   registry: Registry,
   native: Native,
@@ -95,8 +86,6 @@ export function createEnforcer(
   const refusedAtMs = new Map<string, number>();
   /** While nothing else was done than to warn. */
   const warnedAtMs = new Map<string, number>();
-  /** Where those stand that were not there when the container was stopped, as long as the memory of those hit is not back. */
-  const afresh = new Map<string, LadderState>();
   /** Since when a stop is due that the rate does not allow. */
   const waitingSinceMs = new Map<string, number>();
   /** Since when a stop is due for which the sample at hand was too old. */
@@ -107,6 +96,7 @@ export function createEnforcer(
   const mount = unifiedMount();
   const { now, steady } = clocks;
   const stops = createStops(steady);
+  const newcomers = createNewcomers(policy, steady);
   let untold: readonly ActionRecord[] = [];
   if (audit.interrupted) {
     untold = [audit.interrupted];
@@ -185,7 +175,7 @@ export function createEnforcer(
     // Who starts anew before the memory of those is back is another matter: it must not wait for that, nor hide behind it.
     const state = ladders.get(container.grant.id) ?? CALM;
     resumed.set(container.grant.id, { state, hit: new Set([...seen, ...hit].map(keyOf)), wasGated: undefined });
-    afresh.delete(container.grant.id);
+    newcomers.forget(container.grant.id);
     return done(container, name, action.verdict, result, hit, undefined, atMs);
   };
 
@@ -268,7 +258,7 @@ export function createEnforcer(
     const { state, action } = changeMode(ladders.get(id) ?? CALM, steady());
     ladders.set(id, state);
     waitingSinceMs.delete(id);
-    afresh.delete(id);
+    newcomers.forget(id);
     if (action.kind !== 'open-gate') return undefined;
     live.gateClosed = false;
     registry.touch(live);
@@ -298,29 +288,6 @@ export function createEnforcer(
     return undefined;
   };
 
-  /** One sample later for those who came after a stop: where they are to be stopped, too, or warned, they are not waited with. */
-  const others = (
-    container: ContainerState,
-    before: LadderState,
-    state: NodeState,
-    rules: LadderPolicy,
-  ): { readonly state: LadderState; readonly action: Action } | undefined => {
-    const { id } = container.grant;
-    const hit = resumed.get(id)?.hit;
-    if (before.rung !== 'killed' || before.unsure || hit === undefined || !holdsOf(container, hit)) {
-      afresh.delete(id);
-      return undefined;
-    }
-    const from = afresh.get(id) ?? {
-      ...CALM,
-      ...(before.stoppedAtMs !== undefined && { stoppedAtMs: before.stoppedAtMs }),
-    };
-    const next = step(from, verdictWithout(container, hit, state, policy), true, steady(), rules);
-    if (next.action.kind === 'kill') return next;
-    afresh.set(id, next.state);
-    return next.action.kind === 'warn' ? { state: before, action: next.action } : undefined;
-  };
-
   /** One sample later for one container. */
   const actOn = (container: ContainerState, state: NodeState, records: ActionRecord[]): void => {
     const live = registry.get(container.grant.id);
@@ -337,8 +304,9 @@ export function createEnforcer(
     const holds = holdsOf(container, resumed.get(container.grant.id)?.hit);
     const rules = { ...policy, mode };
     const { state: after, action } =
-      (old === undefined ? others(container, before, state, rules) : undefined) ??
-      step(before, container.verdict, holds, steady(), rules);
+      (old === undefined
+        ? newcomers.step(container, before, resumed.get(container.grant.id)?.hit, state, rules)
+        : undefined) ?? step(before, container.verdict, holds, steady(), rules);
     const isStop = action.kind === 'kill' || action.kind === 'terminate';
     const verdict = 'verdict' in action ? action.verdict : container.verdict;
     const worst = verdict.severity === 'within' ? '' : verdict.worst.gpuUuid;
@@ -398,7 +366,8 @@ export function createEnforcer(
       untold = [];
       const alive = new Set(state.containers.map((container) => container.grant.id));
       const said = [refusedAtMs, warnedAtMs, waitingSinceMs, dueSinceMs, doubtedSinceMs, letOffMs];
-      for (const map of [ladders, afresh, modes, resumed, ...said]) {
+      newcomers.forgetAllBut(alive);
+      for (const map of [ladders, modes, resumed, ...said]) {
         for (const id of map.keys()) if (!alive.has(id)) map.delete(id);
       }
       stops.forgetAllBut(alive);
