@@ -1,7 +1,7 @@
 // The specification of our own that has NVIDIA's in parts, so that a container can be given those that its namespace allows, and
 // what a container is given of it. Which file is whose is in driver-files.ts.
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../../request/rules.ts';
-import { EVERYBODY, type For, fileIsFor, hookIsFor, narrowAmong, nodeIsFor } from './driver-files.ts';
+import { EVERYBODY, type For, fileIsFor, hookIsFor, LIMITS_VARIABLES, narrowAmong, nodeIsFor } from './driver-files.ts';
 import type { CdiDevice, CdiSpec, Edits, Source } from './spec.ts';
 
 /**
@@ -19,7 +19,7 @@ const nameOf = ({ anyOf, compat32 }: Needs): string =>
 
 type Piece = { readonly needs: Needs; readonly edits: Edits };
 
-/** Everybody's first, always; each entry is in one piece. Lists that are not known are everybody's. */
+/** Everybody's first, always; each entry is in one piece, but for hooks that are nobody's. Lists that are not known are everybody's. */
 function piecesOf(edits: Edits, isNarrow: (path: string) => boolean): readonly [everybodys: Edits, ...Piece[]] {
   const { mounts, deviceNodes, hooks, ...rest } = edits;
   const pieces = new Map<string, Piece>();
@@ -31,7 +31,10 @@ function piecesOf(edits: Edits, isNarrow: (path: string) => boolean): readonly [
   };
   for (const node of deviceNodes ?? []) put('deviceNodes', node, nodeIsFor(node.path));
   for (const mount of mounts ?? []) put('mounts', mount, fileIsFor(mount.containerPath), isNarrow(mount.containerPath));
-  for (const hook of hooks ?? []) put('hooks', hook, hookIsFor(hook.args ?? []));
+  for (const hook of hooks ?? []) {
+    const anyOf = hookIsFor(hook.args ?? []);
+    if (anyOf) put('hooks', hook, anyOf);
+  }
   const [everybodys, ...others] = pieces.values();
   return [everybodys?.edits ?? {}, ...others];
 }
@@ -102,4 +105,15 @@ export function allowedBy(env: readonly string[], variable: string): ReadonlySet
   const value = env.findLast((entry) => entry.startsWith(`${variable}=`))?.slice(variable.length + 1) ?? '';
   const words = value.split(',');
   return new Set(DRIVER_CAPABILITIES.filter((name) => words.includes('all') || words.includes(name)));
+}
+
+/**
+ * Why no container of this environment may be made with these devices: NVIDIA's own may have the hook that is left out of ours, and
+ * it would take from the container's environment what is ours to set. A clause; undefined: it may.
+ */
+export function refusalOf(devices: readonly string[], env: readonly string[]): string | undefined {
+  if (devices.every((name) => name.startsWith(`${OWN_KIND}=`))) return undefined;
+  const named = LIMITS_VARIABLES.filter((name) => env.some((entry) => entry.startsWith(`${name}=`)));
+  if (named.length === 0) return undefined;
+  return `${named.join(' and ')} in its environment (of its image, or by envFrom) would set the driver's limits here: take that out`;
 }

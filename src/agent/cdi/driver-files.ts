@@ -65,8 +65,19 @@ export function fileIsFor(path: string): For {
 export const nodeIsFor = (path: string): For =>
   /^\/dev\/(dri(\/.*)?|nvidia-modeset)$/.test(path) ? EITHER : EVERYBODY;
 
-/** Of a hook: links to such nodes, and their folder's mode, are of no use without them. All others are everybody's: links that lead nowhere do no harm. */
-export function hookIsFor(args: readonly string[]): For {
+/**
+ * From NVIDIA's container toolkit 1.20.1 on in each card's device: as root it sets limits of the driver's for the container's group,
+ * and takes them from these variables in the container's own environment.
+ */
+const LIMITS_HOOK = 'apply-cuda-memory-limits';
+export const LIMITS_VARIABLES: readonly string[] = ['NVIDIA_GPU_MEMORY_REQUEST', 'NVIDIA_GPU_MEMORY_LIMIT'];
+
+/**
+ * Of a hook: links to such nodes, and their folder's mode, are of no use without them. All others are everybody's: links that lead
+ * nowhere do no harm. Undefined: nobody's, for a tenant would set by it what is ours to set.
+ */
+export function hookIsFor(args: readonly string[]): For | undefined {
+  if (args.includes(LIMITS_HOOK)) return undefined;
   const paths = args.slice(1).filter((arg) => arg.includes('/'));
   return paths.length > 0 && paths.every((arg) => arg.includes('/dev/dri')) ? EITHER : EVERYBODY;
 }

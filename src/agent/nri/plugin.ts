@@ -4,6 +4,7 @@
 // connection and its return after the runtime's restart.
 import { connect, type Socket } from 'node:net';
 import { GIVEN_ANNOTATION, NRI_PLUGIN } from '../../request/names.ts';
+import { refusalOf } from '../cdi/divide.ts';
 import { terminationLogBehind } from '../enforcement/last-words.ts';
 import {
   createFrameReader,
@@ -80,7 +81,11 @@ const EVENT = {
 };
 /** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no card any more. */
 const LIVING: readonly number[] = [1, 2, 3];
+/** As gRPC numbers them. The runtime makes no container that a plugin answers with one, and its pod says the text. */
+const FAILED_PRECONDITION = 9;
 const UNIMPLEMENTED = 12;
+/** What is said to the runtime in place of an answer. */
+type Refused = { readonly code: number; readonly message: string };
 const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no cards. */
 const LONGEST_RETRY_MS = 1000;
@@ -154,8 +159,8 @@ export function startNri(options: NriOptions): Nri {
     };
     const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
 
-    /** The payload of the answer; undefined: nobody has such a method. Throws where the bytes are no such request. */
-    const handle = (method: string, payload: Buffer): Buffer | undefined => {
+    /** The payload of the answer, or a refusal; undefined: nobody has such a method. Throws where the bytes are no such request. */
+    const handle = (method: string, payload: Buffer): Buffer | Refused | undefined => {
       switch (method) {
         case 'Configure':
           return subscription(Object.values(EVENT));
@@ -189,9 +194,16 @@ export function startNri(options: NriOptions): Nri {
           const { pod, container } = readable('ContainerRequest', payload);
           learn(pod, container);
           const cards = pod && container ? (options.cardsOf(pod.uid, container.name) ?? []) : [];
-          return adjustment(cards.length === 0 ? [] : devicesFor(cards, container?.env ?? []), {
-            [GIVEN_ANNOTATION]: cards.join(','),
-          });
+          const env = container?.env ?? [];
+          const devices = cards.length === 0 ? [] : devicesFor(cards, env);
+          // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up to 2.3).
+          const refusal = refusalOf(devices, env);
+          if (refusal !== undefined) {
+            const message = `${pod?.namespace}/${pod?.name}/${container?.name} is not made: ${refusal}`;
+            problem(message);
+            return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
+          }
+          return adjustment(devices, { [GIVEN_ANNOTATION]: cards.join(',') });
         }
         case 'RunPodSandbox':
         case 'RemovePodSandbox': {
@@ -232,8 +244,8 @@ export function startNri(options: NriOptions): Nri {
       }
       if (connection !== PLUGIN_CONNECTION || type !== REQUEST) throw new Error(`a message of type ${type}`);
       const { method, payload: asked } = readable('TtrpcRequest', payload);
-      const said = handle(method, asked);
-      const reply = said ? answer(said) : refuse(UNIMPLEMENTED, `no method ${method}`);
+      const said = handle(method, asked) ?? { code: UNIMPLEMENTED, message: `no method ${method}` };
+      const reply = Buffer.isBuffer(said) ? answer(said) : refuse(said.code, said.message);
       send({ connection, stream, type: RESPONSE, payload: reply });
     };
 

@@ -132,6 +132,37 @@ test("each file of NVIDIA's specification is in the part that its capability bri
   t.deepEqual(spec.containerEdits.env, nvidia().containerEdits.env);
 });
 
+test("the hook that sets the driver's limits by the container's environment is in no device of ours, and nothing else of a card is lost", (t) => {
+  const hook = (...args: readonly string[]) => ({ hookName: 'createRuntime', path: '/usr/bin/nvidia-ctk', args });
+  const limits = ['--driver-root', '/run/nvidia/driver', '--gpu-id', ONE];
+  const spec = specOf({
+    cdiVersion: '0.5.0',
+    kind: KIND,
+    containerEdits: { hooks: [hook('nvidia-ctk', 'hook', 'apply-cuda-memory-limits', ...limits)] },
+    devices: [
+      {
+        name: ONE,
+        containerEdits: {
+          deviceNodes: [{ path: '/dev/nvidia0' }],
+          hooks: [hook('nvidia-cdi-hook', 'apply-cuda-memory-limits', ...limits), hook('nvidia-cdi-hook', 'other')],
+        },
+      },
+      { name: TWO, containerEdits: { hooks: [hook('nvidia-cdi-hook', 'apply-cuda-memory-limits', ...limits)] } },
+    ],
+  });
+  const divided = dividedOf(spec);
+  t.deepEqual(divided.spec.containerEdits, {});
+  t.deepEqual(divided.spec.devices, [
+    {
+      name: ONE,
+      containerEdits: { deviceNodes: [{ path: '/dev/nvidia0' }], hooks: [hook('nvidia-cdi-hook', 'other')] },
+    },
+  ]);
+  t.deepEqual([...divided.cards], [ONE], 'a device that would change nothing is none');
+  t.true(readFileSync(FIXTURE, 'utf8').includes('apply-cuda-memory-limits'));
+  t.false(JSON.stringify(dividedOf(nvidia()).spec).includes('apply-cuda-memory-limits'));
+});
+
 test('a file of a name that nobody knows is everybody’s, and one is known by its name wherever it lies', (t) => {
   const cases: readonly (readonly [string, readonly string[]])[] = [
     ['/usr/lib64/libcuda.so.1', []],
@@ -227,6 +258,7 @@ const edits = fc
       { hookName: 'createContainer', path: '/hook', args: ['hook', 'chmod', '--path', '/dev/dri'] },
       { hookName: 'createContainer', path: '/hook', args: ['hook', 'links', 'a::/dev/dri/x', 'b::/usr/lib64/y'] },
       { hookName: 'createContainer', path: '/hook' },
+      { hookName: 'createRuntime', path: '/hook', args: ['hook', 'apply-cuda-memory-limits'] },
     ]),
     env: fc.subarray(['A=1']),
   })
@@ -263,7 +295,9 @@ test('whatever the specification: nothing of a card is lost or doubled, all brin
       };
       for (const card of cards) {
         const own = source.devices.find(({ name }) => name === card)?.containerEdits ?? {};
-        const whole = entriesOf([source.containerEdits, own]).toSorted();
+        const whole = entriesOf([source.containerEdits, own])
+          .filter((entry) => !entry.includes('apply-cuda-memory-limits'))
+          .toSorted();
         t.deepEqual(bring(card, DRIVER_CAPABILITIES).toSorted(), whole);
         // More is allowed, more is brought; what CUDA and NVML need always is.
         const some = bring(card, allowed);

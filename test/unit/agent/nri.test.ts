@@ -182,7 +182,7 @@ async function startRuntime(t: ExecutionContext) {
       socket.write(framesOf({ connection: PLUGIN_CONNECTION, stream, type: REQUEST, payload: request }));
       const answered = await eventually(() => heard.find((message) => message.stream === stream), method);
       const response = kind('TtrpcResponse').toObject(kind('TtrpcResponse').decode(answered.payload)) as {
-        status?: { code: number };
+        status?: { code: number; message: string };
         payload?: Buffer;
       };
       return response;
@@ -309,6 +309,35 @@ test('devices are named by whoever knows the parts of the driver, from the envir
   );
   t.deepEqual((await answerFor(runtime, { ...containerNamed('main'), env: [] })).devices, ['example.com/x=GPU-1']);
   for (const name of ['none', 'other']) t.is((await answerFor(runtime, containerNamed(name))).devices, undefined, name);
+});
+
+test("a container whose own environment would set the driver's limits gets no device of NVIDIA's that obeys it", async (t) => {
+  const { runtime, problems } = await startPlugin(t, {
+    cardsOf: (_, container) => (container === 'none' ? undefined : ['GPU-1']),
+    devicesFor: (cards, env) =>
+      cards.map((card) => `${env.includes('NAME=divided') ? 'cotenant.io' : 'nvidia.com'}/gpu=${card}`),
+  });
+  const made = async (name: string, ...env: readonly string[]) => {
+    const plain = containerNamed(name);
+    const container = { ...plain, env: [...plain.env, ...env] };
+    const request = encode('ContainerRequest', { pod: POD, container });
+    return (await runtime.call(0, 'CreateContainer', request)).status;
+  };
+  const refused = await made('main', 'NVIDIA_GPU_MEMORY_REQUEST=70000', 'NVIDIA_GPU_MEMORY_LIMIT=70000');
+  t.is(refused?.code, 9);
+  t.regex(
+    refused?.message ?? '',
+    /^cotenant: team\/train\/main is not made: NVIDIA_GPU_MEMORY_REQUEST and NVIDIA_GPU_/,
+  );
+  t.is((await made('main', 'NVIDIA_GPU_MEMORY_LIMIT='))?.code, 9);
+  t.deepEqual(
+    problems.map((text) => text.slice(0, 39)),
+    Array(2).fill('NRI: team/train/main is not made: NVIDI'),
+  );
+  const both = ['NVIDIA_GPU_MEMORY_REQUEST=1', 'NVIDIA_GPU_MEMORY_LIMIT=1'];
+  for (const name of ['divided', 'none']) t.is(await made(name, ...both), undefined, name);
+  t.is(await made('main', 'NVIDIA_GPU_MEMORY_LIMITS=1', 'X=NVIDIA_GPU_MEMORY_LIMIT=1'), undefined);
+  t.is(problems.length, 2);
 });
 
 test('a runtime that ends, or says what cannot be used, is left and asked again; what went meanwhile is told', async (t) => {
