@@ -32,7 +32,7 @@ export const agent: Command = {
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
     const start = async () => {
-      makeStateFolder(configuration);
+      makeStateFolder(configuration, log);
       await checkPageFiles(configuration);
       const { hooks, close: closeKube } = await kubeHooks(configuration, log);
       const started = await startAgent(configuration, { log, ...hooks });

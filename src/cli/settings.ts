@@ -44,15 +44,27 @@ export async function checkPageFiles({ page }: AgentConfiguration): Promise<void
     });
 }
 
-/** Folder by folder, and tries one in it: where there can be none (/proc), Node's own making of all of them goes on for ever. */
-export function makeStateFolder({ stateFolder }: AgentConfiguration): void {
+/**
+ * Folder by folder, and tries one in it: where there can be none (/proc), Node's own making of all of them goes on for ever. A disk
+ * that is full is a problem for later: who is over is stopped without it.
+ */
+export function makeStateFolder({ stateFolder }: AgentConfiguration, onProblem: (text: string) => void): void {
+  const wrong = (error: unknown) =>
+    `stateFolder: nothing can be kept in ${stateFolder}: ${(error as NodeJS.ErrnoException).message}`;
   try {
     makeFolder(resolve(stateFolder));
+  } catch (error) {
+    throw new UsageError(wrong(error));
+  }
+  try {
     rmdirSync(mkdtempSync(join(stateFolder, '.trying-')));
   } catch (error) {
-    throw new UsageError(`stateFolder: nothing can be kept in ${stateFolder}: ${(error as Error).message}`);
+    if (!NO_ROOM.includes((error as NodeJS.ErrnoException).code ?? '')) throw new UsageError(wrong(error));
+    onProblem(`${wrong(error)}; it is used all the same`);
   }
 }
+
+const NO_ROOM: readonly string[] = ['ENOSPC', 'EDQUOT'];
 
 function makeFolder(path: string): void {
   const found = statSync(path, { throwIfNoEntry: false });
