@@ -44,7 +44,7 @@ export type Node = {
   holds(podUid: string, target: string): boolean;
   /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
-  /** The runtime has a container that it made without asking for its cards; of one without a share that is as it should be. */
+  /** The runtime has a container that it made without a card; of one without a share that is as it should be. */
   containerPassedBy(container: PassedBy): void;
   /** Container ids; fed by the runtime's events. */
   readonly containers: ContainerBook;
@@ -74,7 +74,7 @@ export type NodeHooks = {
   readonly onChange?: (text: string) => void;
   /** What a pod's annotation says of its compute is not done; told once of each text. */
   readonly onRefused?: ((change: RefusedChange) => void) | undefined;
-  /** A container with a share was made without its cards; told once of each, with the sentence for its pod. */
+  /** A container with a share was made without its cards; told once of each, over restarts, with the sentence for its pod. */
   readonly onPassedBy?: ((container: PassedBy, message: string) => void) | undefined;
   /** None: no pod is evicted, whatever the settings say. */
   readonly evict?: EvictCall | undefined;

@@ -29,6 +29,7 @@ import type { Node, NodeHooks } from './node-types.ts';
 import { offeredCards } from './offered.ts';
 import { createOwners } from './owners.ts';
 import { createPace } from './pace.ts';
+import { openPassedBy } from './passed-by.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample } from './sample.ts';
@@ -162,6 +163,15 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     onChange: onChange,
   });
   const untold = createUntold(onChange);
+  const passedBy = openPassedBy({
+    stateFolder,
+    onProblem: hooks.onProblem,
+    tell(container) {
+      const message = `${container.namespace}/${container.pod}/${container.container} ${PASSED_BY}`;
+      hooks.onProblem(message);
+      hooks.onPassedBy?.(container, message);
+    },
+  });
   const probing = createProbing({
     configuration,
     native,
@@ -256,6 +266,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onInterval(pace.after(state));
 
       // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
+      passedBy.after(view);
       keeping.after(sample, ledgers, owned.ofGrant);
       compute.again();
       const grants = registry.list().map(({ grant }) => grant);
@@ -346,11 +357,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
 
     containerPassedBy(container) {
-      const { containerId, podUid, namespace, pod, container: name } = container;
-      if (!registry.get(podGrantId(podUid, name)) || !containers.passBy(containerId)) return;
-      const message = `${namespace}/${pod}/${name} ${PASSED_BY}`;
-      hooks.onProblem(message);
-      hooks.onPassedBy?.(container, message);
+      if (!registry.get(podGrantId(container.podUid, container.container))) return;
+      if (containers.passBy(container.containerId)) passedBy.add(container);
     },
 
     containers,

@@ -19,6 +19,8 @@ export type RuntimeContainer = {
   /** `NAME=value`, with the image's own. */
   readonly env: readonly string[];
   readonly mounts: readonly { readonly destination: string; readonly source: string }[];
+  /** Of one that is there: the nodes that it was made with, also those of its CDI devices. */
+  readonly linux: { readonly devices: readonly { readonly path: string }[] } | null;
 };
 
 type OfOne = { readonly pod: RuntimePod | null; readonly container: RuntimeContainer | null };

@@ -53,7 +53,7 @@ export type NriOptions = {
   readonly devicesFor?: (cards: readonly string[], env: readonly string[]) => readonly string[];
   /** Once for each container: those that are there at the start, and new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
-  /** With each connection, of a container that is there and was given no card by us when it was made; also without a grant. */
+  /** With each connection, of a container that is there and was made without a card, by all that the runtime shows; also without a grant. */
   readonly onPassedBy?: (container: NriContainer) => void;
   /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
@@ -105,6 +105,12 @@ export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriCo
     ...(terminationLog === undefined ? {} : { terminationLog }),
   };
 }
+
+const CARD_NODE = /^\/dev\/nvidia\d+$/;
+
+/** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing gave cards, too. */
+const wasGivenCards = ({ annotations, linux }: RuntimeContainer): boolean =>
+  GIVEN_ANNOTATION in annotations || (linux?.devices.some(({ path }) => CARD_NODE.test(path)) ?? false);
 
 export function startNri(options: NriOptions): Nri {
   const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
@@ -175,8 +181,7 @@ export function startNri(options: NriOptions): Nri {
             present.add(container.id);
             const pod = podsSeen.get(container.pod_sandbox_id);
             learn(pod, container);
-            // What we noted on it is in the runtime's own record, so it outlives the runtime and us.
-            if (pod && LIVING.includes(container.state) && !(GIVEN_ANNOTATION in container.annotations))
+            if (pod && LIVING.includes(container.state) && !wasGivenCards(container))
               options.onPassedBy?.(containerOf(pod, container));
           }
           if (!more) {

@@ -363,26 +363,38 @@ const scenarios: Record<string, () => unknown> = {
   withoutCards() {
     const started = start();
     const { node } = started;
-    const tell = (container: string) =>
-      node.containerPassedBy({
+    const tell = (container: string, at = node) =>
+      at.containerPassedBy({
         containerId: containerIdOf(1, container),
         podUid: uidOf(1),
         namespace: 'team',
         pod: 'pod-1',
         container,
       });
-    const withoutCards = (...processes: SampledProcess[]) => {
-      node.onSample(sampleOf(...processes));
-      return node.view()?.containers.map((one) => [one.container, one.withoutCards]);
+    const seen = (of: Node, ...processes: SampledProcess[]) => {
+      of.onSample(sampleOf(...processes));
+      return of.view()?.containers.map((one) => [one.container, one.withoutCards]);
     };
+    const withoutCards = (...processes: SampledProcess[]) => seen(node, ...processes);
     node.onSample(sampleOf());
     publish(started, 1, { a: 300, b: 300 });
     const before = withoutCards();
-    for (const container of ['b', 'plain', 'b']) tell(container);
-    const phases = [withoutCards(), withoutCards(processOf(1, 'b', 100))];
-    node.containers.forget(containerIdOf(1, 'b'));
-    node.containers.tell('f'.repeat(64), { podUid: uidOf(1), container: 'b' });
-    return { before, phases, anew: withoutCards(), told: started.passedBy, problems: started.problems };
+    for (const container of ['a', 'b', 'plain', 'b']) tell(container);
+    const early = started.passedBy.length;
+    const a = processOf(1, 'a', 100);
+    const phases = [withoutCards(a), withoutCards(a, { ...processOf(1, 'b', 100), pid: 2 ** 22 + 100 })];
+    node.close();
+    // The next one is told of them, too, and of who came since.
+    const next = start();
+    for (const name of ['a', 'b', 'c'])
+      next.node.containers.tell(containerIdOf(1, name), { podUid: uidOf(1), container: name });
+    tell('b', next.node);
+    const after = seen(next.node, a);
+    next.node.containers.forget(containerIdOf(1, 'b'));
+    next.node.containers.tell('f'.repeat(64), { podUid: uidOf(1), container: 'b' });
+    const anew = seen(next.node, a);
+    const problems = [...started.problems, ...next.problems];
+    return { before, early, phases, after, anew, told: started.passedBy, again: next.passedBy, problems };
   },
 
   anew() {

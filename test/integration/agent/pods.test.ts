@@ -108,18 +108,21 @@ test('a volume that is not its own ends no grant of a pod', (t) => {
   t.deepEqual(inside(t, 'otherVolume') as object, { kept: true, after: false, stored: 0 });
 });
 
-test('a container that was made without its cards is told of once, until it has them or starts anew', (t) => {
-  const { before, phases, anew, told, problems } = inside(t, 'withoutCards');
+test('a container that was made without its cards is told of once, over restarts, until it has them or starts anew', (t) => {
+  const { before, early, phases, after, anew, told, again, problems } = inside(t, 'withoutCards');
   const both = (b: boolean) => [
     ['a', false],
     ['b', b],
   ];
   t.deepEqual(before, both(false));
   t.deepEqual(phases, [both(true), both(false)], 'whoever uses a card has it');
+  t.is(early, 0, 'who has a process on a card was given it: a sample says so');
+  t.deepEqual(after, both(true), 'the page goes on to say so');
+  t.deepEqual(again, []);
   t.deepEqual(anew, both(false));
   const [sentence = ''] = told as string[];
   t.regex(sentence, /^team\/pod-1\/b was made without its GPU: /);
-  t.deepEqual(told, [sentence], 'a neighbour without a grant wants no card');
+  t.deepEqual(told, [sentence], 'a neighbour without a grant wants no card, and one with a process on it has it');
   t.deepEqual(problems, [sentence]);
 });
 

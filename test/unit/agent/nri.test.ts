@@ -122,6 +122,7 @@ const containerNamed = (name: string) => ({
   annotations: {},
   env: ['PATH=/bin', `NAME=${name}`],
   mounts: [{ destination: '/dev/termination-log', source: `${KUBELET}/${name}/0a1b2c3d` }],
+  linux: null,
 });
 
 test("the termination log is the kubelet's own file, wherever it is mounted, and never what a tenant mounts in its place", (t) => {
@@ -280,22 +281,28 @@ test('who was made without an answer of ours is told with each connection, and w
     state,
     annotations,
   });
+  const nodes = (...paths: readonly string[]) => ({ devices: paths.map((path) => ({ path })) });
   const there = [
     of('given', RUNNING, given),
     of('made', CREATED),
     of('runs', RUNNING, { 'io.kubernetes.container.hash': 'f00' }),
     of('ended', STOPPED),
+    { ...of('given by an agent that noted nothing', RUNNING), linux: nodes('/dev/nvidiactl', '/dev/nvidia10') },
+    {
+      ...of('no card', RUNNING),
+      linux: nodes('/dev/nvidiactl', '/dev/nvidia-uvm', '/dev/nvidia1.x', '/x/dev/nvidia0'),
+    },
     { ...of('of nobody', RUNNING), pod_sandbox_id: 'other' },
   ];
   await runtime.call(0, 'Synchronize', synchronise(there.slice(0, 2), true));
   await runtime.call(0, 'Synchronize', synchronise(there.slice(2)));
-  t.deepEqual(passedBy, ['made', 'runs']);
+  t.deepEqual(passedBy, ['made', 'runs', 'no card']);
   // Asked too late: the runtime has gone on, and says so when it connects again.
   const late = encode('ContainerRequest', { pod: POD, container: containerNamed('late') });
   await runtime.call(0, 'CreateContainer', late);
   (await runtime.registered(0)).socket.end();
   await runtime.call(1, 'Synchronize', synchronise([of('given', RUNNING, given), of('late', RUNNING)]));
-  t.deepEqual(passedBy, ['made', 'runs', 'late']);
+  t.deepEqual(passedBy, ['made', 'runs', 'no card', 'late']);
 });
 
 test('devices are named by whoever knows the parts of the driver, from the environment of the container', async (t) => {

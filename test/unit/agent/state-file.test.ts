@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { FAULTS_FORMAT } from '../../../src/agent/card-faults.ts';
 import { COMPUTE_FORMAT } from '../../../src/agent/compute/store.ts';
+import { WITHOUT_CARDS_FORMAT } from '../../../src/agent/passed-by.ts';
 import { formatState, openStateFile, parseState, type StateFormat } from '../../../src/agent/state-file.ts';
 import { field } from '../../../src/request/json.ts';
 import { temporaryFolder } from '../../support/node.ts';
@@ -97,4 +98,11 @@ test('the files that agents have written until now are read as they are', (t) =>
   t.deepEqual(parseState(FAULTS_FORMAT, faults), { faults: [fault] });
   t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
   t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'its faults[0] is none' });
+  const without = `${JSON.stringify({ version: 1, told: ['0a1b'] }, null, 2)}\n`;
+  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, without), { told: ['0a1b'] });
+  t.is(formatState(WITHOUT_CARDS_FORMAT, { told: ['0a1b'] }), without);
+  for (const told of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')])
+    t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, JSON.stringify({ version: 1, told })), {
+      wrong: 'what was told is no list of containers',
+    });
 });
