@@ -183,8 +183,9 @@ testWithHelm(
     t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO CARDS/);
     t.regex(
       notes('nri.enabled=false', 'webhook.configuration.deviceRoute=environment'),
-      /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)/,
+      /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" alone/,
     );
+    t.notRegex(all, /legacy/);
     t.regex(notes('webhook.certificate.source=generated'), /certificate was made by helm and is valid for 365 days/);
 
     // The pod to try is one that the webhook makes one with a share, and the commands are there.
