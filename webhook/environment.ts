@@ -2,7 +2,7 @@
 // Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
 import { type JsonObject, textAt } from '../src/request/json.ts';
 import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/request/names.ts';
-import type { DriverCapability } from '../src/request/rules.ts';
+import { DRIVER_CAPABILITIES, type DriverCapability } from '../src/request/rules.ts';
 import type { DeviceRoute } from './configuration.ts';
 import { same } from './same.ts';
 
@@ -43,22 +43,44 @@ export function withShare(
     return rule === undefined;
   });
   const visible = deviceRoute === 'nri' ? NO_DEVICES : grantedDevices(container);
-  const wanted = textAt(last(kept, DRIVER_CAPABILITIES_VARIABLE), 'value');
-  const capabilities = { name: DRIVER_CAPABILITIES_VARIABLE, value: capabilitiesOf(wanted, allowed) };
-  for (const own of [visible, capabilities]) {
-    const present = last(kept, own.name);
-    const because = own === capabilities ? `; allowed are ${allowed.join(', ')}` : '';
-    if (present !== undefined && !same(own, present)) warnings.push(`${container}: ${own.name} is replaced${because}`);
-  }
-  return { entries: withEntry(withEntry(kept, visible), capabilities), warnings };
+  const present = last(kept, VISIBLE_DEVICES);
+  if (present !== undefined && !same(visible, present)) warnings.push(`${container}: ${VISIBLE_DEVICES} is replaced`);
+  const { value, warning } = capabilitiesOf(last(kept, DRIVER_CAPABILITIES_VARIABLE), allowed);
+  if (warning !== undefined) warnings.push(`${container}: ${DRIVER_CAPABILITIES_VARIABLE} ${warning}`);
+  return { entries: withEntry(withEntry(kept, visible), { name: DRIVER_CAPABILITIES_VARIABLE, value }), warnings };
 }
 
-/** What was asked for where all of it is allowed; all that is allowed for `all`; else the usual two. */
-function capabilitiesOf(wanted: string | undefined, allowed: readonly DriverCapability[]): string {
+const USUAL: readonly string[] = ['compute', 'utility'];
+
+/**
+ * What was asked for as far as it is allowed, all that is allowed for `all`, and the usual two where that is nothing. What an image
+ * says counts for nothing: its words cannot be seen here.
+ */
+function capabilitiesOf(
+  entry: unknown,
+  allowed: readonly DriverCapability[],
+): { readonly value: string; readonly warning?: string } {
   const isAllowed = (name: string) => allowed.some((one) => one === name);
-  if (wanted?.split(',').every(isAllowed)) return wanted;
-  const usual = ['compute', 'utility'].filter(isAllowed);
-  return (wanted === 'all' || usual.length === 0 ? allowed : usual).join(',');
+  const known = USUAL.filter(isAllowed);
+  const usual = (known.length === 0 ? allowed : known).join(',');
+  const allowedAre = `allowed are ${allowed.join(', ')}`;
+  if (entry === undefined) {
+    const more = usual === allowed.join(',') ? [] : allowed.filter((name) => !USUAL.includes(name));
+    if (more.length === 0) return { value: usual };
+    return {
+      value: usual,
+      warning: `is ${usual}, whatever its image says; to be named in the pod: ${more.join(', ')}`,
+    };
+  }
+  const words = (textAt(entry, 'value') ?? '').split(',').flatMap((word) => word.trim() || []);
+  if (words.includes('all')) return { value: allowed.join(','), warning: `is replaced; ${allowedAre}` };
+  const [given, lost] = [words.filter(isAllowed), words.filter((word) => !isAllowed(word))];
+  if (given.length === 0) return { value: usual, warning: `is replaced; ${allowedAre}` };
+  const value = [...new Set(given)].join(',');
+  if (lost.length === 0) return { value };
+  const names = DRIVER_CAPABILITIES.filter((name) => lost.includes(name));
+  const others = lost.every((word) => names.some((name) => name === word)) ? [] : ['unknown words'];
+  return { value, warning: `loses ${[...names, ...others].join(', ')}; ${allowedAre}` };
 }
 
 /** Its cards as the scheduler's Binding names them, resolved by the kubelet when it creates the container. */

@@ -145,19 +145,43 @@ test('driver capabilities stay where they are a part of those that are allowed',
   };
   t.is(chosen('utility'), 'utility');
   t.is(chosen('utility,compute'), 'utility,compute');
-  t.is(chosen('compute,graphics'), 'compute,utility');
+  t.is(chosen('compute,graphics'), 'compute');
+  t.is(chosen(' utility ,,compute, utility'), 'utility,compute');
+  t.is(chosen('graphics'), 'compute,utility');
   t.is(chosen(''), 'compute,utility');
   t.is(chosen('all'), 'compute,utility');
   const drawing = { namespaces: { 'team-a': { driverCapabilities: ['compute', 'utility', 'graphics', 'video'] } } };
   t.is(chosen('compute,graphics', drawing), 'compute,graphics');
   t.is(chosen('all', drawing), 'compute,utility,graphics,video');
-  t.is(chosen('compute,display', drawing), 'compute,utility');
+  t.is(chosen('compute, all', drawing), 'compute,utility,graphics,video');
+  t.is(chosen('graphics, display', drawing), 'graphics');
   t.is(
     chosen('graphics', { namespaces: { other: drawing.namespaces['team-a'] } }),
     'compute,utility',
     'not its namespace',
   );
   t.is(chosen('compute', { rules: { driverCapabilities: ['utility'] } }), 'utility');
+});
+
+test('whoever gets other driver capabilities than were meant is warned, and nobody else', (t) => {
+  const drawing = configured({ rules: { driverCapabilities: ['compute', 'utility', 'graphics', 'video'] } });
+  const warned = (value: string | undefined, configuration = drawing) => {
+    const env = value === undefined ? [] : [{ name: 'NVIDIA_DRIVER_CAPABILITIES', value }];
+    const answer = patched(sharePod({ env }), configuration);
+    t.deepEqual(patched(answer.pod, configuration).warnings, [], 'a second pass says nothing');
+    return answer.warnings.map((text) => text.replace(/^main: NVIDIA_DRIVER_CAPABILITIES /, ''));
+  };
+  const allowed = 'allowed are compute, utility, graphics, video';
+  t.deepEqual(warned(undefined), [
+    'is compute,utility, whatever its image says; to be named in the pod: graphics, video',
+  ]);
+  t.deepEqual(warned('video, compute'), []);
+  t.deepEqual(warned('compute,display,graphics,ngx'), [`loses display, ngx; ${allowed}`]);
+  t.deepEqual(warned('compute,display,Graphics'), [`loses display, unknown words; ${allowed}`]);
+  t.deepEqual(warned('compute,\r\nx'), [`loses unknown words; ${allowed}`]);
+  for (const value of ['all', 'display', '', ' , ']) t.deepEqual(warned(value), [`is replaced; ${allowed}`], value);
+  t.deepEqual(warned(undefined, configured()), [], 'nothing else is allowed, as anybody expects');
+  t.deepEqual(warned(undefined, configured({ rules: { driverCapabilities: ['video'] } })), []);
 });
 
 test('variables that would lead around a fence are taken out of a share, and only there', (t) => {
