@@ -22,6 +22,8 @@ const LIBRARIES: readonly (readonly [whose: For, names: readonly string[]])[] = 
   [VIDEO, ['libnvcuvid', 'libnvidia-encode', 'libnvidia-opticalflow', 'libvdpau_nvidia']],
   // What GLVND and Vulkan's loader open.
   [GRAPHICS, ['libGLX_nvidia', 'libGLX_indirect', 'libEGL_nvidia', 'libGLESv1_CM_nvidia', 'libGLESv2_nvidia']],
+  // GLVND's own, which the driver's installer can bring.
+  [GRAPHICS, ['libGL', 'libEGL', 'libGLESv1_CM', 'libGLESv2', 'libGLX', 'libGLdispatch', 'libOpenGL']],
   // What those are made of: EGL, shaders, frame capture.
   [GRAPHICS, ['libnvidia-eglcore', 'libnvidia-glsi', 'libnvidia-glvkspirv', 'libnvidia-fbc', 'libnvidia-ifr']],
   // Vulkan beside its driver: its safety-critical form, a layer that shows frames, a producer for EGL's streams.
