@@ -24,7 +24,7 @@ export type RowKind = keyof KeptRows;
 
 export type Kept = KeptRows &
   KeptKills & {
-    /** That the numbers of counters.values have, too, if they are of these rows. */
+    /** That the numbers have, too, in the file of them that is of these rows. */
     readonly turn: number;
     readonly bootId: string;
     readonly atMs: number;

@@ -1,11 +1,12 @@
 // What this node has counted, for the agent after this one. Two files of the state folder: counters.json says of whom and what,
 // and is written now and then where somebody has come or gone; counters.values has the same rows' numbers as they are now,
 // written in place with each sample in which one has moved, before anybody is told of it. For a counter that came back lower than
-// it was scraped would pass for an increase by all that it has. Bases stand in the first one alone: until it is written anew, who
-// has gone to them stands there as it did. Stops are counted by the audit log: the file says how many of its lines are counted
-// already, and the others are counted at the start.
+// it was scraped would pass for an increase by all that it has. The numbers of new rows go to another file than those of the rows
+// before, so that at any moment counters.json has its own: there are two, in turn. Bases stand in counters.json alone: until it is
+// written anew, who has gone to them stands there as it did. Stops are counted by the audit log: the file says how many of its lines
+// are counted already, and the others are counted at the start.
 import { randomInt } from 'node:crypto';
-import { closeSync, existsSync, openSync, readFileSync, writeSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync, writeFileSync, writeSync } from 'node:fs';
 import { uptime } from 'node:os';
 import { join } from 'node:path';
 import { bootIdOfMachine } from './boot-id.ts';
@@ -60,6 +61,8 @@ const EVERY_MS = 5000;
 /** Of each kind: the files cannot grow beyond that, whoever comes and goes. */
 const MOST_ROWS = 2000;
 const WORD = 8;
+/** The rows' numbers are in the one that begins with their turn. An agent that knew of the first alone left them there. */
+const VALUES = ['counters.values', 'counters.values.2'] as const;
 
 type Row = { readonly at: number; of: object };
 /** The rows that the file has, by kind and key: where their numbers stand, and what they were last made of. */
@@ -85,11 +88,13 @@ const livingFirst =
 export function openCounters(options: CountersOptions): Counters {
   const { stateFolder, audit, onProblem, clock, bootId = bootIdOfMachine() } = options;
   const path = join(stateFolder, 'counters.json');
-  const valuesPath = join(stateFolder, 'counters.values');
+  const [one, other] = VALUES.map((name) => join(stateFolder, name)) as [string, string];
   const isFirst = !existsSync(path);
   const lost = 'containers and cards are counted from 0 again, and stops by the audit log';
   const file = openStateFile(path, COUNTERS_FORMAT, { lost, onProblem, untilReboot: true });
-  const found = file.found?.bootId === bootId ? withNumbers(file.found, valuesPath, onProblem) : undefined;
+  const read = file.found?.bootId === bootId ? numbersOf(file.found, [one, other]) : undefined;
+  const found = read?.kept;
+  if (read?.wrong !== undefined) onProblem(`${read.wrong}: containers are counted from 0 again`);
   const passedOver = Object.entries(found?.passedOver ?? {}).flatMap(([name, places]) =>
     [...(places ?? [])].map((place) => `${name}[${place}]`),
   );
@@ -125,7 +130,9 @@ export function openCounters(options: CountersOptions): Counters {
   let position: ReturnType<Audit['position']> | undefined;
   let writtenAt = 0;
   let values = new Float64Array();
+  /** Where they are, and where those of the next rows go. */
   let fd: number | undefined;
+  let nextPath = read?.path === one ? other : one;
 
   const write = (counted: Counted): void => {
     writtenAt = clock();
@@ -149,14 +156,23 @@ export function openCounters(options: CountersOptions): Counters {
     const now = audit.position();
     const kept = { turn, bootId, atMs: Date.now(), audit: now, ...counted.kills() };
     const xidsRaised = counted.totals.xids.filter(({ count }) => count > 0);
-    file.write({ ...NOTHING_KEPT, ...kept, ...(lists as KeptRows), xids: xidsRaised });
-    fd ??= openSync(valuesPath, existsSync(valuesPath) ? 'r+' : 'w+', 0o644);
-    // While the first word is nobody's turn, so are the others.
-    writeSync(fd, Float64Array.of(0), 0, WORD, 0);
-    values = new Float64Array(words);
-    for (const kind of ROW_KINDS) for (const { at, of } of next[kind]?.values() ?? []) putNumbers(kind, of, values, at);
-    writeSync(fd, values, 0, values.byteLength, WORD);
-    writeSync(fd, Float64Array.of(turn), 0, WORD, 0);
+    const all = new Float64Array(1 + words);
+    all[0] = turn;
+    const numbers = all.subarray(1);
+    for (const kind of ROW_KINDS)
+      for (const { at, of } of next[kind]?.values() ?? []) putNumbers(kind, of, numbers, at);
+    const nextFd = openSync(nextPath, 'w', 0o644);
+    try {
+      writeFileSync(nextFd, all);
+      file.write({ ...NOTHING_KEPT, ...kept, ...(lists as KeptRows), xids: xidsRaised });
+    } catch (error) {
+      closeSync(nextFd); // the rows of before go on, with their numbers
+      throw error;
+    }
+    if (fd !== undefined) closeSync(fd);
+    fd = nextFd;
+    nextPath = nextPath === one ? other : one;
+    values = numbers;
     held = next as Held;
     names = new Set(ROW_KINDS.flatMap((kind) => [...(held?.[kind].values() ?? [])].map(({ of }) => nameOf(kind, of))));
     xids = counted.totals.xids;
@@ -226,19 +242,30 @@ type Position = ReturnType<Audit['position']>;
 const isAt = (one: Position, other: Position | undefined): boolean =>
   one.inode === other?.inode && one.bytes === other.bytes && one.ahead?.length === other.ahead?.length;
 
+type Read = {
+  readonly kept: Kept;
+  /** Where its numbers are. */
+  readonly path?: string;
+  /** A clause. */
+  readonly wrong?: string;
+};
+
 /** With the numbers of now; without rows where those cannot be told: what is counted from 0 again is no increase. */
-function withNumbers(kept: Kept, path: string, onProblem: (text: string) => void): Kept {
-  if (ROW_KINDS.every((kind) => kept[kind].length === 0)) return kept;
-  try {
-    const bytes = readFileSync(path);
-    const words = new Float64Array(bytes.length >> 3);
-    new Uint8Array(words.buffer).set(bytes.subarray(0, words.byteLength));
-    if (words[0] === kept.turn) return raised(kept, words.subarray(1));
-    onProblem(`${path} is of another turn than counters.json: containers are counted from 0 again`);
-  } catch (error) {
-    onProblem(`${path} cannot be read, so containers are counted from 0 again: ${(error as Error).message}`);
+function numbersOf(kept: Kept, paths: readonly string[]): Read {
+  if (ROW_KINDS.every((kind) => kept[kind].length === 0)) return { kept };
+  const wrong: string[] = [];
+  for (const path of paths) {
+    try {
+      const bytes = readFileSync(path);
+      const words = new Float64Array(bytes.length >> 3);
+      new Uint8Array(words.buffer).set(bytes.subarray(0, words.byteLength));
+      if (words[0] === kept.turn) return { kept: raised(kept, words.subarray(1)), path };
+      wrong.push(`${path} is of another turn than counters.json`);
+    } catch (error) {
+      wrong.push(`${path} cannot be read: ${(error as Error).message}`);
+    }
   }
-  return { ...kept, ...NO_ROWS };
+  return { kept: { ...kept, ...NO_ROWS }, wrong: wrong.join('; ') };
 }
 
 function sinceBoot(records: readonly ActionRecord[]): readonly ActionRecord[] {

@@ -1,6 +1,7 @@
 // What is counted over the ends of agents: nothing comes back lower than it was shown, each stop counts once, and files that are
 // damaged, of another start of the machine or of nobody cost no more than what they held.
-import {
+import fs, {
+  cpSync,
   existsSync,
   mkdirSync,
   readFileSync,
@@ -11,6 +12,7 @@ import {
   truncateSync,
   writeFileSync,
 } from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import fc from 'fast-check';
@@ -339,6 +341,102 @@ test('numbers that are gone, cut or of another turn: all begin at 0, or stay as 
   }
 });
 
+const WRITES = [
+  'openSync',
+  'writeSync',
+  'writeFileSync',
+  'ftruncateSync',
+  'renameSync',
+  'rmSync',
+  'closeSync',
+] as const;
+
+/** Copies of the folder as it is before the work, and after each of its calls that may write: what an end just there leaves. */
+function instantsOf(t: ExecutionContext, folder: string, work: () => void): readonly string[] {
+  const copies: string[] = [];
+  const originals = WRITES.map((name) => [name, fs[name]] as const);
+  let isCopying = false;
+  const copy = () => {
+    if (isCopying) return;
+    isCopying = true;
+    const to = join(temporaryFolder(t), 'state');
+    cpSync(folder, to, { recursive: true });
+    copies.push(to);
+    isCopying = false;
+  };
+  copy();
+  for (const [name, original] of originals) {
+    const copied = (...args: never[]) => {
+      const result = (original as (...args: never[]) => unknown)(...args);
+      copy();
+      return result;
+    };
+    Object.assign(fs, { [name]: copied });
+  }
+  syncBuiltinESMExports();
+  try {
+    work();
+  } finally {
+    Object.assign(fs, Object.fromEntries(originals));
+    syncBuiltinESMExports();
+  }
+  return copies;
+}
+
+test('at every instant of a write, the rows of before or the new ones can be read with the numbers of now', (t) => {
+  const folder = temporaryFolder(t);
+  const first = start(t, folder);
+  first.at(0, totals([ofContainer('one', 1)]));
+  for (let round = 1; round < 4; round += 1) {
+    const [old, now] = [10 * round, 10 * round + 5];
+    first.at(20 * round, totals([ofContainer(`grant-${round}`, old)]));
+    const rows = [ofContainer(`grant-${round}`, now), ofContainer('two', 7)];
+    const instants = instantsOf(t, folder, () => first.at(20 * round + 10, totals(rows)));
+    t.true(instants.length > 5);
+    const read = instants.map((instant) => {
+      const { seconds, told } = start(t, instant);
+      t.deepEqual(told, []);
+      return JSON.stringify(seconds());
+    });
+    const states = [
+      [[`grant-${round}`, old]],
+      [[`grant-${round}`, now]],
+      [
+        [`grant-${round}`, now],
+        ['two', 7],
+      ],
+    ].map((rows) => JSON.stringify(rows));
+    for (const text of read) t.true(states.includes(text), text);
+    t.is(read[0], states[0]);
+    t.is(read.at(-1), states[2]);
+    t.deepEqual(
+      read,
+      read.toSorted((a, b) => states.indexOf(a) - states.indexOf(b)),
+      'and none after a newer one',
+    );
+  }
+});
+
+test('while no new rows can be written, those of before go on with their numbers, and all come once there is room', (t) => {
+  for (const name of ['counters.json.new', 'counters.values.2']) {
+    const folder = temporaryFolder(t);
+    const first = start(t, folder);
+    first.at(0, totals([ofContainer('one', 1)]));
+    mkdirSync(join(folder, name)); // nobody can write there
+    const both = (seconds: number) => totals([ofContainer('one', seconds), ofContainer('two', seconds)]);
+    for (let second = 10; second < 30; second += 1) first.at(second, both(second));
+    t.deepEqual(start(t, folder).seconds(), [['one', 29]], name);
+    t.true(first.told.length > 0);
+    for (const text of first.told) t.regex(text, /^what was counted is not kept for the next agent: EISDIR/);
+    rmdirSync(join(folder, name));
+    first.at(40, both(40));
+    t.deepEqual(start(t, folder).seconds(), [
+      ['one', 40],
+      ['two', 40],
+    ]);
+  }
+});
+
 test('however many come and go, no file grows beyond its bound', (t) => {
   const folder = temporaryFolder(t);
   const first = start(t, folder);
@@ -347,7 +445,7 @@ test('however many come and go, no file grows beyond its bound', (t) => {
   for (let turn = 0; turn < 3; turn += 1) first.at(turn * 11, many(turn * 5000));
   t.is(start(t, folder).earlier.containers.length, 2000);
   t.true(statSync(join(folder, 'counters.json')).size < 2 * 2 ** 20);
-  t.true(statSync(join(folder, 'counters.values')).size < 2 ** 18);
+  for (const name of ['counters.values', 'counters.values.2']) t.true(statSync(join(folder, name)).size < 2 ** 18);
 });
 
 test('where the files cannot be written it is told once, and counting goes on', (t) => {
