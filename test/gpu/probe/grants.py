@@ -7,7 +7,7 @@ import pathlib
 import struct
 import subprocess
 
-from step import Context
+from step import ENGINE, Context
 
 SLOTS = 64
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def uuid_of(device: int = 0) -> str:
 
     raw = ctypes.create_string_buffer(16)
     cuda.call("cuInit", 0)
-    cuda.call("cuDeviceGetUuid_v2", raw, device)
+    cuda.call("cuDeviceGetUuid_v2" if hasattr(cuda.library(), "cuDeviceGetUuid_v2") else "cuDeviceGetUuid", raw, device)
     text = raw.raw.hex()
     return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
@@ -45,6 +45,7 @@ class Grant:
     def __init__(self, context: Context, folder: str, memory_bytes: int, *measured: dict, cores=None):
         self.cards = len(measured)
         self.folder = pathlib.Path(folder)
+        context.program(ENGINE)
         self.folder.mkdir()
         built = pathlib.Path(context.program("libcotenant.so")).parent
         for path in built.glob("libcotenant*.so"):

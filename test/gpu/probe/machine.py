@@ -5,28 +5,31 @@ import json
 import os
 import pathlib
 import platform
+import select
 import subprocess
 import sys
 import tempfile
 
-from step import BUILD, ROOT
+from step import BUILD, ENGINE, ROOT
 
 SIMULATOR = BUILD / "cotenant-simulator"
-#: The card of a simulated node.
+#: The card of a simulated node, and how the identifiers of all simulated cards begin (docs/simulator.md).
 SIMULATED_CARD = "h100"
+SIMULATED_UUID = "GPU-51a0c07e-4a27-4551-8d21-6e10"
 #: What steps run that is ours (`make -C native probe`).
-PROGRAMS = ("libcotenant.so", "libcotenant-nvml.so", "cotenant-calibrate", "cotenant-arbitrate", "tests/grant",
+PROGRAMS = ("libcotenant.so", ENGINE, "libcotenant-nvml.so", "cotenant-calibrate", "cotenant-arbitrate", "tests/grant",
             "bench/calls", "probe/events")
 #: Where drivers lie that the loader does not know of.
 _FOLDERS = (
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", f"/usr/lib/{platform.machine()}-linux-gnu/nvidia/current",
     "/usr/lib64/nvidia", "/run/opengl-driver/lib", "/usr/lib/wsl/lib",
 )
-_ASK_S = 60
+#: For the driver's first answer, and for what needs none of it. A driver without persistence starts the card for it.
+_ASK_S, _START_S = 60, 20
 _HERE = str(pathlib.Path(__file__).parent)
 #: Keeps the first card open, so that a driver without persistence does not start it anew for each step.
 _KEEPER = "import sys, nvml; nvml.card(); print(flush=True); sys.stdin.read()"
-_FACTS = "import json, cuda; print(json.dumps(cuda.facts()))"
+_FACTS = "import json, cuda, grants; print(json.dumps({**cuda.facts(), 'uuid': grants.uuid_of()}))"
 
 
 class NoDriver(Exception):
@@ -39,16 +42,37 @@ def not_built() -> list:
 
 @contextlib.contextmanager
 def node(simulated: bool):
-    """The environment in which steps find the driver."""
-    # Nobody's object between the probe and the driver, and the cards in NVML's order.
+    """The environment in which steps find driver and card, and what both are."""
+    # Nobody's object between the probe and the driver.
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    if not simulated:
-        with _card_kept_open(_with_library(env)) as found:
-            yield found
-        return
-    with simulated_node(SIMULATED_CARD) as found:
-        yield {**env, **found}
+    with contextlib.ExitStack() as undo:
+        if simulated:
+            env.update(undo.enter_context(simulated_node(SIMULATED_CARD)))
+        else:
+            env = _with_library(env)
+        env, told = asked(env)
+        refuse_other_kind(simulated, env["COTENANT_PROBE_CARD"])
+        if not simulated:
+            undo.enter_context(_card_kept_open(env))
+        yield env, told
+
+
+def asked(env: dict) -> tuple:
+    """Driver and card, and the environment in which NVML is asked about the card that CUDA counts as its first: NVML counts
+    those that CUDA is not shown, too."""
+    told = _facts(env)
+    return {**env, "COTENANT_PROBE_CARD": told.pop("uuid")}, told
+
+
+def refuse_other_kind(simulated: bool, uuid: str) -> None:
+    """What is said of a driver says whether it was the simulated one, and a flag alone does not make it so."""
+    if uuid.startswith(SIMULATED_UUID) and not simulated:
+        raise NoDriver(f"the first card ({uuid}) is a simulated one: nothing here is a GPU result; --simulated starts a "
+                       "simulated node of the probe's own")
+    if simulated and not uuid.startswith(SIMULATED_UUID):
+        raise NoDriver(f"--simulated, but the first card ({uuid}) is none of the simulator's: its driver is not the one that "
+                       "was found")
 
 
 @contextlib.contextmanager
@@ -59,18 +83,27 @@ def simulated_node(*cards: str):
         daemon = subprocess.Popen([*arguments, *(word for card in cards for word in ("--card", card))],
                                   stdout=subprocess.PIPE, text=True)
         try:
-            daemon.stdout.readline()
+            if not _first_line(daemon, _START_S):
+                raise NoDriver("the simulated node does not start")
             yield {"LD_LIBRARY_PATH": f"{folder}/lib", "COTENANT_PROBE_NODE": folder}
         finally:
             daemon.terminate()
             daemon.wait()
 
 
+def _first_line(process: subprocess.Popen, timeout_s: float) -> bool:
+    """Whether a process has said something within the time; False also where it ended."""
+    return bool(select.select([process.stdout], [], [], timeout_s)[0] and process.stdout.readline())
+
+
 def _with_library(env: dict) -> dict:
     """With the folder of the driver's library in the loader's path, if the loader does not find it by itself."""
     load = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]
-    if subprocess.run(load, env=env, capture_output=True, timeout=_ASK_S).returncode == 0:
-        return env
+    try:
+        if subprocess.run(load, env=env, capture_output=True, timeout=_START_S).returncode == 0:
+            return env
+    except subprocess.TimeoutExpired:
+        raise NoDriver(f"libcuda.so.1 is not loaded within {_START_S} s") from None
     before = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
     for folder in _FOLDERS:
         if os.path.exists(f"{folder}/libcuda.so.1"):
@@ -83,14 +116,16 @@ def _card_kept_open(env: dict):
     keeper = subprocess.Popen([sys.executable, "-c", _KEEPER], cwd=_HERE, env=env, stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
-        keeper.stdout.readline()  # it ends at once where there is no NVML: then nothing is kept open
-        yield env
+        # It ends at once where there is no NVML: then nothing is kept open. Nor is it where NVML does not answer in time.
+        _first_line(keeper, _START_S)
+        yield
     finally:
         keeper.kill()
-        keeper.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            keeper.communicate(timeout=_START_S)
 
 
-def facts(env: dict) -> dict:
+def _facts(env: dict) -> dict:
     """Driver and card, asked in a process of its own."""
     try:
         answer = subprocess.run([sys.executable, "-c", _FACTS], cwd=_HERE, env=env, capture_output=True, text=True,

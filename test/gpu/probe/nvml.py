@@ -45,9 +45,18 @@ def driver_version() -> str:
     return text.value.decode()
 
 
-def card(index: int = 0) -> ctypes.c_void_p:
-    handle = ctypes.c_void_p()
-    call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
+def card() -> ctypes.c_void_p:
+    """The card that is asked: the one that machine.py names, which is CUDA's first; NVML's first where nobody named one."""
+    handle, uuid = ctypes.c_void_p(), os.environ.get("COTENANT_PROBE_CARD")
+    if uuid is None:
+        call("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(handle))
+        return handle
+    # CUDA gives instances of a divided card identifiers, too, and NVML calls those by another word.
+    code = library().nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
+    if code == NOT_FOUND:
+        code = library().nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1).encode(), ctypes.byref(handle))
+    if code != SUCCESS:
+        raise NvmlError(f"nvmlDeviceGetHandleByUUID of {uuid}", code)
     return handle
 
 

@@ -145,11 +145,11 @@ def usage() -> argparse.ArgumentParser:
     return parser
 
 
-def ask_all(steps: list, given: argparse.Namespace, env: dict, keep) -> None:
-    """Runs the steps one after the other; `keep` gets each one's result."""
+def ask_all(steps: list, given: argparse.Namespace, env: dict, begun: float, keep) -> None:
+    """Runs the steps one after the other; `keep` gets each one's result. The total counts from when the probe `begun`."""
     flags = [f"--{flag}" for flag in ("simulated", "managed") if getattr(given, flag)]
     total_s = given.total * given.patience
-    deadline = time.monotonic() + total_s
+    deadline = begun + total_s
     for step in steps:
         budget_s = step.budget_s * given.patience
         if not given.step:
@@ -164,6 +164,7 @@ def ask_all(steps: list, given: argparse.Namespace, env: dict, keep) -> None:
 
 
 def main() -> int:
+    begun = time.monotonic()
     parser = usage()
     given = parser.parse_args()
     if not 1 <= given.patience <= 100:
@@ -185,9 +186,10 @@ def main() -> int:
     if given.simulated and not machine.SIMULATOR.exists():
         parser.error("--simulated: the simulated node is not built: make -C native all probe")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
-    with machine.node(given.simulated) as env:
+    with contextlib.ExitStack() as undo:
         try:
-            facts = {"simulated": given.simulated, **machine.facts(env)}
+            env, told = undo.enter_context(machine.node(given.simulated))
+            facts = {"simulated": given.simulated, **told}
             results = results_before(given.out, facts) if given.out and given.step else {}
         except (machine.NoDriver, ValueError) as problem:
             parser.error(str(problem))
@@ -205,7 +207,7 @@ def main() -> int:
                 order = [results[name] for name in by_id if name in results]
                 write_whole(given.out, {"format": FORMAT, "at": at, **facts, "steps": order})
 
-        ask_all(steps, given, env, keep)
+        ask_all(steps, given, env, begun, keep)
     return 1 if any(status in ("failed", "out of time") for status in seen) else 0
 
 

@@ -7,6 +7,8 @@ import typing
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 #: Where `make -C native probe` puts its results.
 BUILD = ROOT / "native" / "build"
+#: What libcotenant.so loads; without it every call of CUDA is refused, which would read as the driver's answer.
+ENGINE = f"libcotenant-engine.{(ROOT / 'native/interposer/engine/NUMBER').read_text().strip()}.so"
 
 
 class NotHere(Exception):

@@ -6,7 +6,7 @@ import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFi
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
+import { eventually, startNode, temporaryFolder } from '../../support/node.ts';
 import { COMPARED, type Disagreement, disagreements, type Observation, pathsOf, type StepResult } from './facts.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -248,6 +248,14 @@ test('the interposer is not asked in the place of the driver', async (t) => {
   const { code, text, report } = await probe(t, ['--step', 'fine'], { ...troubles(t), LD_LIBRARY_PATH: folder });
   t.is(code, 2);
   t.regex(text, /Cotenant's interposer is in this process/);
+  t.is(report, undefined);
+});
+
+test('a simulated driver is not taken for a real one because a flag is missing', async (t) => {
+  const node = await startNode(t, '--card', 'h100');
+  const { code, text, report } = await probe(t, ['--step', 'fine'], { ...troubles(t), LD_LIBRARY_PATH: node.lib });
+  t.is(code, 2);
+  t.regex(text, /the first card \(GPU-51a0c07e-4a27-4551-8d21-6e10\w+\) is a simulated one: .*--simulated/);
   t.is(report, undefined);
 });
 
