@@ -6,6 +6,7 @@ import struct
 
 SUCCESS = 0
 NOT_FOUND = 6
+FUNCTION_NOT_FOUND = 13
 NOT_AVAILABLE = (1 << 64) - 1
 MOST_PROCESSES = 1024
 _library = None
@@ -107,22 +108,23 @@ def processes(device, kind: str = "Compute") -> dict:
     """What a list says now: bytes by pid, None where the driver does not tell them."""
     for version in (3, 2, 1):
         code, count, content = raw_list(device, list_name(kind, version), MOST_PROCESSES)
-        if code is None:
+        if code in (None, FUNCTION_NOT_FOUND):
             continue
         if code != 0:
             raise NvmlError(list_name(kind, version), code)
         size = entry_bytes(content, count, 0xAA, NOMINAL[version])
         entries = (struct.unpack_from("<I4xQ", content, i * size) for i in range(count))
         return {pid: None if taken == NOT_AVAILABLE else taken for pid, taken in entries}
-    raise NvmlError(list_name(kind, 3), 13)
+    raise NvmlError(list_name(kind, 3), FUNCTION_NOT_FOUND)
 
 
-def listed(device, kind: str = "Compute") -> dict:
-    """The same; nobody where the driver refuses the list."""
+def listed(device, kind: str = "Compute") -> tuple:
+    """The driver's code, and the same; None in its place where the driver refuses the list, which says of nobody that it is
+    not there."""
     try:
-        return processes(device, kind)
-    except NvmlError:
-        return {}
+        return SUCCESS, processes(device, kind)
+    except NvmlError as refused:
+        return refused.code, None
 
 
 class Utilisation(ctypes.Structure):

@@ -73,6 +73,7 @@ export const COMPARED: readonly string[] = [
   'nvml.detail/secondVersionCode',
   'nvml.detail/sameAsComputeList',
   'nvml.memory/blocks',
+  'nvml.memory/refused',
   'nvml.zombies/*/keepsBlock',
   'nvml.zombies/stopped/listed',
   'nvml.zombies/zombie/listed',

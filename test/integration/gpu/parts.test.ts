@@ -1,8 +1,10 @@
 // Parts of the probe (test/gpu/probe) where a driver or a machine does not do as the simulated node does: a card that is not the
 // first, calls that are refused, parts that are missing. What whole runs say is in probe.test.ts.
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFile, spawnSync } from 'node:child_process';
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
+import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD, startNode, temporaryFolder } from '../../support/node.ts';
 
@@ -12,17 +14,21 @@ const noPython = spawnSync('python3', ['-c', 'import sys; sys.exit(sys.version_i
 const test = testUnless(noPython ? 'there is no python3, or one older than 3.9' : undefined);
 
 /** What a few lines of Python, beside the probe's own files, print as their last line: JSON. */
-function python(code: string, env: Record<string, string> = {}): unknown {
-  const out = execFileSync('python3', ['-c', `import sys; sys.path.insert(0, ${JSON.stringify(PROBE)})\n${code}`], {
-    encoding: 'utf8',
-    env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1', ...env },
-  });
-  return JSON.parse(out.trim().split('\n').at(-1) ?? '');
+async function python(code: string, env: Record<string, string> = {}): Promise<unknown> {
+  const { stdout } = await promisify(execFile)(
+    'python3',
+    ['-c', `import sys; sys.path.insert(0, ${JSON.stringify(PROBE)})\n${code}`],
+    {
+      encoding: 'utf8',
+      env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1', ...env },
+    },
+  );
+  return JSON.parse(stdout.trim().split('\n').at(-1) ?? '');
 }
 
 test('NVML is asked about the card that CUDA counts as the first, whichever its own first is', async (t) => {
   const node = await startNode(t, '--card', 'h100', '--card', 'l4');
-  const names = python(
+  const names = await python(
     `
 import ctypes, json, os, machine
 env, told = machine.asked(dict(os.environ))
@@ -36,8 +42,8 @@ print(json.dumps([told["card"]["name"], name.value.decode()]))`,
   t.deepEqual(names, ['NVIDIA L4', 'NVIDIA L4']);
 });
 
-test('a driver that is not the simulated one is not taken for it because of a flag', (t) => {
-  const refused = python(`
+test('a driver that is not the simulated one is not taken for it because of a flag', async (t) => {
+  const refused = (await python(`
 import json, machine
 def said(simulated, uuid):
     try:
@@ -45,26 +51,26 @@ def said(simulated, uuid):
     except machine.NoDriver as problem:
         return str(problem)
 real, ours = "GPU-00000000-0000-4000-8000-000000000000", machine.SIMULATED_UUID + "04000000"
-print(json.dumps([said(True, real), said(True, ours), said(False, real)]))`) as (string | null)[];
+print(json.dumps([said(True, real), said(True, ours), said(False, real)]))`)) as (string | null)[];
   t.regex(refused[0] ?? '', /--simulated, but the first card \(GPU-0{8}\S+\) is none of the simulator's/);
   t.deepEqual(refused.slice(1), [null, null]);
 });
 
-test('a driver that does not answer holds up the start for a while, and not for good', (t) => {
-  const took = python(`
+test('a driver that does not answer holds up the start for a while, and not for good', async (t) => {
+  const took = (await python(`
 import json, machine, os, time
 machine._START_S, machine._KEEPER = 0.2, "import time; time.sleep(600)"
 begun = time.monotonic()
 with machine._card_kept_open(dict(os.environ)):
-    print(json.dumps(time.monotonic() - begun))`) as number;
+    print(json.dumps(time.monotonic() - begun))`)) as number;
   t.true(took < 60, `${took} s`);
 });
 
-test('without the engine that our object loads, no grant is made and it is named as missing', (t) => {
+test('without the engine that our object loads, no grant is made and it is named as missing', async (t) => {
   const root = temporaryFolder(t);
   const build = join(root, 'native/build');
   mkdirSync(join(build, 'tests'), { recursive: true });
-  const said = (): unknown =>
+  const said = (): Promise<unknown> =>
     python(`
 import json, pathlib, grants, machine, step
 root = pathlib.Path(${JSON.stringify(root)})
@@ -78,10 +84,91 @@ except step.NotHere as reason:
 print(json.dumps({"why": why, "missing": machine.not_built()}))`);
   for (const name of ['libcotenant.so', 'libcotenant-nvml.so', 'tests/grant'])
     symlinkSync(join(BUILD, name), join(build, name));
-  const { why, missing } = said() as { why: string; missing: string[] };
+  const { why, missing } = (await said()) as { why: string; missing: string[] };
   t.regex(why, /^native\/build\/libcotenant-engine\.\d+\.so is not built/);
   t.true(
     missing.some((name) => /libcotenant-engine\.\d+\.so/.test(name)),
     missing.join(),
   );
+});
+
+/** Runs a step's function in a process that finds a node; what it noted, and its answer or what ended it. `patch`: lines of Python before. */
+type Seen = { notes: Record<string, unknown>[]; answer?: string; data?: Record<string, unknown>; problem?: string };
+async function asked(t: ExecutionContext, module: string, run: string, patch = '', faults = ''): Promise<Seen> {
+  const node = await startNode(t, '--card', 'h100');
+  return (await python(
+    `
+import json
+from steps import ${module} as step
+from step import Context, NotHere
+${patch}
+notes, said = [], {}
+try:
+    told = step.${run}(Context(True, True, note=lambda data: notes.append(json.loads(json.dumps(data)))))
+    said = {"answer": told.answer, "data": told.data}
+except Exception as problem:
+    said = {"problem": f"{type(problem).__name__}: {problem}"}
+print(json.dumps({"notes": notes, **said}))`,
+    { LD_LIBRARY_PATH: node.lib, COTENANT_PROBE_NODE: node.folder, COTENANT_SIM_FAULTS: faults },
+  )) as Seen;
+}
+
+const SOON = 'step.FOLLOW_S = 0.02';
+
+test('a form of memory that the driver refuses costs only what comes of it', async (t) => {
+  const { data, answer } = await asked(t, 'nvml_memory', 'memory', SOON, 'cuMemImportFromShareableHandle=999');
+  t.deepEqual(data?.refused, ['vmmImported']);
+  const stages = Object.keys((data?.changes ?? {}) as object);
+  for (const name of ['vmmOwnerReleased', 'ipcOpened', 'pinned', 'managed', 'managedFreed'])
+    t.true(stages.includes(name), name);
+  for (const name of ['vmmImportedMapped', 'vmmImporterReleased']) t.false(stages.includes(name), name);
+  t.regex(answer ?? '', /vmmImported refused \(999\), vmmImportedMapped not asked/);
+});
+
+test('what is known of forms of memory is kept when a later one ends the step', async (t) => {
+  const { notes, problem } = await asked(
+    t,
+    'nvml_memory',
+    'memory',
+    `${SOON}\ndef end(*_): raise ValueError("no more")\nstep.ipc = end`,
+  );
+  t.is(problem, 'ValueError: no more');
+  const stages = Object.keys((notes.at(-1)?.changes ?? {}) as object);
+  for (const name of ['context', 'linear', 'poolFreed', 'vmmImporterReleased']) t.true(stages.includes(name), name);
+});
+
+const LIST = 'nvmlDeviceGetComputeRunningProcesses_v3';
+
+test('a list that is refused says of nobody that it is not there', async (t) => {
+  const killed = await asked(t, 'nvml_memory', 'kill', '', `${LIST}=999`);
+  for (const name of ['small', 'large']) {
+    const one = killed.data?.[name] as Record<string, unknown>;
+    t.deepEqual([one.wasListed, one.offListS, one.listRefused, one.listedInState], [null, null, [999], {}], name);
+    t.is(typeof one.freeS, 'number');
+  }
+  t.regex(killed.answer ?? '', /; the list was refused \(999\); /);
+
+  const moved = await asked(t, 'nvml_memory', 'memory', SOON, `${LIST}=999`);
+  t.is(moved.data?.processListed, null);
+  const linear = (moved.data?.changes as Record<string, Record<string, unknown>> | undefined)?.linear;
+  t.deepEqual([linear?.processes, linear?.wholeList, linear?.listRefused], [{ owner: null, other: null }, null, 999]);
+  t.regex(
+    moved.answer ?? '',
+    /linear card, .*the driver refuses the list \(999\), so that only the card's figures say anything$/,
+  );
+
+  const dead = await asked(t, 'nvml_memory', 'zombies', '', `${LIST}=999`);
+  const running = dead.data?.running as Record<string, unknown>;
+  t.deepEqual([running.listed, running.listRefused], [null, 999]);
+
+  const detailed = await asked(t, 'nvml_lists', 'detail', '', `${LIST}=999`);
+  t.is(detailed.data?.sameAsComputeList, null);
+});
+
+test('a list that is refused once is not taken for one without the process', async (t) => {
+  // The second look, which is the first after the signal.
+  const { data } = await asked(t, 'nvml_memory', 'kill', '', `${LIST}=999@2x1`);
+  const small = data?.small as Record<string, unknown>;
+  t.deepEqual([small.wasListed, small.listRefused], [true, [999]]);
+  t.is(typeof small.offListS, 'number');
 });

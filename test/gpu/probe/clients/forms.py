@@ -107,8 +107,10 @@ def vmm_import(name: str, channel: int) -> None:
         way.settimeout(10)
         _, descriptors, _, _ = socket.recv_fds(way, 1, 1)
     handle = ctypes.c_uint64()
-    cuda.call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptors[0]), POSIX_FD)
-    os.close(descriptors[0])
+    try:
+        cuda.call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptors[0]), POSIX_FD)
+    finally:
+        os.close(descriptors[0])  # which keeps the block
     _held[name] = (handle, None)
 
 

@@ -71,7 +71,8 @@ def stride(context: Context) -> Answer:
         pids = two_clients(members)
         lists = {nvml.list_name(kind, version): ask(device, nvml.list_name(kind, version), pids)
                  for kind in KINDS for version in (1, 2, 3)}
-        listed = sorted(set(nvml.listed(device)) & set(pids))
+        _, found = nvml.listed(device)
+        listed = sorted(set(found or {}) & set(pids))
     compute = [lists[nvml.list_name("Compute", version)] for version in (1, 2, 3)]
     if not any(form.get("entries") for form in compute):
         codes = [form.get("code") for form in compute]
@@ -125,13 +126,13 @@ def detail(context: Context) -> Answer:
         modes = {word: detail_mode(device, mode, pids) for word, mode in DETAIL_MODES.items()}
         wrong = DetailList(24 | 2 << 24, 0, 0, 0, None)
         version_2 = nvml.attempt(name, device, ctypes.byref(wrong))
-        plain = nvml.listed(device)
-    same = sorted(entry["bytes"] or 0 for entry in modes["compute"]["entries"]) == sorted(
+        refused, plain = nvml.listed(device)
+    same = None if refused else sorted(entry["bytes"] or 0 for entry in modes["compute"]["entries"]) == sorted(
         taken or 0 for taken in plain.values())
     said = ", ".join(f"{word} {mode['code']}" for word, mode in modes.items())
     return Answer(
         f"codes by mode: {said}; entries of {modes['compute']['entryBytes']} bytes; same bytes as the plain compute "
-        f"list: {'yes' if same else 'no'}",
+        f"list: {f'that one answers {refused}' if refused else 'yes' if same else 'no'}",
         f"{name} of version 1 in modes 0 to 3, with two processes of ours on the card",
         {"modes": modes, "secondVersionCode": version_2, "sameAsComputeList": same},
     )

@@ -25,27 +25,37 @@ class Watch:
         self.last = self.read()
 
     def read(self) -> dict:
-        card, found = nvml.memory(self.device), nvml.listed(self.device)
-        return {**{f"card {key}": card[key] for key in ("used", "reserved", "free")},
-                "list": sum(taken or 0 for taken in found.values()),
-                **{who: found.get(pid) for who, pid in self.pids.items()}}
+        """The card's figures, and those of the list: None where the driver refuses it, with its code."""
+        card = nvml.memory(self.device)
+        code, found = nvml.listed(self.device)
+        of_list = None if found is None else {"list": sum(taken or 0 for taken in found.values()),
+                                              **{who: found.get(pid) or 0 for who, pid in self.pids.items()}}
+        return {"card": {key: card[key] for key in ("used", "reserved", "free")}, "list": of_list, "code": code}
 
     def change(self, since: float) -> dict:
-        """Differences to the last look, once the figures have had time to follow, and when they last moved."""
-        moved, now = None, self.last
+        """Differences to the last look, once the figures have had time to follow, and when they last moved. Of processes only
+        where the list was told both times: a look at which it is refused says nothing of them."""
+        moved, now, refused, told = None, self.last, None, False
         deadline = time.monotonic() + FOLLOW_S
         while time.monotonic() < deadline:
             fresh = self.read()
+            if fresh["code"]:
+                refused, fresh = fresh["code"], {**fresh, "list": now["list"], "code": now["code"]}
+            else:
+                told = True
             if fresh != now:
                 moved, now = time.monotonic() - since, fresh
             time.sleep(0.002)
-        before, self.last = self.last, now
-        parts = {key: (now[key] or 0) - (before[key] or 0) for key in now}
+        before, self.last = self.last, now if told else {**now, "list": None}
+        parts = None
+        if told and before["list"] is not None:
+            parts = {key: now["list"][key] - before["list"][key] for key in now["list"]}
         return {
-            "processes": {who: parts[who] for who in self.pids},
-            "wholeList": parts["list"],
-            "card": {key: parts[f"card {key}"] for key in ("used", "reserved", "free")},
+            "processes": {who: parts[who] if parts else None for who in self.pids},
+            "wholeList": parts["list"] if parts else None,
+            "card": {key: now["card"][key] - before["card"][key] for key in now["card"]},
             "movedAfterS": None if moved is None else round(moved, 4),
+            **({"listRefused": refused} if refused else {}),
         }
 
 
@@ -69,10 +79,12 @@ def vmm(watch: Watch, seen: dict, owner: Child, other: Child, ours: int, theirs:
     stage(watch, seen, "vmmMapped", owner, "vmm map", bytes=SIZE, **block)
     if not stage(watch, seen, "vmmExported", owner, "vmm export", channel=ours, **block):
         return
-    stage(watch, seen, "vmmImported", other, "vmm import", channel=theirs, **block)
-    stage(watch, seen, "vmmImportedMapped", other, "vmm map", bytes=SIZE, **block)
+    imported = stage(watch, seen, "vmmImported", other, "vmm import", channel=theirs, **block)
+    if imported:
+        stage(watch, seen, "vmmImportedMapped", other, "vmm map", bytes=SIZE, **block)
     stage(watch, seen, "vmmOwnerReleased", owner, "vmm free", bytes=SIZE, **block)
-    stage(watch, seen, "vmmImporterReleased", other, "vmm free", bytes=SIZE, **block)
+    if imported:
+        stage(watch, seen, "vmmImporterReleased", other, "vmm free", bytes=SIZE, **block)
 
 
 def ipc(watch: Watch, seen: dict, owner: Child, other: Child) -> None:
@@ -80,20 +92,25 @@ def ipc(watch: Watch, seen: dict, owner: Child, other: Child) -> None:
     watch.change(time.monotonic())
     try:
         handle = owner.ask("ipc handle", name="ipc")["handle"]
+    except ChildError as refused:
+        if refused.code is None:
+            raise
+        seen["ipcOpened"] = {"refused": refused.code}
+    else:
         if stage(watch, seen, "ipcOpened", other, "ipc open", name="ipc", handle=handle):
             stage(watch, seen, "ipcClosed", other, "ipc close", name="ipc")
-    except ChildError as refused:
-        seen["ipcOpened"] = {"refused": refused.code}
     stage(watch, seen, "ipcFreed", owner, "linear free", name="ipc")
 
 
 def counted(seen: dict, name: str, size: int) -> str:
     """In whose figures a block appeared."""
     change = seen.get(name)
-    if change is None or "refused" in change:
-        return "not here"
+    if change is None:
+        return "not asked"
+    if "refused" in change:
+        return f"refused ({change['refused']})"
     figures = {**change["processes"], "card": change["card"]["used"]}
-    return "+".join(who for who, part in figures.items() if part >= size // 2) or "nobody"
+    return "+".join(who for who, part in figures.items() if part is not None and part >= size // 2) or "nobody"
 
 
 def in_blocks(seen: dict, blocks: dict) -> dict:
@@ -101,7 +118,9 @@ def in_blocks(seen: dict, blocks: dict) -> dict:
     whose size is the card's own, only in whose figures they appear. `blocks`: how large the block of a stage is."""
     def told(name: str, change: dict) -> dict:
         size = blocks.get(name)
-        count = (lambda part: round(part / size)) if size else (lambda part: (part > MIB) - (part < -MIB))
+        def count(part):
+            return None if part is None else round(part / size) if size else (part > MIB) - (part < -MIB)
+
         return {"processes": {who: count(part) for who, part in change["processes"].items()},
                 "wholeList": count(change["wholeList"]), "cardUsed": count(change["card"]["used"]),
                 "cardFree": count(change["card"]["free"])}
@@ -109,8 +128,12 @@ def in_blocks(seen: dict, blocks: dict) -> dict:
     return {name: change if "refused" in change else told(name, change) for name, change in seen.items()}
 
 
-#: For answers: the figures of processes are all 0 then, and mean nothing.
-NOT_LISTED = "; no list names our processes here, so that only the card's figures say anything"
+def naming(code: int, is_listed: bool) -> str:
+    """For answers: where no list tells of our processes, their figures mean nothing."""
+    if is_listed:
+        return ""
+    why = f"the driver refuses the list ({code})" if code else "no list names our processes here"
+    return f"; {why}, so that only the card's figures say anything"
 
 
 def memory(context: Context) -> Answer:
@@ -122,35 +145,38 @@ def memory(context: Context) -> Answer:
         members.append(Child(pass_fds=(theirs,)))
         owner, other = members
         watch = Watch(device, {"owner": owner.pid, "other": other.pid})
-        stage(watch, seen, "context", owner, "start")
-        stage(watch, seen, "otherContext", other, "start")
-        listed = owner.pid in nvml.listed(device)
-        stage(watch, seen, "linear", owner, "linear", name="a", bytes=SIZE)
-        stage(watch, seen, "linearFreed", owner, "linear free", name="a")
-        if stage(watch, seen, "pool", owner, "pool", name="p", bytes=SIZE):
-            stage(watch, seen, "poolFreed", owner, "pool free", name="p")
-        vmm(watch, seen, owner, other, ours, theirs)
-        ipc(watch, seen, owner, other)
-        stage(watch, seen, "pinned", owner, "pinned", name="h", bytes=SIZE)
-        stage(watch, seen, "pinnedFreed", owner, "pinned free", name="h")
-        if context.managed:
-            stage(watch, seen, "managed", owner, "managed", name="m", bytes=MANAGED)
-            stage(watch, seen, "managedFreed", owner, "managed free", name="m")
+        for name, who in (("context", owner), ("otherContext", other)):
+            if not stage(watch, seen, name, who, "start"):
+                raise RuntimeError(f"a process gets no context: {seen[name]['refused']}")
+        code, found = nvml.listed(device)
+        listed = owner.pid in (found or {})
+
+        def form(name: str, size: int) -> None:
+            if stage(watch, seen, name, owner, name, name=name, bytes=size):
+                stage(watch, seen, f"{name}Freed", owner, f"{name} free", name=name)
+
+        # What is known is kept after each: one that is refused, or hangs, costs only what comes of it.
+        for each in (lambda: form("linear", SIZE), lambda: form("pool", SIZE),
+                     lambda: vmm(watch, seen, owner, other, ours, theirs), lambda: ipc(watch, seen, owner, other),
+                     lambda: form("pinned", SIZE), *((lambda: form("managed", MANAGED),) if context.managed else ())):
+            each()
+            context.note({"blockBytes": SIZE, "changes": seen})
     where = {form: counted(seen, form, MANAGED if form == "managed" else SIZE)
              for form in ("linear", "pool", "vmmCreated", "vmmMapped", "vmmImported", "vmmImportedMapped", "ipcOpened",
                           "pinned", *(("managed",) if context.managed else ()))}
     late = [change["movedAfterS"] for change in seen.values() if change.get("movedAfterS") is not None]
+    own = seen["context"]["processes"]["owner"]
     return Answer(
-        f"a context counts {(seen['context']['processes']['owner']) / MIB:g} MiB of its process and "
+        f"a context counts {'unknown' if own is None else f'{own / MIB:g}'} MiB of its process and "
         f"{seen['context']['card']['used'] / MIB:g} MiB of the card; a block then adds to: "
         + ", ".join(f"{form} {who}" for form, who in where.items())
-        + f"; figures moved at most {max(late, default=0):.3f} s late" + ("" if listed else NOT_LISTED),
+        + f"; figures moved at most {max(late, default=0):.3f} s late" + naming(code, listed),
         f"process list and nvmlDeviceGetMemoryInfo_v2 around each step of two processes, {SIZE // MIB} MiB a block",
         {"blockBytes": SIZE, "managedBytes": MANAGED if context.managed else 0, "changes": seen,
          "blocks": in_blocks(seen, {name: None if name.lower().endswith("context") else
                                     MANAGED if name.startswith("managed") else SIZE for name in seen}),
-         "countedIn": where,
-         "processListed": listed},
+         "countedIn": where, "refused": sorted(name for name, change in seen.items() if "refused" in change),
+         "processListed": None if code else listed},
     )
 
 
@@ -165,16 +191,21 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
         victim.ask("start", timeout_s=30)
         held = victim.ask("linear", timeout_s=60, name="a", bytes=block, count=size // block, touch=touch)["bytes"]
         held_card = card_used(device) - used_before
-        was_listed = victim.pid in nvml.listed(device)
-        since, seen, slowest, letters, listed_as = time.monotonic(), {}, 0.0, {}, {}
+        code, found = nvml.listed(device)
+        was_listed = None if code else victim.pid in found
+        since, seen, slowest, letters, listed_as, refused = time.monotonic(), {}, 0.0, {}, {}, {code} - {0}
         os.kill(victim.pid, signal.SIGKILL)
-        while len(seen) < 3 and time.monotonic() - since < 20:
+        wanted = {"dead", "free", *(["offList"] if was_listed else [])}
+        while not wanted <= set(seen) and time.monotonic() - since < 20:
             before = time.monotonic()
             letter = state(victim.pid) or "gone"
             letters.setdefault(letter, round(before - since, 4))
-            there = victim.pid in nvml.listed(device)
-            listed_as.setdefault(letter, set()).add(there)
-            facts = {"dead": letter in ("Z", "gone"), "offList": not there,
+            code, found = nvml.listed(device)
+            if code:
+                refused.add(code)
+            else:
+                listed_as.setdefault(letter, set()).add(victim.pid in found)
+            facts = {"dead": letter in ("Z", "gone"), "offList": not code and victim.pid not in found,
                      "free": card_used(device) - used_before < held_card // 100 + 2 * MIB}
             now = time.monotonic()
             slowest = max(slowest, now - before)
@@ -185,6 +216,7 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
     return {"heldBytes": held, "heldOnCardBytes": held_card, "wasListed": was_listed, "deadS": seen.get("dead"),
             "offListS": seen.get("offList") if was_listed else None, "freeS": seen.get("free"),
             "longestLookS": round(slowest, 4), "statesFirstSeenS": letters,
+            "listRefused": sorted(refused),
             "listedInState": {letter: sorted(answers) for letter, answers in listed_as.items()}}
 
 
@@ -194,6 +226,7 @@ def kill(context: Context) -> Answer:
     # A simulated card's memory is the machine's own: there nothing is written into it.
     touch = not context.simulated
     small = one_kill(device, GIB, GIB, touch)
+    context.note({"small": small, "touched": touch})
     large = one_kill(device, int(free * 0.9), GIB, touch)
     if small["freeS"] is None or large["freeS"] is None:
         said = "the memory of a killed process was not free within 20 s"
@@ -202,8 +235,12 @@ def kill(context: Context) -> Answer:
                 f"{large['freeS']:.3f} s with {large['heldBytes'] / GIB:g} GiB")
     waited = [answer for one in (small, large) for answer in one["listedInState"].get("D", [])]
     listed = "listed" if all(waited) else "not listed" if not any(waited) else "listed at first"
+    refused = sorted({*small["listRefused"], *large["listRefused"]})
     gone = (f"off the list after {small['offListS']} s and {large['offListS']} s"
-            if small["wasListed"] and large["wasListed"] else "no list names our process here")
+            if small["wasListed"] and large["wasListed"] else
+            "" if None in (small["wasListed"], large["wasListed"]) else "no list names our process here")
+    if refused:
+        gone += f"{', and ' if gone else ''}the list was refused ({', '.join(map(str, refused))})"
     return Answer(
         f"{said}; {gone}; "
         + (f"in uninterruptible sleep (D) it was {listed}" if waited else
@@ -213,11 +250,17 @@ def kill(context: Context) -> Answer:
     )
 
 
+def on_list(device, pid: int) -> dict:
+    """Whether a process is on the list; None, with the driver's code, where the list is refused."""
+    code, found = nvml.listed(device)
+    if code:
+        return {"listed": None, "bytes": None, "listRefused": code}
+    return {"listed": pid in found, "bytes": found.get(pid)}
+
+
 def look(device, who: Child, used_before: int) -> dict:
-    found = nvml.listed(device)
     card = card_used(device) - used_before
-    return {"state": state(who.pid), "listed": who.pid in found, "bytes": found.get(who.pid), "cardBytes": card,
-            "keepsBlock": card >= ZOMBIE_BYTES}
+    return {"state": state(who.pid), **on_list(device, who.pid), "cardBytes": card, "keepsBlock": card >= ZOMBIE_BYTES}
 
 
 def zombies(context: Context) -> Answer:
@@ -231,11 +274,13 @@ def zombies(context: Context) -> Answer:
         os.kill(who.pid, signal.SIGSTOP)
         until(lambda: state(who.pid) == "T", 5)
         data["stopped"] = look(device, who, used_before)
+        context.note(data)
         os.kill(who.pid, signal.SIGKILL)
         dead = until(lambda: state(who.pid) == "Z", 10)
         until(lambda: card_used(device) - used_before < size, 5)
         data["zombie"] = {**look(device, who, used_before), "becameZombieS": dead}
     data["reaped"] = look(device, who, used_before)
+    context.note(data)
     with child() as who:
         used_before = card_used(device)
         who.ask("start")
@@ -246,16 +291,16 @@ def zombies(context: Context) -> Answer:
             until(lambda: state(who.pid) == "Z", 10)
             freed = until(lambda: card_used(device) - used_before < size, 3)
             data["killedWithForkedChild"] = {**look(device, who, used_before), "freeS": freed,
-                                             "heirListed": heir in nvml.listed(device)}
+                                             "heirListed": on_list(device, heir)["listed"]}
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(heir, signal.SIGKILL)
         after = until(lambda: card_used(device) - used_before < size, 10)
         data["heirGone"] = {**look(device, who, used_before), "freeS": after}
     kept = data["killedWithForkedChild"]["freeS"] is None
-    word = {True: "listed", False: "not listed"}
-    lists = (f"a stopped process is {word[data['stopped']['listed']]}, a zombie {word[data['zombie']['listed']]}"
-             if data["running"]["listed"] else "no list names our process here, alive or dead")
+    word = {True: "listed", False: "not listed", None: "not told of, for the list was refused"}
+    lists = ("no list names our process here, alive or dead" if data["running"]["listed"] is False else
+             f"a stopped process is {word[data['stopped']['listed']]}, a zombie {word[data['zombie']['listed']]}")
     return Answer(
         f"{lists}; a stopped process keeps {data['stopped']['cardBytes'] / MIB:g} MiB of the card, a zombie "
         f"{data['zombie']['cardBytes'] / MIB:g} MiB; a forked child that outlives its parent "
