@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-OUT_OF_MEMORY = 2
+INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 1, 2, 500
 MIB = 1 << 20
 
 _library = None
@@ -23,8 +23,8 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments) -> None:
-    """Calls an entry point by its exported name; raises CudaError for any result but success."""
-    code = getattr(library(), name)(*arguments)
+    """Calls an entry point by its exported name; raises CudaError for any result but success, and where there is none."""
+    code = getattr(library(), name)(*arguments) if hasattr(library(), name) else NOT_FOUND
     if code != 0:
         raise CudaError(name, code)
 

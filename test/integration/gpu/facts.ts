@@ -57,6 +57,8 @@ export const COMPARED: readonly string[] = [
   ]),
   'residuals/ledgerFollows',
   'green/holds',
+  'green/unansweredStages',
+  'green/whatWasTakenInTheView/goesWithIt',
   'green/sameInAGrant',
   'green/ledgerFollows',
   'green/allLaunchesCounted',

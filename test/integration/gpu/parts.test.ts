@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD, startNode, temporaryFolder } from '../../support/node.ts';
+import { disagreements, type Observation, type StepResult } from './facts.ts';
 
 const PROBE = join(import.meta.dirname, '../../gpu/probe');
 
@@ -171,4 +172,68 @@ test('a list that is refused once is not taken for one without the process', asy
   const small = data?.small as Record<string, unknown>;
   t.deepEqual([small.wasListed, small.listRefused], [true, [999]]);
   t.is(typeof small.offListS, 'number');
+});
+
+test('stages of green contexts that did not come about are told, and are not taken for what holds', async (t) => {
+  const { data, answer } = await asked(t, 'green', 'green', '', 'cuCtxFromGreenCtx=801');
+  t.regex(
+    answer ?? '',
+    /^NOT ANSWERED: in a bare process view \(cuCtxFromGreenCtx answered 801\), streams \(left out after view\), /,
+  );
+  t.regex(answer ?? '', /what was taken in its view is NOT ANSWERED .*; NO launch was made, /);
+  const missing = data?.unansweredStages as { bare: string[]; granted: string[] };
+  for (const stage of ['view', 'launchesMade', 'blockFreed']) t.true(missing.bare.includes(stage), stage);
+  for (const stage of ['secondGreen', 'primaryReleased', 'secondGreenEnded'])
+    t.false(missing.bare.includes(stage), stage);
+  const holds = data?.holds as Record<string, boolean>;
+  t.deepEqual(
+    Object.entries(holds).filter(([, held]) => !held),
+    [],
+    'what was not asked does not fail to hold',
+  );
+  const run = (simulated: boolean, facts: StepResult['data']): Observation => ({
+    format: 1,
+    simulated,
+    driver: '',
+    cuda: 13000,
+    steps: [{ id: 'green', questions: [], status: 'answered', answer: '', how: '', data: facts }],
+  });
+  const whole = { ...data, unansweredStages: { bare: [], granted: [] } };
+  t.deepEqual(
+    disagreements('card.json', run(false, data ?? {}), run(true, whole), []).map((line) => line.replace(/: \[.*/, '')),
+    ['card.json: green/unansweredStages/bare', 'card.json: green/unansweredStages/granted'],
+  );
+});
+
+test('what becomes of memory taken in the view of a green context is decided by clear words and by figures', async (t) => {
+  const seen = `
+import json
+import steps.green as step
+import tools
+sys.path.insert(0, str(tools.PROGRAMS))
+from green import least_of, Resource
+MIB = 1 << 20
+def fate(codes, figures, result=0):
+    names = ("heapLimit", "greenEnded", "blockFreed")
+    seen = {name: {"result": 0, "cardBytes": None if value is None else value * MIB} for name, value in zip(names, figures)}
+    seen["block"] = {"result": 0}
+    seen["greenEnded"].update(result=result, facts=dict(zip(("rangeResult", "attributeResult"), codes)))
+    told = step.fate_of_block(seen, "cardBytes")
+    return [told["goesWithIt"], told["byTheDriver"], told["byNvml"]]
+few = Resource()
+print(json.dumps([
+    fate((500, 1), (2520, 960, 960)), fate((0, 0), (2520, 1980, 956)), fate((201, 719), (2520, 1980, 956)),
+    fate((None, 709), (2520, 1980, 1980)), fate((500, 1), (2520, 1980, 956)), fate((0, 500), (None, None, None)),
+    fate((1, 1), (None, None, None)), fate((500, 1), (2520, 960, 960), result=719), least_of(few)]))`;
+  t.deepEqual(await python(seen), [
+    [true, true, true],
+    [false, false, false],
+    [false, null, false],
+    [null, null, null],
+    [null, true, false],
+    [null, null, null],
+    [true, true, null],
+    [null, null, null],
+    8,
+  ]);
 });

@@ -11,7 +11,11 @@ import cuda
 MIB = cuda.MIB
 SM, DEFAULT_STREAM, NON_BLOCKING = 1, 1, 1
 HEAP = 2
-BLOCK = 64 * MIB
+#: More than a context and its limits take, so that figures of the card tell whether it goes with one.
+BLOCK = 1024 * MIB
+#: Where the driver does not say how few multiprocessors a group has: drivers of CUDA 12.4.
+LEAST_SMS = 8
+MEMORY_TYPE = 2
 COUNT = 1 << 14
 BLOCKS, TURNS = 1024, 20000
 SPINS, SPIN_US = 20, 2000
@@ -100,6 +104,10 @@ def current() -> int:
     return handle.value
 
 
+def least_of(all_sms: Resource) -> int:
+    return all_sms.least or LEAST_SMS
+
+
 class Stages:
     def __init__(self, kernels: bool):
         self.kernels, self.launches = kernels, 0
@@ -107,6 +115,10 @@ class Stages:
     def start(self) -> dict:
         cuda.call("cuInit", 0)
         return {"primaryActive": is_active()}
+
+    def enter(self, where: str) -> None:
+        """Stages say where they are: an earlier one may have ended anywhere."""
+        cuda.call("cuCtxSetCurrent", self.entered if where == "view" else ctypes.c_void_p(self.own))
 
     def make(self, least: int):
         """A green context of at least so many multiprocessors."""
@@ -129,7 +141,7 @@ class Stages:
         return {"isGreen": self.own == self.first.value}
 
     def second_green(self) -> None:
-        self.second, _ = self.make(self.all.least)
+        self.second, _ = self.make(least_of(self.all))
 
     def view(self) -> dict:
         view, again = ctypes.c_void_p(), ctypes.c_void_p()
@@ -164,6 +176,7 @@ class Stages:
         return said
 
     def streams(self) -> dict:
+        self.enter("view")
         self.stream, self.plain = ctypes.c_void_p(), ctypes.c_void_p()
         cuda.call("cuGreenCtxStreamCreate", ctypes.byref(self.stream), self.first, NON_BLOCKING, 0)
         cuda.call("cuStreamCreate", ctypes.byref(self.plain), NON_BLOCKING)
@@ -182,7 +195,7 @@ class Stages:
             cuda.call("cuCtxSetCurrent", context)
             for name, stream in (("green", self.stream), ("plain", self.plain), ("default", None)):
                 yield where, name, stream
-        cuda.call("cuCtxSetCurrent", self.entered)
+        self.enter("view")
 
     def events(self) -> dict:
         """Whether events made in the one context can time what is on a stream of the other."""
@@ -252,6 +265,7 @@ class Stages:
 
     def spins(self) -> dict:
         """Kernels of a known time on the green stream, one after another, which somebody else may be charging."""
+        self.enter("view")
         spin = cuda.Spin(SPIN_US)
         before = self.launches
         for _ in range(SPINS):
@@ -262,6 +276,7 @@ class Stages:
 
     def block(self) -> dict:
         """Memory that is taken with the view current, and stays."""
+        self.enter("view")
         self.at = cuda.allocate(BLOCK)
         return {"blockBytes": BLOCK}
 
@@ -277,13 +292,19 @@ class Stages:
         return {**seen, "primaryKeepsItsOwn": seen["primary"]["afterBytes"] != 64 * MIB}
 
     def green_ended(self) -> dict:
-        """The first one, with its block in it, while the primary one is current and held."""
+        """The first one, with its block in it, while the primary one is current and held: what the driver then says of the
+        block."""
+        self.enter("primary")
         cuda.call("cuGreenCtxDestroy", self.first)
-        base, size = cuda.pointer(), ctypes.c_size_t()
-        there = ask("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), self.at)
-        return {"blockResult": there, "launches": self.launches}
+        base, size, kind = cuda.pointer(), ctypes.c_size_t(), ctypes.c_uint()
+        return {
+            "rangeResult": ask("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), self.at),
+            "attributeResult": ask("cuPointerGetAttribute", ctypes.byref(kind), MEMORY_TYPE, self.at),
+            "launches": self.launches,
+        }
 
     def block_freed(self) -> dict:
+        self.enter("primary")
         return {"freeResult": ask("cuMemFree_v2", self.at)}
 
     def primary_released(self) -> dict:
@@ -305,7 +326,7 @@ class Stages:
 ORDER = ("start", "green", "primary", "second_green", "view", "streams", "events", "launches_made", "multiprocessors",
          "spins", "block", "heap_limit", "green_ended", "block_freed", "primary_released", "view_ended",
          "second_green_ended")
-AFTER = {"primary": "green", "second_green": "primary", "view": "second_green", "streams": "view", "events": "streams",
+AFTER = {"primary": "green", "second_green": "primary", "view": "primary", "streams": "view", "events": "streams",
          "launches_made": "streams", "multiprocessors": "streams", "spins": "streams", "block": "view",
          "heap_limit": "view", "green_ended": "block", "block_freed": "green_ended", "primary_released": "second_green",
          "view_ended": "second_green", "second_green_ended": "second_green"}

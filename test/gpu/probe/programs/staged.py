@@ -44,17 +44,19 @@ def free_bytes():
 
 def take(stages, order: tuple, after: dict) -> None:
     """One method of `stages` after another. One that is in `after` is left out where that one failed, with its code.
-    What a stage returns is told with it, as `facts`."""
+    What a stage returns is told with it, as `facts`, and what comes after it, as `left`."""
     codes = {}
-    for name in order:
-        code, facts = codes.get(after.get(name), 0), None
-        if code == 0:
+    for index, name in enumerate(order):
+        code, told = codes.get(after.get(name), 0), {"facts": {}}
+        if code:
+            told["skippedAfter"] = camel(after[name])
+        else:
             try:
-                facts = getattr(stages, name)()
+                told["facts"] = getattr(stages, name)() or {}
             except cuda.CudaError as error:
-                code = error.code
+                code, told["problem"] = error.code, str(error)
         codes[name] = code
-        print(json.dumps({"stage": camel(name), "result": code, "freeBytes": free_bytes(), "facts": facts or {}}),
-              flush=True)
+        left = [camel(later) for later in order[index + 1:]]
+        print(json.dumps({"stage": camel(name), "result": code, "freeBytes": free_bytes(), "left": left, **told}), flush=True)
         if not sys.stdin.readline():
             return

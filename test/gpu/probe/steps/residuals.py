@@ -57,23 +57,42 @@ def listed():
 
 
 def observe(env: dict, ledger=None, *program: str) -> dict:
-    """Per stage of a program what the driver counts, what the process sees as free, and what the ledger holds."""
+    """Per stage of a program what the driver counts, what the process sees as free, and what the ledger holds. Of stages that
+    it did not come to the result is None."""
     before, card_before = listed(), figures.used_bytes()
-    seen = {}
+    seen, left = {}, []
     with stages(env, *program) as each:
         for pid, stage in each:
             entry = {
                 "result": stage["result"], "processBytes": figures.of(pid, before) if before is not None else None,
                 "cardBytes": figures.used_bytes() - card_before, "freeBytes": stage["freeBytes"],
-                **({"facts": stage["facts"]} if stage["facts"] else {}),
+                **{key: stage[key] for key in ("facts", "skippedAfter", "problem") if stage.get(key)},
             }
+            left = stage["left"]
             if ledger:
                 held = ledger()
                 entry["heldBytes"], entry["contextBytes"] = held["heldBytes"], held["contextBytes"]
                 if entry["processBytes"] is not None:
                     entry["residualBytes"] = entry["processBytes"] - entry["heldBytes"]
             seen[stage["stage"]] = entry
-    return seen
+    return {**seen, **{name: dict.fromkeys(("result", "processBytes", "cardBytes")) for name in left}}
+
+
+def last_of(seen: dict):
+    """The last stage that a process came to."""
+    return next((name for name in reversed(list(seen)) if seen[name]["result"] is not None), None)
+
+
+def unanswered(seen: dict) -> dict:
+    """Why, by stage that did not come to its end."""
+    def why(entry: dict) -> str:
+        if entry["result"] is None:
+            return "not reached"
+        if "skippedAfter" in entry:
+            return f"left out after {entry['skippedAfter']}"
+        return entry.get("problem", f"answered {entry['result']}")
+
+    return {name: why(entry) for name, entry in seen.items() if entry["result"] != 0}
 
 
 def differences(seen: dict, key: str) -> dict:
@@ -81,7 +100,7 @@ def differences(seen: dict, key: str) -> dict:
     nothing."""
     added, before, told = {}, None, False
     for name, entry in seen.items():
-        now = entry[key]
+        now = entry.get(key)
         if now is not None and not told and key == "processBytes":
             before = before or 0
         told = told or now is not None
@@ -119,7 +138,7 @@ def residuals(context: Context) -> Answer:
     key = counted_by(bare)
     added = differences(bare, key)
     failed = {name: entry["result"] for name, entry in bare.items() if entry["result"]}
-    ends = {form: list(seen)[-1] for form, seen in (("bare", bare), ("granted", granted)) if seen}
+    ends = {form: last_of(seen) for form, seen in (("bare", bare), ("granted", granted)) if seen}
     if len(ends) < 2:
         raise RuntimeError(f"no stage of a process in a grant within {WAIT_S} s" if bare else f"no stage within {WAIT_S} s")
     last = granted[ends["granted"]]
