@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+END_S = 10
 CLIENTS = pathlib.Path(__file__).parent / "clients"
 
 
@@ -59,7 +60,8 @@ class Child:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # who hangs in the driver is not ended by a signal
+            self.process.wait(timeout=END_S)
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()

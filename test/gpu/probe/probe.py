@@ -40,6 +40,8 @@ FORMAT = 1
 TOTAL_BUDGET_S = 480
 #: With less than this left a step is not begun: it would only be cut off.
 LEAST_S = 5
+#: How long a killed step and what it had started may take to be gone. Who hangs in the driver is not ended by a signal.
+END_S, GONE_S = 10, 5
 
 
 def run_inside(step: Step, given: argparse.Namespace) -> None:
@@ -61,6 +63,32 @@ def last_told(text: str) -> dict:
     """The last line that a step finished writing: its answer, or its last note."""
     lines = text.split("\n")[:-1]
     return json.loads(lines[-1]) if lines else {"data": {}}
+
+
+def living(group: int) -> list:
+    """What still runs of a process group: pid, the kernel's letter and name of each."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):  # it ended meanwhile
+            before, _, after = stat.read_text().rpartition(")")
+            letter, _, of, *_ = after.split()
+            if int(of) == group and letter not in ("Z", "X"):
+                found.append({"pid": int(stat.parent.name), "state": letter, "name": before.partition("(")[2]})
+    return found
+
+
+def end(child: subprocess.Popen) -> list:
+    """Kills a step with whatever it left running; what is there of them all the same, after a while."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=END_S)
+    deadline = time.monotonic() + GONE_S
+    left = living(child.pid)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = living(child.pid)
+    return left
 
 
 def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict:
@@ -85,9 +113,7 @@ def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # whatever it left running
-            child.wait()
+            left = end(child)
         answer.seek(0)
         result = last_told(answer.read().decode())
         said.seek(0)
@@ -97,6 +123,8 @@ def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict
         result = {"status": "out of time" if code is None else "failed", "answer": ended, "how": "", **result, "said": last}
     elif code != 0:
         result = {**result, "afterwards": ended, "said": last}  # the driver's leave-taking, not the step
+    if left:
+        result = {**result, "left": left}
     return {**head(step), **result, "seconds": round(time.monotonic() - started, 2)}
 
 

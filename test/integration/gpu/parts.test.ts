@@ -1,7 +1,7 @@
 // Parts of the probe (test/gpu/probe) where a driver or a machine does not do as the simulated node does: a card that is not the
 // first, calls that are refused, parts that are missing. What whole runs say is in probe.test.ts.
 import { execFile, spawnSync } from 'node:child_process';
-import { mkdirSync, symlinkSync } from 'node:fs';
+import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
@@ -236,4 +236,64 @@ print(json.dumps([
     [null, null, null],
     8,
   ]);
+});
+
+test('a step that no signal ends does not hold up the probe, and is told of', async (t) => {
+  const folder = temporaryFolder(t);
+  mkdirSync(join(folder, 'steps'));
+  const steps = `
+import time
+from step import Step
+ALL = FIRST = (Step("deaf", (), "hangs in the driver", 20, lambda context: time.sleep(60)),)
+`;
+  writeFileSync(join(folder, 'steps/__init__.py'), steps);
+  // A signal that does nothing stands for a process that takes none.
+  const { result, took, group } = (await python(
+    `
+import json, os, signal, time, probe
+kill, killed = os.killpg, []
+probe.os.killpg = lambda group, number: killed.append(group)
+probe.END_S, probe.GONE_S = 0.2, 0.2
+begun = time.monotonic()
+result = probe.run_outside(probe.ALL[0], [], dict(os.environ), 1.0)
+took = time.monotonic() - begun
+kill(killed[0], signal.SIGKILL)
+print(json.dumps({"result": result, "took": took, "group": killed[0]}))`,
+    { COTENANT_PROBE_STEPS: folder },
+  )) as { result: Record<string, unknown>; took: number; group: number };
+  t.is(result.status, 'out of time');
+  const left = result.left as { pid: number; name: string; state: string }[];
+  t.deepEqual(
+    left.map(({ pid }) => pid),
+    [group],
+  );
+  t.regex(left[0]?.name ?? '', /python/);
+  t.true(took < 30, `${took} s`);
+});
+
+test('the time until the first step begins is of the total', async (t) => {
+  const folder = temporaryFolder(t);
+  mkdirSync(join(folder, 'steps'));
+  const steps = `
+from step import Answer, Step
+ALL = FIRST = (Step("fine", (), "answers", 20, lambda context: Answer("yes", "looked", {})),)
+`;
+  writeFileSync(join(folder, 'steps/__init__.py'), steps);
+  const said = await python(
+    `
+import contextlib, io, json, os, time, probe
+@contextlib.contextmanager
+def slow(simulated):
+    time.sleep(1.5)
+    yield dict(os.environ), {"driver": "1", "cuda": 13000, "card": {"name": "card", "compute": "9.0", "totalBytes": 1}}
+probe.machine.node = slow
+sys.argv = ["probe.py", "--simulated", "--total", "6"]
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    code = probe.main()
+print(json.dumps([code, out.getvalue()]))`,
+    { COTENANT_PROBE_STEPS: folder },
+  );
+  const [code, text] = said as [number, string];
+  t.is(code, 1);
+  t.regex(text, /out of time +fine .*\n +the probe's 6 s are used up/);
 });
