@@ -21,6 +21,10 @@ class ChildError(Exception):
         self.code = code
 
 
+class NoAnswer(ChildError):
+    """The child did not answer in time."""
+
+
 class Child:
     """A program of clients/, which says what it can be asked. `prefix` is a command that runs it."""
 
@@ -42,7 +46,7 @@ class Child:
         while b"\n" not in self._heard:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([out], [], [], left)[0]:
-                raise ChildError(f"no answer within {timeout_s:g} s")
+                raise NoAnswer(f"no answer within {timeout_s:g} s")
             more = os.read(out, 65536)
             if not more:
                 raise ChildError("the process ended")

@@ -11,7 +11,7 @@ import time
 
 import arbiter
 import grants
-from children import Child, ChildError, cards, family
+from children import Child, ChildError, NoAnswer, cards, family
 from step import Context
 
 SIZE = 2
@@ -42,15 +42,24 @@ class Pair:
             self.ranks[rank].tell("start", **begin(rank, device))
 
     def hear(self, timeout_s: float) -> list:
+        """All answers. Where one rank does not answer, because another cannot, the other's complaint is what is raised."""
         deadline = time.monotonic() + timeout_s
-        return [rank.hear(max(0.1, deadline - time.monotonic())) for rank in self.ranks]
+        answers, silent = [], None
+        for rank in self.ranks:
+            try:
+                answers.append(rank.hear(max(0.1, deadline - time.monotonic())))
+            except NoAnswer as problem:
+                silent = silent or problem
+        if silent:
+            raise silent
+        return answers
 
     def run(self, count: int) -> None:
         for rank in self.ranks:
             rank.tell("steps", count=count)
         try:
             self.last = self.hear(PATIENCE_S)
-        except ChildError as problem:
+        except NoAnswer as problem:
             raise Stuck(f"{count} steps: {problem}") from problem
         self.steps += count
         self.seconds += max(answer["seconds"] for answer in self.last)
@@ -70,7 +79,7 @@ class Running:
     """A pair that goes on in portions, in a thread of its own, until the block is left."""
 
     def __init__(self, pair: Pair, step_s: float):
-        self.pair, self.stuck, self._end = pair, None, threading.Event()
+        self.pair, self.stuck, self.failed, self._end = pair, None, None, threading.Event()
         self.count = max(1, int(PORTION_S / step_s))
         self.before = (pair.steps, pair.seconds)
         self._thread = threading.Thread(target=self._go_on, daemon=True)
@@ -81,6 +90,9 @@ class Running:
                 self.pair.run(self.count)
             except Stuck as problem:
                 self.stuck = str(problem)
+                return
+            except (ChildError, BrokenPipeError) as problem:
+                self.failed = str(problem)
                 return
 
     def __enter__(self):
@@ -119,7 +131,7 @@ def watch(judge: arbiter.Arbiter, pairs: list, percents: tuple, ungated_s: float
         step_s = one.step_s()
         seen.append({
             "granted": percent, "chargedPercent": charged(judge, index, windows), "right": one.pair.right,
-            "stuck": one.stuck, "stepSeconds": step_s, "slowdown": round(step_s / ungated_s, 2) if step_s else None,
+            "stuck": one.stuck, "failed": one.failed, "stepSeconds": step_s, "slowdown": round(step_s / ungated_s, 2) if step_s else None,
             "slowdownByShare": round(100 / percent, 2),
         })
     return seen
@@ -169,7 +181,8 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
         context.note(data)
         # Ranks that did not come back alone will not beside others.
         judge.plan(list(zip(given, BESIDE)))
-        data["beside"] = [] if data["alone"]["stuck"] else watch(judge, pairs, BESIDE, ungated_s)
+        gone = data["alone"]["stuck"] or data["alone"]["failed"]
+        data["beside"] = [] if gone else watch(judge, pairs, BESIDE, ungated_s)
         judge.told()  # which may be from before the end
         pages = judge.told()["cards"]
     data["launches"] = [{"made": sum(answer.get("launches", 0) for answer in one.last),
@@ -177,6 +190,7 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
     seen = [data["alone"], *data["beside"]]
     data["allRight"] = data["ungated"]["right"] and all(one["right"] for one in seen)
     data["nobodyStuck"] = not any(one["stuck"] for one in seen)
+    data["nobodyFailed"] = not any(one["failed"] for one in seen)
     return data
 
 
@@ -184,10 +198,12 @@ def said(data: dict) -> str:
     def one(seen: dict) -> str:
         cards = "/".join(f"{card['mean']:g}±{card['spread']:g}" for card in seen["chargedPercent"])
         pace = f"{seen['slowdown']:g} times as long a step" if seen["slowdown"] else "no step"
-        return f"{cards} of {seen['granted']} %, {pace}" + (f", STUCK ({seen['stuck']})" if seen["stuck"] else "")
+        ended = "".join(f", {word} ({seen[key]})" for key, word in (("stuck", "STUCK"), ("failed", "FAILED")) if seen[key])
+        return f"{cards} of {seen['granted']} %, {pace}{ended}"
 
     beside = " and ".join(one(seen) for seen in data["beside"]) or "not asked"
     return (f"{data['ranks']} ranks on {data['cards']} card{'s' if data['cards'] > 1 else ''}, a step takes "
             f"{data['ungated']['stepSeconds'] * 1e3:.2f} ms without us; alone {one(data['alone'])}; two pairs beside each "
             f"other {beside}; results are "
-            f"{'right' if data['allRight'] else 'WRONG'}, {'nobody' if data['nobodyStuck'] else 'SOMEBODY'} was stuck")
+            f"{'right' if data['allRight'] else 'WRONG'}, {'nobody' if data['nobodyStuck'] else 'SOMEBODY'} was stuck, "
+            f"{'nobody' if data['nobodyFailed'] else 'SOMEBODY'} failed")

@@ -46,7 +46,7 @@ def run(command: list, env: dict, timeout_s: float) -> dict:
         done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        return {"ran": False, "why": f"not within {timeout_s:g} s"}
+        return {"ran": False, "outOfTime": True, "why": f"not within {timeout_s:g} s"}
     except OSError as problem:
         return {"ran": False, "why": str(problem)}
     lines = done.stdout.strip().split("\n")

@@ -89,6 +89,7 @@ export const COMPARED: readonly string[] = [
   'leases/allLaunchesCounted',
   'gating.standin/allRight',
   'gating.standin/nobodyStuck',
+  'gating.standin/nobodyFailed',
   'gating.standin/allLaunchesCounted',
   'mps/memory/clients',
 ];

@@ -297,3 +297,125 @@ print(json.dumps([code, out.getvalue()]))`,
   t.is(code, 1);
   t.regex(text, /out of time +fine .*\n +the probe's 6 s are used up/);
 });
+
+test('a kind of program that is asked later leaves what is known of the others, and until one has run each has time to read the disk', async (t) => {
+  const seen = await python(`
+import json
+from steps import runtime
+from step import Context
+notes, times, ran = [], [], {"bare": False, "preload": True, "mounted": True}
+at = runtime.Ground.__new__(runtime.Ground)
+at.context, at.slice = Context(True, False, note=lambda data: notes.append(json.loads(json.dumps(data)))), 1
+def run(form, program, timeout_s, **env):
+    times.append(timeout_s)
+    return {"ran": True, "startSeconds": 1.0, "totalBytes": 1} if ran[form] else {"ran": False, "why": "not"}
+at.run, at.leased = run, lambda *_, **__: {"ran": False, "why": "not"}
+at.compare("shared", {"static": {"known": True}}, ["program"], 1, 10)
+print(json.dumps([sorted(notes[-1]["programs"]), notes[-1]["programs"]["static"], times]))`);
+  t.deepEqual(seen, [['shared', 'static'], { known: true }, [30, 30, 10]]);
+});
+
+test('a program that takes too long is said to be out of time, not that it does not run', async (t) => {
+  const words = await python(`
+import json, tools
+from steps import runtime
+late = tools.run(["sleep", "60"], tools.environment(), 0.1)
+print(json.dumps([runtime.verdict(late, 1), runtime.verdict(tools.run(["false"], tools.environment(), 20), 1)]))`);
+  t.deepEqual(words, ['out of time (not within 0.1 s)', 'did not run (ended with 1: )']);
+});
+
+const PARTS: { module: string; run: string; known: string; not: string; patch?: string; faults?: string }[] = [
+  // Faults: the second block of the large process, the first pool of the other threshold, the end of the load.
+  { module: 'nvml_memory', run: 'kill', known: 'small', not: 'large', faults: 'cuMemAlloc_v2=999@2x1' },
+  { module: 'pools', run: 'pools', known: 'thresholdZero', not: 'churn', faults: 'cuMemPoolCreate=999@7x1' },
+  { module: 'mps', run: 'mps', known: 'memory', not: 'busyPercent', faults: 'cuModuleUnload=999' },
+  { module: 'latency', run: 'latency', known: 'launch', not: 'allocFree2MiB', faults: 'cuMemFree_v2=999' },
+  {
+    module: 'nvml_utilization',
+    run: 'utilisation',
+    known: 'alone',
+    not: 'together',
+    patch: 'def end(*_): raise ValueError("no more")\nstep.alone, step.together = lambda device: {"period": None}, end',
+  },
+];
+for (const { module, run, known, not, patch, faults } of PARTS) {
+  test(`${module}.${run} keeps what it knew when it does not come to its end`, async (t) => {
+    const { notes, problem } = await asked(t, module, run, patch, faults);
+    t.regex(problem ?? '', /Error: /);
+    const keys = Object.keys(notes.at(-1) ?? {});
+    t.true(keys.includes(known) && !keys.includes(not), `${keys} before ${problem}`);
+  });
+}
+
+test("a driver's error in one of two processes that need each other is none of their waiting", async (t) => {
+  const seen = await python(`
+import json, ranks
+from children import ChildError, NoAnswer
+class Rank:
+    def __init__(self, problem): self.problem = problem
+    def tell(self, *_, **__): pass
+    def hear(self, timeout_s):
+        if self.problem: raise self.problem
+        return {"seconds": 1.0, "right": True}
+def run(*problems):
+    pair = ranks.Pair("", [], None, {}, [])
+    pair.ranks = [Rank(problem) for problem in problems]
+    with ranks.Running(pair, 1.0) as running:
+        running._thread.join()
+    return [running.stuck, running.failed]
+late, error = NoAnswer("no answer within 20 s"), ChildError("CudaError: answered 719", 719)
+print(json.dumps([run(late, None), run(late, error), run(error, late), run(None, ChildError("the process ended"))]))`);
+  t.deepEqual(seen, [
+    ['1 steps: no answer within 20 s', null],
+    [null, 'CudaError: answered 719'],
+    [null, 'CudaError: answered 719'],
+    [null, 'the process ended'],
+  ]);
+});
+
+test("what a client of MPS gets wrong by itself is not the daemon's", async (t) => {
+  const seen = await python(`
+import contextlib, json
+from children import ChildError
+from step import Context, NotHere
+from steps import mps
+mps.nvml.card = lambda: None
+mps.daemon = lambda: contextlib.nullcontext({})
+def with_code(code):
+    def observe(*_): raise ChildError(f"CudaError: answered {code}", code)
+    mps.observe = observe
+    try:
+        mps.mps(Context(False, False))
+    except (ChildError, NotHere) as problem:
+        return type(problem).__name__
+print(json.dumps([with_code(code) for code in (805, 719, None)]))`);
+  t.deepEqual(seen, ['NotHere', 'ChildError', 'ChildError']);
+});
+
+test('a look-up that the driver refuses is told with its result', async (t) => {
+  const patch = `
+look_up, library = step.look_up, step.cuda.library
+class Refusing:
+    def cuGetProcAddress_v2(self, *words): return 999
+def first_refused(*words):
+    step.look_up, step.cuda.library = look_up, Refusing
+    try:
+        return look_up(*words)
+    finally:
+        step.cuda.library = library
+step.look_up = first_refused`;
+  const { data, answer, problem } = await asked(t, 'identity', 'identity', patch);
+  t.is(problem, undefined);
+  const told = data?.resultsAndStatus as Record<string, number>;
+  t.is(told['999 -1'], 1);
+  t.regex(answer ?? '', /^look-ups were REFUSED, by result and status: \{'999 -1': 1\}; /);
+});
+
+test('figures of a process are asked in the form that the driver has', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--driver', '470.57.02');
+  const seen = await python(
+    'import ctypes, json, figures, nvml\nprint(json.dumps([figures.processes(), hasattr(nvml.library(), nvml.list_name("Compute", 3))]))',
+    { LD_LIBRARY_PATH: node.lib },
+  );
+  t.deepEqual(seen, [{}, false]);
+});

@@ -30,11 +30,16 @@ def rows() -> list:
     return [Row(base, int(version), mode, symbol) for base, version, mode, symbol in words if version != "-"]
 
 
+#: How often the driver answered a look-up with which result and status.
+answers = collections.Counter()
+
+
 def look_up(base: str, version: int, flags: int):
-    """The pointer, or None where the driver knows no such entry point."""
+    """The pointer, or None where the driver knows no such entry point; or answers otherwise, which `answers` tells."""
     pointer, status = ctypes.c_void_p(), ctypes.c_int(-1)
     ask = cuda.library().cuGetProcAddress_v2
     code = ask(base.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags), ctypes.byref(status))
+    answers[f"{code} {status.value}"] += 1
     return pointer.value if code == 0 and status.value == 0 else None
 
 
@@ -105,9 +110,13 @@ def identity(context: Context) -> Answer:
              "namedOtherwise", "newerVariant")
     data = {"asked": len(table), "found": found, "cameLater": len(lists["cameLater"]),
             "files": sorted(str(file) for file in files),
+            "resultsAndStatus": dict(sorted(answers.items())),
             "sharedAddresses": shared, "newerFound": newer_found, **{name: lists[name] for name in names}}
+    # Not found is told by both: by a result, and by the status of a call that succeeded.
+    refused = {what: times for what, times in answers.items() if what.split()[0] not in ("0", str(cuda.NOT_FOUND))}
     return Answer(
-        f"of {found} variants {found - len(lists['secondLookUpDiffers'])} answer one pointer twice, "
+        (f"look-ups were REFUSED, by result and status: {refused}; " if refused else "")
+        + f"of {found} variants {found - len(lists['secondLookUpDiffers'])} answer one pointer twice, "
         f"{found - len(lists['differsFromExport'])} the exported symbol's; dladdr names another symbol for "
         f"{len(lists['namedOtherwise'])} and none for {len(lists['noSymbolBeginsThere'])}; "
         f"{len(lists['newerVariant'])} answers change at newer versions, at which "

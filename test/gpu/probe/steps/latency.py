@@ -68,6 +68,7 @@ def latency(context: Context) -> Answer:
                 "addedNs": round(statistics.median(b - a for a, b in zip(bare, ours)), 1),
                 "noiseNs": round(abs(statistics.median(b - a for a, b in zip(bare, again))), 1),
             }
+            context.note(data)
     return Answer(
         "; ".join(f"{name} {entry['bareNs']:.0f} ns, ours adds {entry['addedNs']:.0f} (noise {entry['noiseNs']:.0f})"
                   for name, entry in data.items()),

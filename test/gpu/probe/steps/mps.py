@@ -20,6 +20,9 @@ SIZES = {"first": 256 << 20, "second": 512 << 20}
 KERNEL_US = {"first": 100, "second": 1000}
 WATCH_S = 2.5
 KINDS = ("Compute", "Graphics", "MPSCompute")
+#: What CUDA answers a client that the daemon or its server does not serve: no connection, no server, too many of them, no MPS on
+#: this card. Anything else is an answer to what the client did.
+NO_CLIENTS = (*range(805, 811), 801)
 
 
 def ask_control(env: dict, what: str) -> str:
@@ -105,8 +108,8 @@ def samples(device, names: dict) -> dict:
     return {name: {"times": len(found), "meanPercent": statistics.mean(found)} for name, found in seen.items()}
 
 
-def observe(device, environment: dict, servers_now) -> dict:
-    """Two clients of known memory and load."""
+def observe(device, environment: dict, servers_now, note) -> dict:
+    """Two clients of known memory and load; `note` is called with what is known so far."""
     used_before = nvml.memory(device)["used"]
     with family() as members:
         who = {}
@@ -119,28 +122,32 @@ def observe(device, environment: dict, servers_now) -> dict:
         pids = servers_now()
         names = {**{child.pid: name for name, child in who.items()}, **{pid: "server" for pid in pids}}
         held = lists(device, names)
-        used = nvml.memory(device)["used"] - used_before
+        seen = {
+            "memory": {"lists": held, "clients": held_by(held), "blockBytes": SIZES,
+                       "cardBytes": nvml.memory(device)["used"] - used_before},
+            "servers": len(pids),
+        }
+        note(seen)
         for child in who.values():
             child.ask("busy")
-        sampled = samples(device, names)
+        seen["utilisation"] = samples(device, names)
+        note(seen)
         ran = {name: child.ask("idle") for name, child in who.items()}
-    return {
-        "memory": {"lists": held, "clients": held_by(held), "cardBytes": used, "blockBytes": SIZES}, "servers": len(pids),
-        "utilisation": sampled,
-        "busyPercent": {name: 100 * one["busyS"] / one["seconds"] for name, one in ran.items()},
-    }
+    return {**seen, "busyPercent": {name: 100 * one["busyS"] / one["seconds"] for name, one in ran.items()}}
 
 
 def mps(context: Context) -> Answer:
     device = nvml.card()
     if context.simulated:
         # There is no daemon to simulate; programs can be told to count as its clients.
-        seen = observe(device, {"COTENANT_SIM_PROCESS_TYPE": "mps"}, lambda: [])
+        seen = observe(device, {"COTENANT_SIM_PROCESS_TYPE": "mps"}, lambda: [], context.note)
     else:
         with daemon() as places:
             try:
-                seen = observe(device, places, lambda: servers(places))
+                seen = observe(device, places, lambda: servers(places), context.note)
             except ChildError as problem:
+                if problem.code not in NO_CLIENTS:
+                    raise
                 raise NotHere(f"no client can work under an MPS daemon here: {problem}") from problem
             if seen["servers"] == 0:
                 raise NotHere("the clients found no MPS server and used the card without it")

@@ -191,7 +191,9 @@ def utilisation(context: Context) -> Answer:
                              ctypes.c_ulonglong(0))
     if null_code is None:
         raise NotHere("this driver has no nvmlDeviceGetProcessUtilization")
-    one, two = alone(device), together(device)
+    one = alone(device)
+    context.note({"alone": one})
+    two = together(device)
     spacing = one["period"]["medianS"] if one["period"] else None
     kept = None if one["keptAfterEndS"] is None or not spacing else one["keptAfterEndS"] / spacing
     words = {"ifMeanUntilNow": "a mean from then until now", "ifMeanUntilStamp": "a mean from then until its stamp",

@@ -35,7 +35,9 @@ def ask(context: Context, step: str, uuid: str, env: dict, until: float) -> dict
     told = tools.run([sys.executable, "-c", CODE, step, *words],
                      tools.environment(**env, CUDA_VISIBLE_DEVICES=uuid, PYTHONPATH=str(tools.PROGRAMS.parent)), left)
     told.pop("begunNs", None)
-    return told if told.pop("ran") else {"status": "failed", "answer": told["why"], "data": {}}
+    if told.pop("ran"):
+        return told
+    return {"status": "out of time" if told.get("outOfTime") else "failed", "answer": told["why"], "data": {}}
 
 
 def observe(context: Context, env: dict) -> Answer:

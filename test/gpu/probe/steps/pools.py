@@ -88,11 +88,13 @@ def churn(rounds: int = 40) -> dict:
 
 def pools(context: Context) -> Answer:
     cuda.start()
-    data = {
-        "thresholdZero": {str(size): life(size, 0) for size in SIZES},
-        "thresholdHigh": {str(size): life(size, (1 << 64) - 1) for size in SIZES},
-        "churn": churn(),
-    }
+    data = {}
+    for name, threshold in (("thresholdZero", 0), ("thresholdHigh", (1 << 64) - 1)):
+        data[name] = {}
+        for size in SIZES:
+            data[name][str(size)] = life(size, threshold)
+            context.note(data)
+    data["churn"] = churn()
     zero, high = data["thresholdZero"][str(MIB)], data["thresholdHigh"][str(MIB)]
     return Answer(
         f"a pool with 1 MiB in it reserves {zero['held']['reservedBytes'] / MIB:g} MiB and takes "

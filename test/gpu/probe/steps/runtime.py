@@ -77,16 +77,18 @@ class Ground:
             answer["startSeconds"] = (answer.pop("startedNs") - answer.pop("begunNs")) / 1e9
         return answer
 
-    def compare(self, program: list, rounds: int, timeout_s: float, **env: str) -> dict:
-        """Each form in turns; start times of all rounds, everything else of the last one. The first run of all, which reads
-        the program from the disk, has three times as long as the others."""
+    def compare(self, kind: str, before: dict, program: list, rounds: int, timeout_s: float, **env: str) -> dict:
+        """Each form in turns; start times of all rounds, everything else of the last one. Until one has run, which then has
+        read the program from the disk, each has three times as long as later ones. `before`: the kinds of programs that are
+        known already, which are noted beside this one."""
         starts, last = {form: [] for form in FORMS}, {}
         for _ in range(rounds):
             for form in FORMS:
                 if last.get(form, {}).get("ran") is False:
                     continue  # it will not get better
-                last[form] = self.run(form, program, timeout_s * (1 if last else 3), **env)
-                self.context.note({"programs": last})
+                read = any(seen["ran"] for seen in last.values())
+                last[form] = self.run(form, program, timeout_s * (1 if read else 3), **env)
+                self.context.note({"programs": {**before, kind: last}})
                 if last[form]["ran"]:
                     starts[form].append(last[form].pop("startSeconds"))
         for form in FORMS:
@@ -108,7 +110,7 @@ def ground(context: Context):
 
 def verdict(form: dict, slice_bytes: int) -> str:
     if not form["ran"]:
-        return f"did not run ({form['why']})"
+        return f"{'out of time' if form.get('outOfTime') else 'did not run'} ({form['why']})"
     gate = f", launches that passed the gate: {form['launchesCounted']}" if "launchesCounted" in form else ""
     held = form["totalBytes"] == slice_bytes and form["aboveResult"] == cuda.OUT_OF_MEMORY
     free = form["totalBytes"] > slice_bytes and form["aboveResult"] == 0
@@ -137,7 +139,7 @@ def driver_api(context: Context) -> Answer:
     cuda.library()
     with ground(context) as at:
         program = [sys.executable, str(tools.PROGRAMS / "driver.py"), *at.amounts(), "0" if context.simulated else "1"]
-        return answer({"driver": at.compare(program, 3, 8)}, at)
+        return answer({"driver": at.compare("driver", {}, program, 3, 8)}, at)
 
 
 def real_only(context: Context) -> None:
@@ -160,8 +162,7 @@ def cudart(context: Context) -> Answer:
             except RuntimeError as problem:
                 kinds[kind] = {form: {"ran": False, "why": str(problem)} for form in FORMS}
                 continue
-            kinds[kind] = at.compare([program, *at.amounts()], 3, 10, **env)
-            context.note({"programs": kinds})
+            kinds[kind] = at.compare(kind, kinds, [program, *at.amounts()], 3, 10, **env)
         return answer(kinds, at)
 
 
@@ -172,7 +173,7 @@ def pytorch(context: Context) -> Answer:
     cuda.library()
     with ground(context) as at:
         program = [sys.executable, str(tools.PROGRAMS / "pytorch.py"), *at.amounts()]
-        return answer({"pytorch": at.compare(program, 2, 15)}, at)
+        return answer({"pytorch": at.compare("pytorch", {}, program, 2, 15)}, at)
 
 
 QUESTION = ("interposer 7.3", "interposer 2.2")
