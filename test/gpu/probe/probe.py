@@ -5,13 +5,15 @@
 
 Needs Python 3.9 and nothing else; steps that run our own programs look for them in native/build (make -C native probe),
 built here or elsewhere and carried along. Each step is a process of its own with its own time budget, so that one that
-hangs or crashes costs only itself. Nothing changes a setting of a card. Memory is taken by plain allocations only,
-unless --managed allows a few MiB of managed memory for the one question that is about it.
+hangs or crashes costs only itself; those without which a question is not asked come first. Nothing changes a setting of
+a card. Memory is taken by plain allocations only, unless --managed allows a few MiB of managed memory for the one
+question that is about it.
 
-Prints a table, a row as each step ends; --out writes everything as JSON (test/gpu/observed/README.md says what it
-holds), anew after each step, so that a probe that is ended has left what it found out. With --step the other steps'
-results stay as they are in that file. Exit code 0: every step answered or said why it cannot here; 1: a step failed or
-ran out of time; 2: a mistake of usage.
+Prints a table: driver and card, some lines as each step ends (questions, answer, how it was obtained), and at the end a
+line for each question. --out writes everything as JSON (test/gpu/observed/README.md says what it holds), anew after each
+step, so that a probe that is ended has left what it found out. With --step the other steps' results stay as they are in
+that file. Exit code 0: every step answered or said why it cannot here; 1: a step failed or ran out of time; 2: a mistake
+of usage.
 
 COTENANT_PROBE_STEPS=FOLDER takes FOLDER/steps instead of the steps beside this file: so the probe itself is tested.
 """
@@ -133,8 +135,32 @@ def head(step: Step) -> dict:
 
 
 def row(result: dict) -> str:
-    return (f"{result['status']:<12} {result['id']:<22} {result['seconds']:>6.1f} s  {result['title']}\n"
-            f"{'':12} {result['answer']}")
+    asks = f"{', '.join(result['questions'])}: " if result["questions"] else ""
+    lines = [f"{result['status']:<12} {result['id']:<22} {result['seconds']:>6.1f} s  {asks}{result['title']}",
+             f"{'':12} {result['answer']}"]
+    if result["how"]:
+        lines.append(f"{'':12} how: {result['how']}")
+    if "left" in result:
+        still = ", ".join(f"{one['pid']} ({one['name']}, {one['state']})" for one in result["left"])
+        lines.append(f"{'':12} STILL THERE, although killed: {still}")
+    return "\n".join(lines)
+
+
+def whom(facts: dict) -> str:
+    """Of which driver and card the table is."""
+    card, (major, rest) = facts["card"], divmod(facts["cuda"], 1000)
+    return (f"driver {facts['driver']}, CUDA {major}.{rest // 10}, {card['name']} (compute capability {card['compute']}, "
+            f"{card['totalBytes'] / (1 << 30):.1f} GiB)"
+            + ("; SIMULATED: nothing here is a GPU result" if facts["simulated"] else ""))
+
+
+def by_question(results: list) -> str:
+    """What came of the steps of each question, a row for each."""
+    steps = {}
+    for result in results:
+        for question in result["questions"]:
+            steps.setdefault(question, []).append(f"{result['id']} {result['status']}")
+    return "\n".join(f"{question:<16} {', '.join(told)}" for question, told in steps.items())
 
 
 def write_whole(path: str, report: dict) -> None:
@@ -224,18 +250,20 @@ def main() -> int:
         if not given.simulated:
             for program in machine.not_built():
                 print(f"{program} is not built (make -C native probe): what needs it will not be answered", file=sys.stderr)
-        seen = []
+        seen, order = [], []
+        print(whom(facts), flush=True)
 
         def keep(result: dict) -> None:
             print(row(result), flush=True)
             seen.append(result["status"])
             results[result["id"]] = result
+            order[:] = [results[name] for name in by_id if name in results]
             if given.out:
                 at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-                order = [results[name] for name in by_id if name in results]
                 write_whole(given.out, {"format": FORMAT, "at": at, **facts, "steps": order})
 
         ask_all(steps, given, env, begun, keep)
+        print(f"{whom(facts)}\n{by_question(order)}", flush=True)
     return 1 if any(status in ("failed", "out of time") for status in seen) else 0
 
 

@@ -244,11 +244,11 @@ test('a step that no signal ends does not hold up the probe, and is told of', as
   const steps = `
 import time
 from step import Step
-ALL = FIRST = (Step("deaf", (), "hangs in the driver", 20, lambda context: time.sleep(60)),)
+ALL = (Step("deaf", (), "hangs in the driver", 20, lambda context: time.sleep(60)),)
 `;
   writeFileSync(join(folder, 'steps/__init__.py'), steps);
   // A signal that does nothing stands for a process that takes none.
-  const { result, took, group } = (await python(
+  const { result, took, group, row } = (await python(
     `
 import json, os, signal, time, probe
 kill, killed = os.killpg, []
@@ -258,9 +258,9 @@ begun = time.monotonic()
 result = probe.run_outside(probe.ALL[0], [], dict(os.environ), 1.0)
 took = time.monotonic() - begun
 kill(killed[0], signal.SIGKILL)
-print(json.dumps({"result": result, "took": took, "group": killed[0]}))`,
+print(json.dumps({"result": result, "took": took, "group": killed[0], "row": probe.row(result)}))`,
     { COTENANT_PROBE_STEPS: folder },
-  )) as { result: Record<string, unknown>; took: number; group: number };
+  )) as { result: Record<string, unknown>; took: number; group: number; row: string };
   t.is(result.status, 'out of time');
   const left = result.left as { pid: number; name: string; state: string }[];
   t.deepEqual(
@@ -268,6 +268,7 @@ print(json.dumps({"result": result, "took": took, "group": killed[0]}))`,
     [group],
   );
   t.regex(left[0]?.name ?? '', /python/);
+  t.regex(row, new RegExp(`STILL THERE, although killed: ${group} \\(python`));
   t.true(took < 30, `${took} s`);
 });
 
@@ -276,7 +277,7 @@ test('the time until the first step begins is of the total', async (t) => {
   mkdirSync(join(folder, 'steps'));
   const steps = `
 from step import Answer, Step
-ALL = FIRST = (Step("fine", (), "answers", 20, lambda context: Answer("yes", "looked", {})),)
+ALL = (Step("fine", (), "answers", 20, lambda context: Answer("yes", "looked", {})),)
 `;
   writeFileSync(join(folder, 'steps/__init__.py'), steps);
   const said = await python(

@@ -129,6 +129,40 @@ test('programs that only run on real cards are Python that can be read', (t) => 
   t.is(spawnSync('python3', ['-c', read, join(ROOT, 'test/gpu/probe')], { encoding: 'utf8' }).stderr, '');
 });
 
+test('what asks a question that nothing before it asks comes before all that asks again', (t) => {
+  const code =
+    'import json, steps; print(json.dumps([[step.id, step.questions] for step in steps.ALL] + [list(steps.FIRST)]))';
+  const told = JSON.parse(
+    execFileSync('python3', ['-c', code], {
+      encoding: 'utf8',
+      env: { ...process.env, PYTHONPATH: join(ROOT, 'test/gpu/probe'), PYTHONDONTWRITEBYTECODE: '1' },
+    }),
+  ) as [string, string[]][];
+  const first = told.pop() as unknown as string[];
+  t.deepEqual(
+    told.slice(0, first.length).map(([id]) => id),
+    first,
+  );
+  const asked = new Set(told.slice(0, first.length).flatMap(([, questions]) => questions));
+  t.deepEqual(
+    QUESTIONS.filter((question) => !asked.has(question)),
+    [],
+    'questions that only later steps ask',
+  );
+});
+
+test('the table says of which driver and card it is, and for each step what it asks, its answer and how it came to it', async (t) => {
+  const { text } = await probe(t, ['--simulated', '--step', 'identity', '--step', 'gating.nccl']);
+  t.regex(text, /^driver 580\.95\.05, CUDA 13\.0, NVIDIA H100 .*; SIMULATED: nothing here is a GPU result$/m);
+  t.regex(
+    text,
+    /^answered +identity .* s {2}interposer 7\.1, interposer 2\.4: .*\n +of \d+ variants .*\n +how: cuGetProcAddress_v2 twice/m,
+  );
+  t.regex(text, /^not here +gating\.nccl .* s {2}interposer 7\.10: .*\n +NCCL's kernels .*\ndriver /m);
+  t.regex(text, /^interposer 2\.4 +identity answered$/m);
+  t.regex(text, /^interposer 7\.10 +gating\.nccl not here$/m);
+});
+
 test('an unknown step is refused with the names of those that there are', async (t) => {
   const { code, text } = await probe(t, ['--simulated', '--step', 'exports', '--step', 'exprots']);
   t.is(code, 2);

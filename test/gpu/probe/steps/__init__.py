@@ -1,4 +1,5 @@
-"""All steps, in the order of their value: a probe that is cut off has answered what matters most."""
+"""All steps, in the order of their value: a probe that is cut off has answered what matters most. Their budgets are together more
+than it has."""
 
 from . import (
     events,
@@ -22,8 +23,22 @@ from . import (
     timeslice,
 )
 
-ALL = (
-    *exports.STEPS, *identity.STEPS, *runtime.STEPS, *rounding.STEPS, *pools.STEPS, *residuals.STEPS, *green.STEPS,
-    *nvml_lists.STEPS, *nvml_memory.STEPS, *nvml_utilization.STEPS, *nvml_rights.STEPS, *leases.STEPS, *timeslice.STEPS, *events.STEPS,
-    *latency.STEPS, *mps.STEPS, *gating.STEPS, *nvml_cost.STEPS, *othercards.STEPS,
+_MODULES = (events, exports, gating, green, identity, latency, leases, mps, nvml_cost, nvml_lists, nvml_memory, nvml_rights,
+            nvml_utilization, othercards, pools, residuals, rounding, runtime, timeslice)
+_BY_ID = {step.id: step for module in _MODULES for step in module.STEPS}
+
+#: With these each question has been asked.
+FIRST = (
+    "exports", "identity", "runtime.driver", "runtime.cudart", "rounding.linear", "rounding.pitch", "rounding.vmm",
+    "rounding.arrays", "rounding.host", "rounding.managed", "rounding.pools", "residuals", "green", "nvml.stride",
+    "nvml.memory", "nvml.kill", "nvml.utilization", "events.cost", "events.intervals", "leases", "mps", "gating.standin",
+    "nvml.cost", "nvml.detail", "nvml.capabilities", "nvml.pidnamespace",
 )
+#: What these ask has been answered in another way.
+THEN = (
+    "runtime.pytorch", "nvml.zombies", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
+    "rounding.othercards",
+)
+if sorted((*FIRST, *THEN)) != sorted(_BY_ID):
+    raise LookupError(f"steps without a place, or places without a step: {sorted({*FIRST, *THEN} ^ set(_BY_ID))}")
+ALL = tuple(_BY_ID[name] for name in (*FIRST, *THEN))
