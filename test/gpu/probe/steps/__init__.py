@@ -32,11 +32,11 @@ FIRST = (
     "exports", "identity", "runtime.driver", "runtime.cudart", "rounding.linear", "rounding.pitch", "rounding.vmm",
     "rounding.arrays", "rounding.host", "rounding.managed", "rounding.pools", "residuals", "green", "nvml.stride",
     "nvml.memory", "nvml.kill", "nvml.utilization", "events.cost", "events.intervals", "leases", "mps", "gating.standin",
-    "nvml.cost", "nvml.detail", "nvml.capabilities", "nvml.pidnamespace",
+    "nvml.cost", "nvml.detail", "nvml.capabilities", "nvml.pidnamespace", "nvml.zombies",
 )
 #: What these ask has been answered in another way.
 THEN = (
-    "runtime.pytorch", "nvml.zombies", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
+    "runtime.pytorch", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
     "rounding.othercards",
 )
 if sorted((*FIRST, *THEN)) != sorted(_BY_ID):
