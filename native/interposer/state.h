@@ -107,7 +107,7 @@ struct cot_known_context {
     bool unsure;    /* primary: it may have ended; the last of its users finds out */
     uint16_t users; /* primary: calls under way that retain, release or need it: it stays charged */
     uint32_t turns; /* grows as these end */
-    void *green;    /* the green context that this one is a view of, which pays */
+    void *green;    /* the green context that this one is a view of, or is itself, if its view has its handle */
     struct cot_limit limits[COT_LIMITS];
 };
 struct cot_contexts {
@@ -115,6 +115,12 @@ struct cot_contexts {
     _Atomic uint32_t epoch; /* grows when any context comes or goes: what threads remember is void then */
     uint32_t used;          /* no entry at or above it was ever taken */
     struct cot_known_context known[COT_MOST_CONTEXTS];
+};
+
+/* The view of a green context that ended last, and the epochs by which it had, and the one before it. */
+struct cot_ended_views {
+    void *last;
+    uint32_t ended, before;
 };
 
 /* ---- pools.c ---- */
@@ -247,6 +253,7 @@ struct cot_state {
     /* Appended under layout 2: an engine that does not know them takes no turn, and leaves those of 0 or of old. */
     _Atomic uint32_t context_turn;    /* the thread that makes or ends a context (turn.c) */
     uint32_t born[COT_MOST_CONTEXTS]; /* of contexts.known: the epoch that each began */
+    struct cot_ended_views views;     /* under contexts.lock */
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
 
@@ -289,5 +296,5 @@ COT_PLACE(context_turn, 290320 + 8 * COT_MAX_CARDS)
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 294424 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
 #endif

@@ -91,6 +91,9 @@ bool cot_is_away(void) {
 }
 void cot_memory_drop(uint64_t memory) {}
 void cot_context_recheck(const struct cot_block *block) {}
+void cot_context_put_back(const struct cot_block *block) {
+    cot_blocks_add(block);
+}
 void cot_pools_trim(uint32_t card) {}
 void cot_pools_read_back(void) {}
 void cot_graphs_trim(uint32_t card) {}

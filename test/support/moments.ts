@@ -33,6 +33,22 @@ export const CASES = {
     'ended-unseen',
     { held: 2, context: 2 },
   ],
+  'what a thread allocated with the view of a green context current that ended meanwhile is the primary one’s': [
+    'view-ended-meanwhile',
+    { held: 6, context: 2 },
+  ],
+  'what a thread allocated with the view of a green context current goes, if the primary one ended with it': [
+    'view-ended-with-all',
+    { held: 0, context: 0 },
+  ],
+  'what a thread allocated with the view of a green context current stays, if there is one of the same handle': [
+    'view-came-again',
+    { held: 6, context: 2 },
+  ],
+  'what the driver refuses to free while the view that it was allocated in ends is the primary one’s': [
+    'view-ended-in-free',
+    { held: 6, context: 2 },
+  ],
   'a context that the program is called back in while it is made is charged once': [
     'called-back',
     { held: 4, context: 2 },

@@ -131,6 +131,18 @@ static void release(const struct cot_block *block) {
     if (block->root) cot_memory_drop(block->root);
 }
 
+void cot_blocks_pass_context(const void *context, void *heir) {
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
+        struct cot_shard *shard = &cot->blocks[i];
+        lock(&shard->lock);
+        for (uint32_t k = 0; k < shard->capacity; k++) {
+            struct cot_block *entry = (struct cot_block *)shard->entries + k;
+            if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) entry->context = heir;
+        }
+        unlock(&shard->lock);
+    }
+}
+
 void cot_blocks_drop_context(void *context) {
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         for (uint32_t k = 0;; k++) {

@@ -45,5 +45,5 @@ void cot_claim_released(abi_result result, const struct cot_block *block) {
     }
     struct cot_block again = *block;
     again.references = 1;
-    cot_blocks_add(&again);
+    cot_context_put_back(&again);
 }

@@ -37,13 +37,23 @@ void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64
     begin_epoch(entry);
 }
 
-/* Under the lock. */
+void cot_context_leave(const void *view, void *heir) {
+    cot_blocks_pass_context(view, heir);
+    cot_tiles_pass_context(view, heir);
+}
+
+/* Under the lock. What is still a view's leaves to the primary context that is known. */
 void cot_context_forget(struct cot_known_context *entry) {
     struct cot_known_context old = *entry;
     *entry = (struct cot_known_context){0};
-    atomic_fetch_add(&cot->contexts.epoch, 1);
+    uint32_t epoch = atomic_fetch_add(&cot->contexts.epoch, 1) + 1;
+    if (old.green) cot->views = (struct cot_ended_views){old.handle, epoch, cot->views.ended};
     if (old.card == COT_NO_CARD) return;
     cot_gates_forget(old.handle);
+    if (old.green) {
+        const struct cot_known_context *primary = cot_context_primary(old.device);
+        cot_context_leave(old.handle, primary ? primary->handle : NULL);
+    }
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
     if (!old.charged) return;
@@ -169,6 +179,37 @@ static bool is_there(const struct cot_block *block) {
 
 enum fate { SAME, ENDED, ANOTHER };
 
+/* Whether the block's context was the view of a green context, which has ended since the thread saw it current. Where
+ * several have, it is taken for one of them: that charges for too long at worst. */
+static bool was_view(const struct cot_block *block) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_ended_views views = cot->views;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return (int32_t)(views.ended - block->epoch) > 0 &&
+           (views.last == block->context || (int32_t)(views.before - block->epoch) > 0);
+}
+
+static abi_device device_of(uint32_t card) {
+    for (abi_device device = 0; device < cot->at.device_count; device++)
+        if (cot->at.card_of[device] == card) return device;
+    return -1;
+}
+
+/* Under the turn, of a block whose view has ended: the heir has it. Where another context has the view's handle by now,
+ * it goes with none, and stays charged until it is freed. False: nothing is left. */
+static bool leave_late(const struct cot_block *block, bool another) {
+    struct cot_block own;
+    void *heir;
+    if (!another) {
+        if (!cot_context_heir(device_of(block->card), &heir)) return false;
+        cot_context_leave(block->context, heir);
+    } else if (cot_blocks_take(block->key, block->kind, &own)) {
+        own.context = NULL;
+        cot_blocks_add(&own);
+    }
+    return true;
+}
+
 /* What became of a context since an epoch. */
 static enum fate fate_since(void *context, uint32_t then) {
     pthread_mutex_lock(&cot->contexts.lock);
@@ -191,14 +232,24 @@ static __attribute__((noinline)) void recheck_slow(const struct cot_block *block
         return;
     }
     bool turn = cot_context_turn(false); /* whoever makes a context has noted it then */
-    if (fate_since(block->context, block->epoch) == ENDED) {
+    enum fate fate = fate_since(block->context, block->epoch);
+    if (fate == ENDED && !(was_view(block) && leave_late(block, false))) {
         cot_blocks_drop_context(block->context);
         cot_tiles_drop_context(block->context);
-    } else {
+    } else if (fate != ENDED) {
         atomic_fetch_add(&cot->contexts.epoch, 1);
         if (linear && !is_there(block)) cot_blocks_drop(block);
         else cot_blocks_drop_twin(block, linear);
+        if (was_view(block)) leave_late(block, true);
     }
+    cot_context_turn_end(turn);
+}
+
+void cot_context_put_back(const struct cot_block *block) {
+    cot_blocks_add(block);
+    if (fate_since(block->context, block->epoch) == SAME || !was_view(block)) return;
+    bool turn = cot_context_turn(false);
+    leave_late(block, fate_since(block->context, block->epoch) == ANOTHER);
     cot_context_turn_end(turn);
 }
 

@@ -10,7 +10,13 @@ struct cot_known_context *cot_context_find(void *handle);
 struct cot_known_context *cot_context_primary(abi_device device);
 void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary);
 void cot_context_forget(struct cot_known_context *entry);
+/* What was allocated with the view of a green context current is the heir's. NULL: nobody's, until it is freed. */
+void cot_context_leave(const void *view, void *heir);
 void cot_context_succeed(struct cot_known_context *entry, void *handle);
+
+/* Who is the heir of a view that has ended: the device's primary context, as the driver says. NULL: it does not tell,
+ * and none is known. False: there is none, and nothing is left. */
+bool cot_context_heir(abi_device device, void **heir);
 
 /* After a context of the card has ended. */
 void cot_context_after_end(uint32_t card);

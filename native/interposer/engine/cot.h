@@ -182,6 +182,8 @@ bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block
 bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* Removes every block of a context, charge by charge. */
 void cot_blocks_drop_context(void *context);
+/* Makes every block of a context another's. */
+void cot_blocks_pass_context(const void *context, void *heir);
 /* Removes one with its charge; false: it is not there. */
 bool cot_blocks_drop(const struct cot_block *block);
 /* Of several blocks that say that they have one address, one has it. Removes `block`, or the others; false: there are
@@ -248,6 +250,7 @@ uint64_t cot_memory_of_file(int file);
 void cot_tiles_leave(void *array);           /* before the driver destroys an array */
 void cot_tiles_left(void *array, bool gone); /* after it */
 void cot_tiles_drop_context(void *context);
+void cot_tiles_pass_context(const void *context, void *heir);
 
 /* ---- contexts.c ---- */
 /* Card of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_CARD for a card
@@ -257,6 +260,8 @@ abi_result cot_current(uint32_t *card, void **context);
 void cot_context_pop(void);
 /* After a block was charged to a context that was current: it may have ended before, which has to be noticed. */
 void cot_context_recheck(const struct cot_block *block);
+/* Puts back what the driver did not free; the view that it was allocated in may have ended meanwhile. */
+void cot_context_put_back(const struct cot_block *block);
 
 /* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit);

@@ -238,7 +238,7 @@ static inline __attribute__((always_inline)) abi_result after_free(abi_result re
     if (result != ABI_SUCCESS) {
         struct cot_block again = *block;
         again.references = 1;
-        cot_blocks_add(&again);
+        cot_context_put_back(&again);
         return result;
     }
     uint64_t bytes = block->bytes;

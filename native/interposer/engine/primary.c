@@ -1,4 +1,4 @@
-/* Primary contexts, which have many users, and green ones, which keep them alive. */
+/* Primary contexts, which have many users, and green ones, which keep them alive and leave to them what they had. */
 #include <pthread.h>
 
 #include "contexts.h"
@@ -93,7 +93,24 @@ AFTER_PRIMARY(cuDevicePrimaryCtxRelease_v2)
 AFTER_PRIMARY(cuDevicePrimaryCtxReset)
 AFTER_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
-/* ---- green contexts: each a context of its own, and it keeps the primary one alive ---- */
+/* ---- green contexts: each a context of its own, which keeps the primary one alive. What is allocated with its view
+ * current is the primary context's after it: no driver promises that it goes with the green one ---- */
+
+bool cot_context_heir(abi_device device, void **heir) {
+    abi_context primary = NULL;
+    *heir = NULL;
+    if (!is_active(device)) return false;
+    for (int tries = 0; tries < 2 && !primary; tries++) {
+        if (CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device) == ABI_SUCCESS)
+            CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
+        else primary = NULL;
+    }
+    pthread_mutex_lock(&cot->contexts.lock);
+    const struct cot_known_context *known = cot_context_primary(device);
+    *heir = primary || !known ? primary : known->handle;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return true;
+}
 
 static bool is_known(abi_device device) {
     pthread_mutex_lock(&cot->contexts.lock);
@@ -117,6 +134,23 @@ static abi_result green_room(abi_device device, struct cot_context_room *room, b
     }
 }
 
+/* The view is not charged: the green context is. */
+static void note_view(void *handle, abi_green_context green) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    const struct cot_known_context *owner = cot_context_find(green);
+    if (owner && !cot_context_find(handle)) cot_context_remember(handle, owner->device, owner->card, 0, false);
+    struct cot_known_context *view = owner ? cot_context_find(handle) : NULL;
+    if (view && !view->primary) view->green = green;
+    pthread_mutex_unlock(&cot->contexts.lock);
+}
+
+/* Streams lead to it, too. */
+static void learn_view(abi_green_context green) {
+    abi_context view = NULL;
+    if (CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, green) == ABI_SUCCESS && view)
+        note_view(view, green);
+}
+
 static abi_result create_green(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags,
                                const struct cot_context_room *room, bool known) {
     abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
@@ -133,6 +167,7 @@ static abi_result create_green(abi_green_context *out, abi_resource_desc desc, a
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                        device, flags);
     cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, room, false);
+    if (result == ABI_SUCCESS) learn_view(*out);
     bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
     if (known) leave_primary(device, NULL, released);
     return result;
@@ -151,18 +186,6 @@ abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, 
     return result;
 }
 
-/* What is allocated by way of the view goes with the green context. */
-static void note_view(void *handle, abi_green_context green) {
-    pthread_mutex_lock(&cot->contexts.lock);
-    const struct cot_known_context *owner = cot_context_find(green);
-    if (owner && !cot_context_find(handle)) {
-        cot_context_remember(handle, owner->device, owner->card, 0, false);
-        struct cot_known_context *view = cot_context_find(handle);
-        if (view) view->green = green;
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-}
-
 abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
     bool turn = cot_context_turn(false);
     abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
@@ -171,11 +194,19 @@ abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
     return result;
 }
 
+/* Under the lock. */
+static void end_view(struct cot_known_context *view, bool leaves, void *heir) {
+    if (leaves) cot_context_leave(view->handle, heir);
+    else view->green = NULL;
+    cot_context_forget(view);
+}
+
 static abi_result destroy_green(abi_green_context green) {
     if (!green || !cot_attached()) return CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(green);
     abi_device device = entry ? entry->device : -1;
+    uint32_t card = entry ? entry->card : COT_NO_CARD;
     pthread_mutex_unlock(&cot->contexts.lock);
     bool known = entry && use_primary(device);
     abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
@@ -183,17 +214,18 @@ static abi_result destroy_green(abi_green_context green) {
         if (known) leave_primary(device, NULL, false);
         return result;
     }
+    void *heir = NULL;
+    bool leaves = entry && cot_context_heir(device, &heir);
     pthread_mutex_lock(&cot->contexts.lock);
     for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green)
-            cot_context_forget(&cot->contexts.known[i]);
+            end_view(&cot->contexts.known[i], leaves, heir);
     }
     entry = cot_context_find(green);
-    uint32_t card = entry ? entry->card : COT_NO_CARD;
     if (entry) cot_context_forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
     cot_context_after_end(card);
-    if (known) leave_primary(device, NULL, true);
+    if (known) leave_primary(device, heir, true);
     return result;
 }
 

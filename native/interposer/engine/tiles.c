@@ -77,6 +77,14 @@ void cot_tiles_left(void *array, bool gone) {
     pthread_mutex_unlock(&cot->tiles.lock);
 }
 
+void cot_tiles_pass_context(const void *context, void *heir) {
+    pthread_mutex_lock(&cot->tiles.lock);
+    for (size_t i = 0; i < cot->tiles.count; i++) {
+        if (cot->tiles.list[i].context == context) cot->tiles.list[i].context = heir;
+    }
+    pthread_mutex_unlock(&cot->tiles.lock);
+}
+
 void cot_tiles_drop_context(void *context) {
     pthread_mutex_lock(&cot->tiles.lock);
     for (size_t i = cot->tiles.count; i-- > 0;) {
@@ -127,10 +135,22 @@ static void prepare(const abi_array_map *entry, struct step *step) {
     if (entry->operation == ABI_TILES_UNMAP) step->operation = ABI_TILES_UNMAP;
 }
 
+/* Now: a view that was current when the array was made may have left it to the primary one. */
+static void *context_of(const struct cot_tile *tile) {
+    struct cot_block block;
+    uint32_t left;
+    uint64_t key = (uintptr_t)tile->array;
+    bool known =
+        cot_blocks_refer(key, COT_DEFERRED, 0, &block, &left) || cot_blocks_refer(key, COT_SPARSE, 0, &block, &left);
+    return known ? block.context : tile->context;
+}
+
 /* Under the lock. Where there is no memory to remember a mapping its reference stays: it counts too long, never too
  * short. */
 static void settle(const struct step *step, bool done) {
-    if (done && step->operation == ABI_TILES_MAP) add(&step->tile);
+    struct cot_tile tile = step->tile;
+    tile.context = context_of(&tile);
+    if (done && step->operation == ABI_TILES_MAP) add(&tile);
     if (done && step->operation == ABI_TILES_UNMAP) unmap(&step->tile);
     if (!done && step->operation == ABI_TILES_MAP) cot_memory_drop(step->tile.memory);
 }

@@ -800,7 +800,7 @@
     X(27, "reserve", "graphs", "what the memory nodes of a graph need must fit; the charge is what the driver says graphs have reserved") \
     X(28, "gate", "launch", "starts kernels") \
     X(29, "reserve", "green", "a green context is charged as a context, and so is the primary one that it keeps alive") \
-    X(30, "release", "green", "what was allocated in it goes with it, and perhaps the primary one") \
+    X(30, "release", "green", "what was allocated in it is the primary one's, which perhaps goes with it") \
     X(31, "pass", "streams", "a stream is a queue: it holds no quota of its own") \
     X(32, "reserve", "external", "memory of another interface, which nobody else counts; memory by handle is its owner's") \
     X(33, "track", "start", "the first call of any client: maps the limits page and the ledger") \

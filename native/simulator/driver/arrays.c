@@ -128,6 +128,12 @@ void sim_arrays_drop(struct sim_context *context) {
     }
 }
 
+void sim_arrays_pass(struct sim_context *context, struct sim_context *heir) {
+    for (struct sim_array *array = arrays; array; array = array->next) {
+        if (array->context == context) array->context = heir;
+    }
+}
+
 static int create(void **out, const abi_array3d_shape *shape, unsigned levels) {
     struct sim_context *context;
     struct sim_array *array;

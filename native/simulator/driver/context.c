@@ -72,8 +72,18 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
     return ABI_SUCCESS;
 }
 
+/* Under sim.lock: what was allocated with the view of a green context current is the primary one's after it. */
+static void leave_to(struct sim_context *context, struct sim_context *heir) {
+    sim_pass_all_of(context, heir);
+    for (struct sim_module *module = sim.modules; module; module = module->next) {
+        if (module->context == context) module->context = heir;
+    }
+}
+
 /* Under sim.lock. */
 static void context_end(struct sim_context *context) {
+    struct sim_context *primary = sim.primary[context->device];
+    if (context->green && primary) leave_to(context, primary);
     sim_free_all_of(context);
     for (struct sim_module *module = sim.modules; module; module = module->next) {
         if (module->context == context && module->block) {

@@ -37,6 +37,12 @@ void sim_externals_drop(struct sim_context *context) {
     }
 }
 
+void sim_externals_pass(struct sim_context *context, struct sim_context *heir) {
+    for (struct sim_external *external = externals; external; external = external->next) {
+        if (external->context == context) external->context = heir;
+    }
+}
+
 static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *block) {
     struct sim_request import = {.op = SIM_IMPORT}, request = {.op = SIM_TAKE, .card = context->card};
     struct sim_reply reply;

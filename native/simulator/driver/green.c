@@ -1,5 +1,6 @@
-/* Green contexts, as far as memory goes: a context of its own beside the primary one, which it retains. That its
- * kernels run on its SMs alone is not simulated. Assumption: it costs what any context costs. */
+/* Green contexts, as far as memory goes: a context of its own beside the primary one, which it retains, and to which it
+ * leaves what was allocated in it. That its kernels run on its SMs alone is not simulated. Assumption: it costs what
+ * any context costs. */
 #include <stdlib.h>
 
 #include "sim.h"

@@ -168,6 +168,15 @@ static int linear_free(abi_devptr pointer) {
     }
 }
 
+void sim_pass_all_of(struct sim_context *context, struct sim_context *heir) {
+    uint32_t index = 0;
+    for (struct sim_region *region; (region = sim_region_next(&index));) {
+        if (region->context == context) region->context = heir;
+    }
+    sim_arrays_pass(context, heir);
+    sim_externals_pass(context, heir);
+}
+
 void sim_free_all_of(struct sim_context *context) {
     uint32_t index = 0;
     for (struct sim_region *region; (region = sim_region_next(&index));) {

@@ -183,6 +183,7 @@ void sim_arena_forget(uint64_t page, uint64_t count); /* what these pages held, 
 struct sim_region *sim_region_next(uint32_t *index);
 abi_devptr sim_region_address(const struct sim_region *region);
 void sim_free_all_of(struct sim_context *context);
+void sim_pass_all_of(struct sim_context *context, struct sim_context *heir); /* what the one had is the other's */
 /* Takes the lock. The range is usable device memory, or host memory (then *device is false). */
 int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
 bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
@@ -241,6 +242,7 @@ void sim_physical_settle(struct sim_physical *physical);     /* ends it when not
 
 /* arrays.c */
 void sim_arrays_drop(struct sim_context *context);
+void sim_arrays_pass(struct sim_context *context, struct sim_context *heir);
 /* A chain over memory that something else holds. */
 int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t room,
                    abi_mipmapped *out);
@@ -249,6 +251,7 @@ bool sim_array_rows(void *array, char **rows, size_t *pitch, size_t *width_bytes
 
 /* external.c */
 void sim_externals_drop(struct sim_context *context);
+void sim_externals_pass(struct sim_context *context, struct sim_context *heir);
 
 /* sharing.c */
 struct sim_place { /* what travels between processes: a block of the books and a place in it */

@@ -264,6 +264,9 @@ void verb_context_end(struct lane *lane, const struct step *step) {
         if (lane->current == handle) go_to(lane, NULL);
         context->handle = NULL;
     }
+    /* Without the primary one this lane loses sight of it. */
+    const struct context *heir = context->kind == GREEN ? primary(lane, context->device) : NULL;
+    if (heir) context_left(lane, handle, heir->handle);
     context_gone(lane, handle);
     for (unsigned i = lane->contexts.count; i-- > 0;) {
         if (lane->contexts.at[i].handle == NULL) REMOVE(lane->contexts, i);

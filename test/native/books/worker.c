@@ -165,6 +165,18 @@ void context_gone(struct lane *lane, abi_context handle) {
     if (lane->current == handle) go_to(lane, lane->contexts.count ? lane->contexts.at[0].handle : NULL);
 }
 
+void context_left(struct lane *lane, abi_context handle, abi_context heir) {
+    for (unsigned i = 0; i < lane->blocks.count; i++) {
+        if (lane->blocks.at[i].context == handle) lane->blocks.at[i].context = heir;
+    }
+    for (unsigned i = 0; i < lane->arrays.count; i++) {
+        if (lane->arrays.at[i].context == handle) lane->arrays.at[i].context = heir;
+    }
+    for (unsigned i = 0; i < lane->externals.count; i++) {
+        if (lane->externals.at[i].context == handle) lane->externals.at[i].context = heir;
+    }
+}
+
 void go_to(struct lane *lane, abi_context handle) {
     if (CU("cuCtxSetCurrent", (abi_context), handle) == ABI_SUCCESS) lane->current = handle;
 }

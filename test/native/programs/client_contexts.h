@@ -72,6 +72,13 @@ static int context_command(const char *word, uint64_t a, uint64_t b, abi_result 
     } else if (!strcmp(word, "green-enter")) { /* green-enter GREEN: its context, made current */
         *result = CALL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, made);
         if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
+    } else if (!strcmp(word, "green-stream")) { /* green-stream GREEN: the context of a stream of it, made current */
+        abi_stream stream;
+        *result = CALL(cuGreenCtxStreamCreate, (abi_stream *, abi_green_context, unsigned, int), &stream, made,
+                       (unsigned)ABI_STREAM_NON_BLOCKING, 0);
+        if (!*result) *result = CALL(cuStreamGetCtx, (abi_stream, abi_context *), stream, &view);
+        if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
+        *value = (uintptr_t)stream;
     } else if (!strcmp(word, "green-end")) {
         *result = CALL(cuGreenCtxDestroy, (abi_green_context), made);
     } else if (!strcmp(word, "enter")) { /* enter CONTEXT; 0: none */

@@ -89,6 +89,9 @@ abi_result cot_current(uint32_t *card, void **context) {
     return ABI_SUCCESS;
 }
 void cot_context_recheck(const struct cot_block *block) {}
+void cot_context_put_back(const struct cot_block *block) {
+    cot_blocks_add(block);
+}
 void cot_pools_trim(uint32_t card) {}
 void cot_pools_read_back(void) {}
 void cot_graphs_trim(uint32_t card) {}

@@ -18,11 +18,15 @@
 #define MIB (1ull << 20)
 #define BASE (1ull << 40)
 #define MOST 16
+#define VIEW_OF 0x100 /* from a green context to its view */
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 abi_result cot_cuMemFree_v2(abi_devptr pointer);
 abi_result cot_cuCtxCreate_v2(abi_context *out, unsigned flags, abi_device device);
 abi_result cot_cuCtxDestroy_v2(abi_context context);
+abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device);
+abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags);
+abi_result cot_cuGreenCtxDestroy(abi_green_context green);
 
 static const char *folder;
 
@@ -37,6 +41,7 @@ static uint64_t next_address;
 static void *next_handle;
 static _Atomic unsigned allocations, ends;
 static _Thread_local void *current;
+static bool frees_nothing;
 /* Once: before what the next call does, and after it, before it answers. */
 static void (*_Atomic ahead)(void), (*_Atomic within)(void);
 
@@ -77,7 +82,7 @@ static abi_result driver_free(abi_devptr pointer) {
     abi_result result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&driver_lock);
     for (int i = 0; i < MOST; i++) {
-        if (!memory[i].bytes || memory[i].at != pointer) continue;
+        if (frees_nothing || !memory[i].bytes || memory[i].at != pointer) continue;
         memory[i].bytes = 0;
         result = ABI_SUCCESS;
     }
@@ -121,6 +126,37 @@ static abi_result driver_destroy(abi_context context) {
     return ABI_SUCCESS;
 }
 
+/* The primary context ends with the last that retains it; green ones do, and leave to it what they have. */
+#define PRIMARY ((void *)0x3000)
+static unsigned retained;
+
+static abi_result driver_retain(abi_context *out, abi_device device) {
+    retained++;
+    *out = PRIMARY;
+    return ABI_SUCCESS;
+}
+static abi_result driver_release(abi_device device) {
+    if (--retained == 0) driver_destroy(PRIMARY);
+    return ABI_SUCCESS;
+}
+static abi_result driver_green(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
+    retained++;
+    *out = next_handle;
+    return ABI_SUCCESS;
+}
+static abi_result driver_view(abi_context *out, abi_green_context green) {
+    *out = (abi_context)((uintptr_t)green + VIEW_OF);
+    return ABI_SUCCESS;
+}
+static abi_result driver_green_end(abi_green_context green) {
+    const void *view = (char *)green + VIEW_OF;
+    pthread_mutex_lock(&driver_lock);
+    for (int i = 0; i < MOST; i++)
+        if (memory[i].context == view) memory[i].context = PRIMARY;
+    pthread_mutex_unlock(&driver_lock);
+    return driver_release(0);
+}
+
 static abi_result driver_current(void **context) {
     *context = current;
     return ABI_SUCCESS;
@@ -139,7 +175,7 @@ static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
 }
 static abi_result driver_primary(abi_device device, unsigned *flags, int *active) {
     *flags = 0;
-    *active = 0;
+    *active = retained > 0;
     return ABI_SUCCESS;
 }
 
@@ -148,12 +184,21 @@ static void *real(const char *name) {
     static const struct {
         const char *name;
         void *function;
-    } ALL[] = {
-        {"cuMemAlloc_v2", (void *)driver_alloc},           {"cuMemFree_v2", (void *)driver_free},
-        {"cuMemGetAddressRange_v2", (void *)driver_range}, {"cuCtxCreate_v2", (void *)driver_create},
-        {"cuCtxDestroy_v2", (void *)driver_destroy},       {"cuCtxGetCurrent", (void *)driver_current},
-        {"cuCtxGetDevice", (void *)driver_device},         {"cuDeviceGetCount", (void *)driver_count},
-        {"cuDeviceGetUuid", (void *)driver_uuid},          {"cuDevicePrimaryCtxGetState", (void *)driver_primary}};
+    } ALL[] = {{"cuMemAlloc_v2", (void *)driver_alloc},
+               {"cuMemFree_v2", (void *)driver_free},
+               {"cuMemGetAddressRange_v2", (void *)driver_range},
+               {"cuCtxCreate_v2", (void *)driver_create},
+               {"cuCtxDestroy_v2", (void *)driver_destroy},
+               {"cuCtxGetCurrent", (void *)driver_current},
+               {"cuCtxGetDevice", (void *)driver_device},
+               {"cuDeviceGetCount", (void *)driver_count},
+               {"cuDeviceGetUuid", (void *)driver_uuid},
+               {"cuDevicePrimaryCtxGetState", (void *)driver_primary},
+               {"cuDevicePrimaryCtxRetain", (void *)driver_retain},
+               {"cuDevicePrimaryCtxRelease_v2", (void *)driver_release},
+               {"cuGreenCtxCreate", (void *)driver_green},
+               {"cuGreenCtxDestroy", (void *)driver_green_end},
+               {"cuCtxFromGreenCtx", (void *)driver_view}};
     for (unsigned i = 0; i < sizeof ALL / sizeof *ALL; i++) {
         if (!strcmp(ALL[i].name, name)) return ALL[i].function;
     }
@@ -163,6 +208,8 @@ static void *real(const char *name) {
 /* ---- what threads do ---- */
 #define FIRST ((void *)0x1000)
 #define SECOND ((void *)0x2000)
+#define GREEN ((void *)0x4000)
+#define VIEW ((void *)0x4100)
 static abi_result last;
 
 static void make(void *handle) {
@@ -269,6 +316,61 @@ static void ended_unseen(void) {
     make(FIRST);
 }
 
+/* A green context ends while another thread allocates with its view current, which the primary context has then; or, if
+ * it ends as well, nobody. */
+static void make_green(void) {
+    abi_green_context green = NULL;
+    next_handle = GREEN;
+    last = cot_cuGreenCtxCreate(&green, NULL, 0, 0);
+}
+static void end_green(void) {
+    cot_cuGreenCtxDestroy(GREEN);
+}
+static void end_green_meanwhile(void) {
+    wholly(end_green);
+}
+static void end_green_and_make_again(void) {
+    end_green();
+    make_green();
+}
+static void end_green_and_make_again_meanwhile(void) {
+    wholly(end_green_and_make_again);
+}
+static void take_in_view(void) {
+    make_green();
+    current = VIEW;
+    take(BASE, 4 * MIB);
+}
+static void retain_primary(void) {
+    abi_context context = NULL;
+    last = cot_cuDevicePrimaryCtxRetain(&context, 0);
+}
+static void view_ended_meanwhile(void) {
+    retain_primary();
+    within = end_green_meanwhile;
+    take_in_view();
+}
+static void view_ended_with_all(void) {
+    within = end_green_meanwhile;
+    take_in_view();
+}
+static void view_came_again(void) {
+    retain_primary();
+    within = end_green_and_make_again_meanwhile;
+    take_in_view();
+    end_green();
+}
+/* The driver refuses to free it; a context of the view's handle comes and goes after that. */
+static void view_ended_in_free(void) {
+    retain_primary();
+    take_in_view();
+    within = end_green_meanwhile;
+    frees_nothing = true;
+    last = cot_cuMemFree_v2(BASE);
+    make(VIEW);
+    cot_cuCtxDestroy_v2(VIEW);
+}
+
 /* The driver calls the program back while it makes a context, which is current already. */
 static void called_back(void) {
     within = take_in_second;
@@ -345,6 +447,10 @@ int main(int argc, char **argv) {
                  {"given-again", given_again},
                  {"given-again-and-freed", given_again_and_freed},
                  {"ended-unseen", ended_unseen},
+                 {"view-ended-meanwhile", view_ended_meanwhile},
+                 {"view-ended-with-all", view_ended_with_all},
+                 {"view-came-again", view_came_again},
+                 {"view-ended-in-free", view_ended_in_free},
                  {"called-back", called_back},
                  {"one-waits", one_waits},
                  {"same-thread", same_thread},
