@@ -7,6 +7,7 @@ import { account } from '../support/ledger-row.ts';
 import { startNode } from '../support/node.ts';
 
 const [FLOAT, SPARSE, MAP] = [0x20, 64, 1];
+const HEAP = 2; // 8 MiB of it lie inside the context
 /** What a context of a T4 takes, in MiB. */
 const CONTEXT = 104;
 
@@ -124,4 +125,27 @@ test('a reset of the primary context leaves a green one what was allocated in it
   t.is(held(), CONTEXT + 32);
   await client.must(`green-end ${green}`);
   t.is(held(), 0);
+});
+
+test('limits that are set in green contexts which end are charged to the primary one, at the most that one of them had', async (t) => {
+  const { client, held } = await inGrant(t, 512);
+  await client.must('context 0');
+  for (const [mib, stays] of [
+    [72, 64],
+    [40, 64],
+    [136, 128],
+  ] as const) {
+    const green = await enter(client);
+    await client.must(`set-limit ${HEAP} ${mib * MIB}`);
+    held();
+    await client.must(`green-end ${green}`);
+    t.is(held(), CONTEXT + stays, `${mib} MiB`);
+  }
+  const green = await enter(client);
+  t.is((await client.ask(`set-limit ${HEAP} ${208 * MIB}`))[0], OUT_OF_MEMORY);
+  await client.must(`green-end ${green}`);
+  await client.must('context 0');
+  t.is(await client.must(`limit ${HEAP}`), 136 * MIB);
+  await client.must(`set-limit ${HEAP} ${8 * MIB}`);
+  t.is(held(), CONTEXT);
 });

@@ -49,6 +49,10 @@ export const CASES = {
     'view-ended-in-free',
     { held: 6, context: 2 },
   ],
+  'a heap that a green context and the primary one share stays charged when the green one ends': [
+    'heap-shared',
+    { held: 8, context: 8 },
+  ],
   'a context that the program is called back in while it is made is charged once': [
     'called-back',
     { held: 4, context: 2 },

@@ -42,8 +42,25 @@ void cot_context_leave(const void *view, void *heir) {
     cot_tiles_pass_context(view, heir);
 }
 
+/* Under the lock. What a limit of the view costs the primary context costs from then on, if it costs no more already.
+ * Without one that is known it stays charged. */
+static void leave_limits(struct cot_known_context *view, struct cot_known_context *primary) {
+    for (int i = 0; i < COT_LIMITS; i++) {
+        const struct cot_limit *old = &view->limits[i];
+        struct cot_limit *limit = primary ? &primary->limits[i] : NULL;
+        uint64_t most = limit ? limit->charged : 0, more = old->charged > most ? old->charged - most : 0;
+        view->charged -= more;
+        if (!limit || old->version == 0) continue;
+        if (limit->version == 0) limit->base = old->base;
+        limit->charged += more;
+        limit->version++;
+        primary->charged += more;
+    }
+}
+
 /* Under the lock. What is still a view's leaves to the primary context that is known. */
 void cot_context_forget(struct cot_known_context *entry) {
+    if (entry->green && entry->card != COT_NO_CARD) leave_limits(entry, cot_context_primary(entry->device));
     struct cot_known_context old = *entry;
     *entry = (struct cot_known_context){0};
     uint32_t epoch = atomic_fetch_add(&cot->contexts.epoch, 1) + 1;
@@ -123,8 +140,7 @@ static bool is_known(void *handle) {
     return known;
 }
 
-/* A context that is current, and was made behind the exported names. */
-static void note_current(void *handle, abi_device device, uint32_t card, bool primary) {
+void cot_context_note(void *handle, abi_device device, uint32_t card, bool primary) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *before = primary ? cot_context_primary(device) : NULL;
     if (before && before->handle != handle) {
@@ -150,7 +166,7 @@ static abi_result learn_current(void *handle, uint32_t *card) {
     bool turn = cot_context_turn(true);
     result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device); /* it may have ended meanwhile */
     if (result == ABI_SUCCESS) result = ask_primary(handle, device, &primary);
-    if (result == ABI_SUCCESS) note_current(handle, device, *card, primary);
+    if (result == ABI_SUCCESS) cot_context_note(handle, device, *card, primary);
     cot_context_turn_end(turn);
     return result;
 }
@@ -319,11 +335,25 @@ void cot_context_settle(abi_result result, void *handle, abi_device device, cons
 
 /* ---- limits ---- */
 
+/* Under the lock: what the primary context and the views of a device began with. The limits of the one may be those of
+ * the other, so that what is found later may have been set by then. */
+static void share_base(const struct cot_known_context *entry, unsigned which, uint64_t *base) {
+    for (int i = 0; i < (int)cot->contexts.used && (entry->primary || entry->green); i++) {
+        const struct cot_known_context *other = &cot->contexts.known[i];
+        if (other->handle && (other->primary || other->green) && other->device == entry->device &&
+            other->limits[which].version > 0 && other->limits[which].base < *base)
+            *base = other->limits[which].base;
+    }
+}
+
 bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
     if (entry) {
-        if (entry->limits[which].version == 0) entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
+        if (entry->limits[which].version == 0) {
+            share_base(entry, which, &base);
+            entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
+        }
         *limit = entry->limits[which];
     }
     pthread_mutex_unlock(&cot->contexts.lock);

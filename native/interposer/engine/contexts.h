@@ -14,6 +14,9 @@ void cot_context_forget(struct cot_known_context *entry);
 void cot_context_leave(const void *view, void *heir);
 void cot_context_succeed(struct cot_known_context *entry, void *handle);
 
+/* A context that is there, and may have been made behind the exported names; not under the lock. */
+void cot_context_note(void *handle, abi_device device, uint32_t card, bool primary);
+
 /* Who is the heir of a view that has ended: the device's primary context, as the driver says. NULL: it does not tell,
  * and none is known. False: there is none, and nothing is left. */
 bool cot_context_heir(abi_device device, void **heir);

@@ -105,6 +105,7 @@ bool cot_context_heir(abi_device device, void **heir) {
             CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
         else primary = NULL;
     }
+    if (primary) cot_context_note(primary, device, cot_card_of(device), true);
     pthread_mutex_lock(&cot->contexts.lock);
     const struct cot_known_context *known = cot_context_primary(device);
     *heir = primary || !known ? primary : known->handle;
@@ -225,7 +226,7 @@ static abi_result destroy_green(abi_green_context green) {
     if (entry) cot_context_forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
     cot_context_after_end(card);
-    if (known) leave_primary(device, heir, true);
+    if (known) leave_primary(device, NULL, true);
     return result;
 }
 

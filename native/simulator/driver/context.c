@@ -72,9 +72,17 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
     return ABI_SUCCESS;
 }
 
-/* Under sim.lock: what was allocated with the view of a green context current is the primary one's after it. */
+/* Under sim.lock: what was allocated with the view of a green context current is the primary one's after it, and so are
+ * limits that are higher than its own. */
 static void leave_to(struct sim_context *context, struct sim_context *heir) {
     sim_pass_all_of(context, heir);
+    for (int limit = 0; limit < 3; limit++) {
+        if (context->limits[limit] <= heir->limits[limit]) continue;
+        uint64_t own = heir->limit_blocks[limit];
+        heir->limit_blocks[limit] = context->limit_blocks[limit];
+        heir->limits[limit] = context->limits[limit];
+        context->limit_blocks[limit] = own; /* and goes */
+    }
     for (struct sim_module *module = sim.modules; module; module = module->next) {
         if (module->context == context) module->context = heir;
     }

@@ -27,6 +27,7 @@ abi_result cot_cuCtxDestroy_v2(abi_context context);
 abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device);
 abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags);
 abi_result cot_cuGreenCtxDestroy(abi_green_context green);
+abi_result cot_cuCtxSetLimit(int limit, size_t value);
 
 static const char *folder;
 
@@ -157,6 +158,18 @@ static abi_result driver_green_end(abi_green_context green) {
     return driver_release(0);
 }
 
+/* One heap, whatever context is current. */
+static size_t heap = 2 * MIB;
+
+static abi_result driver_limit(size_t *value, int limit) {
+    *value = heap;
+    return ABI_SUCCESS;
+}
+static abi_result driver_set_limit(int limit, size_t value) {
+    heap = value;
+    return ABI_SUCCESS;
+}
+
 static abi_result driver_current(void **context) {
     *context = current;
     return ABI_SUCCESS;
@@ -198,7 +211,9 @@ static void *real(const char *name) {
                {"cuDevicePrimaryCtxRelease_v2", (void *)driver_release},
                {"cuGreenCtxCreate", (void *)driver_green},
                {"cuGreenCtxDestroy", (void *)driver_green_end},
-               {"cuCtxFromGreenCtx", (void *)driver_view}};
+               {"cuCtxFromGreenCtx", (void *)driver_view},
+               {"cuCtxGetLimit", (void *)driver_limit},
+               {"cuCtxSetLimit", (void *)driver_set_limit}};
     for (unsigned i = 0; i < sizeof ALL / sizeof *ALL; i++) {
         if (!strcmp(ALL[i].name, name)) return ALL[i].function;
     }
@@ -360,6 +375,17 @@ static void view_came_again(void) {
     take_in_view();
     end_green();
 }
+/* The heap of a view and of the primary context is one, and is charged for as long as it is there. */
+static void heap_shared(void) {
+    retain_primary();
+    make_green();
+    current = VIEW;
+    cot_cuCtxSetLimit(ABI_LIMIT_MALLOC_HEAP_SIZE, 6 * MIB);
+    current = PRIMARY;
+    last = cot_cuCtxSetLimit(ABI_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB);
+    end_green();
+}
+
 /* The driver refuses to free it; a context of the view's handle comes and goes after that. */
 static void view_ended_in_free(void) {
     retain_primary();
@@ -451,6 +477,7 @@ int main(int argc, char **argv) {
                  {"view-ended-with-all", view_ended_with_all},
                  {"view-came-again", view_came_again},
                  {"view-ended-in-free", view_ended_in_free},
+                 {"heap-shared", heap_shared},
                  {"called-back", called_back},
                  {"one-waits", one_waits},
                  {"same-thread", same_thread},
