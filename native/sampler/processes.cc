@@ -1,6 +1,8 @@
 #include "processes.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -143,6 +145,16 @@ Processes::Known &Processes::know(pid_t pid) {
         read_again(pid, known);
     }
     return known;
+}
+
+std::optional<uint64_t> Processes::start_of(pid_t pid) const {
+    const auto found = known_.find(pid);
+    if (found != known_.end() && (found->second.watched || found->second.handle.lives()))
+        return found->second.process.start_ticks;
+    proc::Process stat;
+    if (proc::read_stat(pid, stat)) return stat.start_ticks;
+    if (kill(pid, 0) != 0 && errno == ESRCH) return 0;
+    return std::nullopt;
 }
 
 Usage &Processes::use(pid_t pid, size_t card) {

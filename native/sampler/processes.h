@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class Processes {
     // The driver has answered. Asks the kernel in one call who has ended, so after the answer: who lives now did so
     // when it was given.
     void meet();
+    // When the process that has this pid now began, in ticks since boot; 0: none has it. Nothing: it cannot be told.
+    std::optional<uint64_t> start_of(pid_t pid) const;
     // The place for what this process uses of this card, good until the next call. Who it is is read where it is not
     // known.
     Usage &use(pid_t pid, size_t card);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
+#include <unistd.h>
 
 #include "json.h"
 
@@ -25,6 +26,12 @@ uint64_t now_ns(clockid_t clock) {
     timespec now{};
     clock_gettime(clock, &now);
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// By the clock that nobody sets.
+uint64_t micros(uint64_t ticks) {
+    static const uint64_t TICK_US = 1000000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+    return ticks * TICK_US;
 }
 
 } // namespace
@@ -48,13 +55,15 @@ bool Sampler::open_driver() {
 
 // Compute, graphics and MPS lists name the same process with the same total, so they are united, never added; so are
 // entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
-// Of whom the driver says that it holds more than the card has, nobody knows what it holds.
+// Of whom the driver says that it holds more than the card has, nobody knows what it holds. A driver lists who opened
+// the card for as long as anybody has it open, children of one that has ended, too: who has its pid by then is another.
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
     std::vector<nvml::Entry> entries[3];
     out += ",\"lists\":[";
     bool first = true;
+    uint32_t answered = 0;
     for (unsigned i = 0; i < 3; i++) {
         if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
             cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(library_.last_code());
@@ -65,14 +74,34 @@ void Sampler::read_lists(size_t index, std::string &out) {
         out += NAMES[i];
         out += '"';
         first = false;
+        answered |= 1u << i;
         cards_[index].nobodys_entries +=
             std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
     out += ']';
+    const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
     processes_.meet();
+    auto &holders = cards_[index].holders;
+    for (auto &[pid, holder] : holders) holder.types &= ~answered;
+    for (unsigned i = 0; i < 3; i++) {
+        for (const nvml::Entry &entry : entries[i]) {
+            const auto pid = static_cast<pid_t>(entry.pid);
+            Holder &holder = holders[pid];
+            holder.types |= 1u << i;
+            if (holder.start_ticks) continue;
+            holder.start_ticks = processes_.start_of(pid);
+            // It came after the answer.
+            if (holder.start_ticks && micros(*holder.start_ticks) > answered_us) holder.start_ticks = 0;
+        }
+    }
+    std::erase_if(holders, [](const auto &entry) { return entry.second.types == 0; });
     const uint64_t most = cards_[index].total_bytes ? cards_[index].total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
+            if (is_nobodys(cards_[index], static_cast<pid_t>(entry.pid))) {
+                cards_[index].nobodys_entries++;
+                continue;
+            }
             Usage &usage = processes_.use(static_cast<pid_t>(entry.pid), index);
             usage.listed = true;
             usage.types |= 1u << i;
@@ -83,9 +112,18 @@ void Sampler::read_lists(size_t index, std::string &out) {
     }
 }
 
+// Whoever has the pid is not the process that the driver lists.
+bool Sampler::is_nobodys(const Card &card, pid_t pid) const {
+    const auto holder = card.holders.find(pid);
+    if (holder == card.holders.end()) return false;
+    const std::optional<uint64_t> first = holder->second.start_ticks, now = processes_.start_of(pid);
+    return first && now && *now != 0 && *now != *first;
+}
+
 // Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
-// pid, of more than 100 % or of the past are not believed. Rows carry the time of day, which people set: from then on
-// what was seen before says nothing of what is new, and until the ring has turned over rows may be of the other time.
+// pid, of more than 100 %, of the past or of another process of the same pid are not believed. Rows carry the time of
+// day, which people set: from then on what was seen before says nothing of what is new, and until the ring has turned
+// over rows may be of the other time.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Card &card = cards_[index];
     const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
@@ -108,8 +146,16 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     const auto of_the_future = [&](const nvml::Utilisation &row) { return row.at_us > now_us + ahead_us; };
     const bool some_other = may_be_other && std::any_of(rows.begin(), rows.end(), of_the_future);
     uint64_t newest = 0;
+    processes_.meet();
+    const auto of_another = [&](const nvml::Utilisation &row) {
+        const auto pid = static_cast<pid_t>(row.pid);
+        const uint64_t start_ticks = processes_.start_of(pid).value_or(0);
+        return static_cast<int64_t>(row.at_us) - clock_us < static_cast<int64_t>(micros(start_ticks)) ||
+               is_nobodys(card, pid);
+    };
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
-        return !proc::is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since || of_the_future(row);
+        return !proc::is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since || of_the_future(row) ||
+               of_another(row);
     });
     for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
     card.use_told = (since != 0 || newest == 0) && !some_other;
@@ -121,7 +167,6 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
         card.last_seen_us = std::max(since, now_us - LATE_US);
         return;
     }
-    processes_.meet();
     const uint64_t window = std::min(newest - since, RING_US);
     for (const nvml::Utilisation &row : rows) {
         Usage &usage = processes_.use(static_cast<pid_t>(row.pid), index);

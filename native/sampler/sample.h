@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +29,12 @@ class Sampler {
 
   private:
     static constexpr unsigned SILENT_ROUNDS = 2;
+    // Of a pid in a card's lists: whose it was when it came into them, by the start of its process (0: it was gone
+    // already), and the lists that named it when they last answered.
+    struct Holder {
+        std::optional<uint64_t> start_ticks;
+        uint32_t types = 0;
+    };
     struct Card {
         nvml::Device device = nullptr;
         std::string uuid, name, pci;
@@ -46,7 +54,8 @@ class Sampler {
         int64_t clock_us = 0;     // what is to be added for the time of day, by which the driver stamps what it samples
         uint64_t gaps = 0;        // times that the driver's ring overran before it was read
         uint64_t total_bytes = 0; // as it was last told; 0: never
-        uint64_t nobodys_entries = 0; // of process lists: pids that no process can have
+        std::map<pid_t, Holder> holders;
+        uint64_t nobodys_entries = 0; // of process lists: pids that no process can have, and others' than they were
         Health health;
         uint64_t health_round = 0, health_ns = 0;
         bool tells_events = false;
@@ -58,6 +67,7 @@ class Sampler {
     size_t add_card(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
+    bool is_nobodys(const Card &card, pid_t pid) const;
     void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
     void write_card(size_t index, std::string &out);
     void write_memory(Card &card, std::string &out);

@@ -1,5 +1,6 @@
-// Entries of process lists whose pid no process can have, added up over all cards. The sampler counts them card by card from its own
-// start: a card that a sample has not keeps what it had, and a sampler that began again adds to it. So the sum only grows.
+// Entries of process lists that are no process's, for none can have their pid or it has changed hands, added up over all cards. The
+// sampler counts them card by card from its own start: a card that a sample has not keeps what it had, and a sampler that began
+// again adds to it. So the sum only grows.
 import type { SampledCard } from './sample.ts';
 
 export type Nobodys = {

@@ -71,7 +71,7 @@ export type SampledCard = {
   readonly useTold?: boolean;
   /** Times that the driver's utilisation ring overran before it was read. */
   readonly utilizationGaps: number;
-  /** Entries of its process lists, one by one since the sampler's start, whose pid no process can have. Absent: none. */
+  /** Entries of its process lists, one by one since the sampler's start, whose pid no process can have, or is another one's than it was. Absent: none. */
   readonly nobodysEntries?: number;
   readonly healthy: boolean;
 };

@@ -152,22 +152,44 @@ test('a process whose parent has ended is told of with its new ancestors after s
   t.true(rounds <= WHOLE_ROUNDS + REREAD_ROUNDS, `${rounds} rounds`);
 });
 
-const again = spawnSync(join(BUILD, 'tests/again'), { input: '\n' });
-const cannotChoose = again.status === 4 ? 'needs the right to choose pids' : undefined;
+const chosen = spawnSync(join(BUILD, 'tests/again'), { input: '\n' });
+const cannotChoose = chosen.status === 4 ? 'needs the right to choose pids' : undefined;
+
+/** A process whose pid others get after it, and the way to have it end and the next one begin. */
+async function again(t: ExecutionContext) {
+  const { child, lines } = start(t, join(BUILD, 'tests/again'));
+  const pid = Number((await lines.next()).value);
+  return {
+    pid,
+    async ended() {
+      child.stdin.write('end\n');
+      t.is((await lines.next()).value, 'ended');
+    },
+    async another() {
+      child.stdin.write('\n');
+      t.is(Number((await lines.next()).value), pid);
+    },
+  };
+}
 
 testUnless(cannotChoose)(
   'a pid that is used again is another process, though a handle on the first one was held',
   async (t) => {
-    const { library, list } = cardOf(t);
+    const { library, list, use } = cardOf(t);
     const { next, descriptors } = follow(t, library);
-    const { child, lines } = start(t, join(BUILD, 'tests/again'));
-    const pid = Number((await lines.next()).value);
+    const { pid, another } = await again(t);
     list(pid);
+    use(0);
     let last = (await next()).sample.processes[0];
     for (let turn = 0; turn < 3; turn += 1) {
+      // In no list any more, and known all the same.
+      list();
+      use(0, [pid, 10, Date.now() * 1000]);
+      t.is((await next()).sample.processes[0]?.cards[0]?.listed, false);
       t.is(handles(descriptors()), 1);
-      child.stdin.write('\n');
-      t.is(Number((await lines.next()).value), pid);
+      await another();
+      list(pid);
+      use(0);
       const { line, sample } = await next();
       const [now] = sample.processes;
       t.deepEqual([line.left, line.total, now?.pid, now?.gone], [[], 1, pid, undefined]);
@@ -178,6 +200,72 @@ testUnless(cannotChoose)(
     }
   },
 );
+
+for (const [how, isSeenGone, isKnown] of [
+  ['it was told of as gone meanwhile', true, true],
+  ['it was there in the sample before', false, true],
+  ['nobody ever saw whose it was', true, false],
+] as const)
+  testUnless(cannotChoose)(
+    `what is listed on is not charged to who gets the pid of a process that has ended: ${how}`,
+    async (t) => {
+      const { library, list, use } = cardOf(t);
+      const { next } = follow(t, library);
+      const { pid, ended, another } = await again(t);
+      const [sleeper] = sleepers(t, 1);
+      const other = sleeper?.pid ?? 0;
+      use(0);
+      list(other);
+      await next();
+      if (isKnown) {
+        list(other, pid);
+        t.is((await next()).sample.processes.length, 2);
+      }
+      if (isSeenGone) {
+        await ended();
+        list(other, pid);
+        const { sample } = await next();
+        t.is(sample.processes.find((one) => one.pid === pid)?.gone, true);
+        t.is(sample.cards[0]?.nobodysEntries, undefined);
+      }
+      await another();
+      const look = async () => {
+        const { cards, processes } = (await next()).sample;
+        const of = processes.find((one) => one.pid === pid)?.cards[0];
+        return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: cards[0]?.nobodysEntries };
+      };
+      // Who had it is told of once more, as whoever has left the lists.
+      t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
+      const nobodys = { listed: undefined, bytes: undefined, smUs: undefined };
+      t.deepEqual(await look(), { ...nobodys, nobodys: 2 });
+      use(0, [pid, 50, Date.now() * 1000]);
+      t.deepEqual(await look(), { ...nobodys, nobodys: 3 }, "what it uses is nobody's, too");
+      use(999);
+      list(other);
+      t.deepEqual(await look(), { ...nobodys, nobodys: 3 });
+      list(other, pid);
+      t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, nobodys: 3 }, 'now it is its own');
+    },
+  );
+
+testUnless(cannotChoose)('what was used before a process began is not its use', async (t) => {
+  const { library, list, use } = cardOf(t);
+  const { next } = follow(t, library);
+  const { pid, another } = await again(t);
+  use(0);
+  list(pid);
+  await next();
+  list();
+  await next();
+  const beforeUs = Date.now() * 1000;
+  await another();
+  list(pid);
+  use(0, [pid, 50, beforeUs]);
+  const smUs = async () => (await next()).sample.processes[0]?.cards[0]?.smUs;
+  t.is(await smUs(), 0);
+  use(0, [pid, 50, Date.now() * 1000]);
+  t.true(Number(await smUs()) > 0);
+});
 
 test('where there is no room for handles, the samples are the same', async (t) => {
   const LIMIT = 24;

@@ -1,11 +1,12 @@
 /* A process and others after it under the same pid: again. Prints its pid; at each line of standard input it ends it,
- * starts another one with that pid, and prints it again. Whoever has no right to choose pids is told so by exit code
- * 4. */
+ * starts another one with that pid, and prints it again; at the line "end" it prints "ended" in between, and waits for
+ * another line. Whoever has no right to choose pids is told so by exit code 4. */
 #include <errno.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,9 +28,14 @@ int main(void) {
     for (pid_t pid = start(0); pid > 0; pid = start(pid)) {
         printf("%d\n", pid);
         fflush(stdout);
-        const int more = fgets(line, sizeof line, stdin) != NULL;
+        int more = fgets(line, sizeof line, stdin) != NULL;
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
+        if (more && strcmp(line, "end\n") == 0) {
+            puts("ended");
+            fflush(stdout);
+            more = fgets(line, sizeof line, stdin) != NULL;
+        }
         if (!more) return 0;
         /* Start times are told in hundredths of a second. */
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
