@@ -1,6 +1,9 @@
 // Which cards there are, and which instances of those that MIG divides: read anew every so often, each with a place of
 // its own for as long as the sampler lives.
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "sample.h"
 
@@ -22,21 +25,34 @@ size_t Sampler::add_card(nvml::Device device, const std::string &uuid) {
     return index;
 }
 
-// Handles of instances end when a card is divided anew, so all that is known of them is read again.
+// Handles of instances end when a card is divided anew, so all that is known of them is read again. What cannot be told
+// stays as it was, and is soon asked for again.
 void Sampler::add_instances(size_t parent) {
     std::vector<nvml::Device> devices;
-    const bool was_divided = cards_[parent].divided;
+    std::vector<std::pair<nvml::Device, std::string>> named;
+    bool whole = true;
     // Of one that is lost nobody knows how it is divided: it stays as it was.
     if (cards_[parent].lost) return;
-    if (cards_[parent].device) cards_[parent].divided = library_.instances(cards_[parent].device, devices);
-    if (cards_[parent].divided != was_divided) library_.ask_anew(cards_[parent].device);
-    for (Card &card : cards_) {
-        if (card.instance && card.parent == parent) card.gone = true;
+    if (cards_[parent].device) {
+        const nvml::Division division = library_.instances(cards_[parent].device, devices, whole);
+        if (division == nvml::Division::Unknown) {
+            changed_ = true;
+            return;
+        }
+        const bool is_divided = division == nvml::Division::Divided;
+        if (is_divided != cards_[parent].divided) library_.ask_anew(cards_[parent].device);
+        cards_[parent].divided = is_divided;
+        cards_[parent].division_told = true;
     }
-    std::vector<uint32_t> memories;
     for (nvml::Device device : devices) {
         std::string uuid;
-        if (!library_.device_text(device, "nvmlDeviceGetUUID", uuid)) continue;
+        if (library_.device_text(device, "nvmlDeviceGetUUID", uuid)) named.emplace_back(device, uuid);
+        else whole = false;
+    }
+    for (Card &card : cards_) {
+        if (whole && card.instance && card.parent == parent) card.gone = true;
+    }
+    for (const auto &[device, uuid] : named) {
         const size_t index = add_card(device, uuid);
         Card &card = cards_[index];
         if (card.device != device) {
@@ -47,11 +63,18 @@ void Sampler::add_instances(size_t parent) {
         card.instance = true;
         card.parent = parent;
         card.pci = cards_[parent].pci;
-        library_.number(device, "nvmlDeviceGetGpuInstanceId", card.gpu_instance);
-        library_.number(device, "nvmlDeviceGetComputeInstanceId", card.compute_instance);
+        const bool has_numbers = library_.number(device, "nvmlDeviceGetGpuInstanceId", card.gpu_instance) &&
+                                 library_.number(device, "nvmlDeviceGetComputeInstanceId", card.compute_instance);
+        card.has_numbers = card.has_numbers || has_numbers;
+        whole = whole && card.has_numbers;
+    }
+    std::vector<uint32_t> memories;
+    for (Card &card : cards_) {
+        if (!card.instance || card.parent != parent || card.gone || !card.has_numbers) continue;
         card.same_memory = std::find(memories.begin(), memories.end(), card.gpu_instance) != memories.end();
         memories.push_back(card.gpu_instance);
     }
+    changed_ = changed_ || !whole;
 }
 
 // Where the driver answers for each card that it counts, those that it does not count are gone. A card that it counts

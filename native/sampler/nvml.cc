@@ -132,20 +132,28 @@ bool Library::devices(std::vector<Device> &out, bool &whole) {
     return true;
 }
 
-bool Library::instances(Device device, std::vector<Device> &out) {
-    const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex";
+// A driver that has not these calls, or says that the card has not what they are about, divides none.
+Division Library::instances(Device device, std::vector<Device> &out, bool &whole) {
+    const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex", *mode = "nvmlDeviceGetMigMode";
     uint32_t current = 0, pending = 0, most = 0;
     out.clear();
+    whole = true;
     auto get = reinterpret_cast<int (*)(Device, unsigned, Device *)>(need(by_index));
-    if (!get || !pair(device, "nvmlDeviceGetMigMode", current, pending) || !current ||
-        !number(device, "nvmlDeviceGetMaxMigDeviceCount", most))
-        return false;
+    if (!get || !need(mode)) return Division::Whole;
+    if (!pair(device, mode, current, pending)) {
+        const bool has_none = last_code_ == NVML_ABI_NOT_SUPPORTED || last_code_ == NVML_ABI_FUNCTION_NOT_FOUND;
+        return has_none ? Division::Whole : Division::Unknown;
+    }
+    if (!current) return Division::Whole;
+    whole = number(device, "nvmlDeviceGetMaxMigDeviceCount", most);
     for (uint32_t i = 0; i < most && i < MOST_INSTANCES; i++) {
         Device instance = nullptr;
         const int code = get(device, i, &instance);
-        if (code != NVML_ABI_NOT_FOUND && answered(by_index, code)) out.push_back(instance);
+        if (code == NVML_ABI_NOT_FOUND) continue;
+        if (answered(by_index, code)) out.push_back(instance);
+        else whole = false;
     }
-    return true;
+    return Division::Divided;
 }
 
 bool Library::device_text(Device device, const char *call, std::string &out) {

@@ -36,6 +36,7 @@ struct Memory {
 };
 
 enum class List { Compute, Graphics, Mps };
+enum class Division { Whole, Divided, Unknown };
 
 class Library {
   public:
@@ -56,8 +57,9 @@ class Library {
     int cuda_version();
     // `whole`: each card that the driver counts is in `out`.
     bool devices(std::vector<Device> &out, bool &whole);
-    // False: it is not divided, or that cannot be told. Numbers without an instance are left out.
-    bool instances(Device device, std::vector<Device> &out);
+    // Whether it is divided, and its instances; `whole`: each of them is in `out`. Numbers without an instance are left
+    // out.
+    Division instances(Device device, std::vector<Device> &out, bool &whole);
     bool device_text(Device device, const char *call, std::string &out);
     bool number(Device device, const char *call, uint32_t &out);
     bool number(Device device, const char *call, uint32_t which, uint32_t &out); // a call with a selector

@@ -219,7 +219,7 @@ void Sampler::write_readings(Card &card, std::string &out) {
 
 // Of a divided card its instances have them, and of several that share one GPU instance the first.
 void Sampler::write_activity(Card &card, std::string &out) {
-    if (card.divided || card.same_memory) {
+    if (card.divided || card.same_memory || (card.instance && !card.has_numbers)) {
         card.activity.forget(library_);
         return;
     }
@@ -255,8 +255,12 @@ void Sampler::write_card(size_t index, std::string &out) {
     if (card.has_minor) add_field(out, "minor", card.minor);
     if (card.instance) {
         add_field(out, "parent", card.parent);
-        add_field(out, "gpuInstance", card.gpu_instance);
-        add_field(out, "computeInstance", card.compute_instance);
+        if (card.has_numbers) {
+            add_field(out, "gpuInstance", card.gpu_instance);
+            add_field(out, "computeInstance", card.compute_instance);
+        }
+    } else if (!card.division_told) {
+        out += ",\"divisionUntold\":true";
     }
     card.answered = card.use_told = false;
     const bool was_lost = card.lost;

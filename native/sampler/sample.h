@@ -41,11 +41,13 @@ class Sampler {
         uint32_t minor = 0;
         bool has_minor = false, lost = false;
         bool divided = false; // MIG: its memory and processes are its instances'
-        bool gone = false;    // it is not there (any more); its place stays
+        bool division_told = false;
+        bool gone = false; // it is not there (any more); its place stays
         // Of an instance: its card, its numbers, and whether another one with the same memory stands before it.
         bool instance = false, same_memory = false;
         size_t parent = 0;
         uint32_t gpu_instance = 0, compute_instance = 0;
+        bool has_numbers = false;
         bool answered = false;     // its memory or its processes were told in this round; facts may outlive a driver
         bool use_told = false;     // how much each process used since the round before was, too
         uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet

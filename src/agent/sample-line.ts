@@ -107,6 +107,7 @@ const CARD = shape(
     activityDenied: 'flag',
     tellsEvents: 'flag',
     divided: 'flag',
+    divisionUntold: 'flag',
     useTold: 'flag',
     parent: 'number',
     gpuInstance: 'number',

@@ -61,6 +61,8 @@ export type SampledCard = {
   readonly tellsEvents?: boolean;
   /** By MIG: its memory and its processes are told of its instances, which are cards of their own here. */
   readonly divided?: boolean;
+  /** Nobody knows yet whether it is divided. */
+  readonly divisionUntold?: boolean;
   /** Of an instance: the index of its card, and its numbers there. */
   readonly parent?: number;
   readonly gpuInstance?: number;
@@ -148,8 +150,9 @@ export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefin
   return sample.problem === undefined && card?.healthy && card.lists.includes('compute') ? card : undefined;
 }
 
-/** Grants are made of cards as a whole: neither of one that is divided, nor of an instance. */
-export const isShareable = (card: SampledCard): boolean => !card.divided && card.parent === undefined;
+/** Grants are made of cards as a whole: neither of one that is divided, or may be, nor of an instance. */
+export const isShareable = (card: SampledCard): boolean =>
+  !card.divided && !card.divisionUntold && card.parent === undefined;
 
 /** The sample tells how much of the card's compute each process used: who they are, and what the driver's samples say of them. */
 export const tellsCompute = (sample: Sample, card: SampledCard | undefined): boolean =>

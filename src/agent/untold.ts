@@ -1,14 +1,15 @@
 // What the driver does not tell of a card, in words, and what follows from it: said once, for a machine on which something never is
 // to be had (unified memory, a guest of vGPU, a card handed through) works less well than it looks. Counts of failed calls are the page's.
-import { isShareable, type Sample, type SampledCard } from './sample.ts';
+import type { Sample, SampledCard } from './sample.ts';
 
 /** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */
 const SAMPLES = 12;
 
 /** Clauses behind "the driver does not tell", each with what follows. Of a card that is lost nothing is said. */
 export function untoldOf(card: SampledCard): readonly string[] {
-  if (!card.healthy || !isShareable(card)) return [];
+  if (!card.healthy || card.divided || card.parent !== undefined) return [];
   return [
+    ...(card.divisionUntold ? ['whether MIG divides it: nothing can be granted on it'] : []),
     ...(card.totalBytes === undefined ? ['how much memory it has: nothing can be granted on it'] : []),
     ...(card.lists.includes('compute')
       ? []

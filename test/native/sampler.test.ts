@@ -245,6 +245,51 @@ test('an instance that is gone is told of no more, and those behind it keep thei
   t.deepEqual(seen, ['0 1 2 3', '0 1 3']);
 });
 
+for (const [what, fault] of [
+  ['whether it is divided', 'nvmlDeviceGetMigMode=999@3x1'],
+  ['into how many', 'nvmlDeviceGetMaxMigDeviceCount=999@2x1'],
+  ['one of them', 'nvmlDeviceGetMigDeviceHandleByIndex=999@8x1'],
+  ['the name of one', 'nvmlDeviceGetUUID=999@7x1'],
+] as const)
+  test(`a divided card stays as it was where the driver does not tell at the next look ${what}`, async (t) => {
+    const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb', '--card', 't4');
+    const [call = ''] = fault.split('=');
+    const { until, seen } = follow(t, node, 4, { COTENANT_SIM_FAULTS: fault });
+    const shape = ({ cards }: Sample) =>
+      cards.map(({ index, uuid, parent, gpuInstance, divided }) => [index, uuid, parent, gpuInstance, divided]);
+    const first = await until(() => true, 'the first sample');
+    t.is(first.cards[0]?.divided, true);
+    node.control('lose', '1');
+    await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
+    node.control('find', '1');
+    const failed = await until(({ errors }) => errors.some((one) => one.call === call && one.code === 999), 'a look');
+    t.deepEqual(shape(failed), shape(first));
+    const from = seen.rounds;
+    t.deepEqual(shape(await until(({ round }) => round > from + 3, 'some more')), shape(first));
+  });
+
+for (const [what, fault, isThere] of [
+  ['whether it is divided', 'nvmlDeviceGetMigMode=999@1x1', false],
+  ['into how many', 'nvmlDeviceGetMaxMigDeviceCount=999@1x1', false],
+  ['one of them', 'nvmlDeviceGetMigDeviceHandleByIndex=999@1x1', false],
+  ['the name of one', 'nvmlDeviceGetUUID=999@2x1', false],
+  ['the number of one', 'nvmlDeviceGetGpuInstanceId=999@1x1', true],
+] as const)
+  test(`what the driver does not tell at the first look is asked for again soon: ${what}`, async (t) => {
+    const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb');
+    const { until } = follow(t, node, undefined, { COTENANT_SIM_FAULTS: fault });
+    const numbers = ({ cards }: Sample) => cards.map(({ gpuInstance }) => gpuInstance).toSorted();
+    const first = await until(() => true, 'the first sample');
+    t.is(first.cards.length === 3, isThere);
+    t.notDeepEqual(numbers(first), [1, 2, undefined]);
+    const card = (sample: Sample) => [sample.cards[0]?.divided, sample.cards[0]?.divisionUntold];
+    const isUntold = fault.startsWith('nvmlDeviceGetMigMode');
+    t.deepEqual(card(first), isUntold ? [undefined, true] : [true, undefined]);
+    const later = await until(({ cards }) => cards.filter((one) => one.gpuInstance !== undefined).length === 2, 'all');
+    t.deepEqual(numbers(later), [1, 2, undefined]);
+    t.deepEqual(card(later), [true, undefined]);
+  });
+
 test('a card that the driver counts no more is told of no more, and again when it is counted', async (t) => {
   const node = await startNode(t, '--card', 't4', '--card', 'l4');
   const client = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: node.uuid(1) } });

@@ -5,12 +5,13 @@ import { card, compared, sampleOf } from './node.ts';
 
 const FENCES = { status: 'True', reason: 'FencesHold', message: '' } as const;
 
-test('cards that MIG divides and their instances are not offered, nor waited for by what is said of fences', (t) => {
+test('cards that MIG divides, or may divide, and their instances are not offered, nor waited for by what is said of fences', (t) => {
   const cards = [
     card(0),
     card(1, { divided: true }),
     card(2, { uuid: 'MIG-2', parent: 1 }),
     card(3, { healthy: false }),
+    card(4, { divisionUntold: true }),
   ];
   const asked: (readonly string[])[] = [];
   const offered = offeredCards(compared(sampleOf(cards, []), [], {}), {

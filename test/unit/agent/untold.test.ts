@@ -24,6 +24,10 @@ test('of a card that tells all nothing is said, nor of one that is lost or has i
   t.deepEqual(untoldOf({ ...without('totalBytes', 'useTold'), divided: true }), []);
 });
 
+test('a card of which nobody knows whether MIG divides it is named so', (t) => {
+  t.regex(untoldOf({ ...without(), divisionUntold: true }).join(), /^whether MIG divides it: /);
+});
+
 const CASES: readonly [names: readonly (keyof SampledCard)[], says: RegExp][] = [
   [['totalBytes'], /^how much memory it has: /],
   [['useTold'], /^how much compute each process uses: /],

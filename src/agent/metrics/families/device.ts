@@ -1,7 +1,13 @@
 // Cards: what they are, hold and do, as the driver tells it. Absent where the driver does not.
+import type { SampledCard } from '../../sample.ts';
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../family.ts';
 
 const MHZ = 1e6;
+
+function migMode({ parent, divided, divisionUntold }: SampledCard): string {
+  if (parent !== undefined || divisionUntold) return '';
+  return divided ? 'enabled' : 'disabled';
+}
 
 export const device: Family = {
   name: 'device',
@@ -85,7 +91,7 @@ export const device: Family = {
               minor: card.minor === undefined ? '' : String(card.minor),
               driver_version: view.driverVersion,
               cuda_version: `${Math.floor(view.cudaVersion / 1000)}.${Math.floor((view.cudaVersion % 1000) / 10)}`,
-              mig_mode: card.parent === undefined ? (card.divided ? 'enabled' : 'disabled') : '',
+              mig_mode: migMode(card),
             },
             1,
           );
@@ -96,8 +102,8 @@ export const device: Family = {
                 ...labels,
                 parent_gpu: String(parent.index),
                 parent_uuid: parent.uuid,
-                gpu_instance_id: String(card.gpuInstance),
-                compute_instance_id: String(card.computeInstance),
+                gpu_instance_id: String(card.gpuInstance ?? ''),
+                compute_instance_id: String(card.computeInstance ?? ''),
                 profile: card.name.split(' MIG ')[1] ?? '',
               },
               1,
