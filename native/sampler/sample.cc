@@ -121,9 +121,10 @@ bool Sampler::is_nobodys(const Card &card, pid_t pid) const {
 }
 
 // Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
-// pid, of more than 100 %, of the past or of another process of the same pid are not believed. Rows carry the time of
-// day, which people set: from then on what was seen before says nothing of what is new, and until the ring has turned
-// over rows may be of the other time.
+// pid, of the past or of another process of the same pid are not believed. All ones are the driver's way to say that it
+// does not know: that figure is left out, and without one of the SMs it is not told how much each process used. Rows
+// carry the time of day, which people set: from then on what was seen before says nothing of what is new, and until the
+// ring has turned over rows may be of the other time.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Card &card = cards_[index];
     const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
@@ -154,26 +155,27 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
                is_nobodys(card, pid);
     };
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
-        return !proc::is_pid(row.pid) || row.sm > 100 || row.memory > 100 || row.at_us <= since || of_the_future(row) ||
-               of_another(row);
+        return !proc::is_pid(row.pid) || row.at_us <= since || of_the_future(row) || of_another(row);
     });
+    const bool all_told = std::erase_if(rows, [](const nvml::Utilisation &row) { return row.sm > 100; }) == 0;
     for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
-    card.use_told = (since != 0 || newest == 0) && !some_other;
+    card.use_told = (since != 0 || newest == 0) && !some_other && all_told;
     if (since == 0) { // the first answer averages a time that nobody watched
         card.last_seen_us = newest ? newest : now_us - LATE_US;
         return;
     }
     if (newest == 0) { // nobody ran: that time is accounted for, too
-        card.last_seen_us = std::max(since, now_us - LATE_US);
+        if (all_told) card.last_seen_us = std::max(since, now_us - LATE_US);
         return;
     }
     const uint64_t window = std::min(newest - since, RING_US);
+    const auto part_of = [window](uint32_t percent) { return percent <= 100 ? percent * window / 100 : 0; };
     for (const nvml::Utilisation &row : rows) {
         Usage &usage = processes_.use(static_cast<pid_t>(row.pid), index);
-        usage.sm_us += row.sm * window / 100;
-        usage.memory_us += row.memory * window / 100;
-        usage.encoder_us += std::min(row.encoder, 100u) * window / 100;
-        usage.decoder_us += std::min(row.decoder, 100u) * window / 100;
+        usage.sm_us += part_of(row.sm);
+        usage.memory_us += part_of(row.memory);
+        usage.encoder_us += part_of(row.encoder);
+        usage.decoder_us += part_of(row.decoder);
         usage.sm_percent = row.sm;
         if (row.sm) usage.active_us = row.at_us;
     }

@@ -358,6 +358,39 @@ test('use that the driver does not tell for a while is not told, and in the inte
   t.deepEqual(await look(), [undefined, 5800]);
 });
 
+test('of use, what the driver does not know is left out, and nothing else', async (t) => {
+  const [ALL_ONES, NOTHING] = [2 ** 32 - 1, 0];
+  const [first = 0, second = 0] = sleepers(t, 2)
+    .map(({ pid }) => pid)
+    .toSorted((a, b) => a - b);
+  const { library, list, use } = cardOf(t);
+  const { next } = follow(t, library);
+  list(first, second);
+  const look = async () => {
+    const { cards, processes } = (await next()).sample;
+    const uses = processes.map(({ cards: [one] }) => [one?.smUs, one?.memoryUs, one?.encoderUs, one?.decoderUs]);
+    return { told: cards[0]?.useTold === true, uses, percents: processes.map(({ cards: [one] }) => one?.smPercent) };
+  };
+  const startUs = Date.now() * 1000;
+  use(0, [first, NOTHING, startUs]);
+  await look();
+  use(0, [first, 50, startUs + 1000, ALL_ONES, 20, 30], [second, 10, startUs + 1000, 20, ALL_ONES, ALL_ONES]);
+  const after = [
+    [500, 0, 200, 300],
+    [100, 200, 0, 0],
+  ];
+  t.deepEqual(await look(), { told: true, uses: after, percents: [50, 10] });
+  // Without a figure of its SMs it is not told who used how much: no use would be idleness.
+  use(0, [first, ALL_ONES, startUs + 2000, 20, 20, 20]);
+  t.deepEqual(await look(), { told: false, uses: after, percents: [0, 0] });
+  use(0, [first, 50, startUs + 3000]);
+  const later = [[1500, 0, 200, 300], after[1]];
+  t.deepEqual(await look(), { told: true, uses: later, percents: [50, 0] }, 'the next answer is of that time, too');
+  use(0, [first, ALL_ONES, startUs + 4000], [second, 10, startUs + 4000]);
+  const last = [later[0], [200, 200, 0, 0]];
+  t.deepEqual(await look(), { told: false, uses: last, percents: [0, 10] });
+});
+
 test('when the time of day is set, time goes on being counted once, and what cannot be told is not told', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;

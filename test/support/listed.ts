@@ -9,13 +9,28 @@ import { parseLine, type SampleLine } from '../../src/agent/sample-line.ts';
 import { BUILD, environment, type Teardown, temporaryFolder } from './node.ts';
 import { sampleReader } from './sample.ts';
 
+/** Percent of the SMs, and of memory, encoder and decoder, 0 unless given. */
+type UseRow = readonly [
+  pid: number,
+  percent: number,
+  atUs: number,
+  memory?: number,
+  encoder?: number,
+  decoder?: number,
+];
+
 export function cardOf(t: Teardown) {
   const library = join(temporaryFolder(t), 'listed.so');
   copyFileSync(join(BUILD, 'tests/listed.so'), library);
   const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
   /** What is told of use from now on: an error of the driver, or rows of pid, percent and time in microseconds. */
-  const use = (code: number, ...rows: (readonly [pid: number, percent: number, atUs: number])[]) =>
-    writeFileSync(`${library}.uses`, [[code], ...rows].map((row) => row.join(' ')).join('\n'));
+  const use = (code: number, ...rows: UseRow[]) =>
+    writeFileSync(
+      `${library}.uses`,
+      [[code], ...rows.map(([pid, percent, atUs, ...others]) => [pid, percent, atUs, ...others, 0, 0, 0].slice(0, 6))]
+        .map((row) => row.join(' '))
+        .join('\n'),
+    );
   /** How the list of processes is answered from now on, byte by byte: by which of its names, with what count. */
   const raw = (name: '' | '_v2' | '_v3', code: number, count: number, bytes: Uint8Array) =>
     writeFileSync(

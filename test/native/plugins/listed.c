@@ -1,10 +1,11 @@
 /* A management library with one card of 16 GiB, of which those processes are told whose pids stand in the file beside
  * the library that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its
  * place there. The file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid,
- * percent of SMs and wall clock in microseconds, all of which are told whatever was seen already. The file with ".raw"
- * is an answer byte by byte: a line with the ending of the name that answers so ("-" for none), its code, count and how
- * many bytes it writes, then those; all other names of the list are not there then. The file with ".tells" has what
- * the card tells of itself: total, used and free bytes, and the two percentages of its use. */
+ * percent of SMs, wall clock in microseconds, and percent of memory, encoder and decoder, all of which are told
+ * whatever was seen already. The file with ".raw" is an answer byte by byte: a line with the ending of the name that
+ * answers so ("-" for none), its code, count and how many bytes it writes, then those; all other names of the list are
+ * not there then. The file with ".tells" has what the card tells of itself: total, used and free bytes, and the two
+ * percentages of its use. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,12 +68,16 @@ EXPORT int nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_a
                                            unsigned *count, unsigned long long last_seen) {
     FILE *file = beside("uses");
     if (!file) return NVML_ABI_NOT_SUPPORTED;
-    unsigned there = 0, pid, percent;
+    unsigned there = 0, pid, percent, memory, encoder, decoder;
     unsigned long long at;
     int code = NVML_ABI_UNKNOWN;
     bool more = fscanf(file, "%d", &code) == 1;
-    for (; more && there < *count && fscanf(file, "%u %u %llu", &pid, &percent, &at) == 3; there++)
-        rows[there] = (struct nvml_abi_process_utilization){.pid = pid, .timestamp_us = at, .sm = percent};
+    for (; more && there < *count &&
+           fscanf(file, "%u %u %llu %u %u %u", &pid, &percent, &at, &memory, &encoder, &decoder) == 6;
+         there++) {
+        rows[there] = (struct nvml_abi_process_utilization){
+            .pid = pid, .timestamp_us = at, .sm = percent, .memory = memory, .encoder = encoder, .decoder = decoder};
+    }
     fclose(file);
     *count = there;
     if (code == NVML_ABI_SUCCESS && there == 0) code = NVML_ABI_NOT_FOUND;
