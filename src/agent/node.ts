@@ -30,6 +30,7 @@ import { offeredCards } from './offered.ts';
 import { createOwners } from './owners.ts';
 import { createPace } from './pace.ts';
 import { openPassedBy } from './passed-by.ts';
+import { unseenProcesses } from './pid-namespace.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample } from './sample.ts';
@@ -145,6 +146,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       if (record.result !== ASKED) hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
+  const unseen = unseenProcesses(ownPidNamespace);
+  if (unseen !== undefined) hooks.onProblem(unseen);
   let sampledAt = 0;
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;

@@ -1,7 +1,15 @@
 // Machines on which the driver does not tell everything: the agent starts on each, says what is missing, and makes up nothing.
+import { spawn } from 'node:child_process';
+import { statSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import test from 'ava';
+import { unseenProcesses } from '../../../src/agent/pid-namespace.ts';
 import { runTenant, startAgent } from '../../support/agent.ts';
-import { eventually, startNode } from '../../support/node.ts';
+import { namespacesReason, testUnless } from '../../support/gate.ts';
+import { mainOf } from '../../support/image.ts';
+import { eventually, startNode, temporaryFolder } from '../../support/node.ts';
+import { OWN_NAMESPACES } from './soak-offenders.ts';
 
 const all = (result: number, ...names: readonly string[]) => names.map((name) => `${name}=${result}`).join(',');
 const inForms = (name: string) => [name, `${name}_v2`, `${name}_v3`];
@@ -85,3 +93,22 @@ for (const { what, faults, says, refused, absent, there } of MACHINES) {
     t.deepEqual(agent.audit(), []);
   });
 }
+
+testUnless(namespacesReason())(
+  'in a PID namespace of its own, where the driver names nobody else, the agent says so at its start',
+  async (t) => {
+    const state = join(temporaryFolder(t), 'state');
+    const settings = ['--set', `stateFolder=${state}`, '--set', 'port=0', '--set', 'nvmlLibrary=/nowhere'];
+    const [file = '', ...words] = [...OWN_NAMESPACES, process.execPath, mainOf(), 'agent', ...settings];
+    const child = spawn(file, words, { stdio: ['ignore', 'inherit', 'pipe'] });
+    t.teardown(() => child.kill('SIGKILL'));
+    let said: string | undefined;
+    for await (const line of createInterface({ input: child.stderr })) {
+      if (line.includes('PID namespace')) said = line;
+      if (said !== undefined || line.includes('metrics on')) break;
+    }
+    t.regex(said ?? '', /: the driver names nobody outside of it to the agent, .* set hostPID: true, /);
+    t.not(unseenProcesses(statSync('/proc/self/ns/ipc').ino), undefined, 'another number');
+    t.is(unseenProcesses(4026531836), undefined, 'the first one has the same number everywhere');
+  },
+);
