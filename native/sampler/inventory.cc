@@ -19,8 +19,8 @@ size_t Sampler::add_card(nvml::Device device, const std::string &uuid) {
     if (index == cards_.size()) {
         cards_.emplace_back();
         cards_[index].uuid = uuid;
-        library_.device_text(device, "nvmlDeviceGetName", cards_[index].name);
     }
+    if (cards_[index].name.empty()) library_.device_text(device, "nvmlDeviceGetName", cards_[index].name);
     cards_[index].gone = false;
     return index;
 }
@@ -77,6 +77,13 @@ void Sampler::add_instances(size_t parent) {
     changed_ = changed_ || !whole;
 }
 
+// What was refused may have been so for a moment only.
+void Sampler::read_facts(Card &card) {
+    if (card.pci.empty()) library_.pci(card.device, card.pci);
+    if (!card.has_minor) card.has_minor = library_.number(card.device, "nvmlDeviceGetMinorNumber", card.minor);
+    if (!card.tells_events) card.tells_events = events_.watch(library_, card.device);
+}
+
 // Where the driver answers for each card that it counts, those that it does not count are gone. A card that it counts
 // and says nothing of may be any of those known: then all stay.
 void Sampler::read_inventory(uint64_t now_ns) {
@@ -84,6 +91,8 @@ void Sampler::read_inventory(uint64_t now_ns) {
     if (inventory_ns_ != 0 && since < EVERY_NS && !(changed_ && since >= LEAST_NS)) return;
     std::vector<nvml::Device> devices;
     bool whole = false;
+    if (driver_version_.empty()) driver_version_ = library_.text("nvmlSystemGetDriverVersion");
+    if (cuda_version_ == 0) cuda_version_ = library_.cuda_version();
     if (!library_.devices(devices, whole)) return;
     inventory_ns_ = now_ns;
     changed_ = false;
@@ -100,13 +109,10 @@ void Sampler::read_inventory(uint64_t now_ns) {
             cards_[index].activity.forget(library_);
             cards_[index].device = device;
             library_.ask_anew(device);
-            library_.pci(device, cards_[index].pci);
-            cards_[index].has_minor = library_.number(device, "nvmlDeviceGetMinorNumber", cards_[index].minor);
-            cards_[index].tells_events = events_.watch(library_, device);
-        } else if (!cards_[index].tells_events) {
-            // It was refused, perhaps for a moment, or the card was lost since.
-            cards_[index].tells_events = events_.watch(library_, device);
+            cards_[index].pci.clear();
+            cards_[index].has_minor = cards_[index].tells_events = false;
         }
+        read_facts(cards_[index]);
     }
     for (size_t i = 0; whole && i < cards_.size(); i++) {
         Card &card = cards_[i];

@@ -47,8 +47,8 @@ bool Sampler::open_driver() {
     retry_at_ns_ = now + RETRY_NS;
     if (!library_.open(library_path_, problem_)) return false;
     problem_.clear();
-    driver_version_ = library_.text("nvmlSystemGetDriverVersion");
-    cuda_version_ = library_.cuda_version();
+    driver_version_.clear();
+    cuda_version_ = 0;
     inventory_ns_ = 0;
     return true;
 }

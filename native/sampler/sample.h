@@ -66,6 +66,7 @@ class Sampler {
     bool open_driver();
     void read_inventory(uint64_t now_ns);
     bool is_back(Card &card);
+    void read_facts(Card &card);
     size_t add_card(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);

@@ -398,6 +398,39 @@ test('events that were refused for a moment, or of a card that was lost, are ask
   t.like(xids?.[0], { card: 0, xid: 31, count: 1 });
 });
 
+test('what a card and its driver are is asked for again where it was refused', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 'l4');
+  const refused = [
+    'nvmlDeviceGetName',
+    'nvmlDeviceGetPciInfo_v3',
+    'nvmlDeviceGetMinorNumber',
+    'nvmlSystemGetDriverVersion',
+    'nvmlSystemGetCudaDriverVersion_v2',
+  ];
+  const faults = refused.map((call) => `${call}=999@1x1`).join(',');
+  const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: faults });
+  const facts = ({ cards: [card], driverVersion, cudaVersion }: Sample) => [
+    card?.name,
+    card?.pciBusId,
+    card?.minor,
+    driverVersion,
+    cudaVersion,
+  ];
+  const first = await until(() => true, 'the first sample');
+  t.deepEqual(facts(first), ['', '', undefined, '', 0]);
+  t.true([first.cards[1]?.name, first.cards[1]?.pciBusId].every(Boolean), 'the other card tells them');
+  node.control('lose', '1');
+  await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
+  node.control('find', '1');
+  const later = await until(({ cards }) => cards[0]?.minor === 0, 'another look');
+  const [name, pciBusId, minor, driverVersion, cudaVersion] = facts(later);
+  t.regex(String(name), /T4/);
+  t.regex(String(pciBusId), /^[0-9A-F]{8}:/);
+  t.is(minor, 0);
+  t.regex(String(driverVersion), /^\d+\./);
+  t.true(Number(cudaVersion) >= 11000);
+});
+
 test('a wait for events that fails is tried again, and counted', async (t) => {
   const node = await startNode(t, '--card', 't4');
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: 'nvmlEventSetWait_v2=999@1x1' });
