@@ -164,7 +164,7 @@ export function compare(
     if (owner.kind !== 'container' && process.cards.some(isListed)) failures[reason] = (failures[reason] ?? 0) + 1;
   }
   const grants = readings.map(({ grant }) => grant);
-  const { assigned, foreign } = ungranted(sample, owned.others, grants, others);
+  const { assigned, foreign } = ungranted(sample, owned, grants, others);
   const granted = grantedOf(...grants);
   const held = heldOf(containers);
   const devices = sample.cards.map((card) =>

@@ -100,7 +100,9 @@ export function createIntake(options: IntakeOptions): Intake {
         isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
         windowSeconds: policy.shareSeconds,
         isUsedOutside: (card) =>
-          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onCard(process, card) !== undefined),
+          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onCard(process, card) !== undefined) ||
+          compared.assigned.some(({ gpuUuid, processes }) => gpuUuid === card.uuid && processes.length > 0) ||
+          compared.foreign.some(({ gpuUuid }) => gpuUuid === card.uuid),
       });
       watched = judged.watched;
       state = judged.state;

@@ -201,7 +201,8 @@ export function advance(
     const here = ({ gpuUuid }: { gpuUuid: string }) => gpuUuid === totals.gpuUuid;
     const told =
       state.foreign.some((use) => here(use) && (use.containerId || use.podUid) === id) ||
-      state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id));
+      state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id)) ||
+      state.containers.some(({ grant }) => grant.id === id && grant.cards.some(here));
     // What it used up to its end, when it is in no list any more.
     const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
     foreign.set(key, { ...totals, ...namedBy(nameOf, totals), ...secondsWith(totals, last) });

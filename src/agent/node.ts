@@ -197,6 +197,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
 
+  /** On a card that it was not granted a container goes by the id of its grant. */
+  const nameOf: typeof hooks.nameOf = (id, podUid = '') => {
+    const grant = registry.get(id)?.grant;
+    if (grant === undefined) return hooks.nameOf(id, podUid);
+    const { namespace, pod, container } = grant;
+    return { namespace, pod, podUid, container };
+  };
   const intake = createIntake({
     registry,
     shares,
@@ -206,7 +213,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     interposerFails: ({ cards }) =>
       cards.some(({ gpuUuid }) => probing.fencesOf(gpuUuid).interposer?.result === 'fails'),
     assignments: hooks.assignments,
-    nameOf: hooks.nameOf,
+    nameOf,
     earlier,
   });
 
@@ -258,7 +265,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         kills.totals(),
         audit.recent(),
         selfView(sample),
-        hooks.nameOf,
+        nameOf,
         containers.newest,
         { stateOf, ofCard: shares.ofCard },
         probing.fencesOf,

@@ -1,8 +1,10 @@
-// Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. Pure.
+// Containers on cards of which they have no grant of ours: those that somebody else gave the card to, and those that nobody did.
+// A container with a grant is one of them on all other cards, and goes by the id of its grant there. Pure.
 import { type Assigned, type Assignment, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import type { Owner } from './attribution/attribute.ts';
+import { ownerOf } from './attribution/cgroup.ts';
 import type { ShareMode } from './attribution/devices.ts';
-import type { OtherOwned } from './attribution/owned.ts';
+import type { Owned } from './attribution/owned.ts';
 import type { Grant } from './grants/grant.ts';
 import { type Sample, type SampledCard, type SampledProcess, sumTold, tellsCompute, toldCard } from './sample.ts';
 import { onCard, type ProcessState, processState, usingOf } from './using.ts';
@@ -14,6 +16,7 @@ export type AssignedState = {
   readonly container: string;
   /** Of its processes; empty while none uses the card. */
   readonly podUid: string;
+  /** Of one that has a grant of other cards, the grant's. */
   readonly containerIds: readonly string[];
   readonly gpuUuid: string;
   readonly gpuIndex: number;
@@ -29,6 +32,7 @@ export type AssignedState = {
 export type ForeignState = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
+  /** Of one that has a grant of other cards, the grant's. */
   readonly containerId: string;
   readonly podUid: string;
   /** Undefined: the driver does not tell it of each of its processes. */
@@ -50,26 +54,35 @@ export const NO_OTHERS: Others = {
   nameOf: () => ({ namespace: '', pod: '', container: '' }),
 };
 
-type Ungranted = { readonly process: SampledProcess; readonly owner: Extract<Owner, { kind: 'container' }> };
+type Ungranted = {
+  readonly process: SampledProcess;
+  readonly owner: Extract<Owner, { kind: 'container' }>;
+  readonly grant?: Grant;
+};
 
 const NOBODY: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
 
-/** Containers on cards without a grant of ours: those that somebody else gave the card to, and those that nobody did. */
+/** Containers on cards of which they have no grant: those that somebody else gave the card to, and those that nobody did. */
 export function ungranted(
   sample: Sample,
-  owned: readonly OtherOwned[],
+  owned: Pick<Owned, 'others' | 'ofGrant'>,
   grants: readonly Grant[],
   { assigned: { list }, nameOf }: Others,
 ): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
-  const processes = owned.flatMap(({ process, owner }): Ungranted[] =>
-    owner.kind === 'container' ? [{ process, owner }] : [],
-  );
+  const processes = [
+    ...owned.others.flatMap(({ process, owner }): Ungranted[] =>
+      owner.kind === 'container' ? [{ process, owner }] : [],
+    ),
+    ...strays(sample, owned, grants),
+  ];
   if (processes.length === 0 && list.length === 0) return NOBODY;
-  const names = new Map(processes.map(({ owner }) => [idOf(owner), nameOf(owner.containerId, owner.podUid)] as const));
-  // A container with a grant is told of with its grant, whatever else the kubelet has given it.
-  const granted = new Set(grants.map(nameKey));
+  const names = new Map(
+    processes.map(({ owner, grant }) => [idOf(owner), grant ?? nameOf(owner.containerId, owner.podUid)] as const),
+  );
+  // On a card of its grant a container is told of with its grant, whatever else the kubelet has given it.
+  const granted = Map.groupBy(grants, nameKey);
   const taken = Map.groupBy(
-    list.filter((entry) => !granted.has(nameKey(entry))),
+    list.filter((entry) => !granted.get(nameKey(entry))?.some((grant) => hasCard(grant, entry.gpuUuid))),
     nameKey,
   );
   /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
@@ -81,12 +94,13 @@ export function ungranted(
   const assigned: AssignedState[] = [];
   const foreign: ForeignState[] = [];
   for (const card of sample.cards) {
-    const using = processes.filter(({ process }) => onCard(process, card));
+    const here = processes.filter(({ grant }) => !(grant && hasCard(grant, card.uuid)));
+    const using = here.filter(({ process }) => onCard(process, card));
     const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
     const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
     // What has ended since the last sample is in no list any more, and was the container's all the same.
     const met = Map.groupBy(
-      processes.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
+      here.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
       (entry) => assignmentOf(entry, card),
     );
     for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
@@ -95,6 +109,27 @@ export function ungranted(
     }
   }
   return { assigned, foreign };
+}
+
+const hasCard = ({ cards }: Grant, uuid: string | undefined): boolean => cards.some(({ gpuUuid }) => gpuUuid === uuid);
+
+/** Processes of grants on cards that are not in them. */
+function strays(sample: Sample, { ofGrant }: Pick<Owned, 'ofGrant'>, grants: readonly Grant[]): readonly Ungranted[] {
+  if (sample.cards.length < 2) return [];
+  return grants.flatMap((grant) => {
+    const own = new Set(sample.cards.flatMap((card) => (hasCard(grant, card.uuid) ? [card.index] : [])));
+    return ofGrant(grant.id)
+      .filter(({ cards }) => cards.some(({ card }) => !own.has(card)))
+      .map((process): Ungranted => {
+        const { podUid } = ownerOf(process.cgroup ?? '');
+        const owner = {
+          kind: 'container',
+          containerId: grant.id,
+          ...(podUid === undefined ? {} : { podUid }),
+        } as const;
+        return { process, owner, grant };
+      });
+  });
 }
 
 const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);

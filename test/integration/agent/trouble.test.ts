@@ -239,3 +239,30 @@ test('an unknown error of any call of the driver, its first one included, ends n
   );
   t.is(agent.child.exitCode, null);
 });
+
+test('use of a card that is not in the grant is foreign use of that card under the names of the grant, and stops nobody', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--card', 't4', '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100, calibrate: false } });
+  const command = [...DODGE, '-u', 'CUDA_VISIBLE_DEVICES', CLIENT];
+  const flags = ['--gpu-memory', '256Mi', '--name', 'stray'];
+  const tenant = runTenant(t, node, agent, flags, command);
+  const container = await eventually(async () => (await agent.view())?.containers[0], 'its grant');
+  const other = node.uuid(1 - container.gpuIndex);
+  for (const line of ['init', `context ${1 - container.gpuIndex}`, `alloc ${512 * MIB}`]) await tell(tenant, line);
+  const labels = { namespace: container.namespace, pod: 'stray', gpu_uuid: other };
+  const used = await eventually(
+    async () => (await agent.metric('cotenant_foreign_memory_used_bytes', labels)) || undefined,
+    'it is shown',
+  );
+  t.true(used >= 512 * MIB, String(used));
+  await samples(agent, 6);
+  t.is(await agent.metric('cotenant_device_unattributed_memory_bytes', { gpu_uuid: other }), 0);
+  t.deepEqual(agent.audit(), []);
+  t.is(await agent.metric('cotenant_container_memory_used_bytes', { pod: 'stray' }), 0);
+  await tell(tenant, 'spin 300 100');
+  await eventually(
+    async () => ((await agent.metric('cotenant_foreign_sm_seconds_total', labels)) ?? 0) > 0 || undefined,
+    'its compute time, too',
+  );
+});

@@ -318,6 +318,51 @@ test('a container that has a grant is told of once, whatever else the kubelet ga
   );
 });
 
+test('a container with a grant has a row on each other card that the kubelet gave it, and what it uses of others is foreign', (t) => {
+  const grant = grantOf('g', 500, [0], { namespace: 'team', pod: 'a', container: 'main' });
+  const cgroup = '0::/kubepods/pod01234567-89ab-4cde-8f01-23456789abcd';
+  const sample = sampleOf(
+    [card(0, { usedBytes: 100 * MIB }), card(1, { usedBytes: 60 * MIB }), card(2, { usedBytes: 900 * MIB })],
+    [
+      sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 60 * MIB })], { cgroup }),
+      sampledProcess(2, [use(2, { bytes: 900 * MIB, smPercent: 40 })], { cgroup }),
+    ],
+  );
+  const own = { 1: ofGrant('g'), 2: ofGrant('g') };
+  const list = [assign('a', 'exclusive', 'GPU-0'), assign('a', 'exclusive', 'GPU-1')];
+  const nobody: Others['nameOf'] = () => ({ namespace: '', pod: '', container: '' });
+  const state = compared(sample, [reading(grant)], own, { assigned: { list, unknown: 0 }, nameOf: nobody });
+  t.deepEqual(state.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 60]]);
+  t.like(state.assigned[0], { containerIds: ['g'], podUid: '01234567-89ab-4cde-8f01-23456789abcd' });
+  t.deepEqual(state.foreign, [
+    {
+      gpuUuid: 'GPU-2',
+      gpuIndex: 2,
+      containerId: 'g',
+      podUid: '01234567-89ab-4cde-8f01-23456789abcd',
+      usedBytes: 900 * MIB,
+      smPercent: 40,
+      processes: 1,
+    },
+  ]);
+  t.deepEqual(
+    state.devices.map(({ containers, unattributedBytes }) => [containers, unattributedBytes]),
+    [
+      [1, 0],
+      [1, 0],
+      [1, 0],
+    ],
+  );
+  t.is(state.containers[0]?.verdict.severity, 'within', 'foreign use stops nobody');
+  const idle = compared(
+    sampleOf([card(0), card(1)], []),
+    [reading(grant)],
+    {},
+    { assigned: { list, unknown: 0 }, nameOf: nobody },
+  );
+  t.deepEqual(idle.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 0]]);
+});
+
 test('memory that the driver does not tell is no figure: not of the container, not of the card, and no proof of anything given back', (t) => {
   const grant = grantOf('g', 500);
   const sample = sampleOf(

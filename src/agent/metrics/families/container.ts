@@ -220,13 +220,14 @@ export const container: Family = {
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
           over(labels, entry.over ? 1 : 0);
         }
+        const grantIds = new Set(view.containers.map(({ grantId }) => grantId));
         for (const entry of view.assigned) {
           const labels = containerLabels(entry);
           info(
             {
               ...labels,
               pod_uid: entry.podUid,
-              container_id: entry.containerIds.at(-1) ?? '',
+              container_id: entry.containerIds.findLast((id) => !grantIds.has(id)) ?? '',
               runtime: 'container',
               fence: 'none',
             },

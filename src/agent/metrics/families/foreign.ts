@@ -1,4 +1,4 @@
-// Containers that use a card without any grant: the card's other users can explain no shortage without them.
+// Containers that use a card without a grant of it: the card's other users can explain no shortage without them.
 import { foreignContainer } from '../../bases.ts';
 import { remembering } from '../../unchanged.ts';
 import type { View } from '../../view.ts';
@@ -13,12 +13,12 @@ export const foreign: Family = {
     const set = metricSet(registry, guard);
     const used = set.gauge(
       'cotenant_foreign_memory_used_bytes',
-      'Memory held by a container that has no grant.',
+      'Memory held by a container that has no grant of the card.',
       LABELS,
     );
     const smSeconds = set.counter(
       'cotenant_foreign_sm_seconds_total',
-      'Compute time of a container that has no grant.',
+      'Compute time of a container that has no grant of the card.',
       LABELS,
     );
     const labelsOf = (of: Pick<Counts, 'gpuIndex' | 'gpuUuid' | 'namespace' | 'pod' | 'container'>) => ({
