@@ -88,7 +88,7 @@ export function ungranted(
   /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
   const assignmentOf = ({ owner }: Ungranted, card: SampledCard): Assignment | undefined => {
     const name = names.get(idOf(owner));
-    const own = name ? (taken.get(nameKey(name)) ?? onlyOf(name, taken)) : [];
+    const own = name ? (taken.get(nameKey(name)) ?? (owner.containerId === '' ? onlyOf(name, taken) : [])) : [];
     return own.find(({ gpuUuid }) => gpuUuid === card.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
   };
   const assigned: AssignedState[] = [];
@@ -136,9 +136,8 @@ const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namesp
 /** Of a pod of which no more can be told, the pod's. */
 const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
 
-/** What the pod has, if one container has all of it: whose process it is need not be told then. */
-function onlyOf({ namespace, pod, container }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
-  if (container !== '') return [];
+/** What a sandbox's pod has, if one container has all of it. A container that nobody has named yet may be any other one of its pod. */
+function onlyOf({ namespace, pod }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
   const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
   return own.length === 1 ? (own[0] ?? []) : [];
 }

@@ -363,6 +363,22 @@ test('a container with a grant has a row on each other card that the kubelet gav
   t.deepEqual(idle.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 0]]);
 });
 
+test('a container that nobody has named yet has nothing of what another one of its pod was given; a sandbox has all of it', (t) => {
+  const sample = sampleOf(
+    [card(0, { usedBytes: 100 * MIB })],
+    [sampledProcess(1, [use(0, { bytes: 60 * MIB })]), sampledProcess(2, [use(0, { bytes: 40 * MIB })])],
+  );
+  const byPid = { 1: ofContainer('new', 'uid-a'), 2: ofContainer('', 'uid-a') };
+  const list = [assign('a', 'exclusive', 'GPU-0')];
+  const nameOf: Others['nameOf'] = () => ({ namespace: 'team', pod: 'a', container: '' });
+  const state = compared(sample, [], byPid, { assigned: { list, unknown: 0 }, nameOf });
+  t.deepEqual(state.assigned.map(brief), [['a', 'exclusive', 'GPU-0', 40]]);
+  t.deepEqual(
+    state.foreign.map(({ containerId, usedBytes }) => [containerId, (usedBytes ?? 0) / MIB]),
+    [['new', 60]],
+  );
+});
+
 test('memory that the driver does not tell is no figure: not of the container, not of the card, and no proof of anything given back', (t) => {
   const grant = grantOf('g', 500);
   const sample = sampleOf(
