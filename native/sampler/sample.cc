@@ -57,16 +57,23 @@ bool Sampler::open_driver() {
 // entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
 // Of whom the driver says that it holds more than the card has, nobody knows what it holds. A driver lists who opened
 // the card for as long as anybody has it open, children of one that has ended, too: who has its pid by then is another.
+// A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named.
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
     std::vector<nvml::Entry> entries[3];
+    std::string failed;
     out += ",\"lists\":[";
     bool first = true;
     uint32_t answered = 0;
     for (unsigned i = 0; i < 3; i++) {
         if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
-            cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(library_.last_code());
+            const int code = library_.last_code(); // also while it is not asked
+            cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(code);
+            if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_FUNCTION_NOT_FOUND) continue;
+            failed += failed.empty() ? "\"" : ",\"";
+            failed += NAMES[i];
+            failed += '"';
             continue;
         }
         cards_[index].answered = true;
@@ -79,6 +86,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
             std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
     out += ']';
+    if (!failed.empty()) out += ",\"failedLists\":[" + failed + ']';
     const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
     processes_.meet();
     auto &holders = cards_[index].holders;

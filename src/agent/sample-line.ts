@@ -113,6 +113,7 @@ const CARD = shape(
     gpuInstance: 'number',
     computeInstance: 'number',
     nobodysEntries: 'number',
+    failedLists: 'texts',
   },
 );
 const PROCESS = shape(

@@ -69,6 +69,8 @@ export type SampledCard = {
   readonly computeInstance?: number;
   /** Process lists that the driver answered: compute, graphics, mps. */
   readonly lists: readonly string[];
+  /** Those that it has and did not answer: who is in one of them alone is not told. Absent: none. */
+  readonly failedLists?: readonly string[];
   /** The driver told what each process used of it since the sample before: without it, no use is no idleness. */
   readonly useTold?: boolean;
   /** Times that the driver's utilisation ring overran before it was read. */
@@ -144,10 +146,14 @@ export type Sample = {
   readonly tookUs: number;
 };
 
-/** The card, if this sample tells which processes use it: a list that was not answered is no proof that nobody does. */
+/** The driver answered for all processes that may use it: a list that failed is no proof that nobody is in it. */
+export const tellsWho = ({ lists, failedLists = [] }: SampledCard): boolean =>
+  lists.includes('compute') && failedLists.length === 0;
+
+/** The card, if this sample tells which processes use it. */
 export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefined {
   const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
-  return sample.problem === undefined && card?.healthy && card.lists.includes('compute') ? card : undefined;
+  return sample.problem === undefined && card?.healthy && tellsWho(card) ? card : undefined;
 }
 
 /** Grants are made of cards as a whole: neither of one that is divided, or may be, nor of an instance. */

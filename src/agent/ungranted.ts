@@ -185,7 +185,7 @@ function foreignOn(sample: Sample, card: SampledCard, entries: readonly Ungrante
       gpuIndex: card.index,
       containerId: own[0]?.owner.containerId ?? '',
       podUid: own[0]?.owner.podUid ?? '',
-      usedBytes: sumTold(using.map(({ use }) => use.bytes)),
+      usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
       smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
       processes: own.length,
     };

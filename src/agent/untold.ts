@@ -1,6 +1,6 @@
 // What the driver does not tell of a card, in words, and what follows from it: said once, for a machine on which something never is
 // to be had (unified memory, a guest of vGPU, a card handed through) works less well than it looks. Counts of failed calls are the page's.
-import type { Sample, SampledCard } from './sample.ts';
+import { type Sample, type SampledCard, tellsWho } from './sample.ts';
 
 /** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */
 const SAMPLES = 12;
@@ -11,7 +11,7 @@ export function untoldOf(card: SampledCard): readonly string[] {
   return [
     ...(card.divisionUntold ? ['whether MIG divides it: nothing can be granted on it'] : []),
     ...(card.totalBytes === undefined ? ['how much memory it has: nothing can be granted on it'] : []),
-    ...(card.lists.includes('compute')
+    ...(tellsWho(card)
       ? []
       : ['which processes use it: who is over a grant is not seen, and only the interposer holds limits']),
     ...(card.useTold ? [] : ['how much compute each process uses: no share is judged, and nobody knows who is idle']),

@@ -130,15 +130,16 @@ test('a list that was not to be read is read again when it is, and the processes
   const { next } = follow(t, library);
   const told = async () => {
     const { sample } = await next();
-    return [sample.cards[0]?.lists, sample.processes.map(({ pid, cards }) => [pid, cards[0]?.listed])];
+    const [card] = sample.cards;
+    return [card?.lists, card?.failedLists, sample.processes.map(({ pid, cards }) => [pid, cards[0]?.listed])];
   };
   const listed = rows.map(([pid]) => [pid, true]);
   raw('', 0, 2, entries(rows, 24));
-  t.deepEqual(await told(), [['compute'], listed]);
+  t.deepEqual(await told(), [['compute'], undefined, listed]);
   raw('', 0, 3, entries(rows, 24));
-  t.deepEqual((await told())[0], []);
+  t.deepEqual(await told(), [[], ['compute'], rows.map(([pid]) => [pid, false])]);
   raw('', 0, 2, entries(rows, 16));
-  t.deepEqual(await told(), [['compute'], listed]);
+  t.deepEqual(await told(), [['compute'], undefined, listed]);
 });
 
 test('of a library that has the name of what its driver has not, the older name is asked', async (t) => {
@@ -149,6 +150,7 @@ test('of a library that has the name of what its driver has not, the older name 
   for (let round = 0; round < 3; round += 1) {
     const { sample } = await next();
     t.deepEqual(sample.cards[0]?.lists, ['compute']);
+    t.is(sample.cards[0]?.failedLists, undefined, 'what the driver has not is none that failed');
     t.deepEqual(
       sample.errors.filter(({ call }) => call.startsWith(LIST)),
       [{ call: `${LIST}_v3`, code: 13, count: 1 }],

@@ -354,6 +354,22 @@ for (const [code, what] of [
     t.true(times >= 2 && times <= 4, `${times} times in ${seen.rounds} rounds`);
   });
 
+test('a list that failed is named, also while it is not asked again; one that the driver has not is none', async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const faults = 'nvmlDeviceGetGraphicsRunningProcesses_v3=999@3x2,nvmlDeviceGetMPSComputeRunningProcesses_v3=3';
+  const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
+  const lists = ({ cards: [card] }: Sample) => [card?.lists, card?.failedLists];
+  const asked = ({ errors }: Sample) => errors.filter(({ code }) => code === 999).map(({ count }) => count);
+  t.deepEqual(lists(await until(({ round }) => round === 2, 'all is well')), [['compute', 'graphics'], undefined]);
+  t.deepEqual(lists(await until(({ round }) => round === 3, 'the first failure')), [['compute'], ['graphics']]);
+  await until(({ round }) => round === 4, 'the second failure');
+  const waiting = await until(({ round }) => round === 5, 'it is not asked');
+  t.deepEqual([asked(waiting), lists(waiting)], [[2], [['compute'], ['graphics']]]);
+  const again = await until(({ cards }) => cards[0]?.lists.includes('graphics') === true, 'it answers again');
+  t.deepEqual([asked(again), lists(again)], [[2], [['compute', 'graphics'], undefined]]);
+  t.true(seen.rounds > 10);
+});
+
 test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {
   const node = await startNode(t, '--card', 'h100');
   const refused = [

@@ -98,6 +98,36 @@ test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who
   t.is(used(idle, {}), 0, 'who is there and holds nothing has 0');
 });
 
+test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure is that of the other lists alone', async (t) => {
+  const grants = [pod('a', 'render')];
+  const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
+  const both = (types: number) => [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: 3000 * MIB, types })]));
+  const of = [
+    'cotenant_container_memory_used_bytes',
+    'cotenant_container_bypass_memory_bytes',
+    'cotenant_container_processes',
+    'cotenant_container_sm_utilization_ratio',
+    'cotenant_foreign_memory_used_bytes',
+    'hami_vgpu_memory_used_bytes',
+  ];
+  const told = sampleOf([card(0, { usedBytes: 6000 * MIB })], both(2));
+  const page = await show(follow([told], grants, byPid).state);
+  for (const name of of) t.not(seriesOf(page, name), undefined, name);
+  t.is(used(page, {}), 3000 * MIB);
+  for (const failed of ['graphics', 'mps']) {
+    const lists = ['compute', 'graphics', 'mps'].filter((list) => list !== failed);
+    for (const seen of [[], both(1)]) {
+      const sample = sampleOf([card(0, { usedBytes: 6000 * MIB, lists, failedLists: [failed] })], seen);
+      const { state } = follow([told, sample], grants, byPid);
+      const silent = await show(state);
+      for (const name of of.filter((one) => seen.length === 0 || one !== 'cotenant_container_processes'))
+        t.is(seriesOf(silent, name), undefined, `${failed}, ${seen.length} seen: ${name}`);
+      t.is(seriesOf(silent, 'cotenant_device_processes'), undefined, 'nor of what kind they are');
+      t.false(state.containers[0]?.told);
+    }
+  }
+});
+
 /** What is said of how much compute containers and processes use. */
 const COMPUTE = [
   'cotenant_container_sm_utilization_ratio',

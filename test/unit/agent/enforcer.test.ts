@@ -103,6 +103,24 @@ test('what the driver does not tell is no memory given back: it neither calms no
   t.deepEqual(other.act(2, []), ['released one']);
 });
 
+test('of a card of which any list failed nothing is told: who may be in it alone has given nothing back', (t) => {
+  for (const failed of ['graphics', 'mps']) {
+    const some = { lists: ['compute', 'graphics', 'mps'].filter((list) => list !== failed), failedLists: [failed] };
+    const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
+    t.deepEqual(act(0, cheat), ['warn one']);
+    t.deepEqual(act(1, [], 0, 500, some), []);
+    t.deepEqual(act(2, cheat), ['kill one'], 'the second fresh one');
+    t.deepEqual(act(3, [], 0, 500, some), []);
+    t.deepEqual(act(4, [], 0, 500, some), []);
+    t.deepEqual(act(5, cheat), ['stuck one'], 'it was there all the time');
+  }
+  const never = { lists: ['compute', 'graphics'] };
+  const { act } = setUp(t);
+  t.deepEqual(act(0, cheat), ['warn one']);
+  t.deepEqual(act(1, cheat), ['kill one']);
+  t.deepEqual(act(2, [], 0, 0, never), ['released one'], 'nobody is in a list that the driver has not');
+});
+
 test('a refusal is written down at most every ten seconds, with its reason', (t) => {
   const { act, audit } = setUp(t);
   act(0, cheat);

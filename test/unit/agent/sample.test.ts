@@ -63,6 +63,7 @@ test('what is not a sample is refused with the place and what would be right', (
     [changed(['cards', 1, 'uuid'], 7), 'cards[1].uuid: want text'],
     [changed(['cards', 1, 'index'], '1'), 'cards[1].index: want a whole number'],
     [changed(['cards', 0, 'lists'], ['compute', 1]), 'cards[0].lists: want a list of texts'],
+    [changed(['cards', 0, 'failedLists'], 'graphics'), 'cards[0].failedLists: want a list of texts'],
     [changed(['cards', 0, 'healthy'], 'yes'), 'cards[0].healthy: want true or false'],
     [changed(['cards', 0, 'smActivePpm'], 0.5), 'cards[0].smActivePpm: want a whole number'],
     [changed(['cards', 0, 'tensorActivePpm'], null), 'cards[0].tensorActivePpm: want a whole number'],

@@ -46,6 +46,14 @@ for (const [names, says] of CASES) {
   });
 }
 
+test('who uses a card is not told where any list of them is not, but for one that the driver has not', (t) => {
+  const of = (lists: readonly string[], failedLists?: readonly string[]) =>
+    untoldOf({ ...without(), lists, ...(failedLists && { failedLists }) });
+  for (const words of [of(['graphics']), of(['compute', 'mps'], ['graphics']), of(['compute'], ['mps'])])
+    t.regex(words.join('; '), /^which processes use it: [^;]+$/);
+  t.deepEqual(of(['compute']), []);
+});
+
 test('a card without NVLink has its links', (t) => {
   t.deepEqual(untoldOf(without('nvlinkReceivedBytes')), []);
 });

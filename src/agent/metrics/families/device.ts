@@ -139,10 +139,12 @@ export const device: Family = {
               fenceHolds({ ...labels, fence }, verdict.result === 'holds' ? 1 : 0);
           }
           containers(labels, entry.containers);
+          // Of what kind somebody is who is in a list that answered, one that failed might say, too.
+          const lists = card.failedLists ? [] : card.lists;
           for (const type of ['compute', 'graphics', 'mps'] as const) {
-            if (card.lists.includes(type)) processes({ ...labels, type }, entry.processes[type]);
+            if (lists.includes(type)) processes({ ...labels, type }, entry.processes[type]);
           }
-          if (card.lists.includes('compute') && card.lists.includes('graphics'))
+          if (lists.includes('compute') && lists.includes('graphics'))
             processes({ ...labels, type: 'compute+graphics' }, entry.processes.both);
           for (const name of ['exclusive', 'shared', 'mig', 'none'])
             mode({ ...labels, mode: name }, entry.mode === name ? 1 : 0);
