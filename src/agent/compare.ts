@@ -3,7 +3,7 @@
 
 import type { CardGrant } from '../placement/card.ts';
 import type { CardNeed } from '../placement/need.ts';
-import { type Fence, fenceOf } from '../quota/fence.ts';
+import { type Fence, type FenceFacts, fenceOf } from '../quota/fence.ts';
 import type { Tolerance, Verdict } from '../quota/limits.ts';
 import { type CardUse, judge } from '../quota/limits.ts';
 import type { ShareMode } from './attribution/devices.ts';
@@ -39,7 +39,9 @@ export type ContainerCardState = {
   readonly usedBytes: number;
   /** Held by processes that the ledger does not know. */
   readonly bypassBytes: number;
-  /** The driver tells who uses the card, and of each of its processes what it holds. */
+  /** The driver tells who uses the card. */
+  readonly usersTold: boolean;
+  /** And of each of its processes what it holds. */
   readonly bytesTold: boolean;
   readonly ledger: {
     readonly contextBytes: number;
@@ -67,9 +69,13 @@ export type EngineUse = {
 /** Its living processes that somebody watched when they began with CUDA: their times are longer than they would be. */
 export type Observed = { readonly debugger: number; readonly profiler: number };
 
+type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
+
 export type ContainerState = {
   readonly grant: Grant;
   readonly fence: Fence;
+  /** What that was told by: of the last sample that told. */
+  readonly holding: Holding;
   readonly cards: readonly ContainerCardState[];
   /** Of its memory, until its compute is looked at, too. */
   readonly verdict: Verdict;
@@ -92,13 +98,14 @@ export type DeviceState = {
   readonly card: SampledCard;
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
-  readonly containers: number;
+  /** That hold memory of it; undefined: the driver does not tell who uses it. */
+  readonly containers: number | undefined;
   /** Each counted once. */
   readonly processes: ProcessCounts;
   /** How it is given out. `shared` also where somebody has the whole of it by another's word. */
   readonly mode: ShareMode | 'none';
   /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
-   * be told, for the driver says of some process only that it is there. */
+   * be told, for the driver does not tell who uses the card, or says of some process only that it is there. */
   readonly unattributedBytes: number | undefined;
 };
 
@@ -168,7 +175,15 @@ export function compare(
   const granted = grantedOf(...grants);
   const held = heldOf(containers);
   const devices = sample.cards.map((card) =>
-    deviceState(card, uses.onCard.get(card.index), granted.get(card.uuid), held.get(card.uuid), assigned, foreign),
+    deviceState(
+      card,
+      told.get(card.uuid)?.isTold === true,
+      uses.onCard.get(card.index),
+      granted.get(card.uuid),
+      held.get(card.uuid),
+      assigned,
+      foreign,
+    ),
   );
   return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
 }
@@ -276,7 +291,7 @@ function unlessSame(
     const card = told.get(gpuUuid);
     return { index: card?.card.index, isTold: card?.isTold, computeTold: card?.computeTold };
   });
-  const state = containerState(sample, reading, own, tolerance);
+  const state = containerState(sample, reading, own, tolerance, before?.holding);
   madeOf.set(state, { reading, own, tolerance, on });
   return state;
 }
@@ -286,12 +301,14 @@ function containerState(
   { grant, ledger, engines, behind, driverHolds = false, interposerFails = false }: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
+  holdingBefore: Holding | undefined,
 ): ContainerState {
   const processOf = processFinder(own);
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const cards = grant.cards.map((granted, position): ContainerCardState => {
     const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
     const using = usingOf(sample, own, card);
+    const usersTold = toldCard(sample, granted.gpuUuid) !== undefined;
     const sum = (pick: (entry: Using) => number) => using.reduce((total, entry) => total + pick(entry), 0);
     const rows = ledger.slots.flatMap((slot) => slot.cards[position] ?? []);
     const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
@@ -311,7 +328,8 @@ function containerState(
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),
       bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
-      bytesTold: toldCard(sample, granted.gpuUuid) !== undefined && using.every(({ use }) => use.bytes !== undefined),
+      usersTold,
+      bytesTold: usersTold && using.every(({ use }) => use.bytes !== undefined),
       ledger: {
         contextBytes,
         managedBytes,
@@ -324,19 +342,20 @@ function containerState(
       processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };
   });
-  const fence = fenceOf({
-    isolateMemory: grant.isolateMemory,
-    driverHolds,
-    interposerFails,
+  const told = tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold);
+  const seen = {
     holdsMemory: cards.some((card) => card.usedBytes > 0),
     inLedger: cards.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
-  });
+  };
+  // Who is seen with nothing by a sample that does not tell is as it was.
+  const holding = told || seen.holdsMemory ? seen : (holdingBefore ?? seen);
   return {
     grant,
-    fence,
+    fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),
+    holding,
     cards,
     verdict: grant.isolateMemory ? judge(judgedUses(sample, grant, cards), tolerance) : { severity: 'within' },
-    told: tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold),
+    told,
     tampered: !ledger.whole || !ledger.untouched,
     unknownEntryPoints: ledger.unknown,
     engines: { ...enginesUsed(ledger, engines), behind },
@@ -370,9 +389,10 @@ function observedIn({ slots }: LedgerReading): Observed {
   };
 }
 
-/** `uses`: who is on it now. */
+/** `uses`: who is on it now, as far as `isTold` says that it is told. */
 function deviceState(
   card: SampledCard,
+  isTold: boolean,
   { bytesTold, ...processes }: CardUses = NO_USES,
   granted: CardNeed | undefined,
   held: Held = { bytes: 0, containers: 0 },
@@ -388,13 +408,16 @@ function deviceState(
     card,
     grantedBytes,
     grantedCoresPercent,
-    containers: held.containers + others.filter((entry) => entry.usedBytes !== 0).length,
+    // Those of a divided card are its instances'.
+    containers:
+      isTold || card.divided ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
     processes,
     mode: card.divided
       ? 'mig'
       : shared && onThis.every(({ mode }) => mode !== 'mig')
         ? 'shared'
         : (onThis[0]?.mode ?? 'none'),
-    unattributedBytes: card.usedBytes !== undefined && bytesTold ? Math.max(0, card.usedBytes - attributed) : undefined,
+    unattributedBytes:
+      card.usedBytes !== undefined && isTold && bytesTold ? Math.max(0, card.usedBytes - attributed) : undefined,
   };
 }

@@ -114,7 +114,7 @@ const show = (view) => {
     else memory(row, d.card.usedBytes, usable, d.grantedBytes);
     cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.card.utilizationPercent), 'n');
     sparks(row, past.cards[d.card.uuid], usable ?? 0);
-    cell(row, d.containers, 'n'); cell(row, d.card.temperatureC === undefined ? '-' : d.card.temperatureC + ' °C', 'n');
+    cell(row, d.containers ?? '-', 'n'); cell(row, d.card.temperatureC === undefined ? '-' : d.card.temperatureC + ' °C', 'n');
     cell(row, d.card.powerMw === undefined ? '-' : Math.round(d.card.powerMw / 1000) + ' W', 'n');
   });
   fill('tenants', view.containers, (row, c) => {
@@ -126,7 +126,7 @@ const show = (view) => {
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));
     const words = stateOf(c);
-    cell(row, words.join(', ') || 'within', words.length ? 'bad' : '');
+    cell(row, words.join(', ') || (c.bytesTold ? 'within' : 'not told'), words.length ? 'bad' : c.bytesTold ? '' : 'quiet');
   });
   document.getElementById('given').hidden = !view.assigned.length;
   const usableOf = (uuid) => {

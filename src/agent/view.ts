@@ -82,7 +82,9 @@ export type ViewContainer = {
   readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
   readonly bypassBytes: number;
-  /** The driver tells of each of its processes what it holds; else these two are less than it has. */
+  /** The driver tells who uses the card; else some of its processes may be missing. */
+  readonly usersTold: boolean;
+  /** And of each of its processes what it holds; else these two are less than it has. */
   readonly bytesTold: boolean;
   readonly ledger: ContainerState['cards'][number]['ledger'];
   /** Undefined: the driver did not tell. */
@@ -295,6 +297,7 @@ function viewContainer(
     compute: share.use,
     usedBytes: card.usedBytes,
     bypassBytes: card.bypassBytes,
+    usersTold: card.usersTold,
     bytesTold: card.bytesTold,
     ledger: card.ledger,
     smPercent: card.smPercent,

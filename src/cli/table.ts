@@ -35,7 +35,7 @@ export function stateOf(container: ViewContainer): string {
   if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
   if (container.overShare) words.push('OVER SHARE');
   if (container.tampered) words.push('LEDGER DAMAGED');
-  return words.join(', ') || 'within';
+  return words.join(', ') || (container.bytesTold ? 'within' : 'not told');
 }
 
 export function cardRows(view: View): string[] {
@@ -49,7 +49,7 @@ export function cardRows(view: View): string[] {
       mib(usable),
       mib(grantedBytes),
       card.utilizationPercent === undefined ? '-' : `${card.utilizationPercent}%`,
-      String(containers),
+      containers === undefined ? '-' : String(containers),
       compute.policy,
       fault ? `XID ${fault.xid}` : card.healthy ? '' : 'LOST',
     ];
@@ -83,8 +83,8 @@ export function tenantRows(view: View): string[] {
   const rows = view.containers.map((container) => [
     tenantName(container),
     String(container.gpuIndex),
-    bar(container.usedBytes, container.limitBytes),
-    mib(container.usedBytes),
+    container.bytesTold ? bar(container.usedBytes, container.limitBytes) : '',
+    mib(container.bytesTold ? container.usedBytes : undefined),
     mib(container.limitBytes),
     container.smPercent === undefined ? '-' : `${container.smPercent}%`,
     coresOf(container),

@@ -100,7 +100,7 @@ export function cardLines(view: View, width: number): readonly string[] {
       percent(card.utilizationPercent),
       card.temperatureC === undefined ? '-' : `${card.temperatureC}C`,
       card.powerMw === undefined ? '-' : `${Math.round(card.powerMw / 1000)}${most}W`,
-      String(containers),
+      containers === undefined ? '-' : String(containers),
       fault ? `XID ${fault.xid}` : card.healthy ? '' : 'LOST',
     ];
   });

@@ -97,6 +97,7 @@ export const exampleContainer: ViewContainer = {
     behind: false,
   },
   observed: { debugger: 1, profiler: 0 },
+  usersTold: true,
   bytesTold: true,
   processes: [
     { pid: 100, command: 'python3', usedBytes: 2 * GIB, smPercent: 20, types: 1, inLedger: true },

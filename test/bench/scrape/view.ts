@@ -82,6 +82,7 @@ function container(number: number, turn: number): ViewContainer {
     overShare: false,
     engines: { processes: [{ engine: '1', count: 2 }], refused: 0, behind: false },
     observed: { debugger: 0, profiler: 0 },
+    usersTold: true,
     bytesTold: true,
     processes: [0, 1].map((child) => ({
       pid: 10_000 + 2 * number + child,

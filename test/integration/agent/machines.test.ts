@@ -36,6 +36,11 @@ const MACHINES = [
     refused: undefined,
     absent: [
       'cotenant_device_processes',
+      'cotenant_device_containers',
+      'cotenant_device_unattributed_memory_bytes',
+      'cotenant_container_memory_used_bytes',
+      'cotenant_container_processes',
+      'cotenant_container_over_limit',
       'cotenant_container_sm_utilization_ratio',
       'cotenant_container_sm_seconds_total',
       'hami_container_device_utilization_ratio',
@@ -87,6 +92,14 @@ for (const { what, faults, says, refused, absent, there } of MACHINES) {
     for (const name of absent) t.is(await agent.metric(name), undefined, name);
     for (const name of there) t.not(await agent.metric(name), undefined, name);
 
+    if (!refused) {
+      const there = runTenant(t, node, agent, ['--gpu-memory', '64Mi', '--name', 'there'], ['sleep', '1000']);
+      const limit = () => agent.metric('cotenant_container_memory_limit_bytes');
+      await eventually(async () => (await limit()) === 64 * 2 ** 20 || undefined, 'a tenant is there');
+      for (const name of absent) t.is(await agent.metric(name), undefined, `${name}, with a tenant`);
+      there.child.kill('SIGTERM');
+      await there.ended;
+    }
     const tenant = runTenant(t, node, agent, ['--gpu-memory', '64Mi', '--name', 'new'], ['true']);
     t.is((await tenant.ended).code, refused ? 125 : 0);
     if (refused) t.regex(tenant.output.join('\n'), refused);

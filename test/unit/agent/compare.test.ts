@@ -2,7 +2,11 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { ownedBy } from '../../../src/agent/attribution/owned.ts';
+import { compare, type NodeState } from '../../../src/agent/compare.ts';
 import type { Sample } from '../../../src/agent/sample.ts';
+import { NO_OTHERS } from '../../../src/agent/ungranted.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { MIB } from '../../../src/request/quantity.ts';
 import {
   card,
@@ -11,6 +15,7 @@ import {
   ledgerOf,
   ofContainer,
   ofGrant,
+  owners,
   reading,
   row,
   sampledProcess,
@@ -47,6 +52,7 @@ test('use is what the driver says of all processes of a grant; what its ledger d
       coresPercent: 0,
       usedBytes: 500 * MIB,
       bypassBytes: 200 * MIB,
+      usersTold: true,
       bytesTold: true,
       ledger: { contextBytes: 100 * MIB, managedBytes: 10 * MIB, poolBytes: 50 * MIB, bufferBytes: 150 * MIB },
       denied: 3,
@@ -122,6 +128,36 @@ test('verdict and fence follow from use, ledger and isolation', (t) => {
     t.is(found?.verdict.severity, severity as never, what);
     t.is(found?.cards[0]?.usedBytes, usedMiB * MIB, what);
   }
+});
+
+test('who is seen with nothing by a sample that does not tell has the fence of before, and of the card nothing is said', (t) => {
+  const held = (bytes: number) => [sampledProcess(11, [use(0, { bytes })])];
+  const at = (sample: Sample, inLedger: boolean, before?: NodeState) => {
+    const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
+    const owned = ownedBy(sample.processes, owners({ 11: ofGrant('one') }));
+    return compare(sample, [reading(grantOf('one', 1000), ledger)], owned, DEFAULT_TOLERANCE, NO_OTHERS, before);
+  };
+  const on = card(0, { usedBytes: 500 * MIB });
+  const fenceOf = (state: NodeState) => state.containers[0]?.fence;
+  const agents = at(sampleOf([on], held(MIB)), false);
+  t.is(fenceOf(agents), 'agent');
+  for (const [what, sample] of [
+    ['a list that failed', sampleOf([card(0, { usedBytes: 500 * MIB, lists: [] })], [])],
+    ['a lost card', sampleOf([card(0, { healthy: false, lists: [] })], [])],
+    ['no card', sampleOf([], [])],
+    ['no driver', { ...sampleOf([], []), problem: 'gone' }],
+  ] as const) {
+    const untold = at(sample, false, agents);
+    t.is(fenceOf(untold), 'agent', what);
+    t.is(fenceOf(at(sample, false, untold)), 'agent', `${what}, for longer`);
+    t.is(fenceOf(at(sampleOf([on], []), false, untold)), 'interposer', `${what}, and it holds nothing`);
+    t.is(fenceOf(at(sample, true, at(sampleOf([on], held(MIB)), true))), 'interposer', what);
+    const [device] = untold.devices;
+    t.deepEqual([device?.containers, device?.unattributedBytes], [undefined, undefined], what);
+  }
+  t.like(agents.devices[0], { containers: 1, unattributedBytes: 499 * MIB });
+  const silent = sampleOf([card(0, { lists: ['compute'], failedLists: ['graphics'] })], held(MIB));
+  t.is(fenceOf(at(silent, false, at(sampleOf([on], held(MIB)), true))), 'agent', 'what is seen is believed');
 });
 
 test('a ledger that was shortened, overwritten or replaced is told', (t) => {

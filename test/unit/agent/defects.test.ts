@@ -86,14 +86,25 @@ test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once
   t.is(seriesOf(page, 'cotenant_container_sm_seconds_total'), 0.9);
 });
 
+/** What is said of who uses a card, in this family or that. */
+const OF_USERS = [
+  'cotenant_container_bypass_memory_bytes',
+  'cotenant_container_over_limit',
+  'cotenant_container_processes',
+  'cotenant_device_containers',
+  'cotenant_device_unattributed_memory_bytes',
+] as const;
+
 test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the card', async (t) => {
   const told = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const failed = sampleOf([card(0, { lists: ['graphics'] })], []);
   const grants = [pod('a', 'main')];
-  t.is(used(await show(follow([told], grants, { 1: ofGrant('a') }).state), {}), 300 * MIB);
+  const before = await show(follow([told], grants, { 1: ofGrant('a') }).state);
+  t.is(used(before, {}), 300 * MIB);
+  for (const name of OF_USERS) t.not(seriesOf(before, name), undefined, name);
   const page = await show(follow([told, failed], grants, { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
-  t.is(seriesOf(page, 'cotenant_container_processes'), undefined);
+  for (const name of OF_USERS) t.is(seriesOf(page, name), undefined, name);
   const idle = await show(follow([sampleOf([card(0)], [])], grants, {}).state);
   t.is(used(idle, {}), 0, 'who is there and holds nothing has 0');
 });
@@ -103,9 +114,8 @@ test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure
   const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
   const both = (types: number) => [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: 3000 * MIB, types })]));
   const of = [
+    ...OF_USERS,
     'cotenant_container_memory_used_bytes',
-    'cotenant_container_bypass_memory_bytes',
-    'cotenant_container_processes',
     'cotenant_container_sm_utilization_ratio',
     'cotenant_foreign_memory_used_bytes',
     'hami_vgpu_memory_used_bytes',
@@ -120,8 +130,9 @@ test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure
       const sample = sampleOf([card(0, { usedBytes: 6000 * MIB, lists, failedLists: [failed] })], seen);
       const { state } = follow([told, sample], grants, byPid);
       const silent = await show(state);
-      for (const name of of.filter((one) => seen.length === 0 || one !== 'cotenant_container_processes'))
-        t.is(seriesOf(silent, name), undefined, `${failed}, ${seen.length} seen: ${name}`);
+      // Who is over by what is told is over.
+      const absent = of.filter((name) => seen.length === 0 || name !== 'cotenant_container_over_limit');
+      for (const name of absent) t.is(seriesOf(silent, name), undefined, `${failed}, ${seen.length} seen: ${name}`);
       t.is(seriesOf(silent, 'cotenant_device_processes'), undefined, 'nor of what kind they are');
       t.false(state.containers[0]?.told);
     }

@@ -38,6 +38,7 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   overShare: false,
   engines: { processes: [], refused: 0, behind: false },
   observed: { debugger: 0, profiler: 0 },
+  usersTold: true,
   bytesTold: true,
   processes: [],
   ...more,
@@ -148,6 +149,15 @@ test('the cards: what is used, usable and granted, and what the driver does not 
     '  0  NVIDIA L4  [########........]     11750   23500     8192   73%        2  native',
     ' 11  NVIDIA L4  [................]         -       0        0     -        0  native  LOST',
   ]);
+});
+
+test('what the driver does not tell of a tenant is no 0, and nobody says that it is within', (t) => {
+  const untold = container({ usedBytes: 0, bytesTold: false, usersTold: false });
+  t.is(stateOf(untold), 'not told');
+  t.is(stateOf({ ...untold, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
+  t.regex(tenantRows(view({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* not told +abc123$/);
+  const unlisted = { ...device({ lists: [] }), containers: undefined };
+  t.regex(cardRows(view({ devices: [unlisted] }))[1] ?? '', / - +native$/);
 });
 
 test('the tenants: bars never overflow, compute shares are said not to be enforced', (t) => {

@@ -67,7 +67,11 @@ test('what is not told is last, and no number', (t) => {
   t.deepEqual(order('memory'), ['team/train/main', 'team/whole/main', 'team/untold/main']);
   t.deepEqual(order('sm'), ['team/whole/main', 'team/train/main', 'team/untold/main']);
   t.deepEqual(order('name'), ['team/train/main', 'team/untold/main', 'team/whole/main']);
-  t.regex(userLines(view, BY_CARD).find((line) => line.includes('untold')) ?? '', / -\/4096 +- /);
+  t.regex(userLines(view, BY_CARD).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* not told$/);
+  const [device] = exampleView.devices;
+  if (!device) throw new Error('no card in the example');
+  const told = topLines({ ...view, devices: [{ ...device, containers: undefined }] }, { ...BY_CARD, width: 200 });
+  t.regex(told[3] ?? '', / - *$/);
 });
 
 const UUID = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';

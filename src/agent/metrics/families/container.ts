@@ -78,7 +78,10 @@ export const container: Family = {
     ]);
     const processes = gauge('processes', 'Its processes on the card.');
     const active = gauge('last_active_timestamp_seconds', "Last sample in which it used the card's compute.");
-    const over = gauge('over_limit', '1 while it is above its grant and tolerance.');
+    const over = gauge(
+      'over_limit',
+      '1 while it is above its grant and tolerance. Absent while the driver does not tell what it holds.',
+    );
     const overShare = gauge(
       'over_share',
       '1 while it takes more compute than a share that is its limit. Only where the arbiter holds it to one.',
@@ -214,11 +217,12 @@ export const container: Family = {
             overShare(labels, entry.overShare ? 1 : 0);
           }
           policy({ ...labels, policy: entry.computePolicy, priority: entry.priority }, 1);
-          // None in a list that was not answered is no count.
-          if (entry.bytesTold || entry.processes.length > 0) processes(labels, entry.processes.length);
+          // Some in a list of which another one was not answered is no count.
+          processes(labels, entry.usersTold ? entry.processes.length : undefined);
           if (entry.mps) mps({ ...labels, judged: String(entry.mps.judged) }, entry.mps.processes);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
-          over(labels, entry.over ? 1 : 0);
+          // Who is over by what is told is over, however much is not told.
+          over(labels, entry.over ? 1 : entry.bytesTold ? 0 : undefined);
         }
         const grantIds = new Set(view.containers.map(({ grantId }) => grantId));
         for (const entry of view.assigned) {

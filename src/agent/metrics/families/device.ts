@@ -62,7 +62,10 @@ export const device: Family = {
     const fenceHolds = gauge('fence_holds', '0 when what exceeds a grant on the card is not refused, as was tried.', [
       'fence',
     ]);
-    const containers = gauge('containers', 'Containers that hold memory of the card.');
+    const containers = gauge(
+      'containers',
+      'Containers that hold memory of the card. Absent while the driver does not tell who uses it.',
+    );
     const processes = gauge('processes', 'Processes that use the card.', ['type']);
     const mode = gauge('allocation_mode', 'How the card is given out.', ['mode']);
     const instance = set.gauge(
