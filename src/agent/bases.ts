@@ -1,6 +1,7 @@
 // What ended under a name that others go on with. The page adds up whoever has the same labels, and a sum that falls passes for a
 // counter that began anew: so what leaves the totals while its name stays is added to its name's base. Plain values.
 import type { ShareMode } from './attribution/devices.ts';
+import { USE_COUNTS, type UseCounts } from './compute/account.ts';
 
 /** The labels of a series on a card. Mode `none`: it had no grant. */
 export type SeriesName = {
@@ -21,7 +22,8 @@ const BASE_COUNTS = [
   'denied',
   'unknownEntryPoints',
 ] as const;
-type BaseCounts = { readonly [K in (typeof BASE_COUNTS)[number]]: number };
+/** Those of the arbiter only where one has counted. */
+type BaseCounts = { readonly [K in (typeof BASE_COUNTS)[number]]: number } & Partial<UseCounts>;
 export type BaseTotals = SeriesName & BaseCounts;
 export type Bases = ReadonlyMap<string, BaseTotals>;
 
@@ -44,6 +46,10 @@ export const foreignContainer = (of: {
 
 export const basesOf = (list: readonly BaseTotals[]): Bases => new Map(list.map((one) => [baseKey(one), one]));
 
+/** Of what may not be told. */
+export const plus = (a: number | undefined, b: number | undefined): number | undefined =>
+  a === undefined && b === undefined ? undefined : (a ?? 0) + (b ?? 0);
+
 /** `isThere`: somebody in the totals has that name. The very same bases where nothing of them has changed. */
 export function withEnded(before: Bases, ended: readonly Ended[], isThere: (name: string) => boolean): Bases {
   const bases = new Map([...before].filter(([, base]) => isThere(nameKey(base))));
@@ -55,7 +61,13 @@ export function withEnded(before: Bases, ended: readonly Ended[], isThere: (name
     const counts = Object.fromEntries(
       BASE_COUNTS.map((name) => [name, (last?.[name] ?? 0) + (one[name] ?? 0)]),
     ) as BaseCounts;
-    bases.set(key, { namespace, pod, container, mode, gpuUuid, gpuIndex, ...counts });
+    const uses = Object.fromEntries(
+      USE_COUNTS.flatMap((name) => {
+        const sum = plus(last?.[name], one[name]);
+        return sum === undefined ? [] : [[name, sum]];
+      }),
+    );
+    bases.set(key, { namespace, pod, container, mode, gpuUuid, gpuIndex, ...counts, ...uses });
   }
   return staying.length === 0 && bases.size === before.size ? before : bases;
 }

@@ -32,7 +32,8 @@ export type GrantedProcess = ProcessState & { readonly inLedger: boolean };
 
 export type ContainerCardState = {
   readonly gpuUuid: string;
-  readonly gpuIndex: number;
+  /** Undefined: the sample has no such card. */
+  readonly gpuIndex: number | undefined;
   readonly limitBytes: number;
   readonly coresPercent: number;
   /** As far as the driver tells. */
@@ -323,7 +324,7 @@ function containerState(
     );
     return {
       gpuUuid: granted.gpuUuid,
-      gpuIndex: card?.index ?? -1,
+      gpuIndex: card?.index,
       limitBytes: granted.limitBytes,
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),

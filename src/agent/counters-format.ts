@@ -110,9 +110,19 @@ const ENGINE_NUMBERS = {
   encoderSeconds: 'number',
   decoderSeconds: 'number',
 } as const;
+/** In rows of containers as they were when the file was written: where the grant is still there, `uses` has what is newer. */
+const USE_NUMBERS = {
+  chargedSeconds: 'number or nothing',
+  contendedSeconds: 'number or nothing',
+  throttledSeconds: 'number or nothing',
+  overruns: 'number or nothing',
+  faults: 'number or nothing',
+} as const;
 const CONTAINER: Shape<ContainerTotals> = {
   ...WHO,
   ...ENGINE_NUMBERS,
+  ...USE_NUMBERS,
+  place: 'number or nothing',
   grantId: 'text',
   gpuIndex: 'number',
   overLimitSeconds: 'number',
@@ -159,6 +169,7 @@ const USE: Shape<KeptUse> = {
 const BASE: Shape<BaseTotals> = {
   ...WHO,
   ...ENGINE_NUMBERS,
+  ...USE_NUMBERS,
   mode: 'text',
   gpuIndex: 'number',
   overLimitSeconds: 'number',

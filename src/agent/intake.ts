@@ -91,8 +91,8 @@ export function createIntake(options: IntakeOptions): Intake {
       assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       if (earlier) totals = totalsOf(earlier, sample.atMs);
       earlier = undefined;
-      totals = advance(totals, compared, ownerOf, nameOf);
       const stateOf = shares.stateOf(registry.list());
+      totals = advance(totals, compared, ownerOf, nameOf, (grantId, place) => stateOf(grantId, place).use);
       const judged = judgeCompute(watched, compared, {
         totals,
         stateOf,

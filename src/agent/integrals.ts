@@ -4,6 +4,7 @@
 import { basesOf, nameKey } from './bases.ts';
 import { clockJumpMs } from './clock-jump.ts';
 import type { ContainerCardState, ContainerState, NodeState } from './compare.ts';
+import { USE_COUNTS, type UseCounts, useKey } from './compute/account.ts';
 import { type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
 import {
   assignedKey,
@@ -36,11 +37,15 @@ export function totalsOf(kept: KeptTotals, atMs: number): Totals {
     return { ...one, namespace, pod, container, ...secondsWith(one, NONE), seenMs: atMs };
   });
   const there = namesOf(kept.containers, kept.assigned, foreign);
+  const uses = new Map((kept.uses ?? []).map((use) => [useKey(use.grantId, use.card), countsOf(use)]));
   return {
     ...NO_TOTALS,
     atMs,
     containers: new Map(
-      kept.containers.map((one) => [totalsKey(one.grantId, one.gpuUuid), { ...one, seenMs: undefined }]),
+      kept.containers.map((one) => [
+        totalsKey(one.grantId, one.gpuUuid),
+        { ...one, ...(one.place !== undefined && uses.get(useKey(one.grantId, one.place))), seenMs: undefined },
+      ]),
     ),
     assigned: new Map(kept.assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
     foreign: new Map(foreign.map((one) => [foreignKey(one.containerId || one.podUid, one.gpuUuid), one])),
@@ -58,6 +63,14 @@ const LONGEST_STEP_MS = 10_000;
 
 /** Shorter means say more about the driver's few samples than about the container. */
 const PEAK_WINDOW_MS = 60_000;
+
+const countsOf = (use: UseCounts): UseCounts => ({
+  chargedSeconds: use.chargedSeconds,
+  contendedSeconds: use.contendedSeconds,
+  throttledSeconds: use.throttledSeconds,
+  overruns: use.overruns,
+  faults: use.faults,
+});
 
 const NONE: Engines = { smUs: 0, memoryUs: 0, encoderUs: 0, decoderUs: 0 };
 const each = (value: (engine: keyof Engines) => number): Engines => ({
@@ -85,11 +98,15 @@ type NameOf = (
   podUid: string,
 ) => Pick<ForeignTotals, 'namespace' | 'pod' | 'container'> | undefined;
 
+/** What the arbiter has counted of a grant on one of its cards, by its place there; undefined: it holds it to nothing. */
+export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
+
 export function advance(
   given: Totals,
   state: NodeState,
   ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string; podUid?: string },
   nameOf: NameOf = () => undefined,
+  useOf: UseOf = () => undefined,
 ): Totals {
   const { sample } = state;
   const before = movedBy(clockJumpMs(given, sample), given);
@@ -129,18 +146,20 @@ export function advance(
   const live = new Set<ContainerTotals>();
   for (const container of state.containers) {
     const { grant, cards, verdict, unknownEntryPoints } = container;
-    for (const card of cards) {
+    for (const [place, card] of cards.entries()) {
       const key = totalsKey(grant.id, card.gpuUuid);
       const last = containers.get(key);
       // A card that the sample has not has no index: its row keeps the one it had, and there is none before it has been seen.
-      const gpuIndex = card.gpuIndex < 0 ? last?.gpuIndex : card.gpuIndex;
+      const gpuIndex = card.gpuIndex ?? last?.gpuIndex;
       if (gpuIndex === undefined) continue;
       const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${gpuIndex}`);
       const over = verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes;
       const computeTold = isComputeTold(card.gpuUuid);
       const minute = before.minutes.get(key);
       const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;
-      if (isSame && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
+      const use = useOf(grant.id, place);
+      const isUsedAsBefore = USE_COUNTS.every((name) => use?.[name] === last?.[name]);
+      if (isSame && isUsedAsBefore && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
         if (minute) minutes.set(key, minute);
         live.add(last);
         continue;
@@ -165,6 +184,8 @@ export function advance(
         peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(card)),
         smPeakRatio:
           mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
+        place,
+        ...(use && countsOf(use)),
         seenMs: undefined,
       };
       containers.set(key, totals);

@@ -119,7 +119,7 @@ const show = (view) => {
   });
   fill('tenants', view.containers, (row, c) => {
     const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
-    cell(row, c.gpuIndex, 'n');
+    cell(row, c.gpuIndex ?? '-', 'n');
     if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
     cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);

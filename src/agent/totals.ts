@@ -2,10 +2,11 @@
 // its name, and all of it moves with a time of day that is set. Plain values; how they grow is in integrals.ts.
 import type { ShareMode } from './attribution/devices.ts';
 import { type Bases, type BaseTotals, type Ended, foreignContainer, nameKey, withEnded } from './bases.ts';
+import type { UseCounts } from './compute/account.ts';
 import type { SampledProcess } from './sample.ts';
 import type { XidTotal } from './xids.ts';
 
-export type ContainerTotals = {
+export type ContainerTotals = Partial<UseCounts> & {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
@@ -26,6 +27,8 @@ export type ContainerTotals = {
   readonly smPeakRatio: number | undefined;
   /** The driver tells how much compute it uses; else the seconds above are less than it had. */
   readonly computeTold: boolean;
+  /** The card's place in the grant, as the arbiter knows it; an agent before it was needed has left none. */
+  readonly place?: number;
   /** Wall clock of the last sample in which its grant existed; undefined: it does. */
   readonly seenMs: number | undefined;
 };
@@ -109,6 +112,8 @@ export type KeptTotals = Pick<Totals, 'xids'> & {
   readonly assigned: readonly AssignedTotals[];
   readonly foreign: readonly ForeignTotals[];
   readonly bases: readonly BaseTotals[];
+  /** As the arbiter has counted: newer than in the rows. */
+  readonly uses?: readonly (UseCounts & { readonly grantId: string; readonly card: number })[];
 };
 
 const sharedBy = (totals: ContainerTotals) => ({ ...totals, mode: 'shared' as const });

@@ -15,7 +15,7 @@ import type { ShareState } from './compute/shares.ts';
 import type { ActionRecord } from './enforcement/record.ts';
 import { podUidOf } from './grants/grant.ts';
 import type { LeftBehind } from './sampler.ts';
-import type { AssignedTotals, ContainerTotals, ForeignTotals, Totals } from './totals.ts';
+import { type AssignedTotals, type ContainerTotals, type ForeignTotals, type Totals, totalsKey } from './totals.ts';
 import type { AssignedState, ForeignState } from './ungranted.ts';
 import { isMpsClient } from './using.ts';
 import type { XidTotal } from './xids.ts';
@@ -63,7 +63,8 @@ export type ViewContainer = {
   /** The runtime made it without its cards, and nothing of it is on one. */
   readonly withoutCards: boolean;
   readonly gpuUuid: string;
-  readonly gpuIndex: number;
+  /** Of a card that is gone the one that it had; undefined: it has not been seen. */
+  readonly gpuIndex: number | undefined;
   readonly fence: Fence;
   /** How far the agent goes when it is over, and who says so. */
   readonly enforcement: EffectiveMode;
@@ -208,7 +209,10 @@ export function viewOf(
       };
     }),
     containers: state.containers.flatMap((container) =>
-      container.cards.map((card) => viewContainer(container, card, newestOf, compute, self.mode)),
+      container.cards.map((card) => {
+        const gpuIndex = card.gpuIndex ?? totals.containers.get(totalsKey(container.grant.id, card.gpuUuid))?.gpuIndex;
+        return viewContainer(container, { ...card, gpuIndex }, newestOf, compute, self.mode);
+      }),
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({
       ...entry,

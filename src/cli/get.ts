@@ -80,7 +80,7 @@ export function machineCompute(view: Pick<View, 'containers'>, state: NodeComput
     })),
     shares: view.containers.map((one) => ({
       name: tenantName(one),
-      where: String(one.gpuIndex),
+      where: String(one.gpuIndex ?? '-'),
       policy: one.computePolicy,
       priority: one.priority,
       weight: one.computeWeight || null,

@@ -82,7 +82,7 @@ export const tenantName = (of: Names & Pick<ViewContainer, 'podUid'>): string =>
 export function tenantRows(view: View): string[] {
   const rows = view.containers.map((container) => [
     tenantName(container),
-    String(container.gpuIndex),
+    String(container.gpuIndex ?? '-'),
     container.bytesTold ? bar(container.usedBytes, container.limitBytes) : '',
     mib(container.bytesTold ? container.usedBytes : undefined),
     mib(container.limitBytes),

@@ -16,7 +16,7 @@ const MIB = 2 ** 20;
 
 /** Whoever holds memory of a card: by a grant, by others' word, or by nobody's. */
 type User = {
-  readonly gpuIndex: number;
+  readonly gpuIndex: number | undefined;
   readonly name: string;
   readonly usedBytes: number | undefined;
   readonly limitBytes: number | undefined;
@@ -82,11 +82,13 @@ export function usersOf(view: View): readonly User[] {
 }
 
 const falling = (a: number | undefined, b: number | undefined): number => (b ?? -1) - (a ?? -1);
+const byCard = (a: User, b: User): number =>
+  (a.gpuIndex ?? Number.MAX_SAFE_INTEGER) - (b.gpuIndex ?? Number.MAX_SAFE_INTEGER);
 const ORDERS: Readonly<Record<Sort, (a: User, b: User) => number>> = {
-  card: (a, b) => a.gpuIndex - b.gpuIndex || falling(a.usedBytes, b.usedBytes),
+  card: (a, b) => byCard(a, b) || falling(a.usedBytes, b.usedBytes),
   memory: (a, b) => falling(a.usedBytes, b.usedBytes),
   sm: (a, b) => falling(a.smPercent, b.smPercent),
-  name: (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.gpuIndex - b.gpuIndex),
+  name: (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : byCard(a, b)),
 };
 
 export function cardLines(view: View, width: number): readonly string[] {
@@ -114,7 +116,7 @@ export function userLines(view: View, { sort, processes, width }: Look): readonl
     .toSorted(ORDERS[sort])
     .flatMap((user) => [
       [
-        String(user.gpuIndex),
+        String(user.gpuIndex ?? '-'),
         user.name,
         `${mib(user.usedBytes)}/${mib(user.limitBytes)}`,
         percent(user.smPercent),

@@ -1,29 +1,36 @@
 // Counters of containers as a page has them: whoever has the same labels, alive or ended, is one series, and the base of that name
 // with them. Pure.
-import type { BaseTotals } from '../bases.ts';
+import { type BaseTotals, plus } from '../bases.ts';
+import { USE_COUNTS, type UseCounts } from '../compute/account.ts';
 import type { View } from '../view.ts';
 
+/** Of grants that the arbiter holds. */
+type Uses = { readonly [K in keyof UseCounts]?: number | undefined };
+
 /** Of one container on a card, or of all with the same labels. */
-export type Counts = Omit<BaseTotals, 'mode' | 'overLimitSeconds' | 'denied' | 'unknownEntryPoints'> & {
-  readonly mode: string;
-  /** Of grants alone. */
-  readonly overLimitSeconds?: number;
-  readonly denied?: number;
-  readonly computeTold: boolean;
-  /** Of the last sample that had it; undefined: it is there. */
-  readonly seenMs: number | undefined;
-};
+export type Counts = Uses &
+  Omit<BaseTotals, 'mode' | 'overLimitSeconds' | 'denied' | 'unknownEntryPoints' | keyof UseCounts> & {
+    readonly mode: string;
+    /** Of grants alone. */
+    readonly overLimitSeconds?: number;
+    readonly denied?: number;
+    readonly computeTold: boolean;
+    /** Of the last sample that had it; undefined: it is there. */
+    readonly seenMs: number | undefined;
+  };
 export type Sum = Counts & { readonly lives: boolean };
 
 const keyOf = (of: Pick<Counts, 'namespace' | 'pod' | 'container' | 'mode' | 'gpuUuid' | 'gpuIndex'>): string =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid, of.gpuIndex]);
 
-const plus = (a: number | undefined, b: number | undefined): number | undefined =>
-  a === undefined && b === undefined ? undefined : (a ?? 0) + (b ?? 0);
+const NO_USES = Object.fromEntries(USE_COUNTS.map((name) => [name, undefined])) as Uses;
+const usesOf = (a: Uses, b: Uses): Uses =>
+  Object.fromEntries(USE_COUNTS.map((name) => [name, plus(a[name], b[name])])) as Uses;
 
-/** Whether compute is told is for those to say that live; where none does, for any of the others. */
+/** Whether compute is told, and whether the arbiter holds it, is for those to say that live; where none does, for any of the others. */
 function sumOf(a: Sum, b: Sum): Sum {
   const alike = a.lives === b.lives;
+  const isHeld = alike || (a.lives ? a : b).chargedSeconds !== undefined;
   const overLimitSeconds = plus(a.overLimitSeconds, b.overLimitSeconds);
   const denied = plus(a.denied, b.denied);
   return {
@@ -34,6 +41,7 @@ function sumOf(a: Sum, b: Sum): Sum {
     decoderSeconds: a.decoderSeconds + b.decoderSeconds,
     ...(overLimitSeconds !== undefined && { overLimitSeconds }),
     ...(denied !== undefined && { denied }),
+    ...(isHeld ? usesOf(a, b) : NO_USES),
     computeTold: alike ? a.computeTold || b.computeTold : a.lives ? a.computeTold : b.computeTold,
     seenMs: Math.max(a.seenMs ?? 0, b.seenMs ?? 0),
     lives: a.lives || b.lives,
@@ -54,7 +62,9 @@ export function sumsOf(counts: readonly Counts[], { atMs, bases = [] }: Pick<Vie
     const sum = sums.get(key);
     if (!sum) continue;
     const ofGrant = sum.denied === undefined ? {} : { overLimitSeconds, denied };
-    sums.set(key, sumOf(sum, { ...base, ...ofGrant, computeTold: false, seenMs: undefined, lives: false }));
+    // Where the arbiter counts for nobody of that name, its counters are absent.
+    const uses = sum.chargedSeconds === undefined ? NO_USES : {};
+    sums.set(key, sumOf(sum, { ...base, ...uses, ...ofGrant, computeTold: false, seenMs: undefined, lives: false }));
   }
   return [...sums.values()].toSorted((a, b) => Number(b.lives) - Number(a.lives) || (b.seenMs ?? 0) - (a.seenMs ?? 0));
 }

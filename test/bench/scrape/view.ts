@@ -107,7 +107,7 @@ export function viewOfSize(containers: number, turn: number): View {
     assigned: [],
     unknownDevices: 0,
     foreign: [],
-    containerTotals: list.map(({ namespace, pod, container: name, grantId, gpuUuid, gpuIndex }, number) => ({
+    containerTotals: list.map(({ namespace, pod, container: name, grantId, gpuUuid, gpuIndex = 0 }, number) => ({
       namespace,
       pod,
       container: name,

@@ -188,7 +188,7 @@ test('a grant of two cards is held on each; a card that is out of sight holds no
     [
       ['GPU-1', 1, 20, 1, 4],
       ['GPU-0', 0, 10, 2, 5],
-      ['GPU-7', -1, 0, 0, 0],
+      ['GPU-7', undefined, 0, 0, 0],
     ],
   );
 });

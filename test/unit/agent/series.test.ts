@@ -4,13 +4,15 @@ import test, { type ExecutionContext } from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import type { ShareMode } from '../../../src/agent/attribution/devices.ts';
+import { type ComputeUse, useKey } from '../../../src/agent/compute/account.ts';
+import type { ShareState } from '../../../src/agent/compute/shares.ts';
 import { openCounters } from '../../../src/agent/counters.ts';
 import { openAudit } from '../../../src/agent/enforcement/audit.ts';
 import { advance, totalsOf } from '../../../src/agent/integrals.ts';
 import { createKillBook } from '../../../src/agent/kills.ts';
 import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
 import { NO_TOTALS, type Totals } from '../../../src/agent/totals.ts';
-import { viewOf } from '../../../src/agent/view.ts';
+import { staleView, type View, viewOf } from '../../../src/agent/view.ts';
 import { temporaryFolder } from '../../support/node.ts';
 import { exampleView } from '../../support/views.ts';
 import {
@@ -42,6 +44,27 @@ type Now = Start & { readonly smUs: number; readonly denied: number };
 
 const idOf = ({ number }: Start): string => String(number).padStart(64, '0');
 
+/** What the arbiter has counted of it. */
+const useOf = (one: Now | undefined): ComputeUse | undefined =>
+  one && {
+    chargedSeconds: one.denied,
+    contendedSeconds: one.denied / 4,
+    throttledSeconds: one.denied * 2,
+    overruns: one.denied,
+    faults: one.denied,
+    guaranteeRatio: 0.5,
+    limitRatio: 1,
+  };
+
+/** Its counters on the page, as parts of `denied`. */
+const OF_THE_ARBITER = [
+  ['cotenant_container_sm_charged_seconds_total', 1],
+  ['cotenant_container_sm_contended_seconds_total', 0.25],
+  ['cotenant_container_sm_throttled_seconds_total', 2],
+  ['cotenant_container_sm_overruns_total', 1],
+  ['cotenant_container_compute_page_faults_total', 1],
+] as const;
+
 /** An agent of which somebody reads the page after each sample. It ends without a word. */
 function agentOf(t: ExecutionContext, folder: string) {
   const audit = openAudit(folder, (text) => t.fail(text));
@@ -58,12 +81,15 @@ function agentOf(t: ExecutionContext, folder: string) {
   const kills = createKillBook();
   let totals: Totals = NO_TOTALS;
   let isFirst = true;
+  let view: View = exampleView;
   return {
+    /** When no other sample comes for long. */
+    stale: () => make(staleView(view, 60_000, { abandoned: 0, hung: 0 })).text,
     totals: () => totals,
     at(
       second: number,
       list: readonly Now[],
-      { useTold = true, setSeconds = 0, cards = [0, 1] as readonly number[] } = {},
+      { useTold = true, setSeconds = 0, cards = [0, 1] as readonly number[], isHeld = true } = {},
     ): string {
       nowMs = second * 1000;
       const atMs = START + (second + setSeconds) * 1000;
@@ -116,10 +142,24 @@ function agentOf(t: ExecutionContext, folder: string) {
       const state = compared(sample, grants, byPid, { assigned: { list: assigned, unknown: [] } as never, nameOf });
       if (isFirst) totals = totalsOf(counters.earlier, atMs);
       isFirst = false;
-      totals = advance(totals, state, owners(byPid), nameOf);
+      const compute = {
+        stateOf: (id: string, _: number): ShareState => ({
+          policy: 'fixed',
+          use: isHeld ? useOf(list.find(({ number }) => id === `g${number}`)) : undefined,
+        }),
+        ofCard: () => ({ policy: 'fixed', source: 'configuration' }) as const,
+      };
+      totals = advance(totals, state, owners(byPid), nameOf, (id, place) => compute.stateOf(id, place).use);
       kills.see(state);
-      counters.keep({ totals, uses: new Map(), kills: kills.kept });
-      return make(viewOf(state, totals, kills.totals(), [], exampleView.self, nameOf)).text;
+      const uses = grants.flatMap(({ grant: { id, cards: own } }) =>
+        own.flatMap((_, place) => {
+          const use = compute.stateOf(id, place).use;
+          return use ? [[useKey(id, place), use] as const] : [];
+        }),
+      );
+      counters.keep({ totals, uses: new Map(uses), kills: kills.kept });
+      view = viewOf(state, totals, kills.totals(), [], exampleView.self, nameOf, undefined, compute);
+      return make(view).text;
     },
   };
 }
@@ -176,6 +216,7 @@ for (const kind of ['grant', 'foreign', 'shared'] as const) {
       if (kind === 'grant') {
         t.deepEqual(seriesIn(page, 'cotenant_container_allocations_denied_total'), [10]);
         t.deepEqual(seriesIn(page, 'cotenant_container_unknown_entry_points_total'), [10]);
+        for (const [counter, count] of OF_THE_ARBITER) t.deepEqual(seriesIn(page, counter), [10 * count], counter);
       }
       before = after;
     }
@@ -217,7 +258,10 @@ test('a card that is gone for some samples keeps the counters that it had, over 
   ] as const) {
     const page = agent.at(second, [one, two], { cards });
     t.deepEqual(fallen(before, countersOf(page)), [], `at ${second}`);
-    t.notRegex(page, /^\w+_total\{gpu="-1"/m);
+    t.notRegex(page, /gpu="(?!0"|1")/);
+    t.is(/^cotenant_container_memory_limit_bytes\{gpu="0",gpu_uuid="GPU-0".*pod="web"/m.test(page), true, page);
+    t.notRegex(page, /gpu_uuid=.*pod="job"/, 'nobody has seen the card that it has');
+    t.regex(page, /^cotenant_container_fence\{namespace="team",pod="job",/m, 'of it as such all is said');
     t.is(
       seriesIn(page, 'cotenant_container_allocations_denied_total').length,
       2,
@@ -230,6 +274,43 @@ test('a card that is gone for some samples keeps the counters that it had, over 
     [22, [0, 1]],
   ] as const)
     t.deepEqual(fallen(before, countersOf(agent.at(second, [one, two], { cards }))), [], `at ${second}`);
+});
+
+test("what the arbiter has counted outlives its container and the samples like other counters, and is nobody else's", (t) => {
+  const folder = temporaryFolder(t);
+  let agent = agentOf(t, folder);
+  const one: Now = { kind: 'grant', number: 1, pod: 'web', cards: [0, 1], smUs: 0, denied: 8 };
+  const two: Now = { kind: 'grant', number: 2, pod: 'job', cards: [1], smUs: 0, denied: 4 };
+  const isThere = (page: string, what: string, pod = 'web', times = 2) => {
+    for (const [counter, part] of OF_THE_ARBITER) {
+      const series = [...countersOf(page)].filter(
+        ([name]) => name.startsWith(counter) && name.includes(`pod="${pod}"`),
+      );
+      t.deepEqual(
+        series.map(([, value]) => value),
+        Array(times).fill(8 * part),
+        `${counter}, ${what}`,
+      );
+    }
+  };
+  isThere(agent.at(0, [one]), 'it lives');
+  isThere(agent.stale(), 'no sample comes');
+  isThere(agent.at(1, [one], { cards: [] }), 'its cards are gone');
+  // Numbers move on after the file was written, and the agent is away when it ends.
+  agent.at(10, [{ ...one, denied: 2 }, two]);
+  agent.at(11, [one, two]);
+  agent = agentOf(t, folder);
+  isThere(agent.at(12, [two]), 'it has ended while no agent was there');
+  isThere(agent.at(300, [two]), 'five minutes later');
+  isThere(agent.at(340, [two]), 'and then not', 'web', 0);
+  const successor = { ...two, number: 3 };
+  agent.at(341, [successor]);
+  isThere(agent.at(342, [successor]), 'with what its name had', 'job', 1);
+  isThere(agent.at(343, [successor], { isHeld: false }), 'nobody counts for it', 'job', 0);
+  isThere(agent.at(344, [successor]), 'somebody does again', 'job', 1);
+  agent.at(1000, [successor]);
+  isThere(agent.at(1001, [successor]), 'in its base', 'job', 1);
+  isThere(agent.at(1002, [successor], { isHeld: false }), 'nor of a base', 'job', 0);
 });
 
 test('whoever comes, goes, is told or not, and however the agent ends: no counter of the page falls', (t) => {

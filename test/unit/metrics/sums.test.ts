@@ -4,6 +4,7 @@ import test from 'ava';
 import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/names.ts';
 import { compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
+import type { ContainerTotals } from '../../../src/agent/totals.ts';
 import type { View, ViewDevice } from '../../../src/agent/view.ts';
 import { exampleContainer, exampleView } from '../../support/views.ts';
 
@@ -45,8 +46,18 @@ const one = (pid: number, usedBytes: number) => ({
   inLedger: true,
 });
 
+/** Of those that have used nothing but what the arbiter says. */
+const [TOTALS] = exampleView.containerTotals as [ContainerTotals];
+const UNUSED = { smSeconds: 0, memoryBusySeconds: 0, denied: 0, unknownEntryPoints: 0, peakBytes: 0 };
+
 const VIEW: View = {
   ...exampleView,
+  containerTotals: [
+    ...exampleView.containerTotals,
+    { ...TOTALS, ...UNUSED, grantId: 'g2', pod: 'serve' },
+    { ...TOTALS, ...UNUSED, grantId: 'g3', pod: 'pair' },
+    { ...TOTALS, ...UNUSED, grantId: 'g3', pod: 'pair', gpuUuid: 'GPU-5', gpuIndex: 5 },
+  ],
   devices: [
     device(0, 'GPU-0', { totalBytes: 24 * GIB, usedBytes: 7 * GIB, freeBytes: 16 * GIB, reservedBytes: GIB }, {}),
     device(

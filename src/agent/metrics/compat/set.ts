@@ -17,7 +17,6 @@ export type Holder = {
   readonly container: string;
   readonly mode: string;
   readonly gpuUuid: string;
-  readonly gpuIndex: number;
   readonly usedBytes: number | undefined;
   /** Undefined: the driver did not tell. */
   readonly smPercent?: number | undefined;

@@ -7,10 +7,12 @@ import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSe
 import { type Sum, sumsOf } from '../sums.ts';
 
 /** Without the card. */
-function ofContainer(of: Parameters<typeof containerLabels>[0]) {
-  const { gpu: _, gpu_uuid: __, ...labels } = containerLabels(of);
-  return labels;
-}
+const ofContainer = (of: Omit<Parameters<typeof containerLabels>[0], 'gpuIndex' | 'gpuUuid'>) => ({
+  namespace: of.namespace,
+  pod: of.pod,
+  container: of.container,
+  mode: of.mode ?? 'shared',
+});
 
 /** Rounded percentages of several processes may sum to more than there is. */
 const shareOf = (percent: number | undefined): number | undefined =>
@@ -174,6 +176,11 @@ export const container: Family = {
         encoder(labels, sum.encoderSeconds);
         decoder(labels, sum.decoderSeconds);
       }
+      charged(labels, sum.chargedSeconds);
+      contended(labels, sum.contendedSeconds);
+      throttled(labels, sum.throttledSeconds);
+      overruns(labels, sum.overruns);
+      faults(labels, sum.faults);
       denied(labels, sum.denied);
       overSeconds(labels, sum.overLimitSeconds);
     };
@@ -183,8 +190,10 @@ export const container: Family = {
     return {
       clear: set.clear,
       fill(view) {
-        for (const entry of view.containers) {
-          const labels = containerLabels(entry);
+        for (const { gpuIndex, ...entry } of view.containers) {
+          // A card that nobody has seen has no number.
+          if (gpuIndex === undefined) continue;
+          const labels = containerLabels({ ...entry, gpuIndex });
           const ofPod = entry.podUid !== '';
           info(
             {
@@ -207,11 +216,6 @@ export const container: Family = {
           if (entry.coresPercent > 0)
             smLimit({ ...labels, enforced: String(entry.compute !== undefined) }, entry.coresPercent / 100);
           if (entry.compute) {
-            charged(labels, entry.compute.chargedSeconds);
-            contended(labels, entry.compute.contendedSeconds);
-            throttled(labels, entry.compute.throttledSeconds);
-            overruns(labels, entry.compute.overruns);
-            faults(labels, entry.compute.faults);
             guaranteed(labels, entry.compute.guaranteeRatio);
             most(labels, entry.compute.limitRatio);
             overShare(labels, entry.overShare ? 1 : 0);

@@ -30,8 +30,10 @@ export const process: Family = {
           .slice(0, MOST_PROCESSES);
         guard?.leftOut(all.length - largest.length);
         for (const { entry, one } of largest) {
+          const { gpuIndex } = entry;
+          if (gpuIndex === undefined) continue;
           const labels = {
-            ...containerLabels(entry),
+            ...containerLabels({ ...entry, gpuIndex }),
             pid: String(one.pid),
             process: one.command.replace(/[^A-Za-z0-9._-]/g, '_'),
           };
