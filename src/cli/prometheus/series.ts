@@ -52,11 +52,16 @@ export function selector(metric: string, { job, namespace, pod }: Selection, ...
   return `${metric}{${matchers.join(', ')}}`;
 }
 
-/** What its grant has to hold now: the driver's count, and managed memory, which is in no such count. */
+/**
+ * What its grant has to hold now: the driver's count, and managed memory, which is in no such count, as far as the grant has room for
+ * it: the tenant writes that figure, and the interposer grants no more.
+ */
 export function heldBytes(of: (metric: string, ...matchers: readonly string[]) => string): string {
   const used = of('cotenant_container_memory_used_bytes');
   const managed = of('cotenant_container_memory_ledger_bytes', 'kind="managed"');
-  return `(${used} + ignoring (kind) ${managed} or ${used})`;
+  const room = `clamp_min(${of('cotenant_container_memory_limit_bytes')} - ${used}, 0)`;
+  const beyond = `clamp_min(${managed} - ignoring (kind) ${room}, 0)`;
+  return `(${used} + ignoring (kind) ${managed} - ignoring (kind) ${beyond} or ${used})`;
 }
 
 export function queries(selection: Selection, { rangeSeconds, windowSeconds }: Times): ReadonlyMap<Query, string> {
