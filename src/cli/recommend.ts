@@ -1,7 +1,7 @@
 // `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
 // this machine's agent keeps.
 import { isPodGrantId } from '../agent/grants/grant.ts';
-import type { KillTotal, View } from '../agent/view.ts';
+import type { KillTotal, View, ViewContainer } from '../agent/view.ts';
 import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../quota/recommend.ts';
 import { readView, stateFolder } from './agent-client.ts';
 import type { Cluster } from './cluster/api.ts';
@@ -97,15 +97,12 @@ async function fromCluster(cluster: Cluster, system: string | undefined, wanted:
   const { views, missing } = await readViews(cluster, system);
   if (views.length === 0 && missing.length > 0) throw new UsageError(missing.join('; '));
   return {
-    containers: views.flatMap((view) => fromAgent(view, wanted).containers).toSorted(byName),
+    containers: fromViews(views, wanted),
     source: [`agents of ${views.length} node${views.length === 1 ? '' : 's'}, each since it began`, ...missing].join(
       '; ',
     ),
   };
 }
-
-const byName = (a: ContainerSeries, b: ContainerSeries): number =>
-  [a.namespace, a.pod, a.container].join('/') < [b.namespace, b.pod, b.container].join('/') ? -1 : 1;
 
 async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeconds: number): Promise<Seen> {
   const { job, rangeSeconds, atSeconds, url } = prometheus;
@@ -117,44 +114,100 @@ async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeco
   return { containers: containersOf(new Map(answers)), source: `${url}, ${from} to ${until}` };
 }
 
+const fromAgent = (view: View, wanted: Wanted): Seen => ({
+  containers: fromViews([view], wanted),
+  source: "this machine's agent, since it began",
+});
+
+/** One life of a container on one card, with the grant that it has now. */
+type Life = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  /** Of the container that lived, on whichever cards. */
+  readonly life: string;
+  /** Plain processes: on which node, for two of one name on two nodes have nothing to do with one another. */
+  readonly plainOn: number | undefined;
+  readonly peakBytes: number;
+  readonly smPeakRatio: number | undefined;
+  readonly denied: number;
+  readonly granted: ViewContainer | undefined;
+};
+
+function livesOf(view: View, node: number): readonly Life[] {
+  const now = new Map(view.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
+  return [
+    ...view.containerTotals.map((totals) => ({
+      ...totals,
+      life: totals.grantId,
+      plainOn: isPodGrantId(totals.grantId) ? undefined : node,
+      granted: now.get(`${totals.grantId} ${totals.gpuUuid}`),
+    })),
+    // Of a peak that nobody was told of, no size comes.
+    ...view.assignedTotals
+      .filter(({ peakBytes }) => peakBytes > 0)
+      .map((totals) => ({
+        ...totals,
+        life: `${node}`,
+        plainOn: undefined,
+        smPeakRatio: undefined,
+        denied: 0,
+        granted: undefined,
+      })),
+  ];
+}
+
 /**
  * What has ended is there for the few minutes that the agent remembers it, and its grant is not. What came again under one name
  * is one container, as it is to a Prometheus.
  */
-export function fromAgent(view: View, { namespace, pod }: Wanted): Seen {
-  const seen = view.containerTotals.filter(
-    (totals) =>
-      (namespace === undefined || totals.namespace === namespace) && (pod === undefined || totals.pod === pod),
+export function fromViews(views: readonly View[], { namespace, pod }: Wanted): readonly ContainerSeries[] {
+  const seen = views
+    .flatMap(livesOf)
+    .filter(
+      (one) => (namespace === undefined || one.namespace === namespace) && (pod === undefined || one.pod === pod),
+    );
+  const stops = Map.groupBy(
+    views.flatMap((view, node) => view.kills.filter(isStopForMemory).map((kill) => ({ ...kill, node }))),
+    nameKey,
   );
-  const now = new Map(view.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
-  const stops = Map.groupBy(view.kills.filter(isStopForMemory), nameKey);
-  const containers = [...Map.groupBy(seen, nameKey)].map(([name, all]): ContainerSeries => {
-    const [first] = all;
-    const grants = [...Map.groupBy(all, ({ grantId }) => grantId).values()];
-    return {
-      namespace: first?.namespace ?? '',
-      pod: first?.pod ?? '',
-      container: first?.container ?? '',
-      plain: all.every(({ grantId }) => !isPodGrantId(grantId)),
-      cardCount: Math.max(...grants.map((cards) => cards.length)),
-      stops: (stops.get(name) ?? []).reduce((sum, { count }) => sum + count, 0),
-      cards: [...Map.groupBy(all, ({ gpuUuid }) => gpuUuid)].map(([gpuUuid, lives]) => {
-        const granted = lives.flatMap(({ grantId }) => now.get(`${grantId} ${gpuUuid}`) ?? [])[0];
-        const smPeaks = lives.flatMap(({ smPeakRatio }) => smPeakRatio ?? []);
-        return {
-          gpuUuid,
-          grantedBytes: granted?.limitBytes,
-          grantedCoresPercent: granted && granted.coresPercent > 0 ? granted.coresPercent : undefined,
-          coresHeld: granted?.compute !== undefined,
-          memory: { peak: Math.max(...lives.map(({ peakBytes }) => peakBytes)) },
-          compute: smPeaks.length === 0 ? undefined : { peak: Math.max(...smPeaks) },
-          denied: lives.reduce((sum, { denied }) => sum + denied, 0),
-        };
-      }),
-    };
-  });
-  return { containers, source: "this machine's agent, since it began" };
+  const containers = [...Map.groupBy(seen, (one) => JSON.stringify([nameKey(one), one.plainOn]))];
+  return containers
+    .flatMap(([, all]): ContainerSeries[] => {
+      const [first] = all;
+      if (first === undefined) return [];
+      const { plainOn } = first;
+      const own = (stops.get(nameKey(first)) ?? []).filter(({ node }) => plainOn === undefined || node === plainOn);
+      return [
+        {
+          namespace: first.namespace,
+          pod: first.pod,
+          container: first.container,
+          plain: plainOn !== undefined,
+          cardCount: Math.max(...[...Map.groupBy(all, ({ life }) => life).values()].map((cards) => cards.length)),
+          stops: own.reduce((sum, { count }) => sum + count, 0),
+          cards: [...Map.groupBy(all, ({ gpuUuid }) => gpuUuid)].map(([gpuUuid, lives]) => {
+            const granted = lives.flatMap((one) => one.granted ?? [])[0];
+            const smPeaks = lives.flatMap(({ smPeakRatio }) => smPeakRatio ?? []);
+            return {
+              gpuUuid,
+              grantedBytes: granted?.limitBytes,
+              grantedCoresPercent: granted && granted.coresPercent > 0 ? granted.coresPercent : undefined,
+              coresHeld: granted?.compute !== undefined,
+              memory: { peak: Math.max(...lives.map(({ peakBytes }) => peakBytes)) },
+              compute: smPeaks.length === 0 ? undefined : { peak: Math.max(...smPeaks) },
+              denied: lives.reduce((sum, { denied }) => sum + denied, 0),
+            };
+          }),
+        },
+      ];
+    })
+    .toSorted(byName);
 }
+
+const byName = (a: ContainerSeries, b: ContainerSeries): number =>
+  [a.namespace, a.pod, a.container].join('/') < [b.namespace, b.pod, b.container].join('/') ? -1 : 1;
 
 const nameKey = (of: { readonly namespace: string; readonly pod: string; readonly container: string }): string =>
   JSON.stringify([of.namespace, of.pod, of.container]);

@@ -8,7 +8,7 @@ export type Spread = { readonly p50?: number; readonly p95?: number; readonly p9
 /** One container on one card, over the time that was looked at. */
 export type CardSeries = {
   readonly gpuUuid: string;
-  /** undefined: it ended, and nobody remembers. */
+  /** undefined: it has none there any more, or ended, and nobody remembers. */
   readonly grantedBytes: number | undefined;
   /** undefined: it asked for no share of the compute. */
   readonly grantedCoresPercent: number | undefined;

@@ -29,6 +29,7 @@ type Counted = 'denied' | 'stops';
 /** The answers by name; each is one instant query. */
 export type Query =
   | 'granted'
+  | 'newest'
   | 'cores'
   | 'coresHeld'
   | 'plain'
@@ -81,6 +82,14 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
   const denied = of('allocations_denied_total');
   const stops = of('kills_total', ...STOPS);
   const sum = (expression: string) => `sum by (${CONTAINER.join(', ')}) (${expression})`;
+  // Pages have no times of their own, so that what one of them says of a container has one time.
+  const seenAt = (metric: string, ...more: readonly string[]) =>
+    `max_over_time(timestamp(${of(metric, ...more)})[${range}:${step}])`;
+  const newest = max(seenAt('memory_limit_bytes'));
+  const cores = (...more: readonly string[]) =>
+    max(
+      `last_over_time(${of('sm_limit_ratio', ...more)}[${range}]) and (${seenAt('sm_limit_ratio', ...more)} == on (${BY}) group_left () ${newest})`,
+    );
   const spread = (name: 'memory' | 'compute', expression: string, by: string): [Query, string][] =>
     Object.entries(PERCENTILES).map(([percentile, share]) => [
       `${name} ${percentile as Percentile}`,
@@ -88,8 +97,9 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
     ]);
   return new Map<Query, string>([
     ['granted', max(`last_over_time(${of('memory_limit_bytes')}[${range}])`)],
-    ['cores', max(`last_over_time(${of('sm_limit_ratio')}[${range}])`)],
-    ['coresHeld', max(`last_over_time(${of('sm_limit_ratio', 'enforced="true"')}[${range}])`)],
+    ['newest', newest],
+    ['cores', cores()],
+    ['coresHeld', cores('enforced="true"')],
     ['plain', max(`last_over_time(${of('info', 'runtime="process"')}[${range}])`)],
     ['memoryPeak', max(`max_over_time(${of('memory_peak_bytes')}[${range}])`)],
     ...spread('memory', held, step),
@@ -128,33 +138,45 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
     });
     return { ...Object.fromEntries(known), peak };
   };
-  const cardOf = (one: Series): CardSeries => {
-    const cores = lookUp('cores', one);
+  const cardOf = (one: Series, isNewest: boolean): CardSeries => {
+    const cores = isNewest ? lookUp('cores', one) : undefined;
     return {
       gpuUuid: one.labels.gpu_uuid ?? '',
-      grantedBytes: lookUp('granted', one),
+      grantedBytes: isNewest ? lookUp('granted', one) : undefined,
       grantedCoresPercent: cores === undefined ? undefined : Math.round(cores * 100),
-      coresHeld: lookUp('coresHeld', one) !== undefined,
+      coresHeld: isNewest && lookUp('coresHeld', one) !== undefined,
       memory: spreadOf('memory', one) ?? { peak: one.value },
       compute: spreadOf('compute', one),
       denied: counted('denied', one),
     };
   };
-  const containers = Map.groupBy(answers.get('memoryPeak') ?? [], (one) => keyOf(one, CONTAINER));
+  // A pod is the same one on whichever node; plain processes of one name on two nodes have nothing to do with one another.
+  const isPlain = (one: Series) => lookUp('plain', one) !== undefined;
+  const containers = Map.groupBy(answers.get('memoryPeak') ?? [], (one) =>
+    keyOf(one, isPlain(one) ? CONTAINER : CONTAINER.slice(1)),
+  );
   return [...containers.values()]
-    .flatMap(([first, ...others]) => {
+    .flatMap((all) => {
+      const [first] = all;
       if (first === undefined) return [];
       const { namespace = '', pod = '', container = '' } = first.labels;
-      const cards = [first, ...others].map(cardOf).toSorted((a, b) => (a.gpuUuid < b.gpuUuid ? -1 : 1));
+      const seenAt = (one: Series) => lookUp('newest', one) ?? 0;
+      // What it had before on other cards is no grant of it any more.
+      const lastSeen = Math.max(...all.map(seenAt));
+      const cards = all
+        .map((one) => cardOf(one, seenAt(one) === lastSeen))
+        .toSorted((a, b) => (a.gpuUuid < b.gpuUuid ? -1 : 1));
+      const onNodes = [...Map.groupBy(all, (one) => keyOf(one, CONTAINER)).values()];
+      // Who lived for less than a step was met by none.
+      const counts = onNodes.map((own) => Math.min(own.length, lookUp('cards', own[0] ?? first) ?? own.length));
       return [
         {
           namespace,
           pod,
           container,
-          plain: lookUp('plain', first) !== undefined,
-          // Who lived for less than a step was met by none.
-          cardCount: Math.min(cards.length, lookUp('cards', first) ?? cards.length),
-          stops: counted('stops', first),
+          plain: isPlain(first),
+          cardCount: Math.max(...counts),
+          stops: onNodes.reduce((sum, [one]) => sum + counted('stops', one ?? first), 0),
           cards,
         },
       ];

@@ -318,3 +318,97 @@ testWithPrometheus('a Prometheus that is none, or refuses, is told in one senten
   t.is(empty.code, 1);
   t.regex(empty.out, /^http:\/\/127\.0\.0\.1:\d+, .* to .*: no container with a share was seen\.\n$/);
 });
+
+testWithPrometheus('a pod is one container on whichever node, and its grant is the one that it had last', async (t) => {
+  t.timeout(60_000);
+  const end = HOURS * HOUR + 1;
+  const on = (instance: string) => ({ instance });
+  const share = (ratio: number) => ({ sm_limit_ratio: () => ratio });
+  const moved = 2 * HOUR;
+  const series: RecordedSeries[] = [
+    ...['node-1', 'node-2'].map((instance) => ({
+      metric: 'cotenant_up',
+      labels: { job: 'cotenant', instance },
+      at: () => 1,
+    })),
+    // It moved, its share is smaller and held by nobody, and it was refused memory.
+    ...containerSeries('moved', 'GPU-a', 0, moved, held(6000, 8192), on('node-1')),
+    ...containerSeries('moved', 'GPU-a', 0, moved, share(0.5), { ...on('node-1'), enforced: 'true' }),
+    ...containerSeries('moved', 'GPU-b', moved, end, held(2000, 3072), on('node-2')),
+    ...containerSeries('moved', 'GPU-b', moved, end, share(0.2), { ...on('node-2'), enforced: 'false' }),
+    ...stopSeries('moved', 0, moved, { result: 'released' }, (second) => (second < HOUR ? 0 : 2)),
+    ...stopSeries('moved', moved, end, { result: 'released', ...on('node-2') }, (second) =>
+      second < 3 * HOUR ? 0 : 1,
+    ),
+    // On the card that it had, it asks for less memory and for no compute.
+    ...containerSeries('again', 'GPU-a', 0, end, {
+      ...held(1000, 0),
+      memory_limit_bytes: (second) => (second < moved ? 8192 : 3072) * MIB,
+    }),
+    ...containerSeries('again', 'GPU-a', 0, moved, share(0.5), { enforced: 'true' }),
+    // Nothing holds it to its share any more.
+    ...containerSeries('let go', 'GPU-a', 0, end, held(1000, 1024)),
+    ...containerSeries('let go', 'GPU-a', 0, moved, share(0.5), { enforced: 'true' }),
+    ...containerSeries('let go', 'GPU-a', moved, end, share(0.3), { enforced: 'false' }),
+    // Two people's programs, and one that moved to another card while the other one of its cards stayed.
+    ...['node-1', 'node-2'].flatMap((instance, index) => {
+      const { info, ...figures } = held(1000 * (index + 1), 4096);
+      return [
+        ...containerSeries('plain', 'GPU-a', 0, end, figures, { instance }),
+        ...containerSeries('plain', 'GPU-a', 0, end, { info }, { instance, runtime: 'process' }),
+      ];
+    }),
+    ...containerSeries('wide', 'GPU-a', 0, end, held(100, 512)),
+    ...containerSeries('wide', 'GPU-b', 0, moved, held(100, 1024)),
+    ...containerSeries('wide', 'GPU-c', moved + 600, end, held(100, 512)),
+  ];
+  const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
+  const prometheus = await startPrometheus(t, { recorded });
+  const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
+  const words = ['--prometheus', prometheus.url, '--range', '4h', '--until', until, '--json'];
+  const { code, out, err } = await cotenant('recommend', ...words);
+  t.is(code, 0, err);
+  type Card = { gpuUuid: string; grantedBytes?: number; grantedCoresPercent?: number; coresHeld: boolean };
+  const told = JSON.parse(out) as (Omit<Told, 'cards'> & { readonly cards: readonly Card[] })[];
+  t.deepEqual(
+    told.map(({ pod, cardCount, stops, cards, memoryBytes: { amount, atLeast } }) => [
+      pod,
+      cardCount,
+      stops,
+      `${atLeast ? '>' : ''}${amount / MIB}`,
+      cards.map((card) => [
+        card.gpuUuid,
+        card.grantedBytes && card.grantedBytes / MIB,
+        card.grantedCoresPercent,
+        card.coresHeld,
+      ]),
+    ]),
+    [
+      ['again', 1, 0, '1000', [['GPU-a', 3072, undefined, false]]],
+      ['let go', 1, 0, '1000', [['GPU-a', 1024, 30, false]]],
+      [
+        'moved',
+        1,
+        3,
+        '>6000',
+        [
+          ['GPU-a', undefined, undefined, false],
+          ['GPU-b', 3072, 20, false],
+        ],
+      ],
+      ['plain', 1, 0, '1000', [['GPU-a', 4096, undefined, false]]],
+      ['plain', 1, 0, '2000', [['GPU-a', 4096, undefined, false]]],
+      [
+        'wide',
+        2,
+        0,
+        '100',
+        [
+          ['GPU-a', 512, undefined, false],
+          ['GPU-b', undefined, undefined, false],
+          ['GPU-c', 512, undefined, false],
+        ],
+      ],
+    ],
+  );
+});

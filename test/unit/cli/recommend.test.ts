@@ -1,7 +1,7 @@
 // Sizes out of what an agent remembers: one container per name, whatever came and went under it.
 import test from 'ava';
 import type { View } from '../../../src/agent/view.ts';
-import { fromAgent } from '../../../src/cli/recommend.ts';
+import { fromViews } from '../../../src/cli/recommend.ts';
 import { recommendationLines } from '../../../src/cli/recommend-text.ts';
 import { recommend } from '../../../src/quota/recommend.ts';
 import { MIB } from '../../../src/request/quantity.ts';
@@ -24,8 +24,15 @@ const ofPod = (grantId: string, mib: number, more: Partial<Totals> = {}): Totals
   peakBytes: mib * MIB,
   ...more,
 });
-const seen = (view: Partial<View>) =>
-  fromAgent({ ...exampleView, containers: [], containerTotals: [], kills: [], ...view }, {}).containers;
+const viewOf = (view: Partial<View>): View => ({
+  ...exampleView,
+  containers: [],
+  containerTotals: [],
+  assignedTotals: [],
+  kills: [],
+  ...view,
+});
+const seen = (...views: readonly Partial<View>[]) => fromViews(views.map(viewOf), {});
 const PLAIN = ['0123456789ab', 'ba9876543210'] as const;
 const POD = '0123456789abcdef01234567';
 
@@ -81,5 +88,54 @@ test('a pod of a namespace called local is a pod, also when it has ended', (t) =
   t.deepEqual(
     seen({ containerTotals: [ofPod(PLAIN[0], 100, { seenMs: 1 })] }).map(({ plain }) => plain),
     [true],
+  );
+});
+
+test('who has a whole card, or an instance, has a size by what it held at most, once somebody was told', (t) => {
+  const [WHOLE] = exampleView.assignedTotals;
+  if (WHOLE === undefined) throw new Error('the example lacks a whole card');
+  const whole = (pod: string, gpuUuid: string, mib: number) => ({ ...WHOLE, pod, gpuUuid, peakBytes: mib * MIB });
+  const assignedTotals = [whole('one', 'GPU-1', 700), whole('one', 'GPU-2', 900), whole('silent', 'GPU-3', 0)];
+  const found = seen({ assignedTotals });
+  t.deepEqual(
+    found.map(({ pod, plain, cardCount, cards }) => [
+      pod,
+      plain,
+      cardCount,
+      cards.map(({ grantedBytes }) => grantedBytes),
+    ]),
+    [['one', false, 2, [undefined, undefined]]],
+  );
+  t.deepEqual(
+    found.map((one) => recommend(one, NONE).memory),
+    [{ amount: 900 * MIB, atLeast: false }],
+  );
+});
+
+test('of several nodes a pod that moved is one container with the grant that it has now; plain processes are apart', (t) => {
+  const now = { ...exampleContainer, namespace: 'local', pod: 'train', grantId: POD, gpuUuid: 'GPU-9' };
+  const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 1 };
+  const earlier = { containerTotals: [ofPod(`a${POD.slice(1)}`, 700, { seenMs: 1 })], kills: [kill] };
+  const later = { containers: [now], containerTotals: [ofPod(POD, 500, { gpuUuid: 'GPU-9' })], kills: [kill] };
+  const [moved, ...more] = seen(earlier, later);
+  t.deepEqual(more, []);
+  t.like(moved, { cardCount: 1, stops: 2, plain: false });
+  t.deepEqual(
+    moved?.cards.map(({ gpuUuid, grantedBytes, memory }) => [gpuUuid, grantedBytes, memory.peak / MIB]),
+    [
+      ['GPU-0', undefined, 700],
+      ['GPU-9', now.limitBytes, 500],
+    ],
+  );
+  const plain = seen(
+    { containerTotals: [ofPod(PLAIN[0], 1)], kills: [kill] },
+    { containerTotals: [ofPod(PLAIN[1], 2)] },
+  );
+  t.deepEqual(
+    plain.map(({ stops, cards }) => [stops, cards.map(({ memory }) => memory.peak / MIB)]),
+    [
+      [1, [1]],
+      [0, [2]],
+    ],
   );
 });
