@@ -13,7 +13,7 @@ import type { ComputePolicy } from '../request/request.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules.ts';
 import { OWN_KIND } from './cdi/divide.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
-import { COMPAT_NAMES, isCompatList } from './metrics/compat/names.ts';
+import { COMPAT_WORDS, isCompatList } from './metrics/compat/names.ts';
 
 const require = createRequire(import.meta.url);
 
@@ -195,7 +195,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   highCapPercent: [wholeFrom(1, 100), 'percent, 1 to 100'],
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
-  compatibilityMetrics: [compatList, `names with commas, of ${COMPAT_NAMES.join(', ')}; or nothing`],
+  compatibilityMetrics: [compatList, `names with commas, of ${COMPAT_WORDS.join(', ')}; or nothing`],
   'page.certFile': [anyText, 'a file, or nothing'],
   'page.keyFile': [anyText, 'a file, or nothing'],
   'page.bearerTokenFile': [anyText, 'a file, or nothing'],

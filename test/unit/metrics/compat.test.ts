@@ -132,6 +132,12 @@ test('none is there unless it is asked for, and each by its own name', async (t)
     families('hami, dcgm').map(({ name }) => name),
     ['compat-dcgm', 'compat-hami'],
   );
+  for (const names of ['dcgm-hostname', 'dcgm,dcgm-hostname', 'dcgm-hostname,dcgm']) {
+    t.true(isCompatList(names));
+    const [before, now] = [own(await pageOf('dcgm')), own(await pageOf(names))];
+    t.regex(before, /,Hostname="node-a",/);
+    t.is(now, before.replaceAll(',Hostname="', ',hostname="'), names);
+  }
   t.deepEqual(['', 'dcgm', 'ack,hami-legacy', 'dcgm,,', 'gpu', 'constructor'].map(isCompatList), [
     true,
     true,

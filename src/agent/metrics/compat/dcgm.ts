@@ -1,21 +1,25 @@
 // dcgm-exporter's names for cards. One series for each card in each family, so that sums over a family are right: pod labels
 // are filled where one container alone has the card, and empty on a shared one, whose containers are in our own families. An
-// instance of a divided card goes by its card's index and UUID, and by its own profile and number.
+// instance of a divided card goes by its card's index and UUID, and by its own profile and number. The number of a replica (`vgpu`)
+// is always empty: who has one has no card alone.
 import { type Family, metricSet } from '../family.ts';
 import { type CompatContext, createRates, holdersOf, parentOf, profileOf, toMib } from './set.ts';
 
-const LABELS = [
-  ...['gpu', 'UUID', 'pci_bus_id', 'device', 'modelName', 'Hostname', 'GPU_I_PROFILE', 'GPU_I_ID'],
-  ...['container', 'namespace', 'pod'],
+const labelsWith = (hostname: string) => [
+  ...['gpu', 'UUID', 'pci_bus_id', 'device', 'modelName', hostname, 'GPU_I_PROFILE', 'GPU_I_ID'],
+  ...['container', 'namespace', 'pod', 'vgpu'],
 ];
+/** By the label for the node. */
+const LABELS = { Hostname: labelsWith('Hostname'), hostname: labelsWith('hostname') };
 
 const toRatio = (ppm: number | undefined): number | undefined => (ppm === undefined ? undefined : ppm / 1e6);
 
-export const dcgm = ({ nodeName }: CompatContext): Family => ({
+export const dcgm = ({ nodeName }: CompatContext, hostname: keyof typeof LABELS = 'Hostname'): Family => ({
   name: 'compat-dcgm',
   create(registry, guard) {
     const set = metricSet(registry, guard);
-    const gauge = (name: string, help: string) => set.gauge(`DCGM_FI_DEV_${name}`, help, LABELS);
+    const names = LABELS[hostname];
+    const gauge = (name: string, help: string) => set.gauge(`DCGM_FI_DEV_${name}`, help, names);
     const gauges = {
       utilization: gauge('GPU_UTIL', 'GPU utilization (in %).'),
       memoryBusy: gauge('MEM_COPY_UTIL', 'Memory utilization (in %).'),
@@ -32,7 +36,7 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       power: gauge('POWER_USAGE', 'Power draw (in W).'),
       xid: gauge('XID_ERRORS', 'Value of the last Xid; 0: none.'),
     };
-    const profiled = (name: string, what: string) => set.gauge(`DCGM_FI_PROF_${name}`, `Ratio of ${what}.`, LABELS);
+    const profiled = (name: string, what: string) => set.gauge(`DCGM_FI_PROF_${name}`, `Ratio of ${what}.`, names);
     const profile = {
       graphics: profiled('GR_ENGINE_ACTIVE', 'time the graphics engine is active'),
       sm: profiled('SM_ACTIVE', 'time an SM has at least one warp, averaged over all SMs'),
@@ -42,7 +46,7 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
       fp32: profiled('PIPE_FP32_ACTIVE', 'time the FP32 pipe is active'),
     };
     const sent = (name: string, what: string) =>
-      set.gauge(`DCGM_FI_PROF_${name}_BYTES`, `Bytes per second ${what}, over the last ten seconds or more.`, LABELS);
+      set.gauge(`DCGM_FI_PROF_${name}_BYTES`, `Bytes per second ${what}, over the last ten seconds or more.`, names);
     const links = {
       pcieSent: sent('PCIE_TX', 'sent over PCIe'),
       pcieReceived: sent('PCIE_RX', 'received over PCIe'),
@@ -53,7 +57,7 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
     const energy = set.counter(
       'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION',
       'Energy since the driver was loaded (in mJ).',
-      LABELS,
+      names,
     );
     return {
       clear: set.clear,
@@ -70,12 +74,13 @@ export const dcgm = ({ nodeName }: CompatContext): Family => ({
             pci_bus_id: whole.pciBusId,
             device: `nvidia${whole.minor ?? whole.index}`,
             modelName: whole.name,
-            Hostname: nodeName,
+            [hostname]: nodeName,
             GPU_I_PROFILE: profileOf(card),
             GPU_I_ID: card.gpuInstance === undefined ? '' : String(card.gpuInstance),
             container: who?.container ?? '',
             namespace: who?.namespace ?? '',
             pod: who?.pod ?? '',
+            vgpu: '',
           };
           gauges.utilization(labels, card.utilizationPercent);
           gauges.memoryBusy(labels, card.memoryBusyPercent);

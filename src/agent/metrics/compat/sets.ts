@@ -4,7 +4,7 @@ import { ack } from './ack.ts';
 import { dcgm } from './dcgm.ts';
 import { hami, hamiLegacy } from './hami.ts';
 import { metagpu } from './metagpu.ts';
-import { COMPAT_NAMES, type CompatName, listed } from './names.ts';
+import { COMPAT_NAMES, type CompatName, DCGM_HOSTNAME, listed } from './names.ts';
 import type { CompatContext } from './set.ts';
 
 const SETS: Readonly<Record<CompatName, (context: CompatContext) => Family>> = {
@@ -18,5 +18,9 @@ const SETS: Readonly<Record<CompatName, (context: CompatContext) => Family>> = {
 /** `names`: as the setting has them. */
 export function compatFamilies(names: string, context: CompatContext): readonly Family[] {
   const asked = listed(names);
-  return COMPAT_NAMES.flatMap((name) => (asked.has(name) ? [SETS[name](context)] : []));
+  const isRenamed = asked.has(DCGM_HOSTNAME);
+  return COMPAT_NAMES.flatMap((name) => {
+    if (name === 'dcgm' && isRenamed) return [dcgm(context, 'hostname')];
+    return asked.has(name) ? [SETS[name](context)] : [];
+  });
 }
