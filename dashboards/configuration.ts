@@ -30,7 +30,8 @@ export const CONFIGURATION = {
   /** A page is made each second. */
   collectorStale: { seconds: 120 },
   /** Once in a while a call fails without any harm; one in ten seconds does not. */
-  nvmlErrors: { perSecond: 0.1, window: '5m', lasts: '10m' },
+  // A call that always fails is asked every 8 to 10 s.
+  nvmlErrors: { perSecond: 0.05, window: '5m', lasts: '10m' },
   samplerAbandoned: { within: '15m' },
   utilizationGaps: { within: '15m', lasts: '15m' },
   seriesDropped: { within: '10m' },

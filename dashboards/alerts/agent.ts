@@ -54,7 +54,7 @@ function nvmlErrors(configuration: Configuration): AlertRule {
     expr: `rate(${errors}[${window}]) > ${perSecond}`,
     lasts,
     summary: 'The driver on {{ $labels.instance }} refuses to answer.',
-    description: '{{ $labels.call }} fails {{ $value | printf "%.1f" }} times a second with code {{ $labels.code }}.',
+    description: '{{ $labels.call }} fails {{ $value | printf "%.2f" }} times a second with code {{ $labels.code }}.',
   });
 }
 
