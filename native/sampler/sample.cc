@@ -57,7 +57,9 @@ bool Sampler::open_driver() {
 // entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
 // Of whom the driver says that it holds more than the card has, nobody knows what it holds. A driver lists who opened
 // the card for as long as anybody has it open, children of one that has ended, too: who has its pid by then is another.
-// A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named.
+// A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named. One
+// of graphics or MPS that never answered and fails on and on is as one that is not there: it must not keep the agent
+// from judging by the others for ever.
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
@@ -71,12 +73,14 @@ void Sampler::read_lists(size_t index, std::string &out) {
             const int code = library_.last_code(); // also while it is not asked
             cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(code);
             if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_FUNCTION_NOT_FOUND) continue;
+            if (i != 0 && !cards_[index].list_answered[i] && ++cards_[index].list_failures[i] > MOST_LIST_FAILURES)
+                continue;
             failed += failed.empty() ? "\"" : ",\"";
             failed += NAMES[i];
             failed += '"';
             continue;
         }
-        cards_[index].answered = true;
+        cards_[index].answered = cards_[index].list_answered[i] = true;
         out += first ? "\"" : ",\"";
         out += NAMES[i];
         out += '"';

@@ -29,6 +29,7 @@ class Sampler {
 
   private:
     static constexpr unsigned SILENT_ROUNDS = 2;
+    static constexpr unsigned MOST_LIST_FAILURES = 60; // in rounds
     // Of a pid in a card's lists: whose it was when it came into them, by the start of its process (0: it was gone
     // already), and the lists that named it when they last answered.
     struct Holder {
@@ -57,6 +58,8 @@ class Sampler {
         uint64_t gaps = 0;        // times that the driver's ring overran before it was read
         uint64_t total_bytes = 0; // as it was last told; 0: never
         std::map<pid_t, Holder> holders;
+        bool list_answered[3] = {}; // ever: compute, graphics, MPS
+        unsigned list_failures[3] = {};
         uint64_t nobodys_entries = 0; // of process lists: pids that no process can have, and others' than they were
         Health health;
         uint64_t health_round = 0, health_ns = 0;

@@ -370,6 +370,16 @@ test('a list that failed is named, also while it is not asked again; one that th
   t.true(seen.rounds > 10);
 });
 
+test('a list that never answered and fails on and on keeps nobody from being judged by the others for ever', async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const faults = 'nvmlDeviceGetMPSComputeRunningProcesses_v3=999';
+  const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
+  const failed = ({ cards: [card] }: Sample) => card?.failedLists;
+  t.deepEqual(failed(await until(({ round }) => round === 60, 'a minute of samples')), ['mps']);
+  const given = await until(({ round }) => round === 61, 'the next one');
+  t.deepEqual([given.cards[0]?.lists, failed(given)], [['compute', 'graphics'], undefined]);
+});
+
 test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {
   const node = await startNode(t, '--card', 'h100');
   const refused = [

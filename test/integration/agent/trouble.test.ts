@@ -248,8 +248,9 @@ test('use of a card that is not in the grant is foreign use of that card under t
   const flags = ['--gpu-memory', '256Mi', '--name', 'stray'];
   const tenant = runTenant(t, node, agent, flags, command);
   const container = await eventually(async () => (await agent.view())?.containers[0], 'its grant');
-  const other = node.uuid(1 - container.gpuIndex);
-  for (const line of ['init', `context ${1 - container.gpuIndex}`, `alloc ${512 * MIB}`]) await tell(tenant, line);
+  const elsewhere = 1 - (container.gpuIndex ?? Number.NaN);
+  const other = node.uuid(elsewhere);
+  for (const line of ['init', `context ${elsewhere}`, `alloc ${512 * MIB}`]) await tell(tenant, line);
   const labels = { namespace: container.namespace, pod: 'stray', gpu_uuid: other };
   const used = await eventually(
     async () => (await agent.metric('cotenant_foreign_memory_used_bytes', labels)) || undefined,
