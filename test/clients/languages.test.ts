@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { runTenant, startAgent } from '../support/agent.ts';
 import { OUT_OF_MEMORY } from '../support/client.ts';
-import { startWatch, stopping } from '../support/delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../support/delays.ts';
 import { MIB } from '../support/grant.ts';
 import { BUILD, startNode } from '../support/node.ts';
 import { type Built, built } from './build.ts';
@@ -102,8 +102,8 @@ withProgram(
     t.true(filled.blocks * BLOCK > SLICE, 'nothing refused it');
     const over = startWatch(stopping(agent.child, node.child));
     t.is((await cheat.ended).code, 137);
-    const { passedMs, lostMs } = over();
-    t.true(passedMs - lostMs <= WITHIN_MS, `stopped after ${passedMs} ms, ${lostMs} of them the machine's`);
+    const taken = over();
+    t.true(isWithin(WITHIN_MS, taken), `stopped ${toldOf(taken)}`);
     t.deepEqual(
       agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`),
       ['warn static bypass', 'kill static bypass'],

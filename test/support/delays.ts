@@ -54,17 +54,70 @@ export const stopping = (agent: { pid?: number | undefined }, node: { pid?: numb
   node.pid ?? 0,
 ];
 
+/** Milliseconds of performance.now(). */
+export type Span = { readonly from: number; readonly to: number };
+/** What a process, or the machine, had lost until then. */
+type Look = { readonly atMs: number; readonly lostMs: readonly number[] };
+
+export type Watched = {
+  readonly passedMs: number;
+  /** Of these, in spans that were left apart. */
+  readonly apartMs: number;
+  /** Of the others, what the machine kept from whoever lost most: processes wait at the same time, so it is no sum; and half of them at most. */
+  readonly lostMs: number;
+  /** What is left. */
+  readonly ownMs: number;
+};
+
+/** The first and the last look are where it begins and ends; between two looks that touch a span nothing is lost. */
+export function watched(looks: readonly Look[], apart: readonly Span[] = []): Watched {
+  const [from, to] = [looks.at(0)?.atMs ?? 0, looks.at(-1)?.atMs ?? 0];
+  const passedMs = to - from;
+  const apartMs = unitedMs(apart.map((span) => ({ from: Math.max(span.from, from), to: Math.min(span.to, to) })));
+  const lost = looks.slice(1).reduce<number[]>((sums, look, index) => {
+    const before = looks[index] ?? look;
+    if (apart.some((span) => span.from < look.atMs && span.to > before.atMs)) return sums;
+    return look.lostMs.map((ms, of) => (sums[of] ?? 0) + Math.max(0, ms - (before.lostMs[of] ?? 0)));
+  }, []);
+  const lostMs = Math.min(Math.max(0, ...lost), (passedMs - apartMs) / 2);
+  return { passedMs, apartMs, lostMs, ownMs: passedMs - apartMs - lostMs };
+}
+
+/** Spans that overlap count once. */
+function unitedMs(spans: readonly Span[]): number {
+  let [sum, until] = [0, Number.NEGATIVE_INFINITY];
+  for (const { from, to } of spans.toSorted((a, b) => a.from - b.from)) {
+    sum += Math.max(0, to - Math.max(from, until));
+    until = Math.max(until, to);
+  }
+  return sum;
+}
+
+/** However much the machine keeps, and whatever was left apart: so many times what something may take. */
+const MOST_TIMES = 3;
+
+export const isWithin = (mostMs: number, { ownMs, passedMs }: Watched): boolean =>
+  ownMs <= mostMs && passedMs <= MOST_TIMES * mostMs;
+
+export const toldOf = ({ passedMs, apartMs, lostMs }: Watched): string =>
+  `after ${Math.round(passedMs)} ms, ${Math.round(lostMs)} of them the machine's${apartMs > 0 ? `, ${Math.round(apartMs)} left apart` : ''}`;
+
 /**
- * From now on, for what has to happen within a time and is done by these processes one after the other: milliseconds that
- * have passed, and of these what they lost, for the first thread of one was ready to run and had no processor, or the machine
- * had none. Take off no more than that.
+ * From now on, for what has to happen within a time and is done by these processes: what passes, and what of it they lost, for
+ * the first thread of one was ready to run and had no processor, or the machine had none. `everyMs`: so often it is looked at,
+ * to tell what is lost in spans that are left apart from the rest.
  */
-export function startWatch(pids: readonly number[]): () => { readonly passedMs: number; readonly lostMs: number } {
-  const delays = () => pids.map((pid) => Number(read(`/proc/${pid}/schedstat`).split(' ')[1] ?? 0) / 1e6);
-  const [from, stolen, before] = [performance.now(), stolenMs(), delays()];
-  return () => {
-    const waited = delays().reduce((sum, now, index) => sum + Math.max(0, now - (before[index] ?? 0)), 0);
-    return { passedMs: performance.now() - from, lostMs: waited + stolenMs() - stolen };
+export function startWatch(pids: readonly number[], everyMs?: number): (apart?: readonly Span[]) => Watched {
+  const look = (): Look => ({
+    atMs: performance.now(),
+    lostMs: [...pids.map((pid) => Number(read(`/proc/${pid}/schedstat`).split(' ')[1] ?? 0) / 1e6), stolenMs()],
+  });
+  const looks = [look()];
+  const timer = everyMs === undefined ? undefined : setInterval(() => looks.push(look()), everyMs).unref();
+  return (apart) => {
+    clearInterval(timer);
+    looks.push(look());
+    return watched(looks, apart);
   };
 }
 

@@ -10,7 +10,7 @@ import { SOCKET_NAME } from '../../../src/agent/configuration.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
-import { startWatch, stopping } from '../../support/delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../../support/delays.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
 import { otherLibcs } from '../../support/libcs.ts';
@@ -61,9 +61,9 @@ async function attempt(
   }
   t.is(result, 0, `${what}: nothing refuses it`);
   const { code } = await tenant.ended;
-  const { passedMs, lostMs } = over?.() ?? { passedMs: Number.NaN, lostMs: 0 };
+  const taken = over?.();
   t.is(code, 137, `${what}: it is stopped: ${tenant.output.join('\n')}`);
-  t.true(passedMs - lostMs <= WITHIN_MS, `${what}: after ${passedMs} ms, ${lostMs} of them the machine's`);
+  t.true(taken && isWithin(WITHIN_MS, taken), `${what}: ${taken && toldOf(taken)}`);
   const killed = await eventually(
     () => agent.audit().find(({ pod, action }) => pod === name && action === 'kill'),
     `${what}: the audit says so`,

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { runTenant, seriesOf, startAgent, tell } from '../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../support/client.ts';
-import { startWatch, stopping } from '../../support/delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../../support/delays.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 
@@ -78,8 +78,8 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   const over = startWatch(stopping(agent.child, node.child));
   t.true((truth() ?? 0) > GRANT);
   t.is((await drawing.ended).code, 137);
-  const { passedMs, lostMs } = over();
-  t.true(passedMs - lostMs <= WITHIN_MS, `stopped after ${passedMs} ms, ${lostMs} of them the machine's`);
+  const taken = over();
+  t.true(isWithin(WITHIN_MS, taken), `stopped ${toldOf(taken)}`);
   t.deepEqual(
     agent
       .audit()

@@ -12,7 +12,7 @@ import { Worker } from 'node:worker_threads';
 import { ask } from '../../../src/cli/agent-client.ts';
 import { median } from '../../bench/statistics.ts';
 import { CHART_ENV, compiled, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
-import { childrenNamed, startedMs } from '../../support/delays.ts';
+import { childrenNamed, type Span, startedMs } from '../../support/delays.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 import { type Offender, OWN_NAMESPACES, offend } from './soak-offenders.ts';
 
@@ -24,7 +24,7 @@ const LIFE_MS = 8000;
 const PIDS = ['5000', '5600'];
 const CHURN = join(BUILD, 'tests/churn');
 const CLOCK = join(folder, 'clock');
-const OFFENDER_EVERY_MS = 6000;
+const OFFENDER_EVERY_MS = 4000;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
 const IDLE_GRANTS = Number(seconds) >= 600 ? 45 : 0;
 /** These grants are on another one, and leave room for those who come: a card takes 50 tenants. */
@@ -221,12 +221,35 @@ const hostSaid = once(createInterface({ input: host.stdout }), 'line');
 const offenders: Offender[] = [];
 const disturbed: string[] = [];
 /** When the driver told nothing, or nothing that is true: nobody can be stopped then. */
-const blind: { readonly from: number; to: number }[] = [];
+const blind: (Span & { to: number })[] = [];
+/** An offender whose whole time is to lie outside of these, until it has ended. */
+let sheltered: Promise<unknown> | undefined;
+/** Who is missed keeps them from coming for so long only. */
+const MOST_SHELTER_MS = 20_000;
+async function becomeBlind(): Promise<(afterMs: number) => void> {
+  while (sheltered) await sheltered;
+  const time = { from: performance.now(), to: Number.POSITIVE_INFINITY };
+  blind.push(time);
+  return (afterMs) => {
+    time.to = performance.now() + afterMs;
+  };
+}
+const becomeSeeing = () =>
+  eventually(() => blind.every(({ to }) => performance.now() > to) || undefined, 'the driver tells again', 60_000);
 const until = performance.now() + Number(seconds) * 1000;
 
 const offending = (async () => {
   for (let index = 0; performance.now() < until; index += 1) {
-    await offend({ scope, node, agent }, index, (one) => offenders.push(one));
+    // Of each way one whenever it happens to come, and one all of whose time the driver tells the truth.
+    const isSheltered = ((index ^ (index >> 2)) & 1) === 1;
+    if (isSheltered) await becomeSeeing();
+    const offending = offend({ scope, node, agent }, index, blind);
+    if (isSheltered)
+      sheltered = offending.then(async ({ ended }) => {
+        await Promise.race([ended, delay(MOST_SHELTER_MS)]);
+        sheltered = undefined;
+      });
+    offenders.push(await offending);
     await delay(OFFENDER_EVERY_MS);
   }
 })();
@@ -259,29 +282,27 @@ const days: readonly (readonly [string, () => void | Promise<void>])[] = [
   [
     'garbage',
     async () => {
-      const time = { from: performance.now(), to: Number.POSITIVE_INFINITY };
-      blind.push(time);
+      const seeAfter = await becomeBlind();
       const before = await unknownAnswers();
       mood('g');
       await delay(4000);
       garbageMet += Math.max(0, (await unknownAnswers()) - before);
       mood('n');
-      time.to = performance.now() + SAMPLE_MS;
+      seeAfter(SAMPLE_MS);
     },
   ],
   ['an hour earlier', () => jumped(0)],
   [
     'a call that hangs and cannot be ended',
     async () => {
-      const time = { from: performance.now(), to: Number.POSITIVE_INFINITY };
-      blind.push(time);
+      const seeAfter = await becomeBlind();
       rmSync(`${library}.release`, { force: true });
       mood('h');
       await delay(4000);
       mood('n');
       writeFileSync(`${library}.release`, '');
       // Who hangs is given up after a silence, and so is who hung after that one.
-      time.to = performance.now() + SILENCE_MS + SAMPLE_MS;
+      seeAfter(SILENCE_MS + SAMPLE_MS);
     },
   ],
 ];
@@ -292,11 +313,13 @@ for (let turn = 0; performance.now() < until; turn += 1) {
   disturbed.push(name);
 }
 await offending;
-await eventually(
-  () => offenders.every(({ endedMs }) => endedMs !== undefined) || undefined,
-  'all offenders are stopped',
-  30_000,
-).catch(() => {});
+/** How each of them ended; who has not is missed. */
+const ends = await Promise.all(
+  offenders.map(async ({ name, kind, ended }) => {
+    const end = await Promise.race([ended, delay(30_000, undefined, { ref: false })]);
+    return { name, kind, code: end?.code ?? null, taken: end?.taken ?? null };
+  }),
+);
 
 const computed = {
   published: seriesOf(await agent.metrics(), 'cotenant_container_sm_seconds_total', { pod: 'computing' }) ?? 0,
@@ -339,22 +362,13 @@ const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio, fell } = 
 // As they came: the audit log keeps the last of them only.
 const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
-const blindMs = ({ sinceMs, endedMs = Number.POSITIVE_INFINITY }: Offender): number =>
-  blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, endedMs) - Math.max(from, sinceMs)), 0);
 const abandoned = seriesOf(await agent.metrics(), 'cotenant_exporter_samplers_abandoned_total') ?? 0;
 const sorted = ms.toSorted((a, b) => a - b);
 console.log(
   JSON.stringify({
     honest,
     strangers,
-    offenders: offenders.map((one) => ({
-      name: one.name,
-      kind: one.kind,
-      code: one.code ?? null,
-      seconds: one.endedMs === undefined ? null : (one.endedMs - one.sinceMs) / 1000,
-      lostSeconds: (one.lostMs ?? 0) / 1000,
-      blindSeconds: blindMs(one) / 1000,
-    })),
+    offenders: ends,
     stopped: stops,
     ahead,
     garbage: { met: garbageMet, mostBytes, mostLine, mostRatio },

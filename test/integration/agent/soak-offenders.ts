@@ -5,13 +5,14 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../support/agent.ts';
-import { startWatch, stopping } from '../../support/delays.ts';
+import { type Span, startWatch, stopping, type Watched } from '../../support/delays.ts';
 import { BUILD, eventually, type SimulatedNode, type Teardown } from '../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 const GRANT = '256Mi';
 const OVER = 512 * 2 ** 20;
+const LOOK_EVERY_MS = 100;
 /** Pids and mounts that nobody else sees. */
 export const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
 
@@ -26,11 +27,8 @@ const SCRIBBLE = `first=\${LD_PRELOAD%% *} && ledger=\${first%/*}/ledger && unse
 export type Offender = {
   readonly name: string;
   readonly kind: string;
-  /** When its first byte over was asked for. */
-  readonly sinceMs: number;
-  endedMs?: number;
-  code?: number | null;
-  lostMs?: number;
+  /** `taken`: since its first byte over was asked for. */
+  readonly ended: Promise<{ readonly code: number | null; readonly taken: Watched }>;
 };
 
 /** Who takes the memory, once it runs. */
@@ -73,19 +71,19 @@ const KINDS: readonly (readonly [kind: string, command: readonly string[], taker
   ['while another one writes over its ledger', ['/bin/sh', '-c', SCRIBBLE, CLIENT], inOwn],
 ];
 
-/** Starts the one of this index, which takes its turn of the ways, and resolves once it has asked for more than it may. */
-export async function offend(site: Site, index: number, note: (one: Offender) => void): Promise<void> {
+/**
+ * Starts the one of this index, which takes its turn of the ways, and resolves once it has asked for more than it may. `blind`:
+ * when nobody can be stopped, as far as it is known when this one has ended.
+ */
+export async function offend(site: Site, index: number, blind: readonly Span[]): Promise<Offender> {
   const { scope, node, agent } = site;
   const name = `offender-${index}`;
   const [kind, command, takerOf] = KINDS[index % KINDS.length] as (typeof KINDS)[number];
   const tenant = runTenant(scope, node, agent, ['--gpu-memory', GRANT, '--name', name], command);
   const taker = await takerOf(site, tenant, name);
   for (const order of ['init', 'context 0']) await taker.ask(order);
-  const watch = startWatch(stopping(agent.child, node.child));
-  const one: Offender = { name, kind, sinceMs: performance.now() };
-  note(one);
-  void tenant.ended.then(({ code }) =>
-    Object.assign(one, { endedMs: performance.now(), code, lostMs: watch().lostMs }),
-  );
+  const watch = startWatch(stopping(agent.child, node.child), LOOK_EVERY_MS);
+  const ended = tenant.ended.then(({ code }) => ({ code, taken: watch(blind) }));
   await taker.ask(`alloc ${OVER}`).catch(() => {}); // it may be stopped before it answers
+  return { name, kind, ended };
 }
