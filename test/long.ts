@@ -1,0 +1,42 @@
+// `npm run test:long`: what npm test has in a bounded form, in full. Each part runs whatever became of those before it, the
+// longest last; those that failed are named at the end.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { allOf, type Part } from './support/parts.ts';
+
+const PARTS: readonly Part[] = [
+  {
+    name: 'layers',
+    words: ['native', 'sanitizers', 'clients', 'guest', 'cluster'],
+    environment: {
+      COTENANT_FUZZ_SECONDS: '300',
+      COTENANT_STORM_SHARE: '10',
+      COTENANT_BOOKS_SHARE: '10',
+      COTENANT_BURST_PODS: '1000',
+      COTENANT_CLIENTS: 'long',
+    },
+  },
+  {
+    name: 'attack',
+    words: ['integration', 'test/integration/agent/attack.test.ts'],
+    environment: { COTENANT_ATTACK_SECONDS: '1800' },
+  },
+  {
+    name: 'soak',
+    words: ['integration', 'test/integration/agent/soak.test.ts'],
+    environment: { COTENANT_SOAK_SECONDS: '86400' },
+  },
+];
+
+const failed = await allOf(PARTS, async ({ name, words, environment }) => {
+  console.log(`# long: ${name}`);
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'run.ts'), ...words], {
+    env: { ...process.env, ...environment },
+    stdio: 'inherit',
+  });
+  const [code] = (await once(child, 'exit')) as [number | null];
+  return code === 0;
+});
+console.log(failed.length === 0 ? 'all long tests passed' : `failed: ${failed.join(', ')}`);
+process.exit(failed.length === 0 ? 0 : 1);
