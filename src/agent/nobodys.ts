@@ -1,7 +1,7 @@
 // Entries of process lists that are no process's, for none can have their pid or it has changed hands, added up over all cards. The
-// sampler counts them card by card from its own start: a card that a sample has not keeps what it had, and a sampler that began
-// again adds to it. So the sum only grows.
+// sampler counts them card by card: a card that a sample has not keeps what it had. So the sum only grows.
 import type { SampledCard } from './sample.ts';
+import { createGrowing } from './sampler-counts.ts';
 
 export type Nobodys = {
   /** With each sample; the sum up to then. undefined: no card has been seen yet. */
@@ -9,17 +9,12 @@ export type Nobodys = {
 };
 
 export function createNobodys(): Nobodys {
-  /** By the card's UUID, as its sampler has counted them. */
-  const counted = new Map<string, number>();
-  let sum: number | undefined;
+  const ofCards = createGrowing();
   return {
     see(cards) {
-      for (const { uuid, nobodysEntries = 0 } of cards) {
-        const before = counted.get(uuid) ?? 0;
-        sum = (sum ?? 0) + (nobodysEntries < before ? nobodysEntries : nobodysEntries - before);
-        counted.set(uuid, nobodysEntries);
-      }
-      return sum;
+      for (const { uuid, nobodysEntries = 0 } of cards) ofCards.see(uuid, nobodysEntries);
+      const sums = ofCards.sums();
+      return sums.length === 0 ? undefined : sums.reduce((all, [, sum]) => all + sum, 0);
     },
   };
 }

@@ -34,6 +34,7 @@ import { unseenProcesses } from './pid-namespace.ts';
 import { createProbing } from './probing.ts';
 import { openProfiles } from './profiles.ts';
 import { isShareable, type Sample } from './sample.ts';
+import { createSamplerCounts } from './sampler-counts.ts';
 import { createTools } from './tools.ts';
 import { createUntold } from './untold.ts';
 import { PUBLISH_RESULTS, releasedView, type SelfView, staleView, type View, viewOf } from './view.ts';
@@ -153,6 +154,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;
   const failures = new Map<string, number>();
   const nobodys = createNobodys();
+  const samplerCounts = createSamplerCounts();
   const publishes = new Map(PUBLISH_RESULTS.map((result) => [result, 0]));
 
   const isAlive = native.isRunning;
@@ -260,7 +262,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       evictions?.see(records.filter(({ grantId }) => isEnforced(registry.get(grantId)?.grant)));
       sampledAt = hooks.clock();
       view = viewOf(
-        state,
+        samplerCounts.see(state),
         totals,
         kills.totals(),
         audit.recent(),
