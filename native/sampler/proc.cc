@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -107,6 +108,13 @@ pid_t namespace_pid(pid_t pid, const Handle &handle) {
 }
 
 } // namespace
+
+uint64_t now_ticks() {
+    static const uint64_t ns_per_tick = 1000000000u / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+    timespec now{};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec)) / ns_per_tick;
+}
 
 bool read_stat(pid_t pid, Process &out) {
     char text[1024];

@@ -58,6 +58,8 @@ class Handle {
 
 // Only what stat tells: start time, parent, whether it has ended, command. False: no such process, or unreadable.
 bool read_stat(pid_t pid, Process &out);
+// The time as start times are told.
+uint64_t now_ticks();
 // Everything; false when the process was gone before all of it could be read as one process's. What cannot change in a
 // process's life, its pid namespace and its pid there, is not read where `out` has it: whoever fills it in compares the
 // start time with the one before. `handle` gets a handle on the process where it is none.

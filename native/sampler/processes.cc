@@ -168,6 +168,11 @@ Usage &Processes::use(pid_t pid, size_t card) {
     return place->now;
 }
 
+Usage *Processes::listed(pid_t pid, size_t card, uint64_t asked_ticks) {
+    if (know(pid).process.start_ticks >= asked_ticks) return nullptr;
+    return &use(pid, card);
+}
+
 bool Processes::is_told(const Known &known) {
     return !known.tell_identity && !known.tell_uses &&
            std::all_of(known.uses.begin(), known.uses.end(), [](const Use &use) { return use.now == use.told; });

@@ -37,6 +37,9 @@ class Processes {
     // The place for what this process uses of this card, good until the next call. Who it is is read where it is not
     // known.
     Usage &use(pid_t pid, size_t card);
+    // The same of whom the driver listed, for which it was asked at `asked_ticks`, as start times are told. Null: this
+    // one began since, or in that moment, so another one of that pid may have been meant.
+    Usage *listed(pid_t pid, size_t card, uint64_t asked_ticks);
     // Appends the members "processes", "left" and "total" of the line, and forgets whom nothing named in this round: a
     // process is told once after its end, so that its last use is not lost.
     void tell(std::string &out);

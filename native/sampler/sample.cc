@@ -57,6 +57,8 @@ bool Sampler::open_driver() {
 // entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
 // Of whom the driver says that it holds more than the card has, nobody knows what it holds. A driver lists who opened
 // the card for as long as anybody has it open, children of one that has ended, too: who has its pid by then is another.
+// So may be who began while the driver was answering, or in the moment in which it was asked: it is listed in the next
+// round.
 // A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named. One
 // of graphics or MPS that never answered and fails on and on is as one that is not there: it must not keep the agent
 // from judging by the others for ever.
@@ -68,7 +70,9 @@ void Sampler::read_lists(size_t index, std::string &out) {
     out += ",\"lists\":[";
     bool first = true;
     uint32_t answered = 0;
+    uint64_t asked_ticks[3] = {};
     for (unsigned i = 0; i < 3; i++) {
+        asked_ticks[i] = proc::now_ticks();
         if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
             const int code = library_.last_code(); // also while it is not asked
             cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(code);
@@ -101,9 +105,10 @@ void Sampler::read_lists(size_t index, std::string &out) {
             Holder &holder = holders[pid];
             holder.types |= 1u << i;
             if (holder.start_ticks) continue;
-            holder.start_ticks = processes_.start_of(pid);
-            // It came after the answer.
-            if (holder.start_ticks && micros(*holder.start_ticks) > answered_us) holder.start_ticks = 0;
+            const std::optional<uint64_t> start_ticks = processes_.start_of(pid);
+            // It came after the answer: another one was listed.
+            if (start_ticks && micros(*start_ticks) > answered_us) holder.start_ticks = 0;
+            else if (!start_ticks || *start_ticks < asked_ticks[i]) holder.start_ticks = start_ticks;
         }
     }
     std::erase_if(holders, [](const auto &entry) { return entry.second.types == 0; });
@@ -114,12 +119,13 @@ void Sampler::read_lists(size_t index, std::string &out) {
                 cards_[index].nobodys_entries++;
                 continue;
             }
-            Usage &usage = processes_.use(static_cast<pid_t>(entry.pid), index);
-            usage.listed = true;
-            usage.types |= 1u << i;
+            Usage *usage = processes_.listed(static_cast<pid_t>(entry.pid), index, asked_ticks[i]);
+            if (!usage) continue;
+            usage->listed = true;
+            usage->types |= 1u << i;
             if (!entry.known || entry.bytes > most) continue;
-            usage.bytes = std::max(usage.bytes, entry.bytes);
-            usage.bytes_known = true;
+            usage->bytes = std::max(usage->bytes, entry.bytes);
+            usage->bytes_known = true;
         }
     }
 }

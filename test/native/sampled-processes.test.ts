@@ -2,7 +2,8 @@
 // a library that lists whom the test wants; a round is taken when the test asks for it.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
@@ -266,6 +267,29 @@ testUnless(cannotChoose)('what was used before a process began is not its use', 
   use(0, [pid, 50, Date.now() * 1000]);
   t.true(Number(await smUs()) > 0);
 });
+
+testUnless(cannotChoose)(
+  'whoever has the pid of one that ended since the driver was asked holds nothing of what that one held',
+  async (t) => {
+    const { library, list } = cardOf(t);
+    const { next } = follow(t, library);
+    const { pid, another } = await again(t);
+    list();
+    t.deepEqual((await next()).sample.processes, []);
+    list(pid);
+    t.is(spawnSync('mkfifo', [`${library}.late`]).status, 0);
+    const round = next();
+    const asked = await open(`${library}.late`, 'w');
+    await another();
+    rmSync(`${library}.late`);
+    await asked.close();
+    const [now] = (await round).sample.processes;
+    t.is(now?.pid, pid);
+    t.deepEqual(now?.cards, []);
+    const [later] = (await next()).sample.processes;
+    t.deepEqual([later?.startTicks, later?.cards[0]?.bytes], [now?.startTicks, 1], 'in the next round it is its own');
+  },
+);
 
 test('where there is no room for handles, the samples are the same', async (t) => {
   const LIMIT = 24;

@@ -4,6 +4,7 @@ import { spawn } from 'node:child_process';
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { setImmediate } from 'node:timers/promises';
 import type { Sample } from '../../src/agent/sample.ts';
 import { parseLine, type SampleLine } from '../../src/agent/sample-line.ts';
 import { BUILD, environment, type Teardown, temporaryFolder } from './node.ts';
@@ -58,7 +59,13 @@ export function follow(t: Teardown, library: string, within: readonly string[] =
   };
   let begun: ReturnType<typeof begin> | undefined;
   const read = sampleReader();
+  /** Whoever began in the hundredth of a second in which a list is asked for is listed in the next round only. */
+  const pastTick = async () => {
+    const tick = () => readFileSync('/proc/uptime', 'utf8').split(' ', 1)[0];
+    for (const before = tick(); tick() === before; ) await setImmediate();
+  };
   const next = async (): Promise<{ line: SampleLine; sample: Sample }> => {
+    await pastTick();
     // A shorter interval begins now.
     if (begun) begun.child.stdin.write(`interval ${--intervalMs}\n`);
     begun ??= begin();

@@ -5,7 +5,8 @@
  * whatever was seen already. The file with ".raw" is an answer byte by byte: a line with the ending of the name that
  * answers so ("-" for none), its code, count and how many bytes it writes, then those; all other names of the list are
  * not there then. The file with ".tells" has what the card tells of itself: total, used and free bytes, and the two
- * percentages of its use. */
+ * percentages of its use. Where there is a fifo with ".late", the list is given once somebody has opened it to write,
+ * and closed it, as it was when it was asked for. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -106,6 +107,11 @@ static int listed(unsigned *count, void *entries) {
     }
     fclose(file);
     *count = there;
+    FILE *late = beside("late");
+    if (late) {
+        fgetc(late);
+        fclose(late);
+    }
     return NVML_ABI_SUCCESS;
 }
 
