@@ -44,6 +44,8 @@ export type ContainerCardState = {
   readonly usersTold: boolean;
   /** And of each of its processes what it holds. */
   readonly bytesTold: boolean;
+  /** More than its grant on this card and the tolerance, as far as is told; never without isolation. */
+  readonly over: boolean;
   readonly ledger: {
     readonly contextBytes: number;
     readonly managedBytes: number;
@@ -306,7 +308,7 @@ function containerState(
 ): ContainerState {
   const processOf = processFinder(own);
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
-  const cards = grant.cards.map((granted, position): ContainerCardState => {
+  const seenOn = grant.cards.map((granted, position): Omit<ContainerCardState, 'over'> => {
     const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
     const using = usingOf(sample, own, card);
     const usersTold = toldCard(sample, granted.gpuUuid) !== undefined;
@@ -343,6 +345,9 @@ function containerState(
       processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };
   });
+  const uses = grant.isolateMemory ? judgedUses(sample, grant, seenOn) : [];
+  const over = new Set(uses.flatMap((use) => (judge([use], tolerance).severity === 'within' ? [] : [use.gpuUuid])));
+  const cards = seenOn.map((card) => ({ ...card, over: over.has(card.gpuUuid) }));
   const told = tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold);
   const seen = {
     holdsMemory: cards.some((card) => card.usedBytes > 0),
@@ -355,7 +360,7 @@ function containerState(
     fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),
     holding,
     cards,
-    verdict: grant.isolateMemory ? judge(judgedUses(sample, grant, cards), tolerance) : { severity: 'within' },
+    verdict: judge(uses, tolerance),
     told,
     tampered: !ledger.whole || !ledger.untouched,
     unknownEntryPoints: ledger.unknown,
@@ -365,7 +370,11 @@ function containerState(
 }
 
 /** What it is judged by: its use of the cards that are told of. */
-export const judgedUses = (sample: Sample, grant: Grant, cards: readonly ContainerCardState[]): readonly CardUse[] =>
+export const judgedUses = (
+  sample: Sample,
+  grant: Grant,
+  cards: readonly Pick<ContainerCardState, 'gpuUuid' | 'usedBytes' | 'bypassBytes'>[],
+): readonly CardUse[] =>
   cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
     toldCard(sample, gpuUuid)
       ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]

@@ -145,7 +145,7 @@ export function advance(
   const minutes = new Map<string, Minute>();
   const live = new Set<ContainerTotals>();
   for (const container of state.containers) {
-    const { grant, cards, verdict, unknownEntryPoints } = container;
+    const { grant, cards, unknownEntryPoints } = container;
     for (const [place, card] of cards.entries()) {
       const key = totalsKey(grant.id, card.gpuUuid);
       const last = containers.get(key);
@@ -153,7 +153,7 @@ export function advance(
       const gpuIndex = card.gpuIndex ?? last?.gpuIndex;
       if (gpuIndex === undefined) continue;
       const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${gpuIndex}`);
-      const over = verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes;
+      const { over } = card;
       const computeTold = isComputeTold(card.gpuUuid);
       const minute = before.minutes.get(key);
       const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;

@@ -306,7 +306,7 @@ function viewContainer(
     ledger: card.ledger,
     smPercent: card.smPercent,
     lastActiveMs: card.lastActiveMs,
-    over: verdict.severity !== 'within' && verdict.reason !== 'over-share' && card.usedBytes > card.limitBytes,
+    over: card.over,
     overShare: isOverShare(verdict, card.gpuUuid),
     ...(mpsClients > 0 && {
       mps: { processes: mpsClients, judged: !container.mixedShare?.includes(card.gpuUuid) },

@@ -54,6 +54,7 @@ test('use is what the driver says of all processes of a grant; what its ledger d
       bypassBytes: 200 * MIB,
       usersTold: true,
       bytesTold: true,
+      over: false,
       ledger: { contextBytes: 100 * MIB, managedBytes: 10 * MIB, poolBytes: 50 * MIB, bufferBytes: 150 * MIB },
       denied: 3,
       smPercent: 50,

@@ -138,6 +138,29 @@ test('engine seconds grow by what each process used since the sample before', (t
   }
 });
 
+test('on which of its cards a container is over is told of each by itself, whatever else it is over', (t) => {
+  const held = (first: number, second: number) => [
+    sampledProcess(11, [use(0, { bytes: first * MIB }), use(1, { bytes: second * MIB })]),
+  ];
+  let totals = NO_TOTALS;
+  const at = (second: number, processes: readonly SampledProcess[], isolateMemory = true) => {
+    const grant = grantOf('one', 1000, [0, 1], { isolateMemory });
+    const grants = [reading(grant, ledgerOf([slot(11, [row(), row()])]))];
+    const sample = sampleOf([card(0), card(1)], processes, START + second * 1000, (second + 1e6) * 1e9);
+    const state = compared(sample, grants, OWNERS);
+    totals = advance(totals, state, owners(OWNERS));
+    return state.containers[0]?.cards.map(({ over }) => over);
+  };
+  // 1001 MiB are within what is tolerated.
+  t.deepEqual(at(0, held(3000, 1001)), [true, false]);
+  t.deepEqual(at(1, held(3000, 1001)), [true, false]);
+  t.deepEqual(at(2, held(1001, 3000)), [false, true]);
+  t.deepEqual(at(3, held(3000, 3000)), [true, true]);
+  t.deepEqual(at(4, held(3000, 3000), false), [false, false], 'without isolation nobody is');
+  const seconds = [0, 1].map((index) => totals.containers.get(`one GPU-${index}`)?.overLimitSeconds);
+  t.deepEqual(seconds, [2, 2]);
+});
+
 test('seconds over the limit are the time between samples, and a long silence is not made up', (t) => {
   const over = [sampledProcess(11, [use(0, { bytes: 2000 * MIB })])];
   const tolerated = [sampledProcess(11, [use(0, { bytes: 110 * MIB })])];
