@@ -12,6 +12,7 @@ import { KNOWN_BOARDS } from '../../support/known-boards.ts';
 import { exampleContainer, exampleView, withInstance } from '../../support/views.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/compat.txt');
+const GIB = 2 ** 30;
 const CONTEXT = { nodeName: 'node-a' };
 const families = (names: string) => compatFamilies(names, CONTEXT);
 const pageOf = async (names: string, view = exampleView) => (await createPage(families(names))(view)).text;
@@ -196,4 +197,42 @@ test('what the driver does not tell is absent under these names, too', async (t)
     t.is(seriesOf(page, name), undefined, name);
   t.is(seriesOf(page, 'DCGM_FI_DEV_GPU_TEMP', { UUID: 'GPU-1' }), undefined);
   t.notRegex(page, / (NaN|undefined)$/m);
+});
+
+test('idle containers of one pod on one card are one series of MetaGPU, with what they have together', async (t) => {
+  const idle = { ...exampleContainer, processes: [], usedBytes: 0, smPercent: 0 };
+  const containers = [
+    { ...idle, limitBytes: GIB, coresPercent: 20 },
+    { ...idle, container: 'side', grantId: 'g2', limitBytes: 3 * GIB, coresPercent: 30, usedBytes: GIB },
+    { ...idle, container: 'far', grantId: 'g3', gpuUuid: 'GPU-1', gpuIndex: 1, limitBytes: 5 * GIB },
+  ];
+  const of = async (view: View) => {
+    const page = await pageOf('metagpu', view);
+    const labels = { pod_name: exampleContainer.pod, uuid: 'GPU-0', pid: '-' };
+    const figures = ['memory_usage', 'max_allowed_metagpu_memory', 'metagpu_relative_memory_utilization'];
+    return [...figures, 'max_allowed_metagpu_gpu_utilization'].map((name) =>
+      seriesOf(page, `metagpu_process_${name}`, labels),
+    );
+  };
+  const view = { ...exampleView, assigned: [] };
+  t.deepEqual(await of({ ...view, containers }), [1024, 4096, 25, 50]);
+  t.deepEqual(await of({ ...view, containers: containers.toReversed() }), [1024, 4096, 25, 50]);
+  const untold = containers.map((one) => ({ ...one, bytesTold: one.container !== 'side' }));
+  t.deepEqual(await of({ ...view, containers: untold }), [undefined, 4096, undefined, 50]);
+  const whole = containers.map((one) => ({ ...one, coresPercent: 0 }));
+  t.deepEqual(await of({ ...view, containers: whole }), [1024, 4096, 25, 100]);
+});
+
+test('processes that a set of others leaves out are counted as left out', async (t) => {
+  const process = { command: 'python3', types: 1, usedBytes: 1, smPercent: 0, inLedger: true };
+  const processes = Array.from({ length: 57 }, (_, pid) => ({ ...process, pid }));
+  const view = { ...exampleView, assigned: [], containers: [{ ...exampleContainer, processes }] };
+  for (const set of ['metagpu', 'ack']) {
+    const make = createPage(families(set));
+    await make(view);
+    const dropped = seriesOf((await make(view)).text, 'cotenant_exporter_series_dropped_total', {
+      family: `compat-${set}`,
+    });
+    t.is(dropped, 7 + 7, `${set}: with each page`);
+  }
 });

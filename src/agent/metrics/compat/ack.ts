@@ -112,7 +112,7 @@ export const ack = ({ nodeName }: CompatContext): Family => ({
           containerMemory(labels, toMib(holder.grant.limitBytes));
           if (holder.grant.coresPercent > 0) containerCompute(labels, holder.grant.coresPercent / 100);
         }
-        for (const { holder, one } of largestProcesses(holders)) {
+        for (const { holder, one } of largestProcesses(holders, guard)) {
           const labels = labelsOf(holder);
           if (!labels) continue;
           const process = {

@@ -1,12 +1,15 @@
 // The names of MetaGPU's exporter: a card is 100 shares, memory is in MiB. Command lines and users are not shown ("-").
+import { sumTold } from '../../sample.ts';
 import { type Family, metricSet } from '../family.ts';
-import { type CompatContext, deviceOf, holdersOf, largestProcesses, toMib } from './set.ts';
+import { type CompatContext, deviceOf, type Holder, holdersOf, largestProcesses, toMib } from './set.ts';
 
 const SHARES = 100;
 const RESOURCE = 'cnvrg.io/metagpu';
 const DEVICE = ['device_uuid', 'device_index', 'resource_name', 'node_name'];
 const POD = ['pod_name', 'pod_namespace', 'resource_name', 'node_name'];
 const PROCESS = ['uuid', 'pid', 'cmdline', 'user', ...POD];
+
+const podKey = ({ namespace, pod, gpuUuid }: Holder): string => JSON.stringify([namespace, pod, gpuUuid]);
 
 export const metagpu = ({ nodeName }: CompatContext): Family => ({
   name: 'compat-metagpu',
@@ -58,13 +61,40 @@ export const metagpu = ({ nodeName }: CompatContext): Family => ({
         }
         for (const { pod, namespace, shares: sum } of units.values())
           requests({ pod_name: pod, pod_namespace: namespace, ...fixed }, sum);
+        const given = ({ gpuUuid, grant }: Holder) => ({
+          percent: grant && grant.coresPercent > 0 ? grant.coresPercent : 100,
+          bytes: grant?.limitBytes ?? deviceOf(view, gpuUuid)?.card.totalBytes,
+        });
         const idle = holders.filter(({ processes }) => processes.length === 0);
         const shown = [
-          ...largestProcesses(holders).map(({ holder, one }) => ({ holder, ...one, pid: String(one.pid) })),
-          ...idle.map((holder) => ({ holder, pid: '-', usedBytes: holder.usedBytes, smPercent: holder.smPercent })),
+          ...largestProcesses(holders, guard).map(({ holder, one }) => ({
+            ...one,
+            ofPod: holder,
+            pid: String(one.pid),
+            most: given(holder),
+          })),
+          // They have no pid to be told apart by, so those of one pod are one.
+          ...[...Map.groupBy(idle, podKey).values()].flatMap(([ofPod, ...more]) => {
+            if (ofPod === undefined) return [];
+            const all = [ofPod, ...more];
+            const most = all.map(given);
+            return {
+              ofPod,
+              pid: '-',
+              usedBytes: sumTold(all.map(({ usedBytes }) => usedBytes)),
+              smPercent: sumTold(all.map(({ smPercent }) => smPercent)),
+              most: {
+                percent: Math.min(
+                  100,
+                  most.reduce((sum, { percent }) => sum + percent, 0),
+                ),
+                bytes: sumTold(most.map(({ bytes }) => bytes)),
+              },
+            };
+          }),
         ];
-        for (const { holder, pid, usedBytes, smPercent } of shown) {
-          const { namespace, pod, gpuUuid, grant } = holder;
+        for (const { ofPod, pid, usedBytes, smPercent, most } of shown) {
+          const { namespace, pod, gpuUuid } = ofPod;
           const labels = {
             uuid: gpuUuid,
             pid,
@@ -74,14 +104,12 @@ export const metagpu = ({ nodeName }: CompatContext): Family => ({
             pod_namespace: namespace,
             ...fixed,
           };
-          const most = grant && grant.coresPercent > 0 ? grant.coresPercent : 100;
-          const mostBytes = grant?.limitBytes ?? deviceOf(view, gpuUuid)?.card.totalBytes;
           utilization(labels, smPercent);
           memory(labels, toMib(usedBytes));
-          mostUtilization(labels, most);
-          ofUtilization(labels, smPercent === undefined ? undefined : (100 * smPercent) / most);
-          mostMemory(labels, toMib(mostBytes));
-          if (mostBytes !== undefined && usedBytes !== undefined) ofMemory(labels, (100 * usedBytes) / mostBytes);
+          mostUtilization(labels, most.percent);
+          ofUtilization(labels, smPercent === undefined ? undefined : (100 * smPercent) / most.percent);
+          mostMemory(labels, toMib(most.bytes));
+          if (most.bytes !== undefined && usedBytes !== undefined) ofMemory(labels, (100 * usedBytes) / most.bytes);
         }
       },
     };

@@ -1,6 +1,7 @@
 // What the families of other exporters have in common: their units, who is alone on a card, and a bound on single processes.
 import type { View, ViewContainer, ViewDevice, ViewProcess } from '../../view.ts';
 import { MOST_PROCESSES } from '../families/process.ts';
+import type { Guard } from '../family.ts';
 
 export const toMib = (bytes: number | undefined): number | undefined =>
   bytes === undefined ? undefined : bytes / 2 ** 20;
@@ -76,12 +77,11 @@ export function createRates(): (atMs: number) => (key: string, total: number | u
   };
 }
 
-/** The largest of the node: what has a series per process must not grow with what tenants start. */
-export function largestProcesses(holders: readonly Holder[]) {
-  return holders
-    .flatMap((holder) => holder.processes.map((one) => ({ holder, one })))
-    .toSorted((a, b) => (b.one.usedBytes ?? 0) - (a.one.usedBytes ?? 0))
-    .slice(0, MOST_PROCESSES);
+/** The largest of the node: what has a series per process must not grow with what tenants start. The others are counted. */
+export function largestProcesses(holders: readonly Holder[], guard: Guard | undefined) {
+  const all = holders.flatMap((holder) => holder.processes.map((one) => ({ holder, one })));
+  guard?.leftOut(Math.max(0, all.length - MOST_PROCESSES));
+  return all.toSorted((a, b) => (b.one.usedBytes ?? 0) - (a.one.usedBytes ?? 0)).slice(0, MOST_PROCESSES);
 }
 
 /** Names of processes are tenants' text; labels of these families hold no more than a name. */
