@@ -6,9 +6,11 @@ import { BigValueTextMode, GraphDrawStyle } from '@grafana/grafana-foundation-sd
 import { PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
 import {
+  among,
   CARD_LEGEND,
   color,
   DATASOURCE,
+  GRANTABLE,
   line,
   mapping,
   ofCards,
@@ -74,9 +76,13 @@ function enforcement(): Panel {
 function granted(): Panel {
   const allocated = ofCards('cotenant_device_memory_allocated_bytes');
   const total = ofCards('cotenant_device_memory_total_bytes');
-  return stat('Memory granted', 'Sum of the grants over the memory of the chosen cards.')
+  const usable = `(${total} - ${ofCards('cotenant_device_memory_reserved_bytes')} or ${total})`;
+  return stat(
+    'Memory granted',
+    'Grants over what can be granted of the chosen cards: the memory of those that are not divided.',
+  )
     .unit('percentunit')
-    .withTarget(target('A', `sum(${allocated}) / sum(${total})`, 'granted').instant());
+    .withTarget(target('A', `sum(${allocated}) / sum(${among(GRANTABLE, usable)})`, 'granted').instant());
 }
 
 /** Everything that the driver says is used: containers, foreign use, and the rest that no process accounts for. */

@@ -187,7 +187,7 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   },
   'node-card': {
     Agent: 0,
-    'Memory granted': 80 / 310,
+    'Memory granted': 0.4,
     'Memory by container C': 5,
     'Memory by container D': 80,
     'Memory by container E': 310,
@@ -280,6 +280,8 @@ testWithPromtool(
 const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: string])[] = [
   ['cluster: Cards', ', mig_mode!=""', ''],
   ['cluster: Memory granted', ', mig_mode="disabled"', ''],
+  ['node-card: Memory granted', ', mig_mode="disabled"', ''],
+  ['node-card: Memory granted', / - cotenant_device_memory_reserved_bytes\{.*?\}/, ''],
   ['cluster: Memory used', / - cotenant_device_memory_reserved_bytes\{.*?\} or/, ' or'],
   ['cluster: Compute granted', 'mig_mode="disabled"', 'mig_mode!=""'],
   ['cluster: Idle cards in use', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
