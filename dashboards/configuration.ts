@@ -55,7 +55,8 @@ export const CONFIGURATION = {
   stopFailed: { within: '15m' },
   /** A refusal is written down every 10 s; one of now and then is gone from the window before the alert is due. */
   stopsRefused: { window: '3m', lasts: '5m' },
-  fenceWeakened: { within: '1h', lasts: '2m' },
+  /** `step`: how finely that time is looked through; less than between scrapes says nothing more. */
+  fenceWeakened: { within: '1h', step: '30s', lasts: '2m' },
   /** More than code, rounding and the memory of kernels' stacks make out. */
   ledgerMismatch: { bytes: 512 * 1024 * 1024, lasts: '10m' },
   denialStorm: { perSecond: 0.1, window: '10m', lasts: '10m' },

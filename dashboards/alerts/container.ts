@@ -7,9 +7,6 @@ const USED = select('cotenant_container_memory_used_bytes');
 // 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
 const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
 const OVER = `${select('cotenant_container_over_limit')} == 1`;
-/** How finely a time is looked through where two series are to be of one moment: less than between scrapes says nothing more. */
-const STEP = '30s';
-
 export function containerAlerts(configuration: Configuration): readonly AlertRule[] {
   return [
     nearLimit(configuration),
@@ -151,11 +148,11 @@ function stopsRefused(configuration: Configuration): AlertRule {
  * nothing is taken to have the interposer, so only what was seen to hold memory was held by anything.
  */
 function fenceWeakened(configuration: Configuration): AlertRule {
-  const { within, lasts } = configuration.fenceWeakened;
+  const { within, step, lasts } = configuration.fenceWeakened;
   // A container that started again has another id.
   const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
   const was = (held: string) =>
-    `max_over_time((${select('cotenant_container_info', held)} and on (${same}) ${select('cotenant_container_memory_used_bytes')} > 0)[${within}:${STEP}])`;
+    `max_over_time((${select('cotenant_container_info', held)} and on (${same}) ${select('cotenant_container_memory_used_bytes')} > 0)[${within}:${step}])`;
   const after = (now: string, held: string) =>
     `(max without (mode, pod_uid, container_id, runtime) (${select('cotenant_container_info', now)}) and on (${same}) ${was(held)})`;
   const weaker = [

@@ -33,7 +33,7 @@ const SHORT: Configuration = {
   deviceUnhealthy: { lasts: '2s' },
   clocksHeld: { ...CONFIGURATION.clocksHeld, lasts: '2s' },
   unattributed: { ...CONFIGURATION.unattributed, lasts: '2s' },
-  fenceWeakened: { within: '5m', lasts: '2s' },
+  fenceWeakened: { within: '5m', step: '1s', lasts: '2s' },
   denialStorm: { ...CONFIGURATION.denialStorm, window: '10s', lasts: '2s' },
   computeDrift: { ...CONFIGURATION.computeDrift, window: '15s', lasts: '2s' },
   throttled: { ...CONFIGURATION.throttled, window: '15s', lasts: '2s' },
@@ -153,8 +153,12 @@ testWithPrometheus(
     await say(turns, 'init', 'context 0', `alloc ${200 * MIB}`);
     await eventually(
       async () =>
-        (await prometheus.query('cotenant_container_info{pod="turns", fence="interposer"}')).length > 0 || undefined,
-      'the interposer holds it',
+        (
+          await prometheus.query(
+            'cotenant_container_info{pod="turns", fence="interposer"} and on (pod) cotenant_container_memory_used_bytes > 0',
+          )
+        ).length > 0 || undefined,
+      'the interposer holds what it has',
     );
     turns.write('kill-self');
     // What is written before would be read by the one that ends.
