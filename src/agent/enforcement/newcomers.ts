@@ -18,7 +18,7 @@ export const isOther = (container: ContainerState, hit: ReadonlySet<string> | un
 
 export type Newcomers = {
   /**
-   * One sample later for those of a container whom its last stop was not for. Undefined: nothing is to be done to them for now.
+   * One sample later for those of a container whom its last stop was not for. Undefined: this sample asks for nothing.
    * `before`: where the container stands.
    */
   step(
