@@ -10,7 +10,10 @@ import { MIB } from '../../support/grant.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
-const STEPS = 5;
+const STEPS = 6;
+/** Goes on whatever it is asked, and writes a line for each SIGTERM: STUBBORN, of sh, then the program and where to. */
+const STUBBORN = `exec 3<&0; trap 'echo asked >>"$1"' TERM
+(trap '' TERM; exec "$0") <&3 & while kill -0 $! 2>/dev/null; do wait $!; done`;
 
 /** An agent that ends at that step of what it writes and signals, from when the file of `when` is there; 0: at none. */
 function startMortal(
@@ -57,7 +60,8 @@ async function softRound(
     'enforcement.graceSeconds': 2,
   };
   const { agent: first, when } = await startMortal(t, node, settings, how.dieAt ?? 0);
-  const stubborn = ['env', '-u', 'LD_PRELOAD', '/bin/sh', '-c', 'trap "" TERM; exec "$0"', CLIENT];
+  const asked = join(temporaryFolder(t), 'asked');
+  const stubborn = ['env', '-u', 'LD_PRELOAD', '/bin/sh', '-c', STUBBORN, CLIENT, asked];
   const cheat = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], stubborn);
   for (const command of ['init', 'context 0']) t.is((await tell(cheat, command))[0], 0);
   const pid = node.books().clients.find(({ command, alive }) => alive && command === 'client')?.pid ?? 0;
@@ -80,6 +84,9 @@ async function softRound(
   const all = next.audit().map(({ action, result }) => `${action} ${result}`);
   t.is(sent(next, 'kill', pid).length, 1, `${name}: ${all}`);
   t.true(sent(next, 'terminate', pid).length <= 1, `${name}: ${all}`);
+  const times = existsSync(asked) ? readFileSync(asked, 'utf8').trim().split('\n').length : 0;
+  // Whether an agent sent it that ended before its line, only who was asked can tell.
+  t.true(times <= 1, `${name}: asked ${times} times`);
   t.true(
     all.some((one) => one.startsWith('terminate')),
     `${name}: ${all}`,
@@ -88,9 +95,9 @@ async function softRound(
   const terminated = next.audit().filter(({ action }) => action === 'terminate').length;
   await counts(next, 'cotenant_container_kills_total', { pod: name, action: 'kill', result: 'released' }, 1);
   await counts(next, 'cotenant_container_kills_total', { pod: name, action: 'terminate' }, terminated);
-  t.log(`${name}: ${end}; ${all.join(', ')}`);
+  t.log(`${name}: ${end}; ${all.join(', ')}; asked ${times} times`);
   await next.stop();
-  return { end, all, steps: existsSync(when) ? readFileSync(when, 'utf8').split('\n').filter(Boolean) : [] };
+  return { end, all, times, steps: existsSync(when) ? readFileSync(when, 'utf8').split('\n').filter(Boolean) : [] };
 }
 
 test('an agent that is killed anywhere on the soft path: the next one goes on, with one SIGTERM and one SIGKILL', async (t) => {
@@ -98,24 +105,31 @@ test('an agent that is killed anywhere on the soft path: the next one goes on, w
   const node = await startNode(t, '--card', 't4');
   const warned = await softRound(t, node, 'warned', { after: 'warn' });
   // What was counted until then is not known to the next one, so it begins anew; a warning costs nobody anything.
+  t.is(warned.times, 1);
   t.deepEqual(warned.all, ['warn done', 'warn done', 'close-gate done', 'terminate sent', 'kill sent']);
   // Of the way from there: the line of the gate, which comes before it is closed.
   for (const dieAt of [1, 2]) {
-    const { end, steps, all } = await softRound(t, node, `close-${dieAt}`, { after: 'warn', dieAt });
+    const { end, steps, all, times } = await softRound(t, node, `close-${dieAt}`, { after: 'warn', dieAt });
     const isWritten = dieAt === 2;
     t.deepEqual([end, ...steps], ['died', ...(isWritten ? ['write audit.log'] : [])]);
     const told = isWritten ? ['close-gate done', 'open-gate done'] : [];
     t.deepEqual(all, ['warn done', ...told, 'warn done', 'close-gate done', 'terminate sent', 'kill sent']);
+    t.is(times, 1);
   }
   const gated = await softRound(t, node, 'gated', { after: 'close-gate' });
   t.deepEqual(gated.all.slice(0, 3), ['warn done', 'close-gate done', 'open-gate done']);
+  t.is(gated.times, 1);
   const asked = await softRound(t, node, 'asked', { after: 'terminate' });
+  t.is(asked.times, 1);
   t.deepEqual(asked.all.slice(0, 4), ['warn done', 'close-gate done', 'terminate sent', 'kill sent']);
-  // Of a SIGTERM: two for the file that tells of it, the signal, its line, the file's end.
+  // Of a SIGTERM: two for the file that tells of it, a signal for the shell and one for its child, the line, the file's end.
   for (let dieAt = 1; dieAt <= STEPS; dieAt += 1) {
-    const { end, steps } = await softRound(t, node, `step-${dieAt}`, { after: 'close-gate', dieAt });
+    const { end, steps, times } = await softRound(t, node, `step-${dieAt}`, { after: 'close-gate', dieAt });
     t.deepEqual([end, steps.length], ['died', dieAt - 1]);
-    if (dieAt === STEPS) t.true(steps[2]?.startsWith('signal') && steps[3] === 'write audit.log', `${steps}`);
+    // One that was announced counts as sent.
+    if (dieAt > 4) t.is(times, 1);
+    if (dieAt === STEPS)
+      t.deepEqual(steps.slice(2), ['signal a process', 'signal a process', 'write audit.log'], `${steps}`);
   }
 });
 
