@@ -14,14 +14,19 @@ import { median } from '../../bench/statistics.ts';
 import { CHART_ENV, compiled, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
 import { childrenNamed, type Span, startedMs } from '../../support/delays.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
-import { type Offender, OWN_NAMESPACES, offend } from './soak-offenders.ts';
+import { type Offender, OWN_NAMESPACES, offend, PIDS } from './soak-offenders.ts';
 
 const [folder = '', seconds = '60'] = process.argv.slice(2);
 const TENANTS = 6;
 const WORKERS = 30;
 const HOST_WORKERS = 20;
 const LIFE_MS = 8000;
-const PIDS = ['5000', '5600'];
+/** What each of them takes, and its context. */
+const WORKER_MIB = 20;
+const CONTEXT_MIB = 16;
+/** All that a tenant's may have at any time. The grant has room for no other process: whoever is taken for one of them is over it. */
+const HELD_MIB = WORKERS * (CONTEXT_MIB + WORKER_MIB);
+const GRANT_MIB = HELD_MIB + (CONTEXT_MIB + WORKER_MIB) / 2;
 const CHURN = join(BUILD, 'tests/churn');
 const CLOCK = join(folder, 'clock');
 const OFFENDER_EVERY_MS = 4000;
@@ -45,7 +50,10 @@ writeFileSync(CLOCK, Buffer.alloc(8));
 // From here on for who is started; this process's own clock stays as it is.
 process.env.COTENANT_TEST_CLOCK = CLOCK;
 
-const node = await startNode(scope, ...Array.from({ length: CARDS }, () => ['--card', 'h200,context=16Mi']).flat());
+const node = await startNode(
+  scope,
+  ...Array.from({ length: CARDS }, () => ['--card', `h200,context=${CONTEXT_MIB}Mi`]).flat(),
+);
 const library = join(folder, 'nvml.so');
 copyFileSync(join(BUILD, 'tests/unruly.so'), library);
 const mood = (name: 'n' | 'g' | 'h') => writeFileSync(`${library}.mode`, name);
@@ -111,8 +119,8 @@ const [barePort] = (await once(bare, 'message')) as [number];
 const scraper = new Worker(
   `const { parentPort, workerData } = require('node:worker_threads');
    const ms = [], floor = [];
-   let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0, last = new Map();
-   const fell = [];
+   let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0, honestBytes = 0;
+   const fell = [], last = new Map();
    parentPort.on('message', () => (asked = true));
    const get = async (url, into) => {
      const begun = performance.now();
@@ -127,22 +135,22 @@ const scraper = new Worker(
        parentPort.postMessage({ page });
        const lines = page.split('\\n').filter((line) => line !== '' && line[0] !== '#');
        series = Math.max(series, lines.length);
-       const counters = new Map();
        for (const line of lines) {
          const [name, value] = [line.slice(0, line.lastIndexOf(' ')), Number(line.slice(line.lastIndexOf(' ')))];
          if (!/^\\w+_total\\b/.test(name)) continue;
          if (value < last.get(name) && fell.length < 20) fell.push(name + ': ' + last.get(name) + ' to ' + value);
-         counters.set(name, value);
+         // Also of what is not on every page: it goes on where it was.
+         last.set(name, value);
        }
-       last = counters;
        for (const line of lines) {
          const value = Number(line.slice(line.lastIndexOf(' ')));
          if (/^cotenant_(container|process|device|foreign)_memory_(used|peak)_bytes/.test(line) && value > mostBytes) [mostBytes, mostLine] = [value, line];
+         if (/^cotenant_container_memory_used_bytes{.*pod="honest-/.test(line)) honestBytes = Math.max(honestBytes, value);
          if (/^cotenant_(container|process)_sm_utilization_ratio/.test(line)) mostRatio = Math.max(mostRatio, value);
        }
        await new Promise((resolve) => setTimeout(resolve, 100));
      }
-     parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio, fell });
+     parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio, honestBytes, fell });
    })();`,
   { eval: true, workerData: { url: agent.url, port: barePort } },
 );
@@ -153,6 +161,7 @@ type Scraped = {
   readonly mostBytes: number;
   readonly mostLine: string;
   readonly mostRatio: number;
+  readonly honestBytes: number;
   readonly fell: readonly string[];
 };
 const scraped = new Promise<Scraped>((resolve) => {
@@ -192,13 +201,20 @@ for (let index = 0; index < IDLE_GRANTS; index += 1) {
 await delay(2000);
 const idleMib = rssMib();
 const before = descriptors();
-const churnWords = (workers: number) => [CHURN, 'libcuda.so.1', String(workers), '20', String(LIFE_MS), ...PIDS];
+const churnWords = (workers: number) => [
+  CHURN,
+  'libcuda.so.1',
+  String(workers),
+  String(WORKER_MIB),
+  String(LIFE_MS),
+  ...PIDS,
+];
 const tenants = Array.from({ length: TENANTS }, (_, index) =>
   runTenant(
     scope,
     node,
     agent,
-    ['--gpu-memory', '2Gi', '--name', `honest-${index}`],
+    ['--gpu-memory', `${GRANT_MIB}Mi`, '--name', `honest-${index}`],
     [...(index % 3 === 2 ? OWN_NAMESPACES : []), ...churnWords(WORKERS)],
   ),
 );
@@ -358,7 +374,7 @@ sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
 scraper.postMessage('end');
-const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio, fell } = await scraped;
+const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio, honestBytes, fell } = await scraped;
 // As they came: the audit log keeps the last of them only.
 const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
@@ -368,6 +384,7 @@ console.log(
   JSON.stringify({
     honest,
     strangers,
+    honestMib: { published: honestBytes / 2 ** 20, held: HELD_MIB },
     offenders: ends,
     stopped: stops,
     ahead,

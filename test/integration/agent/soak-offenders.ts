@@ -10,6 +10,9 @@ import { BUILD, eventually, type SimulatedNode, type Teardown } from '../../supp
 
 const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
+/** From which processes of the soak take their pids, too few to be left alone for long; a signal that comes late meets another one. */
+export const PIDS = ['5000', '5180'];
+const WITHIN = [join(BUILD, 'tests/within'), ...PIDS];
 const GRANT = '256Mi';
 const OVER = 512 * 2 ** 20;
 const LOOK_EVERY_MS = 100;
@@ -47,8 +50,8 @@ const joined: TakerOf = async ({ scope, node, agent }, tenant, name) => {
     return container && first && { pid: first.pid, card: container.gpuUuid };
   }, 'it is seen on its card');
   const group = /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1] ?? '';
-  const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$0"`;
-  const child = spawn('/bin/sh', ['-c', script, CLIENT], {
+  const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$@"`;
+  const child = spawn('/bin/sh', ['-c', script, '', ...WITHIN, CLIENT], {
     // On the card of the grant: another one is none of its container's.
     env: { ...process.env, LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: card },
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -65,10 +68,10 @@ const joined: TakerOf = async ({ scope, node, agent }, tenant, name) => {
 };
 
 const KINDS: readonly (readonly [kind: string, command: readonly string[], takerOf: TakerOf])[] = [
-  ['without the interposer', [...DODGE, CLIENT], inOwn],
-  ['in namespaces of its own', [...OWN_NAMESPACES, ...DODGE, CLIENT], inOwn],
+  ['without the interposer', [...WITHIN, ...DODGE, CLIENT], inOwn],
+  ['in namespaces of its own', [...WITHIN, ...OWN_NAMESPACES, ...DODGE, CLIENT], inOwn],
   ['by a process of the host that joins it', [CLIENT], joined],
-  ['while another one writes over its ledger', ['/bin/sh', '-c', SCRIBBLE, CLIENT], inOwn],
+  ['while another one writes over its ledger', [...WITHIN, '/bin/sh', '-c', SCRIBBLE, CLIENT], inOwn],
 ];
 
 /**

@@ -29,6 +29,8 @@ type Churned = { readonly started: number; readonly failed: number; readonly sig
 type Facts = {
   readonly honest: readonly Churned[];
   readonly strangers: Churned;
+  /** Most that was published of a tenant who keeps to the grant, and what its processes may have. */
+  readonly honestMib: { readonly published: number; readonly held: number };
   readonly offenders: readonly {
     readonly name: string;
     readonly code: number | null;
@@ -86,7 +88,7 @@ testUnless(namespacesReason())(
     t.deepEqual(await exited, [0, null]);
     const facts = JSON.parse(said.trim().split('\n').at(-1) ?? '') as Facts;
     const { honest, strangers, offenders, stopped, disturbed, abandoned, pids, descriptors, rssMib, scrapes } = facts;
-    const { ahead, garbage, computed, fell } = facts;
+    const { ahead, garbage, computed, fell, honestMib } = facts;
 
     const all = [...honest, strangers];
     const started = all.reduce((sum, one) => sum + one.started, 0);
@@ -110,6 +112,10 @@ testUnless(namespacesReason())(
       all.map(({ signalled }) => signalled),
       all.map(() => 0),
       'a wrong kill',
+    );
+    t.true(
+      honestMib.published > honestMib.held / 2 && honestMib.published <= honestMib.held,
+      JSON.stringify(honestMib),
     );
     const names = offenders.map(({ name }) => name).toSorted();
     t.true(names.length > 0);

@@ -4,22 +4,17 @@
  * and prints what became of them: "started failed signalled", where `signalled` are those that somebody else's signal
  * ended. */
 #include <dlfcn.h>
-#include <errno.h>
-#include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "../../../native/abi/cuda.h"
+#include "pids.h"
 
 #define MOST 256
 enum { FAILED = 9 };
@@ -27,16 +22,9 @@ enum { FAILED = 9 };
 static const char *driver;
 static uint64_t mib, life_ms;
 
-/* Any numbers will do, other ones in each process. */
-static uint64_t state;
-static uint32_t next(void) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33);
-}
-
 static void work(unsigned seed) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    state = seed;
+    random_state = seed;
     void *library = dlopen(driver, RTLD_NOW);
     abi_result (*init)(unsigned), (*create)(abi_context *, unsigned, abi_device), (*alloc)(abi_devptr *, size_t);
     if (!library) _exit(FAILED);
@@ -46,23 +34,16 @@ static void work(unsigned seed) {
     abi_context context;
     abi_devptr at;
     if (!init || !create || !alloc || init(0) || create(&context, 0, 0) || alloc(&at, mib << 20)) _exit(FAILED);
-    const uint64_t ms = life_ms / 2 + next() % life_ms;
+    const uint64_t ms = life_ms / 2 + random_next() % life_ms;
     nanosleep(&(struct timespec){.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
     _exit(0);
 }
 
 static pid_t start(pid_t first, pid_t last) {
-    for (int turn = 0; turn < 1000; turn++) {
-        pid_t pid = first + (pid_t)(next() % (uint32_t)(last - first + 1));
-        struct clone_args args = {.exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&pid, .set_tid_size = 1};
-        const unsigned seed = next();
-        const long made = syscall(SYS_clone3, &args, sizeof args);
-        if (made == 0) work(seed);
-        if (made > 0) return (pid_t)made;
-        if (errno == EPERM) exit(4);
-        if (errno != EEXIST) return -1;
-    }
-    return -1;
+    const unsigned seed = random_next();
+    const pid_t made = fork_within(first, last);
+    if (made == 0) work(seed);
+    return made;
 }
 
 int main(int count, char **words) {
@@ -74,7 +55,7 @@ int main(int count, char **words) {
     const pid_t first = atoi(words[5]), last = atoi(words[6]);
     static pid_t alive[MOST];
     uint64_t started = 0, failed = 0, signalled = 0;
-    state = (uint64_t)getpid();
+    random_state = (uint64_t)getpid();
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     for (bool ending = false; !ending;) {
         char byte;
