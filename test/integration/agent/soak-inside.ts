@@ -112,26 +112,32 @@ const bare = new Worker(
    let body = Buffer.alloc(0);
    parentPort.on('message', (text) => (body = Buffer.from(text)));
    const server = require('node:http').createServer((request, response) => response.end(body));
-   server.listen(0, '127.0.0.1', () => parentPort.postMessage(server.address().port));`,
+   const thread = '/proc/' + require('node:fs').readlinkSync('/proc/thread-self');
+   server.listen(0, '127.0.0.1', () => parentPort.postMessage({ port: server.address().port, thread }));`,
   { eval: true },
 );
-const [barePort] = (await once(bare, 'message')) as [number];
+const [bareAt] = (await once(bare, 'message')) as [{ readonly port: number; readonly thread: string }];
 const scraper = new Worker(
-  `const { parentPort, workerData } = require('node:worker_threads');
+  `const { readFileSync } = require('node:fs');
+   const { parentPort, workerData } = require('node:worker_threads');
    const ms = [], floor = [];
    let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0, honestBytes = 0;
    const fell = [], last = new Map();
    parentPort.on('message', () => (asked = true));
-   const get = async (url, into) => {
-     const begun = performance.now();
+   const waitedMs = (thread) => Number(readFileSync(thread + '/schedstat', 'utf8').split(' ')[1]) / 1e6;
+   const get = async ({ url, thread }, into) => {
+     const waited = () => waitedMs(thread) + waitedMs('/proc/thread-self');
+     const [begun, before] = [performance.now(), waited()];
      const page = await (await fetch(url)).text();
-     into.push(performance.now() - begun);
+     const took = performance.now() - begun;
+     into.push({ took, own: took - (waited() - before) });
+     await new Promise((resolve) => setTimeout(resolve, 50));
      return page;
    };
    (async () => {
      while (!asked) {
-       const page = await get(workerData.url + '/metrics', ms);
-       await get('http://127.0.0.1:' + workerData.port, floor);
+       const page = await get(workerData.agent, ms);
+       await get(workerData.bare, floor);
        parentPort.postMessage({ page });
        const lines = page.split('\\n').filter((line) => line !== '' && line[0] !== '#');
        series = Math.max(series, lines.length);
@@ -148,15 +154,22 @@ const scraper = new Worker(
          if (/^cotenant_container_memory_used_bytes{.*pod="honest-/.test(line)) honestBytes = Math.max(honestBytes, value);
          if (/^cotenant_(container|process)_sm_utilization_ratio/.test(line)) mostRatio = Math.max(mostRatio, value);
        }
-       await new Promise((resolve) => setTimeout(resolve, 100));
      }
      parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio, honestBytes, fell });
    })();`,
-  { eval: true, workerData: { url: agent.url, port: barePort } },
+  {
+    eval: true,
+    workerData: {
+      agent: { url: `${agent.url}/metrics`, thread: `/proc/${agentPid}` },
+      bare: { url: `http://127.0.0.1:${bareAt.port}`, thread: bareAt.thread },
+    },
+  },
 );
+/** Milliseconds; `own`: less what both ends, which take turns, waited for a processor. */
+type Scrape = { readonly took: number; readonly own: number };
 type Scraped = {
-  readonly ms: number[];
-  readonly floor: number[];
+  readonly ms: readonly Scrape[];
+  readonly floor: readonly Scrape[];
   readonly series: number;
   readonly mostBytes: number;
   readonly mostLine: string;
@@ -345,10 +358,8 @@ const computed = {
       (sum, { smNs }) => sum + smNs,
       0,
     ) / 1e9,
-  // While the driver told nothing that is true, and a round or two about each jump of the clock.
-  untold:
-    blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, performance.now()) - from) / 1000, 0) +
-    2 * ahead.length,
+  // While the driver told nothing that is true.
+  untold: blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, performance.now()) - from) / 1000, 0),
 };
 computing.child.kill('SIGTERM');
 
@@ -379,7 +390,11 @@ const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio, honestByt
 const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
 const abandoned = seriesOf(await agent.metrics(), 'cotenant_exporter_samplers_abandoned_total') ?? 0;
-const sorted = ms.toSorted((a, b) => a - b);
+const of = (scrapes: readonly Scrape[], key: keyof Scrape) => {
+  const sorted = scrapes.map((one) => one[key]).toSorted((a, b) => a - b);
+  return { p50: sorted[sorted.length >> 1], p99: sorted[Math.floor(sorted.length * 0.99)] };
+};
+const timesOf = (scrapes: readonly Scrape[]) => ({ took: of(scrapes, 'took'), own: of(scrapes, 'own') });
 console.log(
   JSON.stringify({
     honest,
@@ -403,13 +418,7 @@ console.log(
       idle: idleMib,
       anonymous: anonymousMib,
     },
-    scrapes: {
-      count: sorted.length,
-      series: mostSeries,
-      p50: sorted[sorted.length >> 1],
-      p99: sorted[Math.floor(sorted.length * 0.99)],
-      floorP99: floor.toSorted((a, b) => a - b)[Math.floor(floor.length * 0.99)],
-    },
+    scrapes: { count: ms.length, series: mostSeries, agent: timesOf(ms), bare: timesOf(floor) },
     log: agent.log.slice(-20),
   }),
 );

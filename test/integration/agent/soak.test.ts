@@ -20,12 +20,22 @@ const MOST_MS = 5000;
 const CARD_BYTES = 141 * 2 ** 30;
 /** The 99th percentile at 3,000 series, where a bare server keeps to it, too. */
 const MOST_SCRAPE_MS = 2;
+/**
+ * However busy the machine is: what a scrape takes beyond the waits for a processor, in the median against the bare server's, of
+ * which it is 1.6 times, and in the 99th percentile, where it is some 40 ms behind: one scrape in a hundred comes while the agent
+ * takes in a sample, or stops somebody. Both notice when a scrape takes ten times as long.
+ */
+const MOST_TIMES_BARE = 5;
+const MOST_BEHIND_MS = 250;
 const ENTER = ['--mount', '--propagation', 'private', '--pid', '--fork', '--mount-proc'];
 /** The list of preloaded libraries is /etc's, so that everybody's clock jumps, whatever becomes of the environment. */
 const SCRIPT = `mkdir "$1/etc" && echo "$0" >"$1/etc/ld.so.preload" &&
   mount -t overlay none -o "lowerdir=$1/etc:/etc" /etc && shift && exec "$@"`;
 
 type Churned = { readonly started: number; readonly failed: number; readonly signalled: number };
+type Quantiles = { readonly p50: number; readonly p99: number };
+/** Milliseconds of a scrape; `own`: less what the two ends waited for a processor. */
+type Times = { readonly took: Quantiles; readonly own: Quantiles };
 type Facts = {
   readonly honest: readonly Churned[];
   readonly strangers: Churned;
@@ -67,9 +77,9 @@ type Facts = {
   readonly scrapes: {
     readonly count: number;
     readonly series: number;
-    readonly p50: number;
-    readonly p99: number;
-    readonly floorP99: number;
+    readonly agent: Times;
+    /** A server that does nothing but hand out the same bytes, asked in turns. */
+    readonly bare: Times;
   };
   readonly log: readonly string[];
 };
@@ -97,9 +107,7 @@ testUnless(namespacesReason())(
       `${started} processes on ${pids} pids, ${failed} without a card; ${disturbed.length} bad times: ${disturbed.join(', ')}`,
     );
     t.log(`agent: ${JSON.stringify(rssMib)} MiB, ${descriptors.after} descriptors`);
-    t.log(
-      `${scrapes.count} scrapes of ${scrapes.series} series: median ${scrapes.p50.toFixed(2)} ms, 99th ${scrapes.p99.toFixed(2)} ms, of a bare server ${scrapes.floorP99.toFixed(2)} ms`,
-    );
+    t.log(`${scrapes.count} scrapes of ${scrapes.series} series, ms: ${JSON.stringify(scrapes)}`);
     for (const { name, kind, taken } of offenders.slice(0, 50))
       t.log(`${name}, ${kind}: stopped ${taken && toldOf(taken)}`);
     t.log(`clock ahead by ${ahead.slice(0, 20).join(', ')} s; garbage: ${JSON.stringify(garbage)}`);
@@ -138,14 +146,18 @@ testUnless(namespacesReason())(
     t.true(garbage.mostBytes > 0 && garbage.mostBytes <= CARD_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
     t.true(abandoned > 0, 'a sampler hung');
     t.deepEqual(fell, [], 'a counter that fell');
-    // What passed while the driver hung or lied, and around each jump of the clock, is lost; nothing is counted twice.
+    // What passed while the driver hung or lied is lost, and about a jump of the clock a moment; nothing is counted twice.
     const { published, booked, untold } = computed;
     t.true(booked > SECONDS / 2, JSON.stringify(computed));
     t.true(published > 0.9 * (booked - untold) && published < 1.05 * booked + 1, JSON.stringify(computed));
+    const { p50, p99 } = scrapes.agent.own;
+    t.true(p50 <= MOST_TIMES_BARE * scrapes.bare.own.p50, JSON.stringify(scrapes));
+    t.true(p99 <= scrapes.bare.own.p99 + MOST_BEHIND_MS, JSON.stringify(scrapes));
     // A minute has too few scrapes, and too few series.
     if (SECONDS >= 600) {
       t.true(scrapes.series >= 2500, `${scrapes.series} series`);
-      t.true(scrapes.p99 <= MOST_SCRAPE_MS || scrapes.floorP99 > MOST_SCRAPE_MS, JSON.stringify(scrapes));
+      const { agent, bare } = scrapes;
+      t.true(agent.took.p99 <= MOST_SCRAPE_MS || bare.took.p99 > MOST_SCRAPE_MS, JSON.stringify(scrapes));
     }
     t.true(descriptors.after <= descriptors.before, JSON.stringify(descriptors));
     t.true(rssMib.most <= rssMib.idle + MOST_GROWTH_MIB, JSON.stringify(rssMib));
