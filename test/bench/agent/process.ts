@@ -43,7 +43,15 @@ export function residentMib(pid: number): number {
   return (Number(kib) * 1024) / MIB;
 }
 
+const MB = 1e6;
+/** As the goals are told. */
+export const mbOf = ({ mib }: Pick<Cost, 'mib'>): number => (mib * MIB) / MB;
+
 export type Cost = { readonly cores: number; readonly mib: number };
+export const sumOf = (costs: readonly Cost[]): Cost => ({
+  cores: costs.reduce((sum, { cores }) => sum + cores, 0),
+  mib: costs.reduce((sum, { mib }) => sum + mib, 0),
+});
 
 /** Of each group of processes over `seconds`; memory as the median of one look a second, for a garbage collector saws. */
 export async function costOver(groups: readonly (readonly number[])[], seconds: number): Promise<Cost[]> {
