@@ -104,14 +104,16 @@ void Sampler::read_lists(size_t index, std::string &out) {
             const auto pid = static_cast<pid_t>(entry.pid);
             Holder &holder = holders[pid];
             holder.types |= 1u << i;
-            if (holder.start_ticks) continue;
             const std::optional<uint64_t> start_ticks = processes_.start_of(pid);
+            if (start_ticks && *start_ticks == 0) holder.seen_gone = true;
+            if (holder.start_ticks) continue;
             // It came after the answer: another one was listed.
             if (start_ticks && micros(*start_ticks) > answered_us) holder.start_ticks = 0;
             else if (!start_ticks || *start_ticks < asked_ticks[i]) holder.start_ticks = start_ticks;
         }
     }
     std::erase_if(holders, [](const auto &entry) { return entry.second.types == 0; });
+    for (auto &[pid, holder] : holders) doubt(pid, holder, answered_us);
     const uint64_t most = cards_[index].total_bytes ? cards_[index].total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
@@ -127,6 +129,20 @@ void Sampler::read_lists(size_t index, std::string &out) {
             usage->bytes = std::max(usage->bytes, entry.bytes);
             usage->bytes_known = true;
         }
+    }
+}
+
+// Where the pid has changed hands between two rounds the second one may be on the card itself by now. Where a list named
+// it while nobody had it, what is listed is the first one's; else it is taken for the second one's after a while.
+void Sampler::doubt(pid_t pid, Holder &holder, uint64_t now_us) const {
+    const std::optional<uint64_t> now = processes_.start_of(pid);
+    if (!holder.start_ticks || !now || *now == 0 || *now == *holder.start_ticks) {
+        holder.other_since_us = 0;
+    } else if (holder.other_since_us == 0) {
+        holder.other_since_us = now_us;
+    } else if (!holder.seen_gone && now_us - holder.other_since_us >= DOUBT_US) {
+        holder.start_ticks = now;
+        holder.other_since_us = 0;
     }
 }
 

@@ -35,7 +35,10 @@ class Sampler {
     struct Holder {
         std::optional<uint64_t> start_ticks;
         uint32_t types = 0;
+        bool seen_gone = false;  // it was listed while nobody had the pid
+        uint64_t other_since_us = 0; // since when somebody else has it; 0: nobody has
     };
+    static constexpr uint64_t DOUBT_US = 2000000;
     struct Card {
         nvml::Device device = nullptr;
         std::string uuid, name, pci;
@@ -73,6 +76,7 @@ class Sampler {
     size_t add_card(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
+    void doubt(pid_t pid, Holder &holder, uint64_t now_us) const;
     bool is_nobodys(const Card &card, pid_t pid) const;
     void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
     void write_card(size_t index, std::string &out);

@@ -249,6 +249,27 @@ for (const [how, isSeenGone, isKnown] of [
     },
   );
 
+testUnless(cannotChoose)(
+  'who gets the pid of a process that nobody saw gone is charged with what stays listed under it after a while',
+  async (t) => {
+    const { library, list } = cardOf(t);
+    const { next } = follow(t, library);
+    const { pid, another } = await again(t);
+    list(pid);
+    const [first] = (await next()).sample.processes;
+    t.is(first?.cards[0]?.bytes, 1);
+    await another();
+    const began = performance.now();
+    const bytes = async () => {
+      const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
+      return found?.cards[0]?.listed ? found.cards[0].bytes : undefined;
+    };
+    t.is(await bytes(), undefined);
+    t.is(await eventually(bytes, 'it is charged', 10_000), 1);
+    t.true(performance.now() - began >= 2000);
+  },
+);
+
 testUnless(cannotChoose)('what was used before a process began is not its use', async (t) => {
   const { library, list, use } = cardOf(t);
   const { next } = follow(t, library);
