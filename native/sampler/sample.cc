@@ -132,8 +132,8 @@ void Sampler::read_lists(size_t index, std::string &out) {
     }
 }
 
-// Where the pid has changed hands between two rounds the second one may be on the card itself by now. Where a list named
-// it while nobody had it, what is listed is the first one's; else it is taken for the second one's after a while.
+// Where the pid has changed hands between two rounds the second one may be on the card itself by now. Where a list
+// named it while nobody had it, what is listed is the first one's; else it is taken for the second one's after a while.
 void Sampler::doubt(pid_t pid, Holder &holder, uint64_t now_us) const {
     const std::optional<uint64_t> now = processes_.start_of(pid);
     if (!holder.start_ticks || !now || *now == 0 || *now == *holder.start_ticks) {

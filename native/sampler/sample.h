@@ -35,7 +35,7 @@ class Sampler {
     struct Holder {
         std::optional<uint64_t> start_ticks;
         uint32_t types = 0;
-        bool seen_gone = false;  // it was listed while nobody had the pid
+        bool seen_gone = false;      // it was listed while nobody had the pid
         uint64_t other_since_us = 0; // since when somebody else has it; 0: nobody has
     };
     static constexpr uint64_t DOUBT_US = 2000000;
