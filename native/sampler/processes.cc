@@ -30,6 +30,7 @@ Processes::Processes() : ends_(epoll_create1(EPOLL_CLOEXEC)) {
 void Processes::begin(uint64_t round) {
     round_ = round;
     question_++;
+    starts_.clear();
     parents_.clear();
     for (auto &[pid, known] : known_) {
         for (Use &use : known.uses) {
@@ -57,6 +58,7 @@ void Processes::meet() {
     epoll_event ended[64];
     constexpr int ROOM = sizeof ended / sizeof *ended;
     question_++;
+    starts_.clear();
     for (int count = ROOM; ends_ >= 0 && count == ROOM;) {
         count = epoll_wait(ends_, ended, ROOM, 0);
         for (int i = 0; i < count; i++) {
@@ -151,10 +153,12 @@ std::optional<uint64_t> Processes::start_of(pid_t pid) const {
     const auto found = known_.find(pid);
     if (found != known_.end() && (found->second.watched || found->second.handle.lives()))
         return found->second.process.start_ticks;
+    const auto [place, is_new] = starts_.try_emplace(pid);
+    if (!is_new) return place->second;
     proc::Process stat;
-    if (proc::read_stat(pid, stat)) return stat.start_ticks;
-    if (kill(pid, 0) != 0 && errno == ESRCH) return 0;
-    return std::nullopt;
+    if (proc::read_stat(pid, stat)) place->second = stat.start_ticks;
+    else if (kill(pid, 0) != 0 && errno == ESRCH) place->second = 0;
+    return place->second;
 }
 
 Usage &Processes::use(pid_t pid, size_t card) {

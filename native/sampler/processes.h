@@ -73,9 +73,10 @@ class Processes {
     void forget_unseen();
 
     std::map<pid_t, Known> known_;
-    std::vector<pid_t> left_; // forgotten at the end of the last round
-    proc::Parents parents_;   // of this round
-    int ends_;                // an epoll set of handles; negative: each is asked by itself
+    mutable std::map<pid_t, std::optional<uint64_t>> starts_; // of those without a handle, of this question
+    std::vector<pid_t> left_;                                 // forgotten at the end of the last round
+    proc::Parents parents_;                                   // of this round
+    int ends_; // an epoll set of handles; negative: each is asked by itself
     uint64_t round_ = 0, question_ = 0;
     int handles_from_;
 };

@@ -76,7 +76,9 @@ void Sampler::read_lists(size_t index, std::string &out) {
         if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
             const int code = library_.last_code(); // also while it is not asked
             cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(code);
-            if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_FUNCTION_NOT_FOUND) continue;
+            const bool is_there = code != NVML_ABI_NOT_SUPPORTED && code != NVML_ABI_FUNCTION_NOT_FOUND;
+            if (!is_there) answered |= 1u << i;
+            if (!is_there) continue;
             if (i != 0 && !cards_[index].list_answered[i] && ++cards_[index].list_failures[i] > MOST_LIST_FAILURES)
                 continue;
             failed += failed.empty() ? "\"" : ",\"";
@@ -98,12 +100,16 @@ void Sampler::read_lists(size_t index, std::string &out) {
     const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
     processes_.meet();
     auto &holders = cards_[index].holders;
-    for (auto &[pid, holder] : holders) holder.types &= ~answered;
+    for (auto &[pid, holder] : holders) {
+        holder.types &= ~answered;
+        holder.bytes = 0;
+    }
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
             const auto pid = static_cast<pid_t>(entry.pid);
             Holder &holder = holders[pid];
             holder.types |= 1u << i;
+            if (entry.known) holder.bytes = std::max(holder.bytes, entry.bytes);
             const std::optional<uint64_t> start_ticks = processes_.start_of(pid);
             if (start_ticks && *start_ticks == 0) holder.seen_gone = true;
             if (holder.start_ticks) continue;
@@ -133,14 +139,16 @@ void Sampler::read_lists(size_t index, std::string &out) {
 }
 
 // Where the pid has changed hands between two rounds the second one may be on the card itself by now. Where a list
-// named it while nobody had it, what is listed is the first one's; else it is taken for the second one's after a while.
+// named it while nobody had it, what is listed is the first one's, and so it is where it is what it was: who is dead
+// takes no more and gives nothing back. Else it is taken for the second one's after a while.
 void Sampler::doubt(pid_t pid, Holder &holder, uint64_t now_us) const {
     const std::optional<uint64_t> now = processes_.start_of(pid);
+    if (holder.start_ticks && now == holder.start_ticks) holder.own_bytes = holder.bytes;
     if (!holder.start_ticks || !now || *now == 0 || *now == *holder.start_ticks) {
         holder.other_since_us = 0;
     } else if (holder.other_since_us == 0) {
         holder.other_since_us = now_us;
-    } else if (!holder.seen_gone && now_us - holder.other_since_us >= DOUBT_US) {
+    } else if (!holder.seen_gone && holder.bytes != holder.own_bytes && now_us - holder.other_since_us >= DOUBT_US) {
         holder.start_ticks = now;
         holder.other_since_us = 0;
     }
@@ -302,9 +310,11 @@ void Sampler::write_card(size_t index, std::string &out) {
     const bool was_lost = card.lost;
     if (card.instance ? cards_[card.parent].lost : was_lost && !is_back(card)) {
         card.lost = true;
+        card.holders.clear();
         out += ",\"lists\":[]";
         if (card.divided) out += ",\"divided\":true";
         add_field(out, "utilizationGaps", card.gaps);
+        if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);
         out += ",\"healthy\":false}";
         return;
     }

@@ -36,6 +36,8 @@ class Sampler {
         std::optional<uint64_t> start_ticks;
         uint32_t types = 0;
         bool seen_gone = false;      // it was listed while nobody had the pid
+        uint64_t own_bytes = 0;      // that were listed when its own process was last there
+        uint64_t bytes = 0;          // that are listed now
         uint64_t other_since_us = 0; // since when somebody else has it; 0: nobody has
     };
     static constexpr uint64_t DOUBT_US = 2000000;

@@ -6,7 +6,10 @@ import { type RunningExporter, startExporterHalf } from '../../support/halves.ts
 import { imageHome } from '../../support/image.ts';
 import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../../support/node.ts';
 import type { Row } from '../row.ts';
-import { type Cost, childrenNamed, costOver, mbOf, sumOf } from './process.ts';
+import { median } from '../statistics.ts';
+import { type Cost, childrenNamed, costOver, mbOf, residentOnceMib, sumOf } from './process.ts';
+
+const ONCE_SECONDS = 5;
 
 export type Halves = {
   readonly scope: Teardown;
@@ -81,7 +84,7 @@ export async function measureFullHalves(
     readonly mostMb: number;
   },
 ): Promise<Row[]> {
-  const costs = await withHalves(about, { state }, async ({ half, exporter }) => {
+  const { costs, onceMib } = await withHalves(about, { state }, async ({ half, exporter }) => {
     await ready(half);
     const pid = half.child.pid ?? 0;
     const groups = {
@@ -92,7 +95,15 @@ export async function measureFullHalves(
     };
     await delay(youngSeconds * 1000);
     const found = await costOver(Object.values(groups), about.seconds);
-    return Object.keys(groups).map((name, index) => [name, found[index] as Cost] as const);
+    const looks: number[] = [];
+    for (let second = 0; second < ONCE_SECONDS; second += 1) {
+      await delay(1000);
+      looks.push(residentOnceMib(Object.values(groups).flat()));
+    }
+    return {
+      costs: Object.keys(groups).map((name, index) => [name, found[index] as Cost] as const),
+      onceMib: median(looks),
+    };
   });
   const sum = sumOf(costs.map(([, cost]) => cost));
   const what = 'agent, sampler and arbiter where one process is both halves; the same node';
@@ -102,6 +113,13 @@ export async function measureFullHalves(
       value: mbOf(sum),
       unit: 'MB',
       reference: { value: mbOf(whole), what },
+      goal: { most: mostMb },
+    },
+    {
+      name: 'agent.halves.full.once_mb',
+      value: mbOf({ mib: onceMib }),
+      unit: 'MB',
+      reference: { value: mbOf(sum), what: 'the same with pages that both halves have of one file counted for each' },
       goal: { most: mostMb },
     },
     {

@@ -1,5 +1,5 @@
 // What a process and its children have used, from /proc.
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { median } from '../statistics.ts';
 
@@ -41,6 +41,25 @@ export function residentMib(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
   if (kib === undefined) throw new Error(`process ${pid} has no memory`);
   return (Number(kib) * 1024) / MIB;
+}
+
+/**
+ * Resident memory of several processes in MiB, in which what processes of one program have of files counts once, by the one that has
+ * most of it: the kernel keeps these pages once.
+ */
+export function residentOnceMib(pids: readonly number[]): number {
+  const ofFiles = new Map<string, number>();
+  let kib = 0;
+  for (const pid of pids) {
+    const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+    const told = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]);
+    kib += told('RssAnon') + told('RssShmem');
+    const program = readlinkSync(`/proc/${pid}/exe`);
+    ofFiles.set(program, Math.max(ofFiles.get(program) ?? 0, told('RssFile')));
+  }
+  for (const most of ofFiles.values()) kib += most;
+  if (Number.isNaN(kib)) throw new Error('the kernel does not tell resident memory by its kinds');
+  return (kib * 1024) / MIB;
 }
 
 const MB = 1e6;
