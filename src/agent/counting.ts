@@ -22,7 +22,7 @@ export function openCounting(
   const audit = openAudit(stateFolder, onProblem);
   const counters = openCounters({ stateFolder, audit, onProblem, clock });
   const { earlier, uncounted } = counters;
-  const kills = createKillBook({ ...earlier, atMs: Date.now(), recent: audit.recent() });
+  const kills = createKillBook({ ...earlier, atMs: Date.now(), recent: audit.steps() });
   kills.add(uncounted);
   return {
     audit: {

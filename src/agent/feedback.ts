@@ -18,18 +18,32 @@ export type FeedbackInput = {
   readonly cardIndex: readonly (number | undefined)[];
   /** Every process list of that card was answered. */
   readonly listsComplete: boolean;
-  /** Of each card of the grant: what its processes are said to hold more than it has in use. Absent: nothing. */
-  readonly twiceBytes?: readonly number[];
-  /** The residual that the page has of a slot's row now. Absent: none. */
-  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'card' | 'stamp'>) => number;
+  /** Of each card of the grant. Absent: nothing is told twice. */
+  readonly twice?: readonly Twice[];
+  /** The residual that the page has of a slot's row by this agent. Absent, or its answer undefined: none. */
+  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'card' | 'stamp'>) => number | undefined;
 };
+
+/** What a card's processes are said to hold more than it has in use: now, and at the least over some time, which has passed or not. */
+export type Twice = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
+export const NOTHING_TWICE: Twice = { bytes: 0, steadyBytes: 0, isSteady: true };
 
 /**
  * Drivers may count memory that processes share for each of them, though its owner alone is charged for it. So what may be counted
- * twice raises no residual; and it lowers none, for figures of a moment may not belong together.
+ * twice raises no residual. It lowers one only where it stays, for figures of a moment may not belong together; and of a row that
+ * this agent has not taught nothing is said before it is known to stay. `othersBytes`: of the container's other processes there,
+ * for it is theirs that this one has open.
  */
-function notTwice(residualBytes: number, taughtBytes: number, twiceBytes: number): number {
-  return Math.min(residualBytes, Math.max(taughtBytes, residualBytes - twiceBytes, 0));
+function notTwice(
+  residualBytes: number,
+  taughtBytes: number | undefined,
+  { bytes, steadyBytes, isSteady }: Twice,
+  othersBytes: number,
+): number | undefined {
+  const [now, steady] = [Math.min(bytes, othersBytes), Math.min(steadyBytes, othersBytes)];
+  if (now === 0 || residualBytes <= 0) return residualBytes;
+  if (taughtBytes === undefined && !isSteady) return undefined;
+  return Math.max(0, residualBytes - now, Math.min(taughtBytes ?? 0, residualBytes - steady));
 }
 
 export type Living = {
@@ -95,6 +109,11 @@ export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => bo
   return entries.slice(0, MOST_TAUGHT);
 }
 
+const heldOn = (card: number, processes: readonly SampledProcess[]): number =>
+  processes
+    .flatMap(({ cards }) => cards)
+    .reduce((sum, use) => sum + (use.card === card && use.listed ? (use.bytes ?? 0) : 0), 0);
+
 function slotFeedback(
   slot: LedgerSlot,
   earlier: LedgerSlot | undefined,
@@ -124,10 +143,14 @@ function slotFeedback(
     if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
     const truth = use?.bytes ?? 0;
     const charged = Math.max(0, row.heldBytes - row.managedBytes);
+    const twice = input.twice?.[card] ?? NOTHING_TWICE;
+    const others = twice.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
+    const residualBytes = notTwice(truth - charged, input.taughtBytes?.(empty), twice, others);
+    if (residualBytes === undefined) return [];
     return [
       {
         ...empty,
-        residualBytes: notTwice(truth - charged, input.taughtBytes?.(empty) ?? 0, input.twiceBytes?.[card] ?? 0),
+        residualBytes,
         // Nothing moved for a whole round: what was freed before it has left the card, or it is part of the residual.
         releasedBytes: row.freedBytes,
         signature: row.signature,

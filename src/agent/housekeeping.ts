@@ -6,7 +6,7 @@ import type { CardGrant } from '../placement/card.ts';
 import type { KnownOwners } from './attribution/attribute.ts';
 import { insideView } from './attribution/inside.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
-import { feedbackOf, type Living, type Round, roundOf } from './feedback.ts';
+import { feedbackOf, type Living, NOTHING_TWICE, type Round, roundOf, type Twice } from './feedback.ts';
 import { type Grant, isOfPod } from './grants/grant.ts';
 import type { LiveGrant, Registry } from './grants/registry.ts';
 import { givenBack, toldBytes } from './grants/resize.ts';
@@ -42,10 +42,22 @@ const isSettled = (slots: LedgerReading['slots']): boolean => {
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
-/** `twiceBytes`: its processes are said to hold so much more than it has in use. */
-type ToldCard = { readonly index: number; readonly isTold: boolean; readonly twiceBytes: number };
+type ToldCard = { readonly index: number; readonly isTold: boolean; readonly twice: Twice };
 
-function toldCards(sample: Sample): ReadonlyMap<string, ToldCard> {
+/** So long what is told twice must be told to be no matter of a moment. */
+const STEADY_NS = 10e9;
+
+/** By card: what was told twice in the samples of that time, and when they began to be looked at. */
+type Looks = { readonly sinceNs: number; readonly looks: readonly { readonly atNs: number; readonly bytes: number }[] };
+
+function looked(before: Looks | undefined, atNs: number, bytes: number): Looks {
+  const looks = (before?.looks ?? []).filter((look) => atNs - look.atNs < STEADY_NS);
+  // Of samples in which nothing is told twice one says as much as many.
+  const isAsBefore = bytes === 0 && looks.length === 1 && looks[0]?.bytes === 0;
+  return { sinceNs: before?.sinceNs ?? atNs, looks: isAsBefore ? [{ atNs, bytes }] : [...looks, { atNs, bytes }] };
+}
+
+function toldCards(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<string, ToldCard> {
   const listed = new Map<number, number>();
   for (const { cards } of sample.processes) {
     for (const use of cards) if (use.listed) listed.set(use.card, (listed.get(use.card) ?? 0) + (use.bytes ?? 0));
@@ -53,8 +65,12 @@ function toldCards(sample: Sample): ReadonlyMap<string, ToldCard> {
   return new Map(
     sample.cards.map((card) => {
       const { uuid, index, usedBytes } = card;
-      const twiceBytes = usedBytes === undefined ? 0 : Math.max(0, (listed.get(index) ?? 0) - usedBytes);
-      return [uuid, { index, isTold: toldCard(sample, uuid) === card, twiceBytes }];
+      const bytes = usedBytes === undefined ? 0 : Math.max(0, (listed.get(index) ?? 0) - usedBytes);
+      const { sinceNs, looks } = looked(watched.get(uuid), sample.bootNs, bytes);
+      watched.set(uuid, { sinceNs, looks });
+      const steadyBytes = Math.min(...looks.map((look) => look.bytes));
+      const twice = { bytes, steadyBytes, isSteady: sample.bootNs - sinceNs >= STEADY_NS };
+      return [uuid, { index, isTold: toldCard(sample, uuid) === card, twice }];
     }),
   );
 }
@@ -91,6 +107,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideView(native);
   const rounds = new Map<string, Round>();
+  const watched = new Map<string, Looks>();
   const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
   /** What the last lesson was made of, where it had nothing new. */
   const learnt = new Map<string, Learnt>();
@@ -131,19 +148,19 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
     const text = (entry: Feedback) =>
       `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const twiceBytes = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.twiceBytes ?? 0);
-    const taughtBytes = (of: Pick<Feedback, 'slot' | 'card' | 'stamp'>): number => {
+    const twice = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOTHING_TWICE);
+    const taughtBytes = (of: Pick<Feedback, 'slot' | 'card' | 'stamp'>): number | undefined => {
       const last = written.get(`${id} ${of.slot} ${of.card}`)?.entry;
-      return last?.stamp === of.stamp ? last.residualBytes : 0;
+      return last?.stamp === of.stamp ? last.residualBytes : undefined;
     };
     const news = feedbackOf(
-      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete, twiceBytes, taughtBytes },
+      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete, twice, taughtBytes },
       (entry) => written.get(key(entry))?.text !== text(entry),
     );
     registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), { text: text(entry), entry });
     // Not where some were left for the next time, or the sample was from before the first reading, or may have counted twice.
-    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twiceBytes.every((bytes) => bytes === 0))
+    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twice.every(({ bytes }) => bytes === 0))
       learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, cardIndex, listsComplete });
     else learnt.delete(id);
     // Samples may queue up: only a reading that this one came after is done with.
@@ -192,7 +209,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   return {
     after(sample, grants, processesOf) {
-      const told = toldCards(sample);
+      const told = toldCards(sample, watched);
       for (const entry of grants) {
         const { grant } = entry.live;
         const processes = processesOf(grant.id);

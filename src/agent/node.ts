@@ -138,7 +138,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   );
   // Nobody's eviction is asked for again where nobody is to be stopped any more.
   const earlierStops = audit
-    .recent()
+    .steps()
     .filter(({ action, grantId }) => action !== 'evict' || isEnforced(registry.get(grantId)?.grant));
   const evictions =
     hooks.evict &&

@@ -5,7 +5,7 @@ import type { Owner } from './attribution/attribute.ts';
 import { ownerOf } from './attribution/cgroup.ts';
 import type { ShareMode } from './attribution/devices.ts';
 import type { Owned } from './attribution/owned.ts';
-import type { Grant } from './grants/grant.ts';
+import { type Grant, podUidOf } from './grants/grant.ts';
 import { type Sample, type SampledCard, type SampledProcess, sumTold, tellsCompute, toldCard } from './sample.ts';
 import { onCard, type ProcessState, processState, usingOf } from './using.ts';
 
@@ -121,12 +121,8 @@ function strays(sample: Sample, { ofGrant }: Pick<Owned, 'ofGrant'>, grants: rea
     return ofGrant(grant.id)
       .filter(({ cards }) => cards.some(({ card }) => !own.has(card)))
       .map((process): Ungranted => {
-        const { podUid } = ownerOf(process.cgroup ?? '');
-        const owner = {
-          kind: 'container',
-          containerId: grant.id,
-          ...(podUid === undefined ? {} : { podUid }),
-        } as const;
+        const podUid = podUidOf(grant) || ownerOf(process.cgroup ?? '').podUid;
+        const owner = { kind: 'container', containerId: grant.id, ...(podUid && { podUid }) } as const;
         return { process, owner, grant };
       });
   });

@@ -90,11 +90,14 @@ export function step(
     return { state: { ...calm, ...(isRecent && { hardApart: state.hardApart }) }, action };
   }
 
-  const samples = state.samples + 1;
+  // Time over a share is no time over a grant of memory.
+  const isOfAnother =
+    state.reason !== undefined && (state.reason === 'over-share') !== (verdict.reason === 'over-share');
+  const samples = isOfAnother ? 1 : state.samples + 1;
   const isHard = verdict.severity === 'hard';
   const hardSamples = isHard ? state.hardSamples + 1 : 0;
   const hardApart = isHard ? oneMore(state.hardApart, nowMs) : state.hardApart;
-  const overSinceMs = state.overSinceMs ?? nowMs;
+  const overSinceMs = isOfAnother ? nowMs : (state.overSinceMs ?? nowMs);
   const { reason } = verdict;
   const over: LadderState = { ...state, samples, hardSamples, ...(hardApart && { hardApart }), overSinceMs, reason };
   const reach = (rung: Rung, action: Action): { state: LadderState; action: Action } => ({

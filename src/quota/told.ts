@@ -27,9 +27,13 @@ export function groundOf(
   { own, allBytes, usedBytes, unlistedBytes }: Told,
   tolerance: Tolerance,
 ): Ground {
-  const twice = Math.max(0, allBytes - Math.max(0, usedBytes - unlistedBytes));
-  if (twice === 0) return 'sure';
   const largestOf = (processes: Told['own']) => Math.max(0, ...processes.map(({ bytes }) => bytes));
+  const seenTwice = Math.max(0, allBytes - usedBytes);
+  // What is in no list may hide more of it: of the container's own processes, each of which has its memory but once.
+  const hiddenTwice = Math.max(0, allBytes - Math.max(0, usedBytes - unlistedBytes)) - seenTwice;
+  const ownShared = own.reduce((sum, { bytes }) => sum + bytes, 0) - largestOf(own);
+  const twice = seenTwice + Math.min(hiddenTwice, ownShared);
+  if (twice === 0) return 'sure';
   // Readings a moment apart differ; a process that holds more than the card does not.
   if (largestOf(own) > usedBytes * 1.05 + 64 * MIB) return 'doubtful';
   const { worst, severity, reason } = verdict;
@@ -37,6 +41,7 @@ export function groundOf(
     const found = judge([{ ...worst, usedBytes: bytes, bypassBytes: Math.min(worst.bypassBytes, bytes) }], tolerance);
     return found.severity === 'hard' || (found.severity === 'soft' && (severity === 'soft' || reason === 'no-room'));
   };
-  if (isOver(worst.usedBytes - twice)) return 'sure';
+  // What others' ledgers say spares nobody who went past the interposer.
+  if (isOver(worst.usedBytes - twice) || isOver(worst.bypassBytes - seenTwice)) return 'sure';
   return isOver(largestOf(own.filter(({ inLedger }) => !inLedger))) ? 'likely' : 'doubtful';
 }

@@ -47,7 +47,10 @@ export function createNewcomers(tolerance: Tolerance, steady: () => number): New
       const next = step(from, verdictWithout(container, hit, state, tolerance), true, steady(), rules);
       // Not before it is done: what is refused is decided again by the next sample.
       if (next.action.kind === 'kill') return next;
-      ladders.set(id, next.state);
+      // Softly over they are asked for nothing before the stop is over, so that no time of theirs runs until then.
+      const { kind } = next.action;
+      const isAsked = kind === 'close-gate' || kind === 'terminate';
+      ladders.set(id, isAsked ? { ...next.state, rung: 'warned' } : next.state);
       return next.action.kind === 'warn' ? { state: before, action: next.action } : undefined;
     },
     forget: (grantId) => void ladders.delete(grantId),

@@ -269,6 +269,22 @@ test('who comes in the place of what is stopped, and keeps to the grant, is left
   );
 });
 
+test('who comes softly over after a stop has its warning, gate and SIGTERM, whatever the times', (t) => {
+  const policy = { coolDownSeconds: 0, releaseSeconds: 30, softSeconds: 4, softSamples: 2, graceSeconds: 4 };
+  const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native, policy });
+  const hit = { id: 'one', mib: 500 };
+  const another = { id: 'two', mib: 1, known: true };
+  const soft = { id: 'one', mib: 180, known: true };
+  t.deepEqual([...act(0, [hit]), ...act(1, [hit])], ['warn one', 'kill one']);
+  t.deepEqual(
+    Array.from({ length: 20 }, (_, index) => act(2 + index, [hit, soft])).flat(),
+    ['warn one'],
+    'while what was hit goes',
+  );
+  const after = Array.from({ length: 11 }, (_, index) => act(22 + index, [another, soft])).flat();
+  t.deepEqual(after, ['released one', 'warn one', 'close-gate one', 'terminate one', 'kill one']);
+});
+
 test('who is over and within in turn is stopped like one who stays over, and warned of now and then', (t) => {
   const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
   const over = [{ id: 'one', mib: 2000 }];

@@ -41,21 +41,43 @@ test('the residual may be negative, and is nothing but minus the charge where th
     t.is(feedbackOf(input({ processes }))[0]?.residualBytes, residualMiB * MIB, what);
 });
 
-test('what the driver may have counted twice raises no residual, and lowers none', (t) => {
-  const of = (bytes: number, more: Partial<FeedbackInput>) =>
-    feedbackOf(input({ processes: [sampledProcess(11, [use(0, { bytes: bytes * MIB })])], ...more }))[0]?.residualBytes;
-  const cases: [what: string, bytes: number, twiceMiB: number, taughtMiB: number, residualMiB: number][] = [
-    ['it has another one’s block open, which is counted for both', 6450, 6000, 50, 50],
-    ['the same, and it loads code meanwhile', 6480, 6000, 50, 80],
-    ['it loads code while others share', 480, 6000, 50, 50],
-    ['that comes again when they share no more', 480, 0, 50, 80],
-    ['it unloads code while others share', 420, 6000, 50, 20],
-    ['it holds less than it is charged for', 380, 6000, 50, -20],
+test('what the driver may have counted twice raises no residual, and lowers one where it stays', (t) => {
+  const other = sampledProcess(12, [use(0, { bytes: 6000 * MIB })]);
+  const of = (bytes: number, more: Partial<FeedbackInput>) => {
+    const processes = [sampledProcess(11, [use(0, { bytes: bytes * MIB })]), other];
+    return feedbackOf(input({ processes, ...more }))[0]?.residualBytes;
+  };
+  type Case = readonly [
+    what: string,
+    bytes: number,
+    twiceMiB: number,
+    steadyMiB: number,
+    taughtMiB: number | undefined,
   ];
-  for (const [what, bytes, twiceMiB, taughtMiB, residualMiB] of cases) {
-    const more = { twiceBytes: [twiceMiB * MIB], taughtBytes: () => taughtMiB * MIB };
-    t.is(of(bytes, more), residualMiB * MIB, what);
+  const cases: readonly (readonly [...Case, residualMiB: number | undefined])[] = [
+    ['it has another one’s block open, which is counted for both', 6450, 6000, 6000, 50, 50],
+    ['the same, and it loads code meanwhile', 6480, 6000, 6000, 50, 80],
+    ['it loads code while others of it share', 480, 6000, 6000, 50, 0],
+    ['figures of a moment', 450, 6000, 0, 50, 50],
+    ['a moment in which it seemed to be its own', 6450, 6000, 0, 6050, 6050],
+    ['that is known to be none', 6450, 6000, 6000, 6050, 50],
+    ['none is told twice', 480, 0, 0, 50, 80],
+    ['it unloads code in such a moment', 420, 6000, 0, 50, 20],
+    ['it holds less than it is charged for', 380, 6000, 6000, 50, -20],
+    ['nothing was taught, and it may be of a moment', 450, 6000, 0, undefined, undefined],
+  ];
+  for (const [what, bytes, twiceMiB, steadyMiB, taughtMiB, residualMiB] of cases) {
+    const isSteady = taughtMiB !== undefined;
+    const twice = [{ bytes: twiceMiB * MIB, steadyBytes: steadyMiB * MIB, isSteady }];
+    const more = { twice, taughtBytes: () => (taughtMiB === undefined ? undefined : taughtMiB * MIB) };
+    t.is(of(bytes, more), residualMiB === undefined ? undefined : residualMiB * MIB, what);
   }
+  const alone = { processes: [process], twice: [{ bytes: 6000 * MIB, steadyBytes: 6000 * MIB, isSteady: true }] };
+  t.is(
+    feedbackOf(input(alone))[0]?.residualBytes,
+    50 * MIB,
+    'others’ sharing is none of a container’s that has one process',
+  );
 });
 
 test('nothing is taught where nothing is certain', (t) => {

@@ -62,7 +62,7 @@ function taught(usedMiB: number): Record<number, number> {
   const owner = slot(11, [row({ heldBytes: 6000 * MIB })]);
   const importer = slot(12, [row()]);
   const live = { grant: grantOf('one', 20_000) } as LiveGrant;
-  for (const second of [1, 2]) {
+  for (let second = 1; second <= 12; second += 1) {
     const processes = [11, 12].map((pid) => sampledProcess(pid, [use(0, { bytes: 6000 * MIB })]));
     const on = card(0, { usedBytes: usedMiB * MIB });
     const atNs = second * 1e9;

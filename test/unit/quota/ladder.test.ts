@@ -227,6 +227,20 @@ test('who is only suspected of too much compute is gated and never asked to end,
   t.deepEqual(climbShare([[200, soft]], { ...DEFAULT_LADDER, mode: 'report' }), ['100 warn', '110 would-stop']);
 });
 
+test('time over a share is no time over a grant of memory', (t) => {
+  const over = verdictOf(SOFT);
+  t.deepEqual(
+    climbShare(
+      [
+        [175, overShare('soft')],
+        [190, over],
+      ],
+      DEFAULT_LADDER,
+    ),
+    ['100 warn', '105 close-gate', '186 terminate'],
+  );
+});
+
 test('of memory and compute the harder verdict counts, and that of memory before one that is as hard', (t) => {
   const [within, softly, hard] = [verdictOf(WITHIN), verdictOf(SOFT), verdictOf(FAR)] as Parameters<typeof harder>[0][];
   const said = (memory: typeof within, share: ShareVerdict) => {

@@ -57,7 +57,20 @@ const CASES: readonly (readonly [what: string, expected: Ground, ...Parameters<t
     undefined,
     20,
   ],
-  ['more is in no list than is in use', 'likely', [[30, false]], 0, 30, undefined, 40],
+  ['more is in no list than is in use, and it went past the interposer', 'sure', [[30, false]], 0, 30, undefined, 40],
+  [
+    'several past the interposer beside managed memory of others, which spares nobody of them',
+    'sure',
+    [
+      [15, false],
+      [15, false],
+    ],
+    0,
+    30,
+    undefined,
+    12,
+  ],
+  ['one process of the ledger, which has its memory but once', 'sure', [[30, true]], 0, 30, undefined, 20],
   ['managed memory of others, and nothing is told twice', 'sure', [[30, true]], 10, 60, undefined, 20],
   // 60 GiB of another container's, which pays for them, and 10 of its own.
   ['what it has open is another container’s', 'doubtful', [[70, true]], 60, 70],
