@@ -257,7 +257,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       if (ofNobody !== undefined) failures.set('no_pid', ofNobody);
 
       const records = act(state);
-      counting.keep({ totals, uses: shares.uses() });
+      counting.keep({ totals, uses: shares.counts() });
       // A stop that an agent before this one left half told is no ground where nobody is to be stopped any more.
       evictions?.see(records.filter(({ grantId }) => isEnforced(registry.get(grantId)?.grant)));
       sampledAt = hooks.clock();

@@ -97,7 +97,7 @@ export function advanceAccount(
   isLive: (grantId: string) => boolean,
   earlier: ReadonlyMap<string, UseCounts> = new Map(),
 ): Account {
-  const uses = new Map([...before.uses].filter(([key]) => isLive(key.split(' ', 1)[0] ?? '')));
+  const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
   const pages = new Map<string, readonly Counts[]>();
   for (const { id, cards } of told.pages) {
     const grantId = grantOf(id);
@@ -120,4 +120,17 @@ export function advanceAccount(
     }
   }
   return { pages, uses };
+}
+
+/**
+ * Counts of the grants that are there, to be kept: as they were told, and what agents before this one counted of those that nobody
+ * has told of yet. The very same map where there is none of these.
+ */
+export function countsToKeep(
+  uses: Account['uses'],
+  earlier: ReadonlyMap<string, UseCounts>,
+  isLive: (grantId: string) => boolean,
+): ReadonlyMap<string, UseCounts> {
+  const untold = [...earlier].filter(([key]) => !uses.has(key) && isLive(useOfKey(key).grantId));
+  return untold.length === 0 ? uses : new Map([...uses, ...untold]);
 }

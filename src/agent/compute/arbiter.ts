@@ -9,6 +9,7 @@ import {
   type Account,
   advanceAccount,
   type ComputeUse,
+  countsToKeep,
   NO_ACCOUNT,
   parseTold,
   type Told,
@@ -22,8 +23,8 @@ export type Arbiter = {
   follow(entries: readonly Planned[], terms: Terms): void;
   /** Of a grant's card by its place in the grant; undefined: the arbiter does not hold it. */
   use(grantId: string, card: number): ComputeUse | undefined;
-  /** All of these, by their keys. */
-  uses(): Account['uses'];
+  /** What is counted of all of them, by the keys of uses: until it is told anew, what was counted before. */
+  counts(): ReadonlyMap<string, UseCounts>;
   close(): Promise<void>;
 };
 
@@ -44,7 +45,10 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
   let closing = false;
   let number = 0;
   let lines: readonly string[] = [];
+  /** Whose page it is. */
   let grants = new Map<string, string>();
+  /** Those that have none at the moment included: they may have one again, and are counted on then. */
+  let live: ReadonlySet<string> = new Set();
   let account: Account = NO_ACCOUNT;
   /** Taken up once: what is counted on from there ends with its grant. */
   const earlier = new Map(counted);
@@ -64,7 +68,6 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
   };
 
   const listen = (told: Told) => {
-    const live = new Set(grants.values());
     account = advanceAccount(
       account,
       told,
@@ -116,6 +119,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
         onProblem(`compute is not arbitrated anew: ${(error as Error).message}`);
         return;
       }
+      live = new Set(entries.map(({ grant }) => grant.id));
       grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
       if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
       lines = next;
@@ -124,7 +128,10 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
       begun = true;
     },
     use: (grantId, card) => account.uses.get(useKey(grantId, card)),
-    uses: () => account.uses,
+    counts() {
+      if (earlier.size === 0) return account.uses;
+      return countsToKeep(account.uses, earlier, (id) => live.has(id));
+    },
     async close() {
       closing = true;
       clearTimeout(restart);

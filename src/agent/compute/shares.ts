@@ -34,8 +34,8 @@ export type Shares = {
   ofCard(gpuUuid: string): CardPolicy;
   readonly highCapPercent: () => number;
   stateOf(entries: readonly LiveGrant[]): (grantId: string, card: number) => ShareState;
-  /** Of all grants that launch by the arbiter, as it was last told. */
-  uses(): ReadonlyMap<string, ComputeUse>;
+  /** Of all grants that launch by the arbiter, as it was last told, or as it was counted before anybody told of them. */
+  counts(): ReadonlyMap<string, UseCounts>;
   set(change: NodeComputeChange, registry: Pick<Registry, 'reconsider'>): void;
   /** Labels of the Node as they are now. */
   label(labels: Readonly<Record<string, string>>, registry: Pick<Registry, 'reconsider'>): void;
@@ -92,7 +92,7 @@ export function openShares(
     ofCard,
     highCapPercent,
     stateOf: (entries) => stateOf(entries, turn),
-    uses: arbiter.uses,
+    counts: arbiter.counts,
     set({ gpuUuid, policy, highCapPercent: cap }, registry) {
       const { policy: nodePolicy, cards, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherCards } = cards;

@@ -3,6 +3,7 @@ import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { setTimeout as delay } from 'node:timers/promises';
 import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
 import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../support/agent.ts';
 import { type Span, startWatch, stopping, type Watched } from '../../support/delays.ts';
@@ -83,8 +84,21 @@ export async function offend(site: Site, index: number, blind: readonly Span[]):
   const name = `offender-${index}`;
   const [kind, command, takerOf] = KINDS[index % KINDS.length] as (typeof KINDS)[number];
   const tenant = runTenant(scope, node, agent, ['--gpu-memory', GRANT, '--name', name], command);
-  const taker = await takerOf(site, tenant, name);
-  for (const order of ['init', 'context 0']) await taker.ask(order);
+  const ready = async <T>(start: () => Promise<T>): Promise<T> => {
+    try {
+      return await start();
+    } catch (error) {
+      const end = await Promise.race([tenant.ended, delay(LOOK_EVERY_MS)]);
+      const told = agent.log.filter((line) => line.includes(name));
+      const what = `${name}, ${kind}, took no more than it may and got not so far`;
+      throw new Error(`${what}: ${JSON.stringify(end)}; the agent: ${told.join('\n')}`, { cause: error });
+    }
+  };
+  const taker = await ready(async () => {
+    const taker = await takerOf(site, tenant, name);
+    for (const order of ['init', 'context 0']) await taker.ask(order);
+    return taker;
+  });
   const watch = startWatch(stopping(agent.child, node.child), LOOK_EVERY_MS);
   const ended = tenant.ended.then(({ code }) => ({ code, taken: watch(blind) }));
   await taker.ask(`alloc ${OVER}`).catch(() => {}); // it may be stopped before it answers

@@ -27,10 +27,15 @@ const MOST_SCRAPE_MS = 2;
  */
 const MOST_TIMES_BARE = 5;
 const MOST_BEHIND_MS = 250;
-const ENTER = ['--mount', '--propagation', 'private', '--pid', '--fork', '--mount-proc'];
-/** The list of preloaded libraries is /etc's, so that everybody's clock jumps, whatever becomes of the environment. */
+const ENTER = ['--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
+/**
+ * The list of preloaded libraries is /etc's, so that everybody's clock jumps, whatever becomes of the environment. The shell stays as
+ * the first process: it waits for those whose parents were stopped. The dead would else keep their pids, till none is left.
+ */
 const SCRIPT = `mkdir "$1/etc" && echo "$0" >"$1/etc/ld.so.preload" &&
-  mount -t overlay none -o "lowerdir=$1/etc:/etc" /etc && shift && exec "$@"`;
+  mount -t overlay none -o "lowerdir=$1/etc:/etc" /etc && shift || exit
+  "$@"
+  exit $?`;
 
 type Churned = { readonly started: number; readonly failed: number; readonly signalled: number };
 type Quantiles = { readonly p50: number; readonly p99: number };

@@ -18,6 +18,9 @@ int main(int count, char **words) {
         _exit(127);
     }
     int status;
-    if (child < 0 || waitpid(child, &status, 0) != child) return 1;
+    if (child < 0 || waitpid(child, &status, 0) != child) {
+        perror(child < 0 ? "within: no process under a pid of the range" : "within: waitpid");
+        return 1;
+    }
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -1,6 +1,13 @@
 // Which policy holds for whom, what operators change of it, what the arbiter is told, and what its words come to.
 import test from 'ava';
-import { advanceAccount, NO_ACCOUNT, parseTold, type Told, useKey } from '../../../src/agent/compute/account.ts';
+import {
+  advanceAccount,
+  countsToKeep,
+  NO_ACCOUNT,
+  parseTold,
+  type Told,
+  useKey,
+} from '../../../src/agent/compute/account.ts';
 import { type Planned, planLines } from '../../../src/agent/compute/plan.ts';
 import { overridden } from '../../../src/agent/compute/pods.ts';
 import {
@@ -322,6 +329,26 @@ test('what an agent before has counted is gone on from', (t) => {
       earlier,
     ).uses.get(useKey('g', 0))?.chargedSeconds,
     7,
+  );
+});
+
+test('what an agent before has counted of grants that are there is kept until the arbiter tells of them', (t) => {
+  const counts = { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 };
+  const earlier = new Map([
+    [useKey('g', 0), counts],
+    [useKey('other', 0), counts],
+    [useKey('gone', 0), counts],
+  ]);
+  const isLive = (id: string) => id !== 'gone';
+  t.deepEqual([...countsToKeep(NO_ACCOUNT.uses, earlier, isLive).keys()], [useKey('g', 0), useKey('other', 0)]);
+  const { uses } = advanceAccount(NO_ACCOUNT, told('g.0', 1e9), () => 'g', isLive, earlier);
+  const kept = countsToKeep(uses, earlier, isLive);
+  t.is(kept.get(useKey('g', 0))?.chargedSeconds, 6, 'as it was told, with what was before');
+  t.deepEqual(kept.get(useKey('other', 0)), counts);
+  t.is(
+    countsToKeep(uses, earlier, (id) => id === 'g'),
+    uses,
+    'nothing is added',
   );
 });
 
