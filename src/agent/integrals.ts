@@ -71,7 +71,6 @@ const countsOf = (use: UseCounts): UseCounts => ({
   overruns: use.overruns,
   faults: use.faults,
 });
-const hasCounts = (totals: Partial<UseCounts> | undefined): totals is UseCounts => totals?.chargedSeconds !== undefined;
 
 const NONE: Engines = { smUs: 0, memoryUs: 0, encoderUs: 0, decoderUs: 0 };
 const each = (value: (engine: keyof Engines) => number): Engines => ({
@@ -159,8 +158,7 @@ export function advance(
       const minute = before.minutes.get(key);
       const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;
       const use = useOf(grant.id, place);
-      // Nobody tells of it for a moment where an agent has just started: what was counted stays.
-      const isUsedAsBefore = !use || USE_COUNTS.every((name) => use[name] === last?.[name]);
+      const isUsedAsBefore = USE_COUNTS.every((name) => use?.[name] === last?.[name]);
       if (isSame && isUsedAsBefore && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
         if (minute) minutes.set(key, minute);
         live.add(last);
@@ -187,7 +185,7 @@ export function advance(
         smPeakRatio:
           mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
         place,
-        ...(use ? countsOf(use) : hasCounts(last) && countsOf(last)),
+        ...(use && countsOf(use)),
         seenMs: undefined,
       };
       containers.set(key, totals);

@@ -400,24 +400,3 @@ test('totals of a container of which nothing has changed are the same object, an
   t.is(one(gone)?.seenMs, START + 1000, 'it was there in the sample before');
   t.is(one(advance(gone, at(3), owners(OWNERS)))?.seenMs, undefined, 'it is there again');
 });
-
-test('what the arbiter has counted stays while it tells nothing, as where an agent has just begun', (t) => {
-  const counts = { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 };
-  const grants = [reading(grantOf('one', 100))];
-  const state = (second: number) =>
-    compared(sampleOf([card(0)], [busy(11, 1000 * second)], START + second * 1000), grants, OWNERS);
-  const tells = () => counts;
-  const noName = () => undefined;
-  const silent = () => undefined;
-  const told = advance(NO_TOTALS, state(0), owners(OWNERS), noName, tells);
-  t.like(one(told), counts);
-  const untold = advance(told, state(1), owners(OWNERS), noName, silent);
-  t.like(one(untold), counts);
-  const more = advance(untold, state(2), owners(OWNERS), noName, () => ({ ...counts, chargedSeconds: 6 }));
-  t.like(one(more), { ...counts, chargedSeconds: 6 });
-  t.is(
-    one(advance(NO_TOTALS, state(0), owners(OWNERS), noName, silent))?.chargedSeconds,
-    undefined,
-    'it was never told',
-  );
-});
