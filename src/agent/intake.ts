@@ -2,7 +2,7 @@
 // sample to sample for that; what is done about it is the node's.
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/assignments.ts';
 import { NOTHING_OWNED, type Owned } from './attribution/owned.ts';
-import { compare, type NodeState } from './compare.ts';
+import { compare } from './compare.ts';
 import { judgeCompute, NOBODY_WATCHED } from './compute/overuse.ts';
 import type { ShareState, Shares } from './compute/shares.ts';
 import type { AgentConfiguration } from './configuration.ts';
@@ -10,6 +10,7 @@ import type { Grant } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
 import type { ReadGrant } from './housekeeping.ts';
 import { advance, totalsOf } from './integrals.ts';
+import type { NodeState } from './node-state.ts';
 import type { Owners } from './owners.ts';
 import { withRoom } from './room.ts';
 import type { Sample } from './sample.ts';

@@ -3,8 +3,8 @@
 // they are left, is in totals.ts.
 import { basesOf, nameKey } from './bases.ts';
 import { clockJumpMs } from './clock-jump.ts';
-import type { ContainerCardState, ContainerState, NodeState } from './compare.ts';
 import { USE_COUNTS, type UseCounts, useKey } from './compute/account.ts';
+import type { ContainerCardState, ContainerState, NodeState } from './node-state.ts';
 import { type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
 import {
   assignedKey,

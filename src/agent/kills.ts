@@ -2,10 +2,10 @@
 // are there with 0 from the moment that a grant is seen. Counts go on over restarts: what the next agent is given is counters.ts'.
 import type { OverReason } from '../quota/limits.ts';
 import { clockJumpMs } from './clock-jump.ts';
-import type { NodeState } from './compare.ts';
 import { hardLimitOf } from './compute/policy.ts';
 import { type ActionRecord, ASKED } from './enforcement/record.ts';
 import type { Grant } from './grants/grant.ts';
+import type { NodeState } from './node-state.ts';
 import type { KillTotal, SelfView } from './view.ts';
 
 type Decision = SelfView['decisions'][number]['decision'];

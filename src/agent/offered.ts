@@ -4,10 +4,10 @@ import type { CardStanding } from '../placement/card.ts';
 import type { CardsReading } from '../placement/node-cards.ts';
 import type { FenceState } from '../quota/canary.ts';
 import { healthState, LOST_WORDS } from '../quota/card-fault.ts';
-import type { NodeState } from './compare.ts';
 import type { Grant } from './grants/grant.ts';
 import { heldBy } from './grants/granted.ts';
 import { usableBytes } from './grants/plain.ts';
+import type { NodeState } from './node-state.ts';
 import { isShareable, type SampledCard } from './sample.ts';
 
 export type Offer = {

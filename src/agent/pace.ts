@@ -1,7 +1,7 @@
 // How soon the next sample is wanted: sooner while somebody has to be watched closely; later while nothing on the node has changed
 // for a while, which is what most of a node's time is like, and half of what an agent takes there. Decides from what is handed
 // over and remembers how long it has been quiet.
-import type { NodeState } from './compare.ts';
+import type { NodeState } from './node-state.ts';
 import type { Sample, SampledCard } from './sample.ts';
 
 export type PaceSettings = {

@@ -1,7 +1,8 @@
 // Who is over its memory on a card that has nothing left for others: a plain value in, a plain value out. The judgement is
 // src/quota/limits.ts.
 import { judgeRoom, type MemoryVerdict, type Room, type Tolerance } from '../quota/limits.ts';
-import { type ContainerState, judgedUses, type NodeState } from './compare.ts';
+import { judgedUses } from './container-state.ts';
+import type { ContainerState, NodeState } from './node-state.ts';
 
 /** The state in which they are over hard. Most of the time nobody is, and it is the very same. */
 export function withRoom(state: NodeState, tolerance: Tolerance): NodeState {

@@ -1,6 +1,6 @@
 // What a sampler counts from its own start, over all samplers that this agent has had: one that began again, and so has less than
 // was counted before, adds to it. So no count falls, and none that the newest sampler has not is lost.
-import type { NodeState } from './compare.ts';
+import type { NodeState } from './node-state.ts';
 
 export type Growing = {
   /** The sum of what was counted under this key, with what has been counted now. */

@@ -1,6 +1,6 @@
 /* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts
  * that a runtime makes behind the exported names (by the driver's own tables) are charged when they first appear.
- * Here are the table of all of them, what a thread has current, limits, and contexts that programs make themselves. */
+ * Here are the table of all of them, what a thread has current, and contexts that programs make themselves. */
 #include <pthread.h>
 #include <string.h>
 
@@ -331,78 +331,6 @@ void cot_context_settle(abi_result result, void *handle, abi_device device, cons
         cot_context_remember(handle, device, card, room->bytes, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
-}
-
-/* ---- limits ---- */
-
-/* Under the lock: what the primary context and the views of a device began with. The limits of the one may be those of
- * the other, so that what is found later may have been set by then. */
-static void share_base(const struct cot_known_context *entry, unsigned which, uint64_t *base) {
-    for (int i = 0; i < (int)cot->contexts.used && (entry->primary || entry->green); i++) {
-        const struct cot_known_context *other = &cot->contexts.known[i];
-        if (other->handle && (other->primary || other->green) && other->device == entry->device &&
-            other->limits[which].version > 0 && other->limits[which].base < *base)
-            *base = other->limits[which].base;
-    }
-}
-
-bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
-    if (entry) {
-        if (entry->limits[which].version == 0) {
-            share_base(entry, which, &base);
-            entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
-        }
-        *limit = entry->limits[which];
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-    return entry;
-}
-
-static void change_limit(struct cot_known_context *entry, unsigned which, uint64_t more) {
-    entry->limits[which].charged += more;
-    entry->limits[which].version++;
-    entry->charged += more;
-    __atomic_fetch_add(&cot_own(entry->card)->context, more, __ATOMIC_RELAXED);
-}
-
-bool cot_context_begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
-    bool current = entry && entry->limits[which].version == version;
-    if (current) {
-        uint32_t card = entry->card;
-        entry->limits[which].setters++;
-        change_limit(entry, which, reserved);
-        if (reserved) cot_commit(card, reserved, reserved);
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-    return current;
-}
-
-void cot_context_end_limit(void *context, unsigned which) {
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
-    if (entry && entry->limits[which].setters > 0) {
-        entry->limits[which].setters--;
-        entry->limits[which].version++;
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-}
-
-bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
-    pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
-    bool current = entry && entry->limits[which].version == version;
-    if (current) {
-        uint64_t before = entry->limits[which].charged;
-        change_limit(entry, which, bytes - before);
-        if (bytes > before) cot_charge(entry->card, bytes - before);
-        if (bytes < before) cot_release(entry->card, before - bytes);
-    }
-    pthread_mutex_unlock(&cot->contexts.lock);
-    return current || !entry;
 }
 
 /* ---- explicit contexts ---- */

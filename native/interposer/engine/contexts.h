@@ -1,4 +1,4 @@
-/* The table of contexts, for contexts.c and primary.c. */
+/* The table of contexts, for contexts.c, limits.c and primary.c. */
 #pragma once
 
 #include "cot.h"

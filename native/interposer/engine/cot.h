@@ -263,14 +263,6 @@ void cot_context_recheck(const struct cot_block *block);
 /* Puts back what the driver did not free; the view that it was allocated in may have ended meanwhile. */
 void cot_context_put_back(const struct cot_block *block);
 
-/* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
-bool cot_context_limit(void *context, unsigned which, uint64_t base, struct cot_limit *limit);
-/* Charges what was reserved for setting it, if the limit's version still is `version`; false: it is not. */
-bool cot_context_begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved);
-void cot_context_end_limit(void *context, unsigned which);
-/* Makes `bytes` the charge, if the limit's version still is `version`; false: it is not. */
-bool cot_context_charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes);
-
 /* ---- checkpoint.c ---- */
 bool cot_is_away(void); /* this process's memory is out of its cards: every other call of the driver would wait */
 

@@ -1,7 +1,86 @@
 /* Limits of a context: device heap, printf buffer, and stacks for all threads that the card can hold at once. What a
  * limit costs beyond what it did when contexts were measured must fit into the grant, and is charged as part of the
  * context until it is lowered or the context ends. */
-#include "cot.h"
+#include <pthread.h>
+
+#include "contexts.h"
+
+/* ---- what is charged for them, in the table of contexts ---- */
+
+/* Under the lock: what the primary context and the views of a device began with. The limits of the one may be those of
+ * the other, so that what is found later may have been set by then. */
+static void share_base(const struct cot_known_context *entry, unsigned which, uint64_t *base) {
+    for (int i = 0; i < (int)cot->contexts.used && (entry->primary || entry->green); i++) {
+        const struct cot_known_context *other = &cot->contexts.known[i];
+        if (other->handle && (other->primary || other->green) && other->device == entry->device &&
+            other->limits[which].version > 0 && other->limits[which].base < *base)
+            *base = other->limits[which].base;
+    }
+}
+
+/* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
+static bool account_of(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = cot_context_find(context);
+    if (entry) {
+        if (entry->limits[which].version == 0) {
+            share_base(entry, which, &base);
+            entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
+        }
+        *limit = entry->limits[which];
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return entry;
+}
+
+static void change_limit(struct cot_known_context *entry, unsigned which, uint64_t more) {
+    entry->limits[which].charged += more;
+    entry->limits[which].version++;
+    entry->charged += more;
+    __atomic_fetch_add(&cot_own(entry->card)->context, more, __ATOMIC_RELAXED);
+}
+
+/* Charges what was reserved for setting it, if the limit's version still is `version`; false: it is not. */
+static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = cot_context_find(context);
+    bool current = entry && entry->limits[which].version == version;
+    if (current) {
+        uint32_t card = entry->card;
+        entry->limits[which].setters++;
+        change_limit(entry, which, reserved);
+        if (reserved) cot_commit(card, reserved, reserved);
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return current;
+}
+
+static void end_limit(void *context, unsigned which) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = cot_context_find(context);
+    if (entry && entry->limits[which].setters > 0) {
+        entry->limits[which].setters--;
+        entry->limits[which].version++;
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+}
+
+/* Makes `bytes` the charge, if the limit's version still is `version`; false: it is not. */
+static bool charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    struct cot_known_context *entry = cot_context_find(context);
+    bool current = entry && entry->limits[which].version == version;
+    if (current) {
+        uint64_t before = entry->limits[which].charged;
+        change_limit(entry, which, bytes - before);
+        if (bytes > before) cot_charge(entry->card, bytes - before);
+        if (bytes < before) cot_release(entry->card, before - bytes);
+    }
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return current || !entry;
+}
+
+/* ---- what the driver says of them ---- */
 
 /* Bytes of the card for one unit of a limit's value. */
 static abi_result unit_of(int limit, uint64_t *bytes) {
@@ -41,12 +120,12 @@ static void settle(void *context, int limit, uint64_t unit, uint64_t granule) {
     size_t value;
     uint64_t bytes;
     do {
-        if (!cot_context_limit(context, (unsigned)limit, 0, &account) || account.setters > 0) return;
+        if (!account_of(context, (unsigned)limit, 0, &account) || account.setters > 0) return;
         abi_result result = value_of(limit, &value);
         if (result != ABI_SUCCESS) result = value_of(limit, &value);
         if (result != ABI_SUCCESS) return;
         bytes = beyond(times(value, unit), account.base, granule);
-    } while (!cot_context_charge_limit(context, (unsigned)limit, account.version, bytes));
+    } while (!charge_limit(context, (unsigned)limit, account.version, bytes));
 }
 
 /* Stacks are multiples of 16 bytes: the driver rounds what it is asked for. */
@@ -71,7 +150,7 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
     cot_limits(card, &limits);
     /* Charged before the driver is called, and while any thread sets it: a lower value may come in between. */
     for (;;) {
-        if (!cot_context_limit(context, (unsigned)limit, times(before, unit), &account))
+        if (!account_of(context, (unsigned)limit, times(before, unit), &account))
             return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
         uint64_t wanted = beyond(times(rounded(limit, value), unit), account.base, limits.granule_bytes);
         more = wanted > account.charged ? wanted - account.charged : 0;
@@ -79,11 +158,11 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
             cot_deny(card);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
-        if (cot_context_begin_limit(context, (unsigned)limit, account.version, more)) break;
+        if (begin_limit(context, (unsigned)limit, account.version, more)) break;
         if (more) cot_rollback(card, more);
     }
     result = CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
-    cot_context_end_limit(context, (unsigned)limit);
+    end_limit(context, (unsigned)limit);
     settle(context, limit, unit, limits.granule_bytes);
     return result;
 }

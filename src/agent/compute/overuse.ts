@@ -3,7 +3,7 @@
 import type { CardGrant } from '../../placement/card.ts';
 import { harder, type MemoryVerdict } from '../../quota/limits.ts';
 import { judgeShare, type ShareLook, type ShareVerdict, type ShareWatch, watchShare } from '../../quota/share.ts';
-import type { ContainerState, NodeState } from '../compare.ts';
+import type { ContainerState, NodeState } from '../node-state.ts';
 import { type SampledCard, tellsCompute } from '../sample.ts';
 import { type Totals, totalsKey } from '../totals.ts';
 import { sameList } from '../unchanged.ts';

@@ -3,7 +3,8 @@
 // enough is src/quota/told.ts.
 import { judge, type MemoryVerdict, type Tolerance } from '../../quota/limits.ts';
 import type { Told } from '../../quota/told.ts';
-import { type ContainerState, judgedUses, type NodeState } from '../compare.ts';
+import { judgedUses } from '../container-state.ts';
+import type { ContainerState, NodeState } from '../node-state.ts';
 import { keyOf } from './targets.ts';
 
 /** Undefined where the driver does not tell how much of the card is in use. */

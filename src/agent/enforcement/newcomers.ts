@@ -2,7 +2,7 @@
 // while the memory of those that were hit is on its way back.
 import { type Action, CALM, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
 import type { Tolerance } from '../../quota/limits.ts';
-import type { ContainerState, NodeState } from '../compare.ts';
+import type { ContainerState, NodeState } from '../node-state.ts';
 import { verdictWithout } from './ground.ts';
 import { keyOf } from './targets.ts';
 

@@ -2,9 +2,9 @@
 // the registry's.
 import type { PodGrant } from '../../placement/pod-grant.ts';
 import { effectiveMode, type Mode } from '../../quota/mode.ts';
-import type { NodeState } from '../compare.ts';
 import { chosenBy } from '../compute/pods.ts';
 import { saidOf } from '../enforcement/modes.ts';
+import type { NodeState } from '../node-state.ts';
 import { podUidOf } from './grant.ts';
 import type { Refusal } from './plain.ts';
 import { refereeCards, rule } from './referee.ts';

@@ -7,7 +7,7 @@ import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../request/names.ts';
 import { MIB } from '../../request/quantity.ts';
 import { parseRecord } from '../../request/record.ts';
 import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../request/request.ts';
-import type { NodeState } from '../compare.ts';
+import type { NodeState } from '../node-state.ts';
 import { isShareable } from '../sample.ts';
 import type { Grant } from './grant.ts';
 import { grantedOn } from './granted.ts';

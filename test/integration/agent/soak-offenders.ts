@@ -17,6 +17,8 @@ const WITHIN = [join(BUILD, 'tests/within'), ...PIDS];
 const GRANT = '256Mi';
 const OVER = 512 * 2 ** 20;
 const LOOK_EVERY_MS = 100;
+/** How `cotenant run` ends then. */
+const NO_GRANT = 125;
 /** Pids and mounts that nobody else sees. */
 export const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
 
@@ -80,27 +82,34 @@ const KINDS: readonly (readonly [kind: string, command: readonly string[], taker
  * when nobody can be stopped, as far as it is known when this one has ended.
  */
 export async function offend(site: Site, index: number, blind: readonly Span[]): Promise<Offender> {
-  const { scope, node, agent } = site;
   const name = `offender-${index}`;
   const [kind, command, takerOf] = KINDS[index % KINDS.length] as (typeof KINDS)[number];
-  const tenant = runTenant(scope, node, agent, ['--gpu-memory', GRANT, '--name', name], command);
-  const ready = async <T>(start: () => Promise<T>): Promise<T> => {
-    try {
-      return await start();
-    } catch (error) {
-      const end = await Promise.race([tenant.ended, delay(LOOK_EVERY_MS)]);
-      const told = agent.log.filter((line) => line.includes(name));
-      const what = `${name}, ${kind}, took no more than it may and got not so far`;
-      throw new Error(`${what}: ${JSON.stringify(end)}; the agent: ${told.join('\n')}`, { cause: error });
-    }
-  };
-  const taker = await ready(async () => {
-    const taker = await takerOf(site, tenant, name);
-    for (const order of ['init', 'context 0']) await taker.ask(order);
-    return taker;
-  });
-  const watch = startWatch(stopping(agent.child, node.child), LOOK_EVERY_MS);
+  const { tenant, taker } = await eventually(() => begin(site, name, command, takerOf), 'it has a grant', 60_000);
+  const watch = startWatch(stopping(site.agent.child, site.node.child), LOOK_EVERY_MS);
   const ended = tenant.ended.then(({ code }) => ({ code, taken: watch(blind) }));
   await taker.ask(`alloc ${OVER}`).catch(() => {}); // it may be stopped before it answers
   return { name, kind, ended };
+}
+
+/** With a context, and nothing more than it may have. Undefined: there is no grant to be had while the driver does not answer. */
+async function begin(
+  site: Site,
+  name: string,
+  command: readonly string[],
+  takerOf: TakerOf,
+): Promise<{ readonly tenant: RunningTenant; readonly taker: Taker } | undefined> {
+  const { scope, node, agent } = site;
+  const tenant = runTenant(scope, node, agent, ['--gpu-memory', GRANT, '--name', name], command);
+  try {
+    const taker = await takerOf(site, tenant, name);
+    for (const order of ['init', 'context 0']) await taker.ask(order);
+    return { tenant, taker };
+  } catch (error) {
+    const end = await Promise.race([tenant.ended, delay(LOOK_EVERY_MS)]);
+    if (end?.code === NO_GRANT) return undefined;
+    const told = agent.log.filter((line) => line.includes(name)).join('\n');
+    throw new Error(`${name} was to take nothing yet, and ended: ${JSON.stringify(end)}; the agent: ${told}`, {
+      cause: error,
+    });
+  }
 }

@@ -1,9 +1,11 @@
 // Samples, ledgers and grants in few words, for the tests of what the agent makes of them.
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { ownedBy } from '../../../src/agent/attribution/owned.ts';
-import { compare, type GrantReading, type NodeState } from '../../../src/agent/compare.ts';
+import { compare } from '../../../src/agent/compare.ts';
+import type { GrantReading } from '../../../src/agent/container-state.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/native.ts';
+import type { NodeState } from '../../../src/agent/node-state.ts';
 import type { Sample, SampledCard, SampledProcess, SampledUse } from '../../../src/agent/sample.ts';
 import { NO_OTHERS } from '../../../src/agent/ungranted.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';

@@ -1,6 +1,6 @@
 // How soon the next sample is wanted: a node on which nothing changes rests, and whatever is new wakes it.
 import test from 'ava';
-import type { NodeState } from '../../../src/agent/compare.ts';
+import type { NodeState } from '../../../src/agent/node-state.ts';
 import { createPace } from '../../../src/agent/pace.ts';
 import type { SampledCard, SampledProcess } from '../../../src/agent/sample.ts';
 import { MIB } from '../../../src/request/quantity.ts';

@@ -1,6 +1,6 @@
 // What samplers count of themselves, told as counters of the agent: whichever sampler it is, they go on.
 import test from 'ava';
-import type { NodeState } from '../../../src/agent/compare.ts';
+import type { NodeState } from '../../../src/agent/node-state.ts';
 import { createSamplerCounts } from '../../../src/agent/sampler-counts.ts';
 
 type Counts = { readonly gaps: Readonly<Record<string, number>>; readonly errors: Readonly<Record<string, number>> };

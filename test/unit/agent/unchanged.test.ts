@@ -3,7 +3,9 @@
 import test from 'ava';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { type Owned, ownedBy } from '../../../src/agent/attribution/owned.ts';
-import { compare, type GrantReading, type NodeState } from '../../../src/agent/compare.ts';
+import { compare } from '../../../src/agent/compare.ts';
+import type { GrantReading } from '../../../src/agent/container-state.ts';
+import type { NodeState } from '../../../src/agent/node-state.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
 import { isSame, remembering, sameList } from '../../../src/agent/unchanged.ts';
 import { NO_OTHERS } from '../../../src/agent/ungranted.ts';
