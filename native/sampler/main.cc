@@ -1,10 +1,11 @@
 // cotenant-sampler: reads NVML and /proc in a process of its own and prints one snapshot a line, as JSON. A hung driver
 // call can only hang this process, which its parent then abandons.
 //
-//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1]
+//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--used-until DAY_US:BOOT_US:SET_US:UUID]...
 //
 // The first line names every process, each later one those that are new or other than they were in the line before:
-// src/agent/sample-reader.ts puts them together.
+// src/agent/sample-reader.ts puts them together. With `usedUntil` of a line as its arguments another one goes on where
+// that line ended: what cards did meanwhile is in its first line.
 //
 // On standard input, one command a line: "interval MS" (all cards from now on), "stop" (gives its handles up and ends).
 // It ends when standard input does, and with code 3 when the driver that it opened is gone. What the figures mean is
@@ -23,6 +24,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <vector>
 
 #include "sample.h"
 
@@ -93,8 +95,21 @@ void allow_descriptors() {
     setrlimit(RLIMIT_NOFILE, &limit); // where it fails, fewer are followed so
 }
 
+// DAY_US:BOOT_US:SET_US:UUID, as `usedUntil` has them.
+bool go_on(Sampler &sampler, const char *text) {
+    Sampler::UsedUntil until;
+    int length = 0;
+    const int found = std::sscanf(text, "%" SCNu64 ":%" SCNu64 ":%" SCNu64 ":%n", &until.day_us, &until.boot_us,
+                                  &until.set_us, &length);
+    if (found != 3 || length == 0 || !text[length]) return false;
+    sampler.go_on(text + length, until);
+    return true;
+}
+
 int usage() {
-    std::fputs("usage: cotenant-sampler [--interval-ms 50..60000] [--library PATH]\n", stderr);
+    std::fputs("usage: cotenant-sampler [--interval-ms 50..60000] [--library PATH] "
+               "[--used-until DAY_US:BOOT_US:SET_US:UUID]...\n",
+               stderr);
     return 2;
 }
 
@@ -103,10 +118,12 @@ int usage() {
 int main(int argc, char **argv) {
     uint64_t interval_ms = 1000;
     std::string library = "libnvidia-ml.so.1";
+    std::vector<const char *> used_until;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 >= argc) return usage();
         if (!std::strcmp(argv[i], "--interval-ms")) interval_ms = std::strtoull(argv[i + 1], nullptr, 10);
         else if (!std::strcmp(argv[i], "--library")) library = argv[i + 1];
+        else if (!std::strcmp(argv[i], "--used-until")) used_until.push_back(argv[i + 1]);
         else return usage();
     }
     if (interval_ms < 50 || interval_ms > 60000) return usage();
@@ -114,6 +131,8 @@ int main(int argc, char **argv) {
     std::signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
     Sampler sampler(library);
+    for (const char *text : used_until)
+        if (!go_on(sampler, text)) return usage();
     uint64_t next = now_ns(CLOCK_MONOTONIC);
     for (;;) {
         const std::string line = sampler.take();

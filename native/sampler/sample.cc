@@ -15,10 +15,11 @@ using json::add_text;
 
 namespace {
 
-constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
-constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
-constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
-constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
+constexpr uint64_t RING_US = 10000000;         // the driver keeps 10 s of utilisation samples
+constexpr uint64_t MOST_BETWEEN_US = 60000000; // two samplers, of which the second goes on where the first ended
+constexpr uint64_t LATE_US = 300000;           // a sample may become readable this long after its time
+constexpr int64_t STEP_US = 500000;            // clocks that are slewed take minutes for so much
+constexpr uint64_t HEALTH_ROUNDS = 5;          // or so long after the last time, whichever comes first
 constexpr uint64_t HEALTH_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
@@ -162,6 +163,36 @@ bool Sampler::is_nobodys(const Card &card, pid_t pid) const {
     return first && now && *now != 0 && *now != *first;
 }
 
+void Sampler::take_over(Card &card, uint64_t steady_us) {
+    const auto told = told_until_.find(card.uuid);
+    if (told == told_until_.end()) return;
+    const auto [day_us, boot_us, set_us] = told->second;
+    told_until_.erase(told);
+    if (card.last_seen_us || boot_us > steady_us || steady_us - boot_us > MOST_BETWEEN_US) return;
+    if (day_us < boot_us || day_us > INT64_MAX / 2) return;
+    card.last_seen_us = day_us;
+    card.last_poll_us = boot_us;
+    card.stepped_us = set_us;
+    card.clock_us = static_cast<int64_t>(day_us - boot_us);
+}
+
+void Sampler::write_used_until(std::string &out) {
+    out += ",\"usedUntil\":[";
+    bool first = true;
+    for (const Card &card : cards_) {
+        const int64_t boot_us = static_cast<int64_t>(card.last_seen_us) - card.clock_us;
+        if (card.gone || card.last_seen_us == 0 || boot_us < 0) continue;
+        out += first ? "{\"uuid\":" : ",{\"uuid\":";
+        first = false;
+        add_text(out, card.uuid);
+        add_field(out, "dayUs", card.last_seen_us);
+        add_field(out, "bootUs", static_cast<uint64_t>(boot_us));
+        add_field(out, "setUs", card.stepped_us);
+        out += '}';
+    }
+    out += ']';
+}
+
 // Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
 // pid, of the past or of another process of the same pid are not believed. All ones are the driver's way to say that it
 // does not know: that figure is left out, and without one of the SMs it is not told how much each process used. Rows
@@ -169,6 +200,7 @@ bool Sampler::is_nobodys(const Card &card, pid_t pid) const {
 // ring has turned over rows may be of the other time.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Card &card = cards_[index];
+    take_over(card, steady_us);
     const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
     if (card.last_seen_us && std::llabs(clock_us - card.clock_us) > STEP_US) {
         card.gaps++;
@@ -390,6 +422,7 @@ std::string Sampler::take() {
     out += ']';
     processes_.tell(out);
     write_events(out);
+    write_used_until(out);
     out += ",\"errors\":[";
     bool first = true;
     for (const auto &[key, count] : library_.errors()) {

@@ -21,6 +21,14 @@ class Sampler {
     Sampler(const Sampler &) = delete;
     Sampler &operator=(const Sampler &) = delete;
     ~Sampler();
+    // A sampler before this one has told of a card's use up to there. What the driver has kept of the time since then
+    // counts, as after a long round. Before the first snapshot, and of the same driver only.
+    struct UsedUntil {
+        uint64_t day_us = 0;  // by the time of day, by which the driver stamps what it samples
+        uint64_t boot_us = 0; // since boot: a clock that nobody sets
+        uint64_t set_us = 0;  // when the time of day was last seen to be another one, since boot; 0: never
+    };
+    void go_on(const std::string &uuid, const UsedUntil &until) { told_until_[uuid] = until; }
     // The next snapshot as one line of JSON. Tries to open the driver again when there is none yet.
     std::string take();
     // The driver has answered nothing about any card for a while: it was taken away, or another one came in its place.
@@ -80,7 +88,9 @@ class Sampler {
     void read_lists(size_t index, std::string &out);
     void doubt(pid_t pid, Holder &holder, uint64_t now_us) const;
     bool is_nobodys(const Card &card, pid_t pid) const;
+    void take_over(Card &card, uint64_t steady_us);
     void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
+    void write_used_until(std::string &out);
     void write_card(size_t index, std::string &out);
     void write_memory(Card &card, std::string &out);
     void write_readings(Card &card, std::string &out);
@@ -92,6 +102,7 @@ class Sampler {
     nvml::Events events_;
     std::vector<Card> cards_;
     Processes processes_;
+    std::map<std::string, UsedUntil> told_until_; // of cards that this one has not asked yet
     unsigned silent_rounds_ = 0;
     uint64_t round_ = 0, inventory_ns_ = 0, retry_at_ns_ = 0;
     bool changed_ = false; // a card was lost or came back, or an instance answers nothing: who is there is asked for

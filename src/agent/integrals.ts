@@ -125,10 +125,10 @@ export function advance(
     const name =
       owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
     if (name === undefined) continue;
-    const earlier = last?.startTicks === process.startTicks ? last?.cards : undefined;
+    // A new sampler counts from zero: what it has counted is what is new since the last one told.
+    const earlier = last?.startTicks === process.startTicks && sample.round > 1 ? last?.cards : undefined;
     for (const use of process.cards) {
       const then = earlier?.find(({ card }) => card === use.card);
-      // A new sampler counts from zero again: then what it has counted is what is new.
       const since = (now: number, past: number | undefined) => (past === undefined || now < past ? now : now - past);
       const key = `${name} ${use.card}`;
       const fresh = each((engine) => since(use[engine], then?.[engine]));

@@ -11,6 +11,15 @@ export type SampleLine = Sample & {
   readonly left: readonly number[];
   /** Processes of the sample with those that are not in the line. */
   readonly total: number;
+  /** Up to where each card's use is in what was told, by the time of day and by that since boot, for the next sampler. */
+  readonly usedUntil: readonly UsedUntil[];
+};
+export type UsedUntil = {
+  readonly uuid: string;
+  readonly dayUs: number;
+  readonly bootUs: number;
+  /** When the time of day was last seen to be another one, since boot; 0: never. */
+  readonly setUs: number;
 };
 
 const isNumber = (value: unknown): boolean => Number.isInteger(value) && Number(value) >= 0;
@@ -141,6 +150,7 @@ const USE = shape(
   },
   { bytes: 'number', activeUs: 'number' },
 );
+const USED_UNTIL = shape({ uuid: 'text', dayUs: 'number', bootUs: 'number', setUs: 'number' }, {});
 const XID = shape({ card: 'number', xid: 'number', count: 'number', atMs: 'number' }, {});
 const ERROR = shape({ call: 'text', code: 'number', count: 'number' }, {});
 
@@ -180,6 +190,7 @@ export function parseLine(line: string): SampleLine | { readonly wrong: string }
     wrongInList(sample.cards, CARD, () => 'cards') ??
     wrongInList(sample.errors, ERROR, () => 'errors') ??
     wrongInList(sample.xids ?? [], XID, () => 'xids') ??
+    wrongInList(sample.usedUntil, USED_UNTIL, () => 'usedUntil') ??
     wrongInList(sample.processes, PROCESS, () => 'processes');
   if (wrongEntry !== undefined) return { wrong: wrongEntry };
   for (const [index, process] of sample.processes.entries()) {

@@ -1,13 +1,15 @@
 // Samples from what a sampler prints. A line tells what is other than in the line before, so it is worth nothing by itself:
 // whatever does not add up is refused, and all that follows with it, until another sampler begins with all there is.
 import type { Sample, SampledProcess } from './sample.ts';
-import { parseLine, type SampleLine } from './sample-line.ts';
+import { parseLine, type SampleLine, type UsedUntil } from './sample-line.ts';
 
 export type Refused = { readonly wrong: string };
 
 export type SampleReader = {
   /** The sample after this line, or why there is none, and will be none of this sampler. */
   read(line: string): Sample | Refused;
+  /** Up to where the newest sample tells of each card's use. */
+  usedUntil(): readonly UsedUntil[];
 };
 
 /** Its entry says who it is: of a process of which nothing could be read, that it is gone. */
@@ -21,6 +23,7 @@ export function createSampleReader(): SampleReader {
   let processes: readonly SampledProcess[] = [];
   let rounds = 0;
   let refused: Refused | undefined;
+  let usedUntil: readonly UsedUntil[] = [];
 
   /** Takes in what a line says of processes; undefined: it adds up. */
   const follow = ({ processes: told, left, total }: SampleLine): string | undefined => {
@@ -55,12 +58,14 @@ export function createSampleReader(): SampleReader {
         rounds = line.round;
         const wrong = follow(line);
         if (wrong === undefined) {
-          const { left: _, total: __, ...sample } = line;
+          const { left: _, total: __, usedUntil: until, ...sample } = line;
+          usedUntil = until;
           return { ...sample, processes };
         }
         refused = { wrong };
       }
       return refused;
     },
+    usedUntil: () => usedUntil,
   };
 }

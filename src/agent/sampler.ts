@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { BUILD_FOLDER } from './native.ts';
 import type { Sample } from './sample.ts';
+import type { UsedUntil } from './sample-line.ts';
 import { createSampleReader } from './sample-reader.ts';
 
 export type SamplerOptions = {
@@ -51,6 +52,8 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   let released = false;
   let abandoned = 0;
   let intervalMs = options.intervalMs;
+  /** As far as samples were handed on: there the next one goes on. */
+  let usedUntil: readonly UsedUntil[] = [];
   const hung = new Set<ChildProcess>();
 
   /** The next one: at once where the last one has ended, and the later, the more the driver holds. */
@@ -107,7 +110,11 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
 
   const begin = () => {
     const started = performance.now();
-    const args = ['--interval-ms', String(intervalMs), '--library', options.library];
+    const until = usedUntil.flatMap(({ uuid, dayUs, bootUs, setUs }) => [
+      '--used-until',
+      `${dayUs}:${bootUs}:${setUs}:${uuid}`,
+    ]);
+    const args = ['--interval-ms', String(intervalMs), '--library', options.library, ...until];
     // No preloaded library may come between the sampler and the driver.
     const { LD_PRELOAD: _, ...env } = process.env;
     const program = options.program ?? join(BUILD_FOLDER, 'cotenant-sampler');
@@ -124,13 +131,15 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     current.on('error', (error) => {
       if (current.pid === undefined) again(`the sampler cannot be started: ${error.message}`);
     });
-    current.on('exit', (code, signal) =>
+    current.on('exit', (code, signal) => {
+      // What the next driver samples begins with it.
+      if (code === DRIVER_GONE && child === current) usedUntil = [];
       again(
         code === DRIVER_GONE
           ? 'the driver answers nothing any more; it is opened anew'
           : `the sampler ended (${signal ?? `code ${code}`}); it is started again`,
-      ),
-    );
+      );
+    });
     const reader = createSampleReader();
     let refused = false;
     createInterface({ input: current.stdout }).on('line', (line) => {
@@ -143,6 +152,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
         options.onProblem(`the sampler wrote a line that cannot be used, and is ended: ${sample.wrong}`);
         current.kill('SIGKILL');
       } else {
+        usedUntil = reader.usedUntil();
         tellDenial(sample);
         tellAbsent(sample);
         options.onSample(sample);
@@ -177,6 +187,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     },
     async release() {
       released = true;
+      usedUntil = []; // of this driver
       await end();
     },
     take() {

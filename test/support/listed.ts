@@ -45,10 +45,13 @@ export function cardOf(t: Teardown) {
   return { library, list, use, raw, tells };
 }
 
-/** A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. */
-export function follow(t: Teardown, library: string, within: readonly string[] = []) {
+/**
+ * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. `within`: words
+ * before its program; `more`: words behind its own.
+ */
+export function follow(t: Teardown, library: string, within: readonly string[] = [], more: readonly string[] = []) {
   let intervalMs = 60_000;
-  const words = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library];
+  const words = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library, ...more];
   const [file = '', ...args] = [...within, ...words];
   const begin = () => {
     const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'], env: environment({}) });

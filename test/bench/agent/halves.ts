@@ -7,9 +7,9 @@ import { imageHome } from '../../support/image.ts';
 import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../../support/node.ts';
 import type { Row } from '../row.ts';
 import { median } from '../statistics.ts';
-import { type Cost, childrenNamed, costOver, mbOf, residentOnceMib, sumOf } from './process.ts';
+import { type Cost, childrenNamed, costOver, type Kinds, mbOf, residentByKinds, sumOf } from './process.ts';
 
-const ONCE_SECONDS = 5;
+const KINDS_SECONDS = 5;
 
 export type Halves = {
   readonly scope: Teardown;
@@ -84,7 +84,7 @@ export async function measureFullHalves(
     readonly mostMb: number;
   },
 ): Promise<Row[]> {
-  const { costs, onceMib } = await withHalves(about, { state }, async ({ half, exporter }) => {
+  const { costs, anonymousMib, onceMib } = await withHalves(about, { state }, async ({ half, exporter }) => {
     await ready(half);
     const pid = half.child.pid ?? 0;
     const groups = {
@@ -95,14 +95,15 @@ export async function measureFullHalves(
     };
     await delay(youngSeconds * 1000);
     const found = await costOver(Object.values(groups), about.seconds);
-    const looks: number[] = [];
-    for (let second = 0; second < ONCE_SECONDS; second += 1) {
+    const looks: Kinds[] = [];
+    for (let second = 0; second < KINDS_SECONDS; second += 1) {
       await delay(1000);
-      looks.push(residentOnceMib(Object.values(groups).flat()));
+      looks.push(residentByKinds(Object.values(groups).flat()));
     }
     return {
       costs: Object.keys(groups).map((name, index) => [name, found[index] as Cost] as const),
-      onceMib: median(looks),
+      anonymousMib: median(looks.map(({ anonymous }) => anonymous)),
+      onceMib: median(looks.map(({ once }) => once)),
     };
   });
   const sum = sumOf(costs.map(([, cost]) => cost));
@@ -121,6 +122,12 @@ export async function measureFullHalves(
       unit: 'MB',
       reference: { value: mbOf(sum), what: 'the same with pages that both halves have of one file counted for each' },
       goal: { most: mostMb },
+    },
+    {
+      name: 'agent.halves.full.anonymous_mb',
+      value: mbOf({ mib: anonymousMib }),
+      unit: 'MB',
+      reference: { value: mbOf({ mib: onceMib }), what: 'the same with pages of files, each counted once' },
     },
     {
       name: 'agent.halves.full.cpu_core_ratio',

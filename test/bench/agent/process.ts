@@ -43,23 +43,27 @@ export function residentMib(pid: number): number {
   return (Number(kib) * 1024) / MIB;
 }
 
-/**
- * Resident memory of several processes in MiB, in which what processes of one program have of files counts once, by the one that has
- * most of it: the kernel keeps these pages once.
- */
-export function residentOnceMib(pids: readonly number[]): number {
+/** Of several processes, in MiB. */
+export type Kinds = {
+  /** What no file has: theirs alone. */
+  readonly anonymous: number;
+  /** With pages of files, of which what processes of one program have counts once, by the one that has most of it: the kernel keeps them once. */
+  readonly once: number;
+};
+
+export function residentByKinds(pids: readonly number[]): Kinds {
   const ofFiles = new Map<string, number>();
-  let kib = 0;
+  let anonymousKib = 0;
   for (const pid of pids) {
     const status = readFileSync(`/proc/${pid}/status`, 'utf8');
     const told = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]);
-    kib += told('RssAnon') + told('RssShmem');
+    anonymousKib += told('RssAnon') + told('RssShmem');
     const program = readlinkSync(`/proc/${pid}/exe`);
     ofFiles.set(program, Math.max(ofFiles.get(program) ?? 0, told('RssFile')));
   }
-  for (const most of ofFiles.values()) kib += most;
+  const kib = [...ofFiles.values()].reduce((sum, most) => sum + most, anonymousKib);
   if (Number.isNaN(kib)) throw new Error('the kernel does not tell resident memory by its kinds');
-  return (kib * 1024) / MIB;
+  return { anonymous: (anonymousKib * 1024) / MIB, once: (kib * 1024) / MIB };
 }
 
 const MB = 1e6;

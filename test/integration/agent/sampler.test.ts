@@ -139,7 +139,7 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
   const lineOf = (round: number, processes: unknown[], left: number[], total: number) =>
     JSON.stringify({
       ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, cards: [], errors: [], tookUs: 1 },
-      ...{ processes, left, total },
+      ...{ processes, left, total, usedUntil: [{ uuid: 'GPU-a', dayUs: round + 50, bootUs: round, setUs: 0 }] },
     });
   const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', cards: [] }], [], 1);
   const other = lineOf(1, [{ pid: 8, startTicks: 80, command: 'other', cards: [] }], [], 1);
@@ -147,7 +147,7 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
   // The first one's second line tells that a process has left which it never told of, and its third one would be right.
   writeFileSync(`${program}.1`, `${[first, lineOf(2, [], [9], 1), goesOn].join('\n')}\n`);
   writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
-  writeFileSync(program, '#!/bin/sh\necho >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
+  writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
   chmodSync(program, 0o755);
   const told: [round: number, commands: (string | undefined)[]][] = [];
   const problems: string[] = [];
@@ -171,4 +171,7 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
     'the sampler ended (SIGKILL); it is started again',
   ]);
   t.deepEqual(sampler.leftBehind(), { abandoned: 0, hung: 0 });
+  const own = '--interval-ms 100 --library none';
+  const starts = readFileSync(`${program}.starts`, 'utf8').trimEnd().split('\n');
+  t.deepEqual(starts, [own, `${own} --used-until 51:1:0:GPU-a`], 'it goes on where the last line that was used ended');
 });

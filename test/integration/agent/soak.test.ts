@@ -151,7 +151,7 @@ testUnless(namespacesReason())(
     t.true(garbage.mostBytes > 0 && garbage.mostBytes <= CARD_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
     t.true(abandoned > 0, 'a sampler hung');
     t.deepEqual(fell, [], 'a counter that fell');
-    // What passed while the driver hung or lied is lost, and about a jump of the clock a moment; nothing is counted twice.
+    // What passed while the driver lied is lost, what it keeps of a time in which it hung is not; nothing is counted twice.
     const { published, booked, untold } = computed;
     t.true(booked > SECONDS / 2, JSON.stringify(computed));
     t.true(published > 0.9 * (booked - untold) && published < 1.05 * booked + 1, JSON.stringify(computed));

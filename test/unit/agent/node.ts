@@ -59,7 +59,8 @@ export const sampleOf = (
   /** As if nobody had ever set the time of day. */
   bootNs = (atMs - 1_600_000_000_000) * 1e6,
 ): Sample => ({
-  round: 1,
+  // Not the first of its sampler: its counters go on.
+  round: 2,
   atMs,
   bootNs,
   driverVersion: '580.1',

@@ -11,7 +11,13 @@ const lineOf = (
   processes: readonly SampledProcess[],
   total: number,
   left: readonly number[] = [],
-): SampleLine => ({ ...sampleOf([card(0)], processes), round, left, total });
+): SampleLine => ({
+  ...sampleOf([card(0)], processes),
+  round,
+  left,
+  total,
+  usedUntil: [{ uuid: 'GPU-0', dayUs: round * 1e6 + 5e9, bootUs: round * 1e6, setUs: 0 }],
+});
 const read = (reader: SampleReader, line: SampleLine): Sample => {
   const sample = reader.read(JSON.stringify(line));
   if ('wrong' in sample) throw new Error(sample.wrong);
@@ -25,8 +31,9 @@ test('processes that a line does not name are the very same objects, and so is t
   const reader = createSampleReader();
   const first = read(reader, lineOf(1, [whole(11, 1), whole(12, 2), whole(13, 3)], 3));
   t.deepEqual(first.processes, [whole(11, 1), whole(12, 2), whole(13, 3)]);
-  const { left: _, total: __, ...sample } = lineOf(1, first.processes, 3);
+  const { left: _, total: __, usedUntil, ...sample } = lineOf(1, first.processes, 3);
   t.deepEqual(first, sample, 'nothing of the line but what a sample has');
+  t.deepEqual(reader.usedUntil(), usedUntil);
 
   const second = read(reader, lineOf(2, [], 3));
   t.is(second.processes, first.processes);

@@ -12,6 +12,7 @@ const good = (): SampleLine => ({
   ),
   left: [],
   total: 2,
+  usedUntil: [{ uuid: 'GPU-0', dayUs: 7, bootUs: 5, setUs: 0 }],
   errors: [{ call: 'nvmlDeviceGetMemoryInfo_v2', code: 3, count: 1 }],
 });
 const wrong = (line: string): string => {
@@ -20,7 +21,7 @@ const wrong = (line: string): string => {
 };
 
 test('a line is taken as it is written, also one without cards and one with a reason for it', (t) => {
-  const empty = { ...sampleOf([], []), left: [], total: 0 };
+  const empty = { ...sampleOf([], []), left: [], total: 0, usedUntil: [] };
   const lines: SampleLine[] = [good(), empty, { ...empty, problem: 'no libnvidia-ml.so.1' }];
   for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), line);
 });
@@ -57,6 +58,8 @@ test('what is not a sample is refused with the place and what would be right', (
     [changed(['left'], undefined), 'sample.left: want a list of whole numbers'],
     [changed(['left'], [11, '12']), 'sample.left: want a list of whole numbers'],
     [changed(['total'], undefined), 'sample.total: want a whole number'],
+    [changed(['usedUntil'], undefined), 'usedUntil: want a list'],
+    [changed(['usedUntil', 0, 'bootUs'], -1), 'usedUntil[0].bootUs: want a whole number'],
     [changed(['cards'], undefined), 'cards: want a list'],
     [changed(['cards'], { 0: {} }), 'cards: want a list'],
     [changed(['cards', 1], null), 'cards[1]: want an object'],
@@ -97,7 +100,7 @@ test('a line that is cut anywhere, or is no JSON, is refused', (t) => {
 });
 
 test('whatever is in a line, it is refused or can be compared without a fault', (t) => {
-  const texts = ['driverVersion', 'cards', 'processes', 'errors', 'left'];
+  const texts = ['driverVersion', 'cards', 'processes', 'errors', 'left', 'usedUntil'];
   const fields = ['round', 'atMs', 'bootNs', 'cudaVersion', 'tookUs', 'total', ...texts];
   const value = fc.oneof(
     fc.jsonValue({ maxDepth: 2 }),
@@ -106,6 +109,7 @@ test('whatever is in a line, it is refused or can be compared without a fault', 
   const paths: (string | number)[][] = [
     ...fields.map((name) => [name]),
     ...['uuid', 'index', 'lists', 'usedBytes'].map((name) => ['cards', 0, name]),
+    ...['uuid', 'dayUs', 'bootUs', 'setUs'].map((name) => ['usedUntil', 0, name]),
     ...['pid', 'cgroup', 'cards', 'startTicks', 'command'].map((name) => ['processes', 0, name]),
     ...['card', 'bytes', 'types', 'activeUs'].map((name) => ['processes', 0, 'cards', 0, name]),
   ];
