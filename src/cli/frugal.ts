@@ -2,8 +2,8 @@
 import { setFlagsFromString } from 'node:v8';
 import { loadNative } from '../agent/native.ts';
 
-/** After a start, and once more for what its first minute needs: grants that are adopted, cards that are measured, lists of pods. */
-const STARTED_MS = [10_000, 60_000];
+/** After a start, and again for what its first minute needs: grants that are adopted, cards that are measured, lists of pods. */
+const STARTED_MS = [3000, 10_000, 20_000, 60_000];
 const EVERY_MS = 600_000;
 
 /**
