@@ -116,6 +116,11 @@ uint64_t now_ticks() {
     return (static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec)) / ns_per_tick;
 }
 
+uint64_t micros(uint64_t ticks) {
+    static const uint64_t us_per_tick = 1000000u / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+    return ticks * us_per_tick;
+}
+
 bool read_stat(pid_t pid, Process &out) {
     char text[1024];
     if (!read_record(Path(pid, "stat").text, text, sizeof text)) return false;

@@ -60,6 +60,8 @@ class Handle {
 bool read_stat(pid_t pid, Process &out);
 // The time as start times are told.
 uint64_t now_ticks();
+// In microseconds since boot.
+uint64_t micros(uint64_t ticks);
 // Everything; false when the process was gone before all of it could be read as one process's. What cannot change in a
 // process's life, its pid namespace and its pid there, is not read where `out` has it: whoever fills it in compares the
 // start time with the one before. `handle` gets a handle on the process where it is none.

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
-#include <unistd.h>
 
 #include "json.h"
 
@@ -29,12 +28,6 @@ uint64_t now_ns(clockid_t clock) {
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// By the clock that nobody sets.
-uint64_t micros(uint64_t ticks) {
-    static const uint64_t TICK_US = 1000000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
-    return ticks * TICK_US;
-}
-
 } // namespace
 
 Sampler::~Sampler() {
@@ -56,10 +49,9 @@ bool Sampler::open_driver() {
 
 // Compute, graphics and MPS lists name the same process with the same total, so they are united, never added; so are
 // entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
-// Of whom the driver says that it holds more than the card has, nobody knows what it holds. A driver lists who opened
-// the card for as long as anybody has it open, children of one that has ended, too: who has its pid by then is another.
-// So may be who began while the driver was answering, or in the moment in which it was asked: it is listed in the next
-// round.
+// Of whom the driver says that it holds more than the card has, nobody knows what it holds. Whoever is in a list may
+// have been another one (holders.h), and so may be who began while the driver was answering, or in the moment in which
+// it was asked: it is listed in the next round.
 // A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named. One
 // of graphics or MPS that never answered and fails on and on is as one that is not there: it must not keep the agent
 // from judging by the others for ever.
@@ -100,31 +92,15 @@ void Sampler::read_lists(size_t index, std::string &out) {
     if (!failed.empty()) out += ",\"failedLists\":[" + failed + ']';
     const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
     processes_.meet();
-    auto &holders = cards_[index].holders;
-    for (auto &[pid, holder] : holders) {
-        holder.types &= ~answered;
-        holder.bytes = 0;
-    }
-    for (unsigned i = 0; i < 3; i++) {
-        for (const nvml::Entry &entry : entries[i]) {
-            const auto pid = static_cast<pid_t>(entry.pid);
-            Holder &holder = holders[pid];
-            holder.types |= 1u << i;
-            if (entry.known) holder.bytes = std::max(holder.bytes, entry.bytes);
-            const std::optional<uint64_t> start_ticks = processes_.start_of(pid);
-            if (start_ticks && *start_ticks == 0) holder.seen_gone = true;
-            if (holder.start_ticks) continue;
-            // It came after the answer: another one was listed.
-            if (start_ticks && micros(*start_ticks) > answered_us) holder.start_ticks = 0;
-            else if (!start_ticks || *start_ticks < asked_ticks[i]) holder.start_ticks = start_ticks;
-        }
-    }
-    std::erase_if(holders, [](const auto &entry) { return entry.second.types == 0; });
-    for (auto &[pid, holder] : holders) doubt(pid, holder, answered_us);
+    Holders &holders = cards_[index].holders;
+    holders.begin(answered);
+    for (unsigned i = 0; i < 3; i++)
+        for (const nvml::Entry &entry : entries[i]) holders.listed(entry, i, processes_, asked_ticks[i], answered_us);
+    holders.settle(processes_, answered_us);
     const uint64_t most = cards_[index].total_bytes ? cards_[index].total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
-            if (is_nobodys(cards_[index], static_cast<pid_t>(entry.pid))) {
+            if (holders.is_nobodys(static_cast<pid_t>(entry.pid), processes_)) {
                 cards_[index].nobodys_entries++;
                 continue;
             }
@@ -137,30 +113,6 @@ void Sampler::read_lists(size_t index, std::string &out) {
             usage->bytes_known = true;
         }
     }
-}
-
-// Where the pid has changed hands between two rounds the second one may be on the card itself by now. Where a list
-// named it while nobody had it, what is listed is the first one's, and so it is where it is what it was: who is dead
-// takes no more and gives nothing back. Else it is taken for the second one's after a while.
-void Sampler::doubt(pid_t pid, Holder &holder, uint64_t now_us) const {
-    const std::optional<uint64_t> now = processes_.start_of(pid);
-    if (holder.start_ticks && now == holder.start_ticks) holder.own_bytes = holder.bytes;
-    if (!holder.start_ticks || !now || *now == 0 || *now == *holder.start_ticks) {
-        holder.other_since_us = 0;
-    } else if (holder.other_since_us == 0) {
-        holder.other_since_us = now_us;
-    } else if (!holder.seen_gone && holder.bytes != holder.own_bytes && now_us - holder.other_since_us >= DOUBT_US) {
-        holder.start_ticks = now;
-        holder.other_since_us = 0;
-    }
-}
-
-// Whoever has the pid is not the process that the driver lists.
-bool Sampler::is_nobodys(const Card &card, pid_t pid) const {
-    const auto holder = card.holders.find(pid);
-    if (holder == card.holders.end()) return false;
-    const std::optional<uint64_t> first = holder->second.start_ticks, now = processes_.start_of(pid);
-    return first && now && *now != 0 && *now != *first;
 }
 
 void Sampler::take_over(Card &card, uint64_t steady_us) {
@@ -225,8 +177,8 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     const auto of_another = [&](const nvml::Utilisation &row) {
         const auto pid = static_cast<pid_t>(row.pid);
         const uint64_t start_ticks = processes_.start_of(pid).value_or(0);
-        return static_cast<int64_t>(row.at_us) - clock_us < static_cast<int64_t>(micros(start_ticks)) ||
-               is_nobodys(card, pid);
+        return static_cast<int64_t>(row.at_us) - clock_us < static_cast<int64_t>(proc::micros(start_ticks)) ||
+               card.holders.is_nobodys(pid, processes_);
     };
     std::erase_if(rows, [&](const nvml::Utilisation &row) {
         return !proc::is_pid(row.pid) || row.at_us <= since || of_the_future(row) || of_another(row);

@@ -12,6 +12,7 @@
 #include "activity.h"
 #include "events.h"
 #include "health.h"
+#include "holders.h"
 #include "nvml.h"
 #include "processes.h"
 
@@ -38,17 +39,6 @@ class Sampler {
   private:
     static constexpr unsigned SILENT_ROUNDS = 2;
     static constexpr unsigned MOST_LIST_FAILURES = 60; // in rounds
-    // Of a pid in a card's lists: whose it was when it came into them, by the start of its process (0: it was gone
-    // already), and the lists that named it when they last answered.
-    struct Holder {
-        std::optional<uint64_t> start_ticks;
-        uint32_t types = 0;
-        bool seen_gone = false;      // it was listed while nobody had the pid
-        uint64_t own_bytes = 0;      // that were listed when its own process was last there
-        uint64_t bytes = 0;          // that are listed now
-        uint64_t other_since_us = 0; // since when somebody else has it; 0: nobody has
-    };
-    static constexpr uint64_t DOUBT_US = 2000000;
     struct Card {
         nvml::Device device = nullptr;
         std::string uuid, name, pci;
@@ -70,7 +60,7 @@ class Sampler {
         int64_t clock_us = 0;     // what is to be added for the time of day, by which the driver stamps what it samples
         uint64_t gaps = 0;        // times that the driver's ring overran before it was read
         uint64_t total_bytes = 0; // as it was last told; 0: never
-        std::map<pid_t, Holder> holders;
+        Holders holders;
         bool list_answered[3] = {}; // ever: compute, graphics, MPS
         unsigned list_failures[3] = {};
         uint64_t nobodys_entries = 0; // of process lists: pids that no process can have, and others' than they were
@@ -86,8 +76,6 @@ class Sampler {
     size_t add_card(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
-    void doubt(pid_t pid, Holder &holder, uint64_t now_us) const;
-    bool is_nobodys(const Card &card, pid_t pid) const;
     void take_over(Card &card, uint64_t steady_us);
     void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
     void write_used_until(std::string &out);
