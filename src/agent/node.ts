@@ -171,6 +171,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const passedBy = openPassedBy({
     stateFolder,
     onProblem: hooks.onProblem,
+    containers,
     tell(container) {
       const message = `${container.namespace}/${container.pod}/${container.container} ${PASSED_BY}`;
       hooks.onProblem(message);
@@ -370,7 +371,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     containerPassedBy(container) {
       if (!registry.get(podGrantId(container.podUid, container.container))) return;
-      if (containers.passBy(container.containerId)) passedBy.add(container);
+      passedBy.add(container);
     },
 
     containers,

@@ -1,13 +1,15 @@
 // Containers with a share that the runtime made without their cards: each is told of once, with the first sample that shows nothing
-// of it on a card, by whichever agent comes to it first. Owns what is remembered of that, also over restarts; who it is, is the
-// runtime's word, and what the page says of them is the view's.
+// of it on a card, by whichever agent comes to it first; whoever was seen on a card has its cards from then on. Owns what is
+// remembered of both, also over restarts; who it is, is the runtime's word, and what the page says of them is the view's.
 import { join } from 'node:path';
 import { field } from '../request/json.ts';
+import type { ContainerBook } from './attribution/pods.ts';
 import type { PassedBy } from './node-types.ts';
 import { openStateFile, type StateFormat } from './state-file.ts';
 import type { View } from './view.ts';
 
 export type PassedByBook = {
+  /** Of one that has its cards: nothing. */
   add(container: PassedBy): void;
   after(view: Pick<View, 'self' | 'containers'>): void;
 };
@@ -18,42 +20,54 @@ const LONGEST_ID = 256;
 
 const isId = (value: unknown): value is string => typeof value === 'string' && value.length <= LONGEST_ID;
 
-export const WITHOUT_CARDS_FORMAT: StateFormat<{ readonly told: readonly string[] }> = {
-  version: 1,
-  read(value) {
-    const told = field(value, 'told');
-    return Array.isArray(told) && told.length <= MOST && told.every(isId)
-      ? { told }
-      : { wrong: 'what was told is no list of containers' };
-  },
-};
+const idOf = ({ containerId }: { readonly containerId: string }): string => containerId;
+const isList = (value: unknown): value is string[] => Array.isArray(value) && value.length <= MOST && value.every(isId);
+
+/** Ids of containers, the newest last: of whom it was told, and who was seen on a card though they had been passed by. */
+export const WITHOUT_CARDS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
+  {
+    version: 1,
+    read(value) {
+      // Agents before it was kept wrote none.
+      const [told, seen = []] = [field(value, 'told'), field(value, 'seen')];
+      if (!isList(told)) return { wrong: 'what was told is no list of containers' };
+      return isList(seen) ? { told, seen } : { wrong: 'what was seen is no list of containers' };
+    },
+  };
 
 export type PassedByOptions = {
   readonly stateFolder: string;
   readonly onProblem: (text: string) => void;
+  readonly containers: Pick<ContainerBook, 'passBy' | 'hasCards'>;
   readonly tell: (container: PassedBy) => void;
 };
 
-export function openPassedBy({ stateFolder, onProblem, tell }: PassedByOptions): PassedByBook {
+export function openPassedBy({ stateFolder, onProblem, containers: book, tell }: PassedByOptions): PassedByBook {
   const lost = 'who is without its cards is told of again';
   const path = join(stateFolder, 'without-cards.json');
   const file = openStateFile(path, WITHOUT_CARDS_FORMAT, { lost, onProblem, untilReboot: true });
-  let told: readonly string[] = file.found?.told ?? [];
+  let { told, seen } = file.found ?? { told: [], seen: [] };
   const waiting = new Map<string, PassedBy>();
   return {
     add(container) {
-      if (!told.includes(container.containerId)) waiting.set(container.containerId, container);
+      const { containerId } = container;
+      if (seen.includes(containerId) || !book.passBy(containerId)) return;
+      if (!told.includes(containerId)) waiting.set(containerId, container);
     },
     after({ self, containers }) {
-      if (!self.up || waiting.size === 0) return;
+      if (!self.up) return;
+      const using = containers.filter(
+        ({ processes, containerId }) => processes.length > 0 && book.hasCards(containerId),
+      );
       const without = new Set(containers.flatMap((one) => (one.withoutCards ? [one.containerId] : [])));
       const news = [...waiting.values()].filter(({ containerId }) => without.has(containerId));
       waiting.clear();
-      if (news.length === 0) return;
+      if (news.length + using.length === 0) return;
       for (const container of news) tell(container);
-      told = [...told, ...news.map(({ containerId }) => containerId)].slice(-MOST);
+      told = [...told, ...news.map(idOf)].slice(-MOST);
+      seen = [...seen, ...using.map(idOf)].slice(-MOST);
       try {
-        file.write({ told });
+        file.write({ told, seen });
       } catch (error) {
         onProblem(`of whom it was told that they are without cards is not kept: ${(error as Error).message}`);
       }

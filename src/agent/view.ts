@@ -60,7 +60,7 @@ export type ViewContainer = {
   readonly podUid: string;
   /** Empty: plain processes, or none of its containers is known yet. */
   readonly containerId: string;
-  /** The runtime made it without its cards, and nothing of it is on one. */
+  /** The runtime made it without its cards, and nothing of it has been on one since. */
   readonly withoutCards: boolean;
   readonly gpuUuid: string;
   /** Of a card that is gone the one that it had; undefined: it has not been seen. */

@@ -11,6 +11,8 @@ export type ContainerBook = {
   forget(containerId: string): void;
   /** It was made without its cards; false: that was said before. */
   passBy(containerId: string): boolean;
+  /** It has them all the same; false: nobody said that it was made without. */
+  hasCards(containerId: string): boolean;
   /** By the runtime's word, else by the cluster's. */
   nameOf(containerId: string): ContainerName | undefined;
   /** The newest container of that name, the name of the file for its last words, and whether it was made without its cards. */
@@ -36,6 +38,7 @@ export function createContainerBook(clusterName: (containerId: string) => Contai
       passedBy.add(containerId);
       return isNews;
     },
+    hasCards: (containerId) => passedBy.delete(containerId),
     nameOf: (containerId) => told.get(containerId) ?? clusterName(containerId),
     newest(podUid, container) {
       const entry = [...told].findLast(([, name]) => name.podUid === podUid && name.container === container);

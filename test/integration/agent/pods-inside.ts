@@ -373,26 +373,32 @@ const scenarios: Record<string, () => unknown> = {
       });
     const seen = (of: Node, ...processes: SampledProcess[]) => {
       of.onSample(sampleOf(...processes));
-      return of.view()?.containers.map((one) => [one.container, one.withoutCards]);
+      return of
+        .view()
+        ?.containers.map((one) => [one.container, one.withoutCards])
+        .toSorted();
     };
     const withoutCards = (...processes: SampledProcess[]) => seen(node, ...processes);
     node.onSample(sampleOf());
-    publish(started, 1, { a: 300, b: 300 });
+    publish(started, 1, { a: 300, b: 300, d: 300 });
     const before = withoutCards();
-    for (const container of ['a', 'b', 'plain', 'b']) tell(container);
+    for (const container of ['a', 'b', 'plain', 'd', 'b']) tell(container);
     const early = started.passedBy.length;
     const a = processOf(1, 'a', 100);
-    const phases = [withoutCards(a), withoutCards(a, { ...processOf(1, 'b', 100), pid: 2 ** 22 + 100 })];
+    const b = { ...processOf(1, 'b', 100), pid: 2 ** 22 + 100 };
+    const phases = [withoutCards(a), withoutCards(a, b), withoutCards()];
+    for (const container of ['a', 'b', 'd']) tell(container);
+    phases.push(withoutCards());
     node.close();
     // The next one is told of them, too, and of who came since.
     const next = start();
-    for (const name of ['a', 'b', 'c'])
+    for (const name of ['a', 'b', 'c', 'd'])
       next.node.containers.tell(containerIdOf(1, name), { podUid: uidOf(1), container: name });
-    tell('b', next.node);
-    const after = seen(next.node, a);
-    next.node.containers.forget(containerIdOf(1, 'b'));
-    next.node.containers.tell('f'.repeat(64), { podUid: uidOf(1), container: 'b' });
-    const anew = seen(next.node, a);
+    for (const name of ['a', 'b', 'd']) tell(name, next.node);
+    const after = seen(next.node);
+    next.node.containers.forget(containerIdOf(1, 'd'));
+    next.node.containers.tell('f'.repeat(64), { podUid: uidOf(1), container: 'd' });
+    const anew = seen(next.node);
     const problems = [...started.problems, ...next.problems];
     return { before, early, phases, after, anew, told: started.passedBy, again: next.passedBy, problems };
   },

@@ -98,11 +98,13 @@ test('the files that agents have written until now are read as they are', (t) =>
   t.deepEqual(parseState(FAULTS_FORMAT, faults), { faults: [fault] });
   t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
   t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'its faults[0] is none' });
-  const without = `${JSON.stringify({ version: 1, told: ['0a1b'] }, null, 2)}\n`;
-  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, without), { told: ['0a1b'] });
-  t.is(formatState(WITHOUT_CARDS_FORMAT, { told: ['0a1b'] }), without);
-  for (const told of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')])
-    t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, JSON.stringify({ version: 1, told })), {
-      wrong: 'what was told is no list of containers',
-    });
+  const without = `${JSON.stringify({ version: 1, told: ['0a1b'], seen: ['2c'] }, null, 2)}\n`;
+  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, without), { told: ['0a1b'], seen: ['2c'] });
+  t.is(formatState(WITHOUT_CARDS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);
+  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, '{"version":1,"told":["0a1b"]}'), { told: ['0a1b'], seen: [] });
+  for (const no of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')]) {
+    const readOf = (value: object) => parseState(WITHOUT_CARDS_FORMAT, JSON.stringify({ version: 1, ...value }));
+    t.deepEqual(readOf({ told: no }), { wrong: 'what was told is no list of containers' });
+    t.deepEqual(readOf({ told: [], seen: no }), { wrong: 'what was seen is no list of containers' });
+  }
 });
