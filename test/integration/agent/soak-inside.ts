@@ -8,13 +8,13 @@ import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from '
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
-import { Worker } from 'node:worker_threads';
 import { ask } from '../../../src/cli/agent-client.ts';
 import { median } from '../../bench/statistics.ts';
 import { CHART_ENV, compiled, runTenant, seriesOf, startAgent } from '../../support/agent.ts';
 import { childrenNamed, type Span, startedMs } from '../../support/delays.ts';
 import { BUILD, eventually, startNode } from '../../support/node.ts';
 import { type Offender, OWN_NAMESPACES, offend, PIDS } from './soak-offenders.ts';
+import { startScraping } from './soak-scrapes.ts';
 
 const [folder = '', seconds = '60'] = process.argv.slice(2);
 const TENANTS = 6;
@@ -106,83 +106,7 @@ const residentMib = (pid: number): number => {
   }
 };
 
-/** In threads of their own, which this one's waits do not stop: who scrapes, and a bare server with the same bytes beside it. */
-const bare = new Worker(
-  `const { parentPort } = require('node:worker_threads');
-   let body = Buffer.alloc(0);
-   parentPort.on('message', (text) => (body = Buffer.from(text)));
-   const server = require('node:http').createServer((request, response) => response.end(body));
-   const thread = '/proc/' + require('node:fs').readlinkSync('/proc/thread-self');
-   server.listen(0, '127.0.0.1', () => parentPort.postMessage({ port: server.address().port, thread }));`,
-  { eval: true },
-);
-const [bareAt] = (await once(bare, 'message')) as [{ readonly port: number; readonly thread: string }];
-const scraper = new Worker(
-  `const { readFileSync } = require('node:fs');
-   const { parentPort, workerData } = require('node:worker_threads');
-   const ms = [], floor = [];
-   let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0, honestBytes = 0;
-   const fell = [], last = new Map();
-   parentPort.on('message', () => (asked = true));
-   const waitedMs = (thread) => Number(readFileSync(thread + '/schedstat', 'utf8').split(' ')[1]) / 1e6;
-   const get = async ({ url, thread }, into) => {
-     const waited = () => waitedMs(thread) + waitedMs('/proc/thread-self');
-     const [begun, before] = [performance.now(), waited()];
-     const page = await (await fetch(url)).text();
-     const took = performance.now() - begun;
-     into.push({ took, own: took - (waited() - before) });
-     await new Promise((resolve) => setTimeout(resolve, 50));
-     return page;
-   };
-   (async () => {
-     while (!asked) {
-       const page = await get(workerData.agent, ms);
-       await get(workerData.bare, floor);
-       parentPort.postMessage({ page });
-       const lines = page.split('\\n').filter((line) => line !== '' && line[0] !== '#');
-       series = Math.max(series, lines.length);
-       for (const line of lines) {
-         const [name, value] = [line.slice(0, line.lastIndexOf(' ')), Number(line.slice(line.lastIndexOf(' ')))];
-         if (!/^\\w+_total\\b/.test(name)) continue;
-         if (value < last.get(name) && fell.length < 20) fell.push(name + ': ' + last.get(name) + ' to ' + value);
-         // Also of what is not on every page: it goes on where it was.
-         last.set(name, value);
-       }
-       for (const line of lines) {
-         const value = Number(line.slice(line.lastIndexOf(' ')));
-         if (/^cotenant_(container|process|device|foreign)_memory_(used|peak)_bytes/.test(line) && value > mostBytes) [mostBytes, mostLine] = [value, line];
-         if (/^cotenant_container_memory_used_bytes{.*pod="honest-/.test(line)) honestBytes = Math.max(honestBytes, value);
-         if (/^cotenant_(container|process)_sm_utilization_ratio/.test(line)) mostRatio = Math.max(mostRatio, value);
-       }
-     }
-     parentPort.postMessage({ ms, floor, series, mostBytes, mostLine, mostRatio, honestBytes, fell });
-   })();`,
-  {
-    eval: true,
-    workerData: {
-      agent: { url: `${agent.url}/metrics`, thread: `/proc/${agentPid}` },
-      bare: { url: `http://127.0.0.1:${bareAt.port}`, thread: bareAt.thread },
-    },
-  },
-);
-/** Milliseconds; `own`: less what both ends, which take turns, waited for a processor. */
-type Scrape = { readonly took: number; readonly own: number };
-type Scraped = {
-  readonly ms: readonly Scrape[];
-  readonly floor: readonly Scrape[];
-  readonly series: number;
-  readonly mostBytes: number;
-  readonly mostLine: string;
-  readonly mostRatio: number;
-  readonly honestBytes: number;
-  readonly fell: readonly string[];
-};
-const scraped = new Promise<Scraped>((resolve) => {
-  scraper.on('message', (told: Scraped | { readonly page: string }) => {
-    if ('page' in told) bare.postMessage(told.page);
-    else resolve(told);
-  });
-});
+const scraping = await startScraping(`${agent.url}/metrics`, agentPid);
 let rss: number[] = [];
 let most = partsMib();
 let sampling = true;
@@ -384,17 +308,11 @@ const after = await eventually(
 sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
-scraper.postMessage('end');
-const { ms, floor, series: mostSeries, mostBytes, mostLine, mostRatio, honestBytes, fell } = await scraped;
+const { scrapes, mostBytes, mostLine, mostRatio, honestBytes, fell } = await scraping.end();
 // As they came: the audit log keeps the last of them only.
 const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
 const abandoned = seriesOf(await agent.metrics(), 'cotenant_exporter_samplers_abandoned_total') ?? 0;
-const of = (scrapes: readonly Scrape[], key: keyof Scrape) => {
-  const sorted = scrapes.map((one) => one[key]).toSorted((a, b) => a - b);
-  return { p50: sorted[sorted.length >> 1], p99: sorted[Math.floor(sorted.length * 0.99)] };
-};
-const timesOf = (scrapes: readonly Scrape[]) => ({ took: of(scrapes, 'took'), own: of(scrapes, 'own') });
 console.log(
   JSON.stringify({
     honest,
@@ -418,7 +336,7 @@ console.log(
       idle: idleMib,
       anonymous: anonymousMib,
     },
-    scrapes: { count: ms.length, series: mostSeries, agent: timesOf(ms), bare: timesOf(floor) },
+    scrapes,
     log: agent.log.slice(-20),
   }),
 );
