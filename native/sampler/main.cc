@@ -95,7 +95,8 @@ void allow_descriptors() {
     setrlimit(RLIMIT_NOFILE, &limit); // where it fails, fewer are followed so
 }
 
-// DAY_US:BOOT_US:SET_US:UUID, as `usedUntil` has them.
+// DAY_US:BOOT_US:SET_US:UUID, as `usedUntil` has them. It holds what a driver said, so what is wrong with it must not
+// keep the sampler from its work.
 bool go_on(Sampler &sampler, const char *text) {
     Sampler::UsedUntil until;
     int length = 0;
@@ -131,8 +132,12 @@ int main(int argc, char **argv) {
     std::signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
     Sampler sampler(library);
-    for (const char *text : used_until)
-        if (!go_on(sampler, text)) return usage();
+    for (size_t i = 0; i < used_until.size(); i++)
+        if (!go_on(sampler, used_until[i]))
+            std::fprintf(stderr,
+                         "cotenant-sampler: --used-until, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
+                         "its card begins anew\n",
+                         i + 1);
     uint64_t next = now_ns(CLOCK_MONOTONIC);
     for (;;) {
         const std::string line = sampler.take();

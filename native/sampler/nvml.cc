@@ -161,7 +161,7 @@ bool Library::device_text(Device device, const char *call, std::string &out) {
     auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(need(call));
     if (!get || !answered(call, get(device, buffer, sizeof buffer - 1))) return false;
     out = buffer;
-    return true;
+    return !out.empty(); // nothing is no answer
 }
 
 bool Library::number(Device device, const char *call, uint32_t &out) {

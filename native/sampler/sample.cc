@@ -14,11 +14,10 @@ using json::add_text;
 
 namespace {
 
-constexpr uint64_t RING_US = 10000000;         // the driver keeps 10 s of utilisation samples
-constexpr uint64_t MOST_BETWEEN_US = 60000000; // two samplers, of which the second goes on where the first ended
-constexpr uint64_t LATE_US = 300000;           // a sample may become readable this long after its time
-constexpr int64_t STEP_US = 500000;            // clocks that are slewed take minutes for so much
-constexpr uint64_t HEALTH_ROUNDS = 5;          // or so long after the last time, whichever comes first
+constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
+constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
+constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
+constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
 constexpr uint64_t HEALTH_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
@@ -39,7 +38,10 @@ bool Sampler::open_driver() {
     const uint64_t now = now_ns(CLOCK_MONOTONIC);
     if (now < retry_at_ns_) return false;
     retry_at_ns_ = now + RETRY_NS;
-    if (!library_.open(library_path_, problem_)) return false;
+    if (!library_.open(library_path_, problem_)) {
+        told_until_.clear(); // what is there later is another driver
+        return false;
+    }
     problem_.clear();
     driver_version_.clear();
     cuda_version_ = 0;
@@ -120,8 +122,7 @@ void Sampler::take_over(Card &card, uint64_t steady_us) {
     if (told == told_until_.end()) return;
     const auto [day_us, boot_us, set_us] = told->second;
     told_until_.erase(told);
-    if (card.last_seen_us || boot_us > steady_us || steady_us - boot_us > MOST_BETWEEN_US) return;
-    if (day_us < boot_us || day_us > INT64_MAX / 2) return;
+    if (card.last_seen_us || boot_us > steady_us || day_us < boot_us || day_us > INT64_MAX / 2) return;
     card.last_seen_us = day_us;
     card.last_poll_us = boot_us;
     card.stepped_us = set_us;
@@ -131,17 +132,22 @@ void Sampler::take_over(Card &card, uint64_t steady_us) {
 void Sampler::write_used_until(std::string &out) {
     out += ",\"usedUntil\":[";
     bool first = true;
+    const auto add = [&](const std::string &uuid, const UsedUntil &until) {
+        out += first ? "{\"uuid\":" : ",{\"uuid\":";
+        first = false;
+        add_text(out, uuid);
+        add_field(out, "dayUs", until.day_us);
+        add_field(out, "bootUs", until.boot_us);
+        add_field(out, "setUs", until.set_us);
+        out += '}';
+    };
     for (const Card &card : cards_) {
         const int64_t boot_us = static_cast<int64_t>(card.last_seen_us) - card.clock_us;
         if (card.gone || card.last_seen_us == 0 || boot_us < 0) continue;
-        out += first ? "{\"uuid\":" : ",{\"uuid\":";
-        first = false;
-        add_text(out, card.uuid);
-        add_field(out, "dayUs", card.last_seen_us);
-        add_field(out, "bootUs", static_cast<uint64_t>(boot_us));
-        add_field(out, "setUs", card.stepped_us);
-        out += '}';
+        add(card.uuid, {card.last_seen_us, static_cast<uint64_t>(boot_us), card.stepped_us});
     }
+    // One that was not asked yet is the next sampler's to go on with.
+    for (const auto &[uuid, until] : told_until_) add(uuid, until);
     out += ']';
 }
 
@@ -149,7 +155,7 @@ void Sampler::write_used_until(std::string &out) {
 // pid, of the past or of another process of the same pid are not believed. All ones are the driver's way to say that it
 // does not know: that figure is left out, and without one of the SMs it is not told how much each process used. Rows
 // carry the time of day, which people set: from then on what was seen before says nothing of what is new, and until the
-// ring has turned over rows may be of the other time.
+// ring has turned over rows may be of the other time. Nobody used more than all of the time that it has lived.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Card &card = cards_[index];
     take_over(card, steady_us);
@@ -195,8 +201,15 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
         return;
     }
     const uint64_t window = std::min(newest - since, RING_US);
-    const auto part_of = [window](uint32_t percent) { return percent <= 100 ? percent * window / 100 : 0; };
     for (const nvml::Utilisation &row : rows) {
+        // A mean of a time in which another one had the pid holds what that one used, too.
+        const uint64_t start_ticks = processes_.start_of(static_cast<pid_t>(row.pid)).value_or(0);
+        const int64_t lived =
+            static_cast<int64_t>(row.at_us) - clock_us - static_cast<int64_t>(proc::micros(start_ticks));
+        const uint64_t lived_us = start_ticks ? static_cast<uint64_t>(std::max<int64_t>(lived, 0)) : UINT64_MAX;
+        const auto part_of = [window, lived_us](uint32_t percent) {
+            return percent <= 100 ? std::min(percent * window / 100, lived_us) : 0;
+        };
         Usage &usage = processes_.use(static_cast<pid_t>(row.pid), index);
         usage.sm_us += part_of(row.sm);
         usage.memory_us += part_of(row.memory);

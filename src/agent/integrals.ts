@@ -5,7 +5,7 @@ import { basesOf, nameKey } from './bases.ts';
 import { clockJumpMs } from './clock-jump.ts';
 import { USE_COUNTS, type UseCounts, useKey } from './compute/account.ts';
 import type { ContainerCardState, ContainerState, NodeState } from './node-state.ts';
-import { type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
+import { isOfAnother, type SampledProcess, type SampledUse, tellsCompute } from './sample.ts';
 import {
   assignedKey,
   type ContainerTotals,
@@ -117,6 +117,7 @@ export function advance(
   const { processes } = sample;
   const grown = new Map<string, Engines>();
   const lastOf = earlierOf(before.processes);
+  const anew = isOfAnother(sample.round, before.round);
   // Of the very same list nobody's figures have changed.
   for (const [index, process] of processes === before.processes ? [] : processes.entries()) {
     const last = lastOf(process.pid, index);
@@ -126,7 +127,7 @@ export function advance(
       owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
     if (name === undefined) continue;
     // A new sampler counts from zero: what it has counted is what is new since the last one told.
-    const earlier = last?.startTicks === process.startTicks && sample.round > 1 ? last?.cards : undefined;
+    const earlier = last?.startTicks === process.startTicks && !anew ? last?.cards : undefined;
     for (const use of process.cards) {
       const then = earlier?.find(({ card }) => card === use.card);
       const since = (now: number, past: number | undefined) => (past === undefined || now < past ? now : now - past);
@@ -242,7 +243,7 @@ export function advance(
       seenMs: sample.atMs,
     });
   }
-  const { atMs, bootNs } = sample;
+  const { atMs, bootNs, round } = sample;
   const rows = { containers, assigned, foreign };
   const over = {
     containers: overIn(containers, isOver),
@@ -251,7 +252,7 @@ export function advance(
   };
   const bases = withoutOver(rows, over, before.bases);
   const xids = countXids(before.xids, sample);
-  return { atMs, bootNs, ...rows, bases, xids, minutes, computeToldMs, processes };
+  return { atMs, bootNs, round, ...rows, bases, xids, minutes, computeToldMs, processes };
 }
 
 type Names = Pick<ForeignTotals, 'namespace' | 'pod' | 'container'>;

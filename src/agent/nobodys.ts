@@ -5,13 +5,17 @@ import { createGrowing } from './sampler-counts.ts';
 
 export type Nobodys = {
   /** With each sample; the sum up to then. undefined: no card has been seen yet. */
-  see(cards: readonly Pick<SampledCard, 'uuid' | 'nobodysEntries'>[]): number | undefined;
+  see(sample: {
+    readonly round: number;
+    readonly cards: readonly Pick<SampledCard, 'uuid' | 'nobodysEntries'>[];
+  }): number | undefined;
 };
 
 export function createNobodys(): Nobodys {
   const ofCards = createGrowing();
   return {
-    see(cards) {
+    see({ round, cards }) {
+      ofCards.at(round);
       for (const { uuid, nobodysEntries = 0 } of cards) ofCards.see(uuid, nobodysEntries);
       const sums = ofCards.sums();
       return sums.length === 0 ? undefined : sums.reduce((all, [, sum]) => all + sum, 0);

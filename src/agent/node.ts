@@ -254,7 +254,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       kills.see(state);
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
-      const ofNobody = nobodys.see(sample.cards);
+      const ofNobody = nobodys.see(sample);
       if (ofNobody !== undefined) failures.set('no_pid', ofNobody);
 
       const records = act(state);

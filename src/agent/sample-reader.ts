@@ -17,13 +17,22 @@ const isWhole = ({ startTicks, gone }: SampledProcess): boolean => startTicks !=
 /** These may not stand without that. */
 const PARTS = ['gone', 'command', 'cgroup', 'pidNamespace', 'namespacePid', 'ancestors'] as const;
 
-/** For the lines of one sampler, from its first one on. */
-export function createSampleReader(): SampleReader {
+/**
+ * For the lines of one sampler, from its first one on. `before`: processes as the sampler before it told of them last, where this
+ * one goes on: of who has ended since it knows nothing but its pid.
+ */
+export function createSampleReader(before: readonly SampledProcess[] = []): SampleReader {
   const known = new Map<number, SampledProcess>();
   let processes: readonly SampledProcess[] = [];
   let rounds = 0;
   let refused: Refused | undefined;
   let usedUntil: readonly UsedUntil[] = [];
+
+  /** In its first line, of who is gone, who that was: none but its own use is told of it. */
+  const named = (entry: SampledProcess): SampledProcess => {
+    const last = rounds === 1 && entry.startTicks === undefined && before.find(({ pid }) => pid === entry.pid);
+    return last && last.startTicks !== undefined ? { ...last, gone: true, cards: entry.cards } : entry;
+  };
 
   /** Takes in what a line says of processes; undefined: it adds up. */
   const follow = ({ processes: told, left, total }: SampleLine): string | undefined => {
@@ -32,15 +41,15 @@ export function createSampleReader(): SampleReader {
       if (!known.delete(pid)) return `left[${index}]: process ${pid} was not told of`;
     let last = 0;
     for (const [index, entry] of told.entries()) {
-      const before = known.get(entry.pid);
+      const earlier = known.get(entry.pid);
       if (entry.pid <= last) return `processes[${index}]: process ${entry.pid} stands behind ${last}: want them by pid`;
       last = entry.pid;
       if (isWhole(entry)) {
-        others ||= before === undefined;
-        known.set(entry.pid, entry);
-      } else if (before === undefined || PARTS.some((part) => entry[part] !== undefined))
+        others ||= earlier === undefined;
+        known.set(entry.pid, named(entry));
+      } else if (earlier === undefined || PARTS.some((part) => entry[part] !== undefined))
         return `processes[${index}]: want startTicks, or gone: who process ${entry.pid} is was not told`;
-      else known.set(entry.pid, { ...before, cards: entry.cards });
+      else known.set(entry.pid, { ...earlier, cards: entry.cards });
     }
     if (known.size !== total) return `total: ${total} processes are told of, ${known.size} are known`;
     if (others) processes = [...known.values()].sort((a, b) => a.pid - b.pid);

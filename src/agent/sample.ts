@@ -124,7 +124,11 @@ export type SampledXid = {
   readonly atMs: number;
 };
 
+/** Is a sample of this round another sampler's than the one before it, of that round? Also where its first one was not used. */
+export const isOfAnother = (round: number, before: number): boolean => round === 1 || round < before;
+
 export type Sample = {
+  /** Of its sampler: 1 is its first. */
   readonly round: number;
   /** Wall clock, milliseconds. */
   readonly atMs: number;

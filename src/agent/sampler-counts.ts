@@ -1,21 +1,29 @@
-// What a sampler counts from its own start, over all samplers that this agent has had: one that began again, and so has less than
-// was counted before, adds to it. So no count falls, and none that the newest sampler has not is lost.
+// What a sampler counts from its own start, over all samplers that this agent has had: what another one counts adds to it. So no
+// count falls, and none that the newest sampler has not is lost.
 import type { NodeState } from './node-state.ts';
+import { isOfAnother } from './sample.ts';
 
 export type Growing = {
-  /** The sum of what was counted under this key, with what has been counted now. */
+  /** The sum of what was counted under this key, with what has been counted now. Less than before: it began again. */
   see(key: string, counted: number): number;
+  /** What is seen from now on is of a sample of this round: another sampler may have come as far as the one before it. */
+  at(round: number): void;
   sums(): readonly (readonly [key: string, sum: number])[];
 };
 
 export function createGrowing(): Growing {
   const known = new Map<string, { counted: number; sum: number }>();
+  let last = 0;
   return {
     see(key, counted) {
       const before = known.get(key) ?? { counted: 0, sum: 0 };
       const sum = before.sum + (counted < before.counted ? counted : counted - before.counted);
       known.set(key, { counted, sum });
       return sum;
+    },
+    at(round) {
+      if (isOfAnother(round, last)) for (const [key, { sum }] of known) known.set(key, { counted: 0, sum });
+      last = round;
     },
     sums: () => [...known].map(([key, { sum }]) => [key, sum] as const),
   };
@@ -31,6 +39,7 @@ export function createSamplerCounts(): SamplerCounts {
   const errors = createGrowing();
   return {
     see(state) {
+      for (const counts of [gaps, errors]) counts.at(state.sample.round);
       for (const { call, code, count } of state.sample.errors) errors.see(`${code} ${call}`, count);
       return {
         ...state,

@@ -5,7 +5,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { BUILD_FOLDER } from './native.ts';
-import type { Sample } from './sample.ts';
+import type { Sample, SampledProcess } from './sample.ts';
 import type { UsedUntil } from './sample-line.ts';
 import { createSampleReader } from './sample-reader.ts';
 
@@ -34,6 +34,10 @@ export type SamplerHandle = {
   close(): Promise<void>;
 };
 
+/** Of the newest sample, for the next sampler: up to where it tells of use, and who was there then. */
+type GoesOn = { readonly usedUntil: readonly UsedUntil[]; readonly processes: readonly SampledProcess[] };
+const NOTHING: GoesOn = { usedUntil: [], processes: [] };
+
 const LEAST_RESTART_MS = 1000;
 /** With so many that the driver still holds, another one would only join them. */
 const MOST_HUNG = 3;
@@ -53,7 +57,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   let abandoned = 0;
   let intervalMs = options.intervalMs;
   /** As far as samples were handed on: there the next one goes on. */
-  let usedUntil: readonly UsedUntil[] = [];
+  let goesOn: GoesOn = NOTHING;
   const hung = new Set<ChildProcess>();
 
   /** The next one: at once where the last one has ended, and the later, the more the driver holds. */
@@ -110,7 +114,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
 
   const begin = () => {
     const started = performance.now();
-    const until = usedUntil.flatMap(({ uuid, dayUs, bootUs, setUs }) => [
+    const until = goesOn.usedUntil.flatMap(({ uuid, dayUs, bootUs, setUs }) => [
       '--used-until',
       `${dayUs}:${bootUs}:${setUs}:${uuid}`,
     ]);
@@ -133,14 +137,14 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     });
     current.on('exit', (code, signal) => {
       // What the next driver samples begins with it.
-      if (code === DRIVER_GONE && child === current) usedUntil = [];
+      if (code === DRIVER_GONE && child === current) goesOn = NOTHING;
       again(
         code === DRIVER_GONE
           ? 'the driver answers nothing any more; it is opened anew'
           : `the sampler ended (${signal ?? `code ${code}`}); it is started again`,
       );
     });
-    const reader = createSampleReader();
+    const reader = createSampleReader(goesOn.processes);
     let refused = false;
     createInterface({ input: current.stdout }).on('line', (line) => {
       if (child !== current || closing || refused) return;
@@ -152,7 +156,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
         options.onProblem(`the sampler wrote a line that cannot be used, and is ended: ${sample.wrong}`);
         current.kill('SIGKILL');
       } else {
-        usedUntil = reader.usedUntil();
+        goesOn = { usedUntil: reader.usedUntil(), processes: sample.processes };
         tellDenial(sample);
         tellAbsent(sample);
         options.onSample(sample);
@@ -187,7 +191,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     },
     async release() {
       released = true;
-      usedUntil = []; // of this driver
+      goesOn = NOTHING; // of this driver
       await end();
     },
     take() {

@@ -74,6 +74,8 @@ export type Totals = {
   readonly atMs: number;
   /** Of the sample, by the clock that nobody sets; 0: there was none. */
   readonly bootNs: number;
+  /** Of the sample, by its sampler. */
+  readonly round: number;
   readonly containers: ReadonlyMap<string, ContainerTotals>;
   readonly assigned: ReadonlyMap<string, AssignedTotals>;
   readonly foreign: ReadonlyMap<string, ForeignTotals>;
@@ -97,6 +99,7 @@ export const foreignKey = (id: string, gpuUuid: string): string => `${id} ${gpuU
 export const NO_TOTALS: Totals = {
   atMs: 0,
   bootNs: 0,
+  round: 0,
   containers: new Map(),
   assigned: new Map(),
   foreign: new Map(),

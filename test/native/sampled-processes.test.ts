@@ -405,69 +405,6 @@ test('use that the driver does not tell for a while is not told, and in the inte
   t.deepEqual(await look(), [undefined, 5800]);
 });
 
-test('what was used between two samplers is told by the second, as far as the driver has kept it', async (t) => {
-  const [sleeper] = sleepers(t, 1);
-  const pid = sleeper?.pid ?? 0;
-  const { library, list, use } = cardOf(t);
-  list(pid);
-  const startUs = Date.now() * 1000;
-  const first = follow(t, library);
-  use(0, [pid, 80, startUs]);
-  await first.next();
-  use(0, [pid, 80, startUs + 1000]);
-  const { line } = await first.next();
-  const [until] = line.usedUntil;
-  if (!until) throw new Error('it does not say up to where it tells');
-  t.is(line.usedUntil.length, 1);
-  t.is(until.dayUs, startUs + 1000);
-  t.is(until.uuid, line.cards[0]?.uuid ?? '');
-  t.is(until.setUs, 0);
-  use(0, [pid, 50, startUs + 11_000]);
-  const [LATER, EARLIER, HOUR] = [60e6, -10_001_000, 3600e6];
-  const cases: [what: string, more: readonly string[], told: boolean, smUs: number, gaps: number][] = [
-    ['it goes on', [`${until.dayUs}:${until.bootUs}:0:${until.uuid}`], true, 5000, 0],
-    ['nobody was before it', [], false, 0, 0],
-    ['another card', [`${until.dayUs}:${until.bootUs}:0:GPU-other`], false, 0, 0],
-    [
-      'longer ago than the driver keeps anything',
-      [`${until.dayUs + EARLIER}:${until.bootUs + EARLIER}:0:${until.uuid}`],
-      true,
-      5_000_000,
-      1,
-    ],
-    ['much longer ago', [`${until.dayUs - HOUR}:${until.bootUs - 61e6}:0:${until.uuid}`], false, 0, 0],
-    ['a time to come', [`${until.dayUs + LATER}:${until.bootUs + LATER}:0:${until.uuid}`], false, 0, 0],
-    ['the time of day was set', [`${until.dayUs - HOUR}:${until.bootUs}:0:${until.uuid}`], false, 0, 1],
-    ['no time of day', [`1:${until.bootUs}:0:${until.uuid}`], false, 0, 0],
-    ['beyond any time', [`${2n ** 64n - 1n}:${until.bootUs}:0:${until.uuid}`], false, 0, 0],
-  ];
-  for (const [what, more, told, smUs, gaps] of cases) {
-    const second = follow(
-      t,
-      library,
-      [],
-      more.flatMap((text) => ['--used-until', text]),
-    );
-    const { cards, processes } = (await second.next()).sample;
-    const found = [cards[0]?.useTold === true, processes[0]?.cards[0]?.smUs, cards[0]?.utilizationGaps];
-    t.deepEqual(found, [told, smUs, gaps], what);
-  }
-  // Of a time of day that was set a moment ago the driver may still have rows, which look as if they were to come.
-  use(0, [pid, 50, startUs + HOUR]);
-  for (const [setUs, told] of [
-    [0, true],
-    [until.bootUs, false],
-  ] as const) {
-    const second = follow(t, library, [], ['--used-until', `${until.dayUs}:${until.bootUs}:${setUs}:${until.uuid}`]);
-    t.is((await second.next()).sample.cards[0]?.useTold === true, told, `set at ${setUs}`);
-  }
-  for (const text of ['', '1', '1:2', '1:2:3', '1:2:3:', '1:2:GPU', 'a:2:3:GPU']) {
-    const { status, stderr } = spawnSync(join(BUILD, 'cotenant-sampler'), ['--used-until', text], { encoding: 'utf8' });
-    t.is(status, 2, text);
-    t.regex(stderr, /^usage: /);
-  }
-});
-
 test('of use, what the driver does not know is left out, and nothing else', async (t) => {
   const [ALL_ONES, NOTHING] = [2 ** 32 - 1, 0];
   const [first = 0, second = 0] = sleepers(t, 2)

@@ -142,10 +142,19 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
       ...{ processes, left, total, usedUntil: [{ uuid: 'GPU-a', dayUs: round + 50, bootUs: round, setUs: 0 }] },
     });
   const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', cards: [] }], [], 1);
-  const other = lineOf(1, [{ pid: 8, startTicks: 80, command: 'other', cards: [] }], [], 1);
-  const goesOn = lineOf(2, [], [], 1);
+  // The other one finds the first process gone.
+  const other = lineOf(
+    1,
+    [
+      { pid: 7, gone: true, cards: [] },
+      { pid: 8, startTicks: 80, command: 'other', cards: [] },
+    ],
+    [],
+    2,
+  );
+  const goesOn = lineOf(2, [], [], 2);
   // The first one's second line tells that a process has left which it never told of, and its third one would be right.
-  writeFileSync(`${program}.1`, `${[first, lineOf(2, [], [9], 1), goesOn].join('\n')}\n`);
+  writeFileSync(`${program}.1`, `${[first, lineOf(2, [], [9], 1), lineOf(2, [], [], 1)].join('\n')}\n`);
   writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
   writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
   chmodSync(program, 0o755);
@@ -163,8 +172,8 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
   await eventually(() => told.length === 3 || undefined, 'samples of both');
   t.deepEqual(told, [
     [1, ['first']],
-    [1, ['other']],
-    [2, ['other']],
+    [1, ['first', 'other']],
+    [2, ['first', 'other']],
   ]);
   t.deepEqual(problems, [
     'the sampler wrote a line that cannot be used, and is ended: left[0]: process 9 was not told of',

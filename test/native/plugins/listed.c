@@ -6,7 +6,7 @@
  * answers so ("-" for none), its code, count and how many bytes it writes, then those; all other names of the list are
  * not there then. The file with ".tells" has what the card tells of itself: total, used and free bytes, and the two
  * percentages of its use. Where there is a fifo with ".late", the list is given once somebody has opened it to write,
- * and closed it, as it was when it was asked for. */
+ * and closed it, as it was when it was asked for. Where there is one with ".nameless", the card's UUID is empty. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,16 +32,19 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device
     *device = (nvml_abi_device)&card;
     return NVML_ABI_SUCCESS;
 }
-EXPORT int nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned size) {
-    snprintf(uuid, size, "GPU-0");
-    return NVML_ABI_SUCCESS;
-}
 static FILE *beside(const char *ending) {
     char path[4096];
     Dl_info own;
     dladdr(&card, &own);
     snprintf(path, sizeof path, "%s.%s", own.dli_fname, ending);
     return fopen(path, "re");
+}
+
+EXPORT int nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned size) {
+    FILE *file = beside("nameless");
+    snprintf(uuid, size, file ? "" : "GPU-0");
+    if (file) fclose(file);
+    return NVML_ABI_SUCCESS;
 }
 
 static void tells(struct nvml_abi_memory_v1 *memory, struct nvml_abi_utilization *use) {

@@ -34,8 +34,8 @@ type Tick = {
   readonly unknown?: number;
   /** The grant no longer exists. */
   readonly ended?: boolean;
-  /** It is the first of another sampler, which has counted from where the last one told. */
-  readonly anew?: boolean;
+  /** Of its sampler; another one has counted from where the last one told. */
+  readonly round?: number;
   /** By how much the time of day is wrong. */
   readonly setSeconds?: number;
 };
@@ -45,16 +45,14 @@ const busy = (pid: number, smUs: number, more: Partial<Parameters<typeof use>[1]
 /** Totals after each tick; the grant is of 100 MiB, and its processes are in its ledger. */
 function run(ticks: readonly Tick[]): Totals[] {
   let totals = NO_TOTALS;
-  return ticks.map(
-    ({ second, processes = [], denied = 0, unknown = 0, ended = false, anew = false, setSeconds = 0 }) => {
-      const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
-      const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
-      const next = sampleOf([card(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
-      const sample = anew ? { ...next, round: 1 } : next;
-      totals = advance(totals, compared(sample, grants, OWNERS), owners(OWNERS));
-      return totals;
-    },
-  );
+  return ticks.map(({ second, processes = [], denied = 0, unknown = 0, ended = false, round, setSeconds = 0 }) => {
+    const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
+    const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
+    const next = sampleOf([card(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
+    const sample = round === undefined ? next : { ...next, round };
+    totals = advance(totals, compared(sample, grants, OWNERS), owners(OWNERS));
+    return totals;
+  });
 }
 const one = (totals: Totals | undefined) => totals?.containers.get('one GPU-0');
 const foreign = (totals: Totals | undefined) => [...(totals?.foreign.values() ?? [])][0];
@@ -97,10 +95,19 @@ test('engine seconds grow by what each process used since the sample before', (t
       'another sampler has counted from where the last one told, be it more or less than that one had',
       [
         { second: 0, processes: [busy(11, 600_000), busy(12, 600_000)] },
-        { second: 9, processes: [busy(11, 100_000), busy(12, 900_000)], anew: true },
+        { second: 9, processes: [busy(11, 100_000), busy(12, 900_000)], round: 1 },
         { second: 10, processes: [busy(11, 300_000), busy(12, 900_000)] },
       ],
       [1.2, 2.2, 2.4],
+    ],
+    [
+      'so it has where its first sample was not used',
+      [
+        { second: 0, processes: [busy(11, 600_000)], round: 9 },
+        { second: 9, processes: [busy(11, 900_000)], round: 2 },
+        { second: 10, processes: [busy(11, 1_000_000)], round: 3 },
+      ],
+      [0.6, 1.5, 1.6],
     ],
     [
       'a new process of the same pid between two samples',

@@ -6,7 +6,11 @@ const card = (uuid: string, nobodysEntries?: number) => ({ uuid, ...(nobodysEntr
 
 test('the sum of all cards only grows: over a card that is gone for a sample, and a sampler that began again', (t) => {
   const nobodys = createNobodys();
-  const steps: readonly (readonly [cards: readonly ReturnType<typeof card>[], sum: number | undefined])[] = [
+  const steps: readonly (readonly [
+    cards: readonly ReturnType<typeof card>[],
+    sum: number | undefined,
+    round?: number,
+  ])[] = [
     [[], undefined],
     [[card('a'), card('b')], 0],
     [[card('a', 5), card('b', 3)], 8],
@@ -15,6 +19,9 @@ test('the sum of all cards only grows: over a card that is gone for a sample, an
     [[card('a', 6), card('b', 4)], 10],
     [[card('a'), card('b', 2)], 12],
     [[card('a', 1), card('b', 2)], 13],
+    // Another sampler that has come as far as the one before it.
+    [[card('a', 1), card('b', 3)], 17, 1],
+    [[card('a', 1), card('b', 4)], 18],
   ];
-  for (const [cards, sum] of steps) t.is(nobodys.see(cards), sum);
+  for (const [cards, sum, round = 5] of steps) t.is(nobodys.see({ cards, round }), sum);
 });

@@ -51,6 +51,18 @@ test('processes that a line does not name are the very same objects, and so is t
   t.is(fourth.processes[1], third.processes[1]);
 });
 
+test('who is gone when another sampler begins is who had its pid when the last one told of it', (t) => {
+  const used = [use(0, { smUs: 7000 })];
+  const gone = (pid: number): SampledProcess => ({ pid, gone: true, cards: used });
+  const again = whole(13, 3, { startTicks: 999 });
+  const reader = createSampleReader([whole(11, 1), { pid: 12, gone: true, cards: [] }, whole(13, 2)]);
+  const first = read(reader, lineOf(1, [gone(11), gone(12), again, gone(14)], 4));
+  t.deepEqual(first.processes, [{ ...whole(11, 1), gone: true, cards: used }, gone(12), again, gone(14)]);
+  const second = read(reader, lineOf(2, [{ pid: 11, cards: [use(0, { smUs: 8000 })] }, gone(13)], 4, [13]));
+  t.deepEqual(second.processes[0], { ...whole(11, 1), gone: true, cards: [use(0, { smUs: 8000 })] });
+  t.deepEqual(second.processes[2], gone(13), 'later it has told itself who is who');
+});
+
 test('a pid that left and a pid that is told anew are other processes', (t) => {
   const reader = createSampleReader();
   read(reader, lineOf(1, [whole(11, 1), whole(12, 2)], 2));

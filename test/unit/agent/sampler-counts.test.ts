@@ -6,9 +6,9 @@ import { createSamplerCounts } from '../../../src/agent/sampler-counts.ts';
 type Counts = { readonly gaps: Readonly<Record<string, number>>; readonly errors: Readonly<Record<string, number>> };
 
 /** Of a state only what is counted in it. */
-const stateOf = ({ gaps, errors }: Counts) =>
+const stateOf = ({ gaps, errors }: Counts, round: number) =>
   ({
-    sample: { errors: Object.entries(errors).map(([call, count]) => ({ call, code: 999, count })) },
+    sample: { round, errors: Object.entries(errors).map(([call, count]) => ({ call, code: 999, count })) },
     devices: Object.entries(gaps).map(([uuid, utilizationGaps]) => ({ card: { uuid, utilizationGaps } })),
   }) as unknown as NodeState;
 const countsOf = ({ sample, devices }: NodeState): Counts => ({
@@ -18,7 +18,7 @@ const countsOf = ({ sample, devices }: NodeState): Counts => ({
 
 test('gaps and errors go on over a sampler that began again, and over a card that is gone for a while', (t) => {
   const counts = createSamplerCounts();
-  const steps: readonly (readonly [told: Counts, published: Counts])[] = [
+  const steps: readonly (readonly [told: Counts, published: Counts, round?: number])[] = [
     [
       { gaps: { a: 1, b: 0 }, errors: { one: 3 } },
       { gaps: { a: 1, b: 0 }, errors: { one: 3 } },
@@ -36,6 +36,10 @@ test('gaps and errors go on over a sampler that began again, and over a card tha
       { gaps: { a: 1, b: 3 }, errors: { one: 2 } },
       { gaps: { a: 3, b: 3 }, errors: { one: 6, two: 1 } },
     ],
+    // One more, which has come as far as that one, or farther: by its first sample, and where that one was not used.
+    [{ gaps: { a: 1, b: 3 }, errors: { one: 3 } }, { gaps: { a: 4, b: 6 }, errors: { one: 9, two: 1 } }, 1],
+    [{ gaps: { a: 1, b: 4 }, errors: { one: 3 } }, { gaps: { a: 4, b: 7 }, errors: { one: 9, two: 1 } }, 9],
+    [{ gaps: { a: 1, b: 4 }, errors: { one: 3 } }, { gaps: { a: 5, b: 11 }, errors: { one: 12, two: 1 } }, 2],
   ];
-  for (const [told, published] of steps) t.deepEqual(countsOf(counts.see(stateOf(told))), published);
+  for (const [told, published, round = 5] of steps) t.deepEqual(countsOf(counts.see(stateOf(told, round))), published);
 });
