@@ -57,6 +57,7 @@ static void print_pages(const struct told *told) {
         const struct told_page *page = &told->page[i];
         printf("%s{\"id\":", i ? "," : "");
         print_text(page->id);
+        printf(",\"join\":%u", page->join);
         if (page->broken) printf(",\"broken\":");
         if (page->broken) print_text(page->broken);
         printf(",\"cards\":[");

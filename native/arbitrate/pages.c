@@ -85,6 +85,9 @@ bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest) {
     GUARDED(page);
     cot_digest(page->map, page->slot_count, page->card_count, card, page->dead, digest);
     guard = NULL;
+    /* What the dead have waited may be taken away with their rows. */
+    if (digest->throttled_ns > page->last[card].throttled_ns)
+        page->throttled_ns[card] += digest->throttled_ns - page->last[card].throttled_ns;
     page->last[card] = *digest;
     return true;
 }

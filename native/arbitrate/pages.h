@@ -25,7 +25,10 @@ struct page {
     uint32_t next_slot; /* where the search for the dead goes on */
     const char *broken; /* why it is not used any more */
     struct cot_digest last[COT_MAX_CARDS];
+    /* What it had counted before it joined, and what its threads have waited since. */
+    uint64_t charged_before_ns[COT_MAX_CARDS], contended_before_ns[COT_MAX_CARDS], throttled_ns[COT_MAX_CARDS];
     uint32_t quiet_beats;  /* heartbeats in a row at which nothing of it waited or was under way */
+    bool dropped;          /* of whoever reads plans: one that is to be followed has it no more */
     _Atomic bool released; /* the arbiter's thread will not touch it again */
     struct page *next;
 };

@@ -10,8 +10,10 @@ static struct want *last; /* page that `on` lines belong to; NULL: one that is n
 static uint32_t cards_told;
 static bool wrong, not_there;
 
+/* One that a plan before this one has dropped is being given up, also where nobody has come to it yet: whoever wants it
+ * again has it opened anew. */
 static struct page *find(struct page *list, const char *id) {
-    while (list && (atomic_load(&list->released) || strcmp(list->id, id) != 0)) list = list->next;
+    while (list && (list->dropped || atomic_load(&list->released) || strcmp(list->id, id) != 0)) list = list->next;
     return list;
 }
 
@@ -95,12 +97,15 @@ static const char *read_card(const char *line) {
     return NULL;
 }
 
-static struct plan *finish(const char **why) {
+static struct plan *finish(struct page *known, const char **why) {
     struct plan *plan = being_read;
     bool is_whole = is_complete();
     being_read = NULL;
     last = NULL;
-    if (!wrong && is_whole) return plan;
+    if (!wrong && is_whole) {
+        for (struct page *page = known; page; page = page->next) page->dropped = page->dropped || !is_in(plan, page);
+        return plan;
+    }
     discard(plan);
     *why = is_whole ? "a plan with lines that were not understood" : "end: the last page has more cards";
     return NULL;
@@ -119,7 +124,7 @@ struct plan *plan_line(const char *line, struct page **known, const char **why) 
         return NULL;
     }
     if (!being_read) return *why = "a line outside of a plan", NULL;
-    if (!strcmp(line, "end")) return finish(why);
+    if (!strcmp(line, "end")) return finish(*known, why);
     not_there = false;
     if (!strncmp(line, "page ", 5)) *why = read_page(line, known);
     else if (!strncmp(line, "on ", 3)) *why = read_card_of_page(line);

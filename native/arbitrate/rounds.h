@@ -3,6 +3,7 @@
 
 #include "plan.h"
 
+/* Counts are those since the page joined. */
 struct told_card {
     uint64_t charged_ns, contended_ns, throttled_ns, launches, overruns, faults;
     uint32_t guarantee_ppm, limit_ppm;
@@ -11,6 +12,7 @@ struct told_card {
 struct told_page {
     char id[PAGE_ID_BYTES];
     const char *broken;
+    uint32_t join; /* which one that was, of this process */
     uint32_t card_count;
     struct told_card card[COT_MAX_CARDS];
 };

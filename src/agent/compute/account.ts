@@ -1,5 +1,5 @@
-// What the arbiter says of compute, as figures that grow: a plain value in, a plain value out. Its own counts begin anew with
-// each page; these do not.
+// What the arbiter says of compute, as figures that grow: a plain value in, a plain value out. Its own counts begin anew each time
+// that it takes a page up; these do not.
 import { field, listAt, textAt } from '../../request/json.ts';
 
 /** Of one grant on one card. */
@@ -28,6 +28,8 @@ const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults']
 
 export type ToldPage = {
   readonly id: string;
+  /** Its counts are those since the arbiter took it up for this time. */
+  readonly join: number;
   readonly broken: string | undefined;
   readonly cards: readonly (Counts & { readonly guaranteePpm: number; readonly limitPpm: number })[];
 };
@@ -49,6 +51,7 @@ export function parseTold(line: string): Told | 'same' | { readonly problem: str
     plan: count(value, 'plan'),
     pages: listAt(value, 'pages').map((page) => ({
       id: textAt(page, 'id') ?? '',
+      join: count(page, 'join'),
       broken: textAt(page, 'broken'),
       cards: listAt(page, 'cards').map((card) => ({
         chargedNs: count(card, 'chargedNs'),
@@ -64,8 +67,8 @@ export function parseTold(line: string): Told | 'same' | { readonly problem: str
 }
 
 export type Account = {
-  /** Counts of each page's cards as last told, by the page's id. */
-  readonly pages: ReadonlyMap<string, readonly Counts[]>;
+  /** As last told, by the page's id. */
+  readonly pages: ReadonlyMap<string, Pick<ToldPage, 'join' | 'cards'>>;
   /** By the grant's id and the card's place in it. */
   readonly uses: ReadonlyMap<string, ComputeUse>;
 };
@@ -98,13 +101,14 @@ export function advanceAccount(
   earlier: ReadonlyMap<string, UseCounts> = new Map(),
 ): Account {
   const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
-  const pages = new Map<string, readonly Counts[]>();
-  for (const { id, cards } of told.pages) {
+  const pages = new Map<string, Pick<ToldPage, 'join' | 'cards'>>();
+  for (const { id, join, cards } of told.pages) {
     const grantId = grantOf(id);
     if (grantId === undefined) continue;
-    pages.set(id, cards);
+    pages.set(id, { join, cards });
+    const past = before.pages.get(id);
     for (const [index, card] of cards.entries()) {
-      const last = before.pages.get(id)?.[index];
+      const last = past?.join === join ? past.cards[index] : undefined;
       const key = useKey(grantId, index);
       const use = uses.get(key) ?? { ...NO_USE, ...earlier.get(key) };
       const more = (name: (typeof COUNTS)[number]): number => Math.max(0, card[name] - (last?.[name] ?? 0));
@@ -120,6 +124,15 @@ export function advanceAccount(
     }
   }
   return { pages, uses };
+}
+
+/** Of another arbiter, which counts from its own beginning. */
+export const withNewArbiter = ({ uses }: Account): Account => ({ uses, pages: new Map() });
+
+/** Without the grants that are gone; the very same account where there are none of these. */
+export function withoutGone(account: Account, isLive: (grantId: string) => boolean): Account {
+  const uses = [...account.uses].filter(([key]) => isLive(useOfKey(key).grantId));
+  return uses.length === account.uses.size ? account : { ...account, uses: new Map(uses) };
 }
 
 /**

@@ -15,6 +15,8 @@ import {
   type Told,
   type UseCounts,
   useKey,
+  withNewArbiter,
+  withoutGone,
 } from './account.ts';
 import { type Planned, pageId, planLines, type Terms } from './plan.ts';
 
@@ -85,6 +87,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
 
   const begin = () => {
     const started = performance.now();
+    account = withNewArbiter(account);
     const current = spawn(join(BUILD_FOLDER, 'cotenant-arbitrate'), { stdio: ['pipe', 'pipe', 'inherit'] });
     child = current;
     const again = (problem: string) => {
@@ -120,6 +123,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
         return;
       }
       live = new Set(entries.map(({ grant }) => grant.id));
+      account = withoutGone(account, (id) => live.has(id));
       grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
       if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
       lines = next;

@@ -7,6 +7,8 @@ import {
   parseTold,
   type Told,
   useKey,
+  withNewArbiter,
+  withoutGone,
 } from '../../../src/agent/compute/account.ts';
 import { type Planned, planLines } from '../../../src/agent/compute/plan.ts';
 import { overridden } from '../../../src/agent/compute/pods.ts';
@@ -262,11 +264,12 @@ test('what was set of a node is read back as it was written, and nothing else is
     t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
 });
 
-const told = (id: string, chargedNs: number, faults = 0): Told => ({
+const told = (id: string, chargedNs: number, faults = 0, join = 1): Told => ({
   plan: 1,
   pages: [
     {
       id,
+      join,
       broken: undefined,
       cards: [
         {
@@ -293,6 +296,16 @@ test('counts go on where a page was made anew or the arbiter began again, and en
   t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'another page counts from nothing');
   account = advanceAccount(account, told('g.1', 5e8), grantOf, isLive);
   t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'what was counted is not taken back');
+  account = advanceAccount(account, told('g.1', 6e8, 0, 2), grantOf, isLive);
+  t.is(
+    account.uses.get(useKey('g', 0))?.chargedSeconds,
+    4.6,
+    'nor is a page that was taken up again, which counts from nothing',
+  );
+  account = advanceAccount(withNewArbiter(account), told('g.1', 7e8, 0, 2), grantOf, isLive);
+  t.is(Math.round((account.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10), 53, 'nor another arbiter');
+  t.is(withoutGone(account, isLive), account);
+  t.is(withoutGone(account, () => false).uses.size, 0);
   account = advanceAccount(
     account,
     told('other.0', 1),
@@ -354,12 +367,13 @@ test('what an agent before has counted of grants that are there is kept until th
 
 test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
   const line =
-    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","broken":"it was shortened","cards":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
+    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"it was shortened","cards":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
   t.deepEqual(parseTold(line), {
     plan: 3,
     pages: [
       {
         id: 'a.0',
+        join: 5,
         broken: 'it was shortened',
         cards: [
           { chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, guaranteePpm: 1, limitPpm: 500_000 },
