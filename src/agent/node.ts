@@ -279,7 +279,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       hooks.onInterval(pace.after(state));
 
       // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
-      passedBy.after(view);
+      passedBy.after(view, (id) =>
+        state.containers.flatMap(({ grant, cards }) =>
+          grant.id === id ? cards.flatMap(({ processes }) => processes) : [],
+        ),
+      );
       keeping.after(sample, ledgers, owned.ofGrant);
       compute.again();
       const grants = registry.list().map(({ grant }) => grant);

@@ -3,15 +3,21 @@
 // remembered of both, also over restarts; who it is, is the runtime's word, and what the page says of them is the view's.
 import { join } from 'node:path';
 import { field } from '../request/json.ts';
+import { knownOwnerOf } from './attribution/cgroup.ts';
 import type { ContainerBook } from './attribution/pods.ts';
 import type { PassedBy } from './node-types.ts';
 import { openStateFile, type StateFormat } from './state-file.ts';
+import type { ProcessState } from './using.ts';
 import type { View } from './view.ts';
 
 export type PassedByBook = {
   /** Of one that has its cards: nothing. */
   add(container: PassedBy): void;
-  after(view: Pick<View, 'self' | 'containers'>): void;
+  /** `processesOf`: of a grant, those on its cards. */
+  after(
+    view: Pick<View, 'self' | 'containers'>,
+    processesOf: (grantId: string) => readonly Pick<ProcessState, 'cgroup'>[],
+  ): void;
 };
 
 /** Those told of last: more than a node has containers. */
@@ -20,7 +26,6 @@ const LONGEST_ID = 256;
 
 const isId = (value: unknown): value is string => typeof value === 'string' && value.length <= LONGEST_ID;
 
-const idOf = ({ containerId }: { readonly containerId: string }): string => containerId;
 const isList = (value: unknown): value is string[] => Array.isArray(value) && value.length <= MOST && value.every(isId);
 
 /** Ids of containers, the newest last: of whom it was told, and who was seen on a card though they had been passed by. */
@@ -35,10 +40,17 @@ export const WITHOUT_CARDS_FORMAT: StateFormat<{ readonly told: readonly string[
     },
   };
 
+/** Not if it is another one's: what is left of the container before it. Behind a sandboxed runtime nobody can tell. */
+function mayBeOf(container: PassedBy, { cgroup }: Pick<ProcessState, 'cgroup'>): boolean {
+  const podOf = (id: string) => (id === container.containerId ? container.podUid : undefined);
+  const { containerId = container.containerId } = knownOwnerOf(cgroup, podOf);
+  return containerId === container.containerId;
+}
+
 export type PassedByOptions = {
   readonly stateFolder: string;
   readonly onProblem: (text: string) => void;
-  readonly containers: Pick<ContainerBook, 'passBy' | 'hasCards'>;
+  readonly containers: Pick<ContainerBook, 'passBy' | 'isPassedBy' | 'hasCards'>;
   readonly tell: (container: PassedBy) => void;
 };
 
@@ -47,25 +59,29 @@ export function openPassedBy({ stateFolder, onProblem, containers: book, tell }:
   const path = join(stateFolder, 'without-cards.json');
   const file = openStateFile(path, WITHOUT_CARDS_FORMAT, { lost, onProblem, untilReboot: true });
   let { told, seen } = file.found ?? { told: [], seen: [] };
-  const waiting = new Map<string, PassedBy>();
+  /** By id: passed by, and not seen on a card yet. */
+  const doubted = new Map<string, PassedBy>();
   return {
     add(container) {
       const { containerId } = container;
-      if (seen.includes(containerId) || !book.passBy(containerId)) return;
-      if (!told.includes(containerId)) waiting.set(containerId, container);
+      if (!seen.includes(containerId) && book.passBy(containerId)) doubted.set(containerId, container);
     },
-    after({ self, containers }) {
-      if (!self.up) return;
-      const using = containers.filter(
-        ({ processes, containerId }) => processes.length > 0 && book.hasCards(containerId),
-      );
-      const without = new Set(containers.flatMap((one) => (one.withoutCards ? [one.containerId] : [])));
-      const news = [...waiting.values()].filter(({ containerId }) => without.has(containerId));
-      waiting.clear();
+    after({ self, containers }, processesOf) {
+      if (!self.up || doubted.size === 0) return;
+      const [using, news]: [string[], PassedBy[]] = [[], []];
+      for (const [id, container] of doubted) {
+        const cards = containers.filter(({ containerId }) => containerId === id);
+        if (!book.isPassedBy(id)) doubted.delete(id);
+        else if (cards.some(({ grantId }) => processesOf(grantId).some((process) => mayBeOf(container, process)))) {
+          book.hasCards(id);
+          using.push(id);
+          doubted.delete(id);
+        } else if (cards.some(({ withoutCards }) => withoutCards) && !told.includes(id)) news.push(container);
+      }
       if (news.length + using.length === 0) return;
       for (const container of news) tell(container);
-      told = [...told, ...news.map(idOf)].slice(-MOST);
-      seen = [...seen, ...using.map(idOf)].slice(-MOST);
+      told = [...told, ...news.map(({ containerId }) => containerId)].slice(-MOST);
+      seen = [...seen, ...using].slice(-MOST);
       try {
         file.write({ told, seen });
       } catch (error) {

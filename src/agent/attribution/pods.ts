@@ -11,8 +11,9 @@ export type ContainerBook = {
   forget(containerId: string): void;
   /** It was made without its cards; false: that was said before. */
   passBy(containerId: string): boolean;
-  /** It has them all the same; false: nobody said that it was made without. */
-  hasCards(containerId: string): boolean;
+  isPassedBy(containerId: string): boolean;
+  /** It has them all the same. */
+  hasCards(containerId: string): void;
   /** By the runtime's word, else by the cluster's. */
   nameOf(containerId: string): ContainerName | undefined;
   /** The newest container of that name, the name of the file for its last words, and whether it was made without its cards. */
@@ -38,7 +39,10 @@ export function createContainerBook(clusterName: (containerId: string) => Contai
       passedBy.add(containerId);
       return isNews;
     },
-    hasCards: (containerId) => passedBy.delete(containerId),
+    isPassedBy: (containerId) => passedBy.has(containerId),
+    hasCards(containerId) {
+      passedBy.delete(containerId);
+    },
     nameOf: (containerId) => told.get(containerId) ?? clusterName(containerId),
     newest(podUid, container) {
       const entry = [...told].findLast(([, name]) => name.podUid === podUid && name.container === container);

@@ -396,11 +396,18 @@ const scenarios: Record<string, () => unknown> = {
       next.node.containers.tell(containerIdOf(1, name), { podUid: uidOf(1), container: name });
     for (const name of ['a', 'b', 'd']) tell(name, next.node);
     const after = seen(next.node);
+    // It starts anew, with its cards and then without them, while the driver still lists a process of the one before it.
+    const left = { ...processOf(1, 'd', 100), pid: 2 ** 22 + 200 };
+    seen(next.node, left);
+    const name = { podUid: uidOf(1), container: 'd' };
     next.node.containers.forget(containerIdOf(1, 'd'));
-    next.node.containers.tell('f'.repeat(64), { podUid: uidOf(1), container: 'd' });
-    const anew = seen(next.node);
+    next.node.containers.tell('f'.repeat(64), name);
+    const anew = seen(next.node, left);
+    next.node.containers.tell('e'.repeat(64), name);
+    next.node.containerPassedBy({ ...name, containerId: 'e'.repeat(64), namespace: 'team', pod: 'pod-1' });
+    const leftOver = [seen(next.node, left), seen(next.node)];
     const problems = [...started.problems, ...next.problems];
-    return { before, early, phases, after, anew, told: started.passedBy, again: next.passedBy, problems };
+    return { before, early, phases, after, anew, leftOver, told: started.passedBy, again: next.passedBy, problems };
   },
 
   anew() {
