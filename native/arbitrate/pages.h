@@ -27,6 +27,7 @@ struct page {
     struct cot_digest last[COT_MAX_CARDS];
     /* What it had counted before it joined, and what its threads have waited since. */
     uint64_t charged_before_ns[COT_MAX_CARDS], contended_before_ns[COT_MAX_CARDS], throttled_ns[COT_MAX_CARDS];
+    uint64_t charged_told_ns[COT_MAX_CARDS], contended_told_ns[COT_MAX_CARDS]; /* and what it had when it was told of */
     uint32_t quiet_beats;  /* heartbeats in a row at which nothing of it waited or was under way */
     bool dropped;          /* of whoever reads plans: one that is to be followed has it no more */
     _Atomic bool released; /* the arbiter's thread will not touch it again */

@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "bells.h"
+#include "counted.h"
 #include "rise.h"
 
 #define TELL_NS 1000000000ull
-#define COUNT_ON_NS 60000000000ull                    /* without an arbiter: one that is replaced is back sooner */
 #define QUIET_PAUSE_NS (3 * COT_COMPUTE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
 #define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS) /* until the records of a page are told again, while it is like that */
 #define REST_NS 500000000ull /* between rounds while no lease is given either, and all bells can be heard */
@@ -88,17 +88,13 @@ static void share_card(uint32_t at, uint64_t now) {
     for (uint32_t i = 0; i < count; i++) cot_arbiter_share(&arbiter, at, index[i], &shares[i], now);
 }
 
-/* What it has counted up to its record is told already. What it used since then is news, unless nobody has held it to
- * anything for long. */
 static void adopt(struct page *page, uint64_t now) {
     for (uint32_t card = 0; card < page->card_count; card++) {
         struct cot_compute_record record;
         if (page->member[card] < 0 || !page_read_record(page, card, &record)) continue;
         const struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
         cot_arbiter_adopt(&arbiter, page->card[card], (uint32_t)page->member[card], &record, now);
-        bool is_recent = record.at_ns >= now || now - record.at_ns < COUNT_ON_NS;
-        page->charged_before_ns[card] = is_recent ? record.charged_ns : member->charged_ns;
-        page->contended_before_ns[card] = record.contended_ns;
+        counted_join(page, card, &record, member->charged_ns, now);
     }
 }
 
@@ -118,6 +114,7 @@ static void follow(struct plan *plan, uint64_t now) {
             i++;
             continue;
         }
+        counted_leave(page);
         leave(page, now);
         pages[i] = pages[--page_count];
         atomic_store(&page->released, true);
@@ -296,7 +293,7 @@ static void tell(void) {
     told->late_ns = late_ns;
     told->count = page_count;
     for (uint32_t i = 0; i < page_count; i++) {
-        const struct page *page = pages[i];
+        struct page *page = pages[i];
         struct told_page *to = &told->page[i];
         memcpy(to->id, page->id, sizeof to->id);
         to->broken = page->broken;
@@ -305,6 +302,7 @@ static void tell(void) {
         for (uint32_t card = 0; card < page->card_count; card++) {
             if (page->member[card] < 0) continue;
             const struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
+            counted_told(page, card, member);
             to->card[card] = (struct told_card){
                 .charged_ns = member->charged_ns - page->charged_before_ns[card],
                 .contended_ns = member->contended_ns - page->contended_before_ns[card],

@@ -3,7 +3,7 @@
 
 #include "plan.h"
 
-/* Counts are those since the page joined. */
+/* Counts are those since the page joined, but for launches, which are all that its ledger has. */
 struct told_card {
     uint64_t charged_ns, contended_ns, throttled_ns, launches, overruns, faults;
     uint32_t guarantee_ppm, limit_ppm;

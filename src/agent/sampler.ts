@@ -38,6 +38,10 @@ export type SamplerHandle = {
 type GoesOn = { readonly usedUntil: readonly UsedUntil[]; readonly processes: readonly SampledProcess[] };
 const NOTHING: GoesOn = { usedUntil: [], processes: [] };
 
+/** What a card is called comes from the driver: what is no word as drivers have them is handed on to nobody. */
+const isPlain = (uuid: string): boolean => /^[\x21-\x7e]{1,96}$/.test(uuid);
+const MOST_CARDS = 64;
+
 const LEAST_RESTART_MS = 1000;
 /** With so many that the driver still holds, another one would only join them. */
 const MOST_HUNG = 3;
@@ -112,17 +116,31 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     options.onProblem(text);
   };
 
+  const spawned = (program: string, args: readonly string[], env: NodeJS.ProcessEnv) => {
+    try {
+      return spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+    } catch (error) {
+      options.onProblem(`the sampler cannot be started: ${(error as Error).message}`);
+      return undefined;
+    }
+  };
+
   const begin = () => {
     const started = performance.now();
-    const until = goesOn.usedUntil.flatMap(({ uuid, dayUs, bootUs, setUs }) => [
-      '--used-until',
-      `${dayUs}:${bootUs}:${setUs}:${uuid}`,
-    ]);
+    const until = goesOn.usedUntil
+      .filter(({ uuid }) => isPlain(uuid))
+      .slice(0, MOST_CARDS)
+      .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--used-until', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
     const args = ['--interval-ms', String(intervalMs), '--library', options.library, ...until];
     // No preloaded library may come between the sampler and the driver.
     const { LD_PRELOAD: _, ...env } = process.env;
     const program = options.program ?? join(BUILD_FOLDER, 'cotenant-sampler');
-    const current = spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+    const current = spawned(program, args, env);
+    if (!current) {
+      goesOn = NOTHING;
+      restart = setTimeout(begin, LEAST_RESTART_MS);
+      return;
+    }
     child = current;
     const again = (problem: string) => {
       if (closing || child !== current) return;

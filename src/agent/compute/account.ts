@@ -103,10 +103,10 @@ export function advanceAccount(
   const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
   const pages = new Map<string, Pick<ToldPage, 'join' | 'cards'>>();
   for (const { id, join, cards } of told.pages) {
+    const past = before.pages.get(id);
+    pages.set(id, { join, cards }); // also while it is nobody's: what was counted then is not news when it is somebody's again
     const grantId = grantOf(id);
     if (grantId === undefined) continue;
-    pages.set(id, { join, cards });
-    const past = before.pages.get(id);
     for (const [index, card] of cards.entries()) {
       const last = past?.join === join ? past.cards[index] : undefined;
       const key = useKey(grantId, index);

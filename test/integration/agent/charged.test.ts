@@ -117,6 +117,8 @@ test('who is held to a share only at times is counted once, however fast that ch
   await eventually(() => arbiter.use(tenant.id, 0), 'it is held');
   for (let turn = 0; turn < 10; turn += 1) {
     const isSlow = turn % 3 === 0;
+    // It has not been told of all of that when it is dropped.
+    await tenant.work();
     arbiter.follow([tenant.entry(false), other.entry(true)], TERMS);
     if (isSlow) {
       await other.work();

@@ -139,7 +139,14 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
   const lineOf = (round: number, processes: unknown[], left: number[], total: number) =>
     JSON.stringify({
       ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, cards: [], errors: [], tookUs: 1 },
-      ...{ processes, left, total, usedUntil: [{ uuid: 'GPU-a', dayUs: round + 50, bootUs: round, setUs: 0 }] },
+      ...{ processes, left, total },
+      // What no driver calls a card is handed on to nobody.
+      usedUntil: ['GPU-a', 'GPU-\u00e9', 'a b', ''].map((uuid) => ({
+        uuid,
+        dayUs: round + 50,
+        bootUs: round,
+        setUs: 0,
+      })),
     });
   const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', cards: [] }], [], 1);
   // The other one finds the first process gone.

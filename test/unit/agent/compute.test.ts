@@ -304,6 +304,13 @@ test('counts go on where a page was made anew or the arbiter began again, and en
   );
   account = advanceAccount(withNewArbiter(account), told('g.1', 7e8, 0, 2), grantOf, isLive);
   t.is(Math.round((account.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10), 53, 'nor another arbiter');
+  const meanwhile = advanceAccount(account, told('g.1', 8e8, 0, 2), () => undefined, isLive);
+  const later = advanceAccount(meanwhile, told('g.1', 9e8, 0, 2), grantOf, isLive);
+  t.is(
+    Math.round((later.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10),
+    54,
+    'nor what was told while it was nobody',
+  );
   t.is(withoutGone(account, isLive), account);
   t.is(withoutGone(account, () => false).uses.size, 0);
   account = advanceAccount(
