@@ -1,7 +1,8 @@
-// What the extender answers: which nodes can take a pod and which is best, from the ledger as it stands. Pure but for a memory of
-// what was decided on nodes that have not changed since. Nothing here reserves anything.
+// What the extender answers: which nodes can take a pod and which is best, from the ledger as it stands. Pure but for a bounded
+// cache of decisions about nodes that have not changed since. Nothing here reserves anything.
+import { createHash } from 'node:crypto';
 import type { Ledger } from '../placement/ledger.ts';
-import { type PodPlaced, placePod } from '../placement/place-pod.ts';
+import { type PodPlaced, type PodRefusal, placePod } from '../placement/place-pod.ts';
 import { compareFits, type Fit, fitOf, scoreOf } from '../placement/rank.ts';
 import { CARDS_ANNOTATION, REQUEST_ANNOTATION } from '../request/names.ts';
 import { parseRecord } from '../request/record.ts';
@@ -23,28 +24,37 @@ export type Decider = {
   filter(shape: Shape, nodes: readonly string[]): Filtered;
   /** Scores in the order of `nodes`. */
   prioritize(shape: Shape, nodes: readonly string[]): readonly { readonly Host: string; readonly Score: number }[];
+  /** The size of the cache. */
+  readonly cached: { readonly requests: number; readonly decisions: number };
 };
 
-/** A request with what was decided about it: pods of one template have one. */
-export type Shape = {
-  readonly request: PodRequest;
+/** A pod's request, and the key under which the decisions about it are cached. */
+export type Shape = { readonly request: PodRequest; readonly key: string };
+
+/** The decisions about all requests with the same amounts. */
+type Cached = {
   /** Of the ledger, up to which `byNode` and `order` are true. */
   version: number;
+  /** Only nodes that the ledger knows. */
   readonly byNode: Map<string, Decided>;
   /** Nodes that can take it, best first. */
-  readonly order: Decided[];
+  readonly order: Fitting[];
 };
 
-type Decided = {
+/**
+ * Plain values only: there is one per request and node, and an object held here (a grant, a reason with its GPUs) would be held
+ * as often. Both are computed again from the request where they are needed.
+ */
+type Decided = Fitting | (Refusal & { readonly node: string });
+type Fitting = Fit & {
   readonly node: string;
-  readonly placed: PodPlaced;
-  readonly fit: Fit | undefined;
   /** Place in the order, while it is in there. */
   rank: number;
 };
+type Refusal = Pick<PodRefusal, 'general' | 'distance' | 'passing'>;
 
-const MOST_SHAPES = 256;
-const MOST_NODES = 50_000;
+/** Of all requests together. Each takes some 200 bytes; those of the requests asked about longest ago are dropped. */
+const MOST_DECISIONS = 250_000;
 /**
  * Sentences with card and numbers, for the nodes that miss by least. The scheduler writes them all into the pod's condition,
  * where those of thousands of nodes would not fit; the others are told by kind, which the scheduler counts.
@@ -52,109 +62,133 @@ const MOST_NODES = 50_000;
 const MOST_SENTENCES = 3;
 
 export function createDecider(ledger: Ledger, fallback: Placement): Decider {
-  const shapes = new Map<string, Shape>();
+  /** By the request's key, the one asked about longest ago first. */
+  const cache = new Map<string, Cached>();
+  let decisions = 0;
+
+  const place = (request: PodRequest, node: string): PodPlaced => {
+    const books = ledger.books(node);
+    return books ? placePod(request, books, fallback) : sharesNothing(node);
+  };
 
   const decide = (request: PodRequest, node: string): Decided => {
-    const books = ledger.books(node);
-    const placed = books ? placePod(request, books, fallback) : sharesNothing(node);
-    const fit = books && placed.ok ? fitOf(placed.containers, books) : undefined;
-    return { node, placed, fit, rank: -1 };
+    const placed = place(request, node);
+    if (!placed.ok) return { node, general: placed.general, distance: placed.distance, passing: placed.passing };
+    const { opened, granted } = fitOf(placed.containers, ledger.books(node) ?? NO_CARDS);
+    return { node, opened, granted, rank: -1 };
   };
 
-  /** Forgets what was decided on nodes that have changed. */
-  const refresh = (shape: Shape): void => {
-    const { byNode, order } = shape;
-    if (shape.version === ledger.version) return;
-    const changed = ledger.changedSince(shape.version);
-    shape.version = ledger.version;
-    // Nodes that share nothing come and go without a word to the ledger: their names must not pile up.
-    if (changed === undefined || byNode.size > MOST_NODES) {
+  const drop = (key: string): void => {
+    decisions -= cache.get(key)?.byNode.size ?? 0;
+    cache.delete(key);
+  };
+
+  /** Drops the decisions about nodes that have changed. */
+  const refresh = (cached: Cached): void => {
+    const { byNode, order } = cached;
+    if (cached.version === ledger.version) return;
+    const changed = ledger.changedSince(cached.version);
+    cached.version = ledger.version;
+    const before = byNode.size;
+    if (changed === undefined) {
       byNode.clear();
       order.length = 0;
-      return;
     }
-    for (const node of changed) {
+    for (const node of changed ?? []) {
       const decided = byNode.get(node);
       byNode.delete(node);
-      if (decided?.fit) remove(order, decided);
+      if (decided && 'rank' in decided) remove(order, decided);
     }
+    decisions += byNode.size - before;
   };
 
-  const known = (shape: Shape, node: string, fresh: Decided[]): Decided => {
-    const before = shape.byNode.get(node);
-    if (before) return before;
-    const decided = decide(shape.request, node);
-    shape.byNode.set(node, decided);
-    if (decided.fit) fresh.push(decided);
-    return decided;
-  };
-
-  const on: Decider['on'] = (shape, node) => {
-    refresh(shape);
-    const fresh: Decided[] = [];
-    const { placed } = known(shape, node, fresh);
-    insert(shape, fresh, fallback);
-    return placed;
+  /** The decisions about these nodes, in their order, and all nodes known to fit, best first. */
+  const decideAll = (
+    { request, key }: Shape,
+    nodes: readonly string[],
+  ): { readonly decided: readonly Decided[]; readonly order: readonly Fitting[] } => {
+    const cached = cache.get(key) ?? { version: ledger.version, byNode: new Map<string, Decided>(), order: [] };
+    cache.delete(key);
+    cache.set(key, cached);
+    refresh(cached);
+    const { byNode, order } = cached;
+    const before = byNode.size;
+    const fresh: Fitting[] = [];
+    const decided = nodes.map((node) => {
+      const known = byNode.get(node);
+      if (known) return known;
+      const one = decide(request, node);
+      // Nodes without shared GPUs come and go without a change of the ledger: their names would pile up.
+      if (ledger.books(node)) byNode.set(node, one);
+      if ('rank' in one) fresh.push(one);
+      return one;
+    });
+    insert(order, fresh, request.placement ?? fallback);
+    decisions += byNode.size - before;
+    for (const oldest of cache.keys()) {
+      if (decisions <= MOST_DECISIONS) break;
+      drop(oldest);
+    }
+    return { decided, order };
   };
 
   return {
     read(annotation) {
       if (annotation === undefined)
         return { wrong: `the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass through Cotenant's webhook` };
-      const before = shapes.get(annotation);
-      if (before) {
-        shapes.delete(annotation);
-        shapes.set(annotation, before);
-        return before;
-      }
       const record = parseRecord(annotation);
       if (!record.ok) return { wrong: `the pod's annotation ${REQUEST_ANNOTATION} is not what the webhook writes` };
-      const shape = { request: record.value, version: ledger.version, byNode: new Map(), order: [] };
-      shapes.set(annotation, shape);
-      const [oldest] = shapes.keys();
-      if (shapes.size > MOST_SHAPES && oldest !== undefined) shapes.delete(oldest);
-      return shape;
+      return { request: record.value, key: keyOf(record.value) };
     },
-    on,
+    on: ({ request }, node) => place(request, node),
     filter(shape, nodes) {
-      refresh(shape);
       const feasible: string[] = [];
       const refused: Refused[] = [];
-      const fresh: Decided[] = [];
-      for (const node of nodes) {
-        const { placed } = known(shape, node, fresh);
-        if (placed.ok) feasible.push(node);
-        else refused.push({ node, placed });
+      for (const one of decideAll(shape, nodes).decided) {
+        if ('rank' in one) feasible.push(one.node);
+        else refused.push(one);
       }
-      insert(shape, fresh, fallback);
-      return { feasible, ...told(refused) };
+      const reasonOf = (node: string): string => {
+        const placed = place(shape.request, node);
+        return placed.ok ? '' : placed.reason();
+      };
+      return { feasible, ...told(refused, reasonOf) };
     },
     prioritize(shape, nodes) {
-      refresh(shape);
-      const fresh: Decided[] = [];
-      const asked = nodes.map((node) => known(shape, node, fresh));
-      insert(shape, fresh, fallback);
-      let best: Decided | undefined;
-      for (const one of asked) if (one.fit && (best === undefined || one.rank < best.rank)) best = one;
-      return asked.map((one) => ({
+      const { decided, order } = decideAll(shape, nodes);
+      let best: Fitting | undefined;
+      for (const one of decided) if ('rank' in one && (best === undefined || one.rank < best.rank)) best = one;
+      return decided.map((one) => ({
         Host: one.node,
-        Score: one.fit ? scoreOf(one === best ? 0 : one.rank, shape.order.length) : 0,
+        Score: 'rank' in one ? scoreOf(one === best ? 0 : one.rank, order.length) : 0,
       }));
+    },
+    get cached() {
+      return { requests: cache.size, decisions };
     },
   };
 }
 
-function remove(order: Decided[], decided: Decided): void {
+/**
+ * Equal for requests that fit the same nodes equally well: what placePod reads of a request, without names. A digest, so that
+ * the length of a request costs nothing.
+ */
+function keyOf({ placement, gpuModels, gpuUuids, containers }: PodRequest): string {
+  const amounts = containers.map(({ kind, cards }) => [kind, cards]);
+  return createHash('sha256')
+    .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts]))
+    .digest('base64');
+}
+
+function remove(order: Fitting[], decided: Fitting): void {
   order.splice(decided.rank, 1);
   renumber(order, decided.rank);
 }
 
 /** A few by halving, many by sorting all. */
-function insert({ request, order }: Shape, fresh: readonly Decided[], fallback: Placement): void {
+function insert(order: Fitting[], fresh: readonly Fitting[], placement: Placement): void {
   if (fresh.length === 0) return;
-  const placement = request.placement ?? fallback;
-  const before = (a: Decided, b: Decided): number =>
-    (a.fit && b.fit ? compareFits(a.fit, b.fit, placement) : 0) || (a.node < b.node ? -1 : 1);
+  const before = (a: Fitting, b: Fitting): number => compareFits(a, b, placement) || (a.node < b.node ? -1 : 1);
   if (fresh.length > 16) {
     for (const one of fresh) order.push(one);
     order.sort(before);
@@ -174,17 +208,18 @@ function insert({ request, order }: Shape, fresh: readonly Decided[], fallback: 
   }
 }
 
-function renumber(order: readonly Decided[], from: number): void {
+function renumber(order: readonly Fitting[], from: number): void {
   for (let at = from; at < order.length; at += 1) {
     const one = order[at];
     if (one) one.rank = at;
   }
 }
 
-type Refusal = Extract<PodPlaced, { ok: false }>;
-type Refused = { readonly node: string; readonly placed: Refusal };
+type Refused = Refusal & { readonly node: string };
 
-const sharesNothing = (node: string): Refusal => ({
+const NO_CARDS = { mostTenantsPerCard: 0, cards: [] };
+
+const sharesNothing = (node: string): PodPlaced => ({
   ok: false,
   reason: () => `it shares no GPU (no annotation ${CARDS_ANNOTATION} on node ${node})`,
   general: 'no GPU is shared',
@@ -192,14 +227,17 @@ const sharesNothing = (node: string): Refusal => ({
   passing: false,
 });
 
-function told(refused: readonly Refused[]): Pick<Filtered, 'failed' | 'unresolvable'> {
+function told(
+  refused: readonly Refused[],
+  reasonOf: (node: string) => string,
+): Pick<Filtered, 'failed' | 'unresolvable'> {
   const nearest = new Set(nearestOf(refused));
   const failed: Record<string, string> = {};
   const unresolvable: Record<string, string> = {};
   for (const one of refused) {
-    const { node, placed } = one;
-    const text = nearest.has(one) ? `node ${node}: ${placed.reason()}` : `node(s) where ${placed.general}`;
-    (placed.passing ? failed : unresolvable)[node] = text;
+    const { node, general, passing } = one;
+    const text = nearest.has(one) ? `node ${node}: ${reasonOf(node)}` : `node(s) where ${general}`;
+    (passing ? failed : unresolvable)[node] = text;
   }
   return { failed, unresolvable };
 }
@@ -207,8 +245,7 @@ function told(refused: readonly Refused[]): Pick<Filtered, 'failed' | 'unresolva
 /** The few that are nearest to fitting; of equal ones the first in order of names. */
 function nearestOf(refused: readonly Refused[]): readonly Refused[] {
   const found: Refused[] = [];
-  const before = (a: Refused, b: Refused) =>
-    a.placed.distance < b.placed.distance || (a.placed.distance === b.placed.distance && a.node < b.node);
+  const before = (a: Refused, b: Refused) => a.distance < b.distance || (a.distance === b.distance && a.node < b.node);
   for (const one of refused) {
     const last = found.at(-1);
     if (last && found.length === MOST_SENTENCES && !before(one, last)) continue;

@@ -1,11 +1,15 @@
 // What the extender answers: from the ledger as it stands, in sentences that stay few however many nodes there are.
+import { execFile } from 'node:child_process';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
 import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/request/quantity.ts';
+import type { PodRequest } from '../../../src/request/request.ts';
 import { bindingOf } from '../../../src/scheduler/binding.ts';
 import { readBoundPod } from '../../../src/scheduler/bound-pods.ts';
-import { createDecider } from '../../../src/scheduler/decide.ts';
+import { createDecider, type Decider } from '../../../src/scheduler/decide.ts';
 import { filterResult, readBindingRequest, readNodesAsked } from '../../../src/scheduler/protocol.ts';
 import { clusterOf, recordOf, shapeOf, uuid } from './cluster.ts';
 
@@ -91,6 +95,44 @@ test('what is remembered of a request is what would be decided anew, whatever ha
     }),
     { numRuns: 150 },
   );
+});
+
+/** One container of that name, asking for so much of one GPU. */
+const named = (name: string, mib: number): PodRequest['containers'] => [
+  {
+    ...{
+      name,
+      kind: 'app',
+      dialect: 'cotenant',
+      asked: { 'cotenant.io/gpu-memory': `${mib}Mi` },
+      memoryIsolation: 'on',
+    },
+    cards: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
+  },
+];
+
+test('pods that differ only in names share one set of cached decisions', (t) => {
+  const nodes = Array.from({ length: 100 }, (_, index) => `n${index}`);
+  const { decider } = clusterOf(Object.fromEntries(nodes.map((name) => [name, 1000])));
+  for (let pod = 0; pod < 65; pod += 1) {
+    const shape = shapeOf(decider, 0, { containers: named(`c${pod}`, 2000) });
+    t.is(Object.keys(decider.filter(shape, [...nodes, 'plain']).unresolvable).length, 101);
+  }
+  t.deepEqual(decider.cached, { requests: 1, decisions: 100 });
+  const placed = decider.on(shapeOf(decider, 0, { containers: named('other', 500) }), 'n0');
+  t.is(placed.ok && placed.containers[0]?.name, 'other');
+  decider.filter(shapeOf(decider, 0, { containers: named('c0', 2001) }), nodes);
+  decider.filter(shapeOf(decider, 2000, { placement: 'spread' }), nodes);
+  decider.filter(shapeOf(decider, 2000, { gpuModels: ['x'] }), nodes);
+  t.deepEqual(decider.cached, { requests: 4, decisions: 400 });
+});
+
+test('400 requests that fit nowhere on 1,000 nodes of 8 GPUs leave a small heap', async (t) => {
+  const program = join(import.meta.dirname, 'many-requests.ts');
+  const { stdout } = await promisify(execFile)(process.execPath, ['--max-old-space-size=128', program]);
+  const { cached, fits } = JSON.parse(stdout) as { cached: Decider['cached']; fits: number };
+  t.is(fits, 0);
+  t.deepEqual(cached, { requests: 250, decisions: 250_000 });
 });
 
 test('the best node is alone with the highest score, in an order that names alone never change', (t) => {

@@ -1,0 +1,20 @@
+// A program that asks the decider about many different requests in a large cluster, to be run with a small heap.
+import { createLedger } from '../../../src/placement/ledger.ts';
+import { MIB } from '../../../src/request/quantity.ts';
+import { createDecider } from '../../../src/scheduler/decide.ts';
+import { shapeOf, uuid } from './cluster.ts';
+
+const ledger = createLedger();
+const nodes = Array.from({ length: 1000 }, (_, index) => `gpu-node-${index}.example.com`);
+for (const [index, node] of nodes.entries()) {
+  const cards = Array.from({ length: 8 }, (_, card) => ({
+    ...{ gpuUuid: uuid(8 * index + card), index: card, model: 'x', usableBytes: 1000 * MIB, healthy: true },
+  }));
+  ledger.setNode(node, { mostTenantsPerCard: 10, cards });
+  const need = new Map(cards.map(({ gpuUuid }) => [gpuUuid, { memoryBytes: 900 * MIB, coresPercent: 0, tenants: 1 }]));
+  ledger.book({ podUid: node, nodeName: node, need });
+}
+const decider = createDecider(ledger, 'binpack');
+let fits = 0;
+for (let mib = 200; mib < 600; mib += 1) fits += decider.filter(shapeOf(decider, mib), nodes).feasible.length;
+console.log(JSON.stringify({ cached: decider.cached, fits }));
