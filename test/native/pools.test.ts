@@ -172,3 +172,23 @@ for (const symbol of [
     }
     t.is(pooled(t, place, 'in the end'), 0);
   });
+
+// The rule that the simulated driver keeps: NVIDIA's CUDA 3.2 reference manual says of cuCtxPushCurrent that "the context
+// must be floating, i.e. not attached to any thread". CUDA 4.0 lifted that with cuCtxPushCurrent_v2.
+test('stream-ordered allocation works on a created stream, and is charged', async (t) => {
+  const place = await ground(t);
+  const { client } = place;
+  const stream = await client.must('stream');
+  const at = await client.must(`stream-alloc ${stream} ${PIECE}`);
+  t.is(pooled(t, place, 'on a stream of the current context'), PIECE);
+  await client.must(`stream-free ${stream} ${at}`);
+  await client.must(`stream-sync ${stream}`);
+  t.is((await client.ask(`stream-alloc ${stream} ${257 * MIB}`))[0], OUT_OF_MEMORY);
+});
+
+test('the simulated driver pushes an attached context only by the second form', async (t) => {
+  const node = await startNode(t, '--card', 't4');
+  const client = await readyClient(t, node);
+  t.is((await client.ask('push-again 1'))[0], INVALID_VALUE);
+  t.is((await client.ask('push-again 2'))[0], 0);
+});

@@ -92,7 +92,7 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
         abi_context context;
         abi_result result = CALL_DRIVER("cuStreamGetCtx", (abi_stream, abi_context *), stream, &context);
         if (result != ABI_SUCCESS) return result;
-        result = CALL_DRIVER("cuCtxPushCurrent", (abi_context), context);
+        result = CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), context);
         if (result != ABI_SUCCESS) return result;
         result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
         cot_context_pop();

@@ -12,6 +12,18 @@
 static _Thread_local struct sim_context *stack[STACK_DEPTH];
 static _Thread_local int depth;
 
+/* Counts how many stacks hold a context: the first form of cuCtxPushCurrent takes only one that no stack holds. */
+static void set_slot(int slot, struct sim_context *context) {
+    if (stack[slot]) atomic_fetch_sub(&stack[slot]->stacked, 1);
+    if (context) atomic_fetch_add(&context->stacked, 1);
+    stack[slot] = context;
+}
+static struct sim_context *pop(void) {
+    struct sim_context *top = stack[depth - 1];
+    set_slot(--depth, NULL);
+    return top;
+}
+
 bool sim_is_context(struct sim_context *context) {
     for (struct sim_context *known = sim.contexts; known; known = known->next) {
         if (known == context) return true;
@@ -206,7 +218,7 @@ SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *fl
 
 static int push(struct sim_context *context) {
     if (depth == STACK_DEPTH) return ABI_ERROR_INVALID_VALUE;
-    stack[depth++] = context;
+    set_slot(depth++, context);
     return ABI_SUCCESS;
 }
 
@@ -247,7 +259,7 @@ static int destroy(abi_context handle) {
     bool known = sim_is_context(context) && context->alive && !context->primary && !context->green;
     pthread_mutex_unlock(&sim.lock);
     if (!known) return ABI_ERROR_INVALID_CONTEXT;
-    if (depth > 0 && stack[depth - 1] == context) depth--;
+    if (depth > 0 && stack[depth - 1] == context) pop();
     return sim_context_finish(context);
 }
 
@@ -270,8 +282,8 @@ SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
         if (!known) return ABI_ERROR_INVALID_CONTEXT;
     }
     if (depth == 0) return context ? push(context) : ABI_SUCCESS;
-    if (context) stack[depth - 1] = context;
-    else depth--;
+    if (context) set_slot(depth - 1, context);
+    else pop();
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuCtxGetCurrent(abi_context *context) {
@@ -290,12 +302,18 @@ SIM_EXPORT abi_result cuCtxPushCurrent_v2(abi_context handle) {
 SIM_EXPORT abi_result cuCtxPopCurrent_v2(abi_context *context) {
     SIM_ENTER("cuCtxPopCurrent_v2");
     if (depth == 0) return ABI_ERROR_INVALID_CONTEXT;
-    struct sim_context *top = stack[--depth];
+    struct sim_context *top = pop();
     if (context) *context = (abi_context)top;
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuCtxPushCurrent(abi_context context) {
-    return cuCtxPushCurrent_v2(context);
+/* Takes only a floating context, one that is attached to no thread: CUDA 3.2's reference manual, cuCtxPushCurrent.
+ * CUDA 4.0, which made the second form, lifted that. */
+SIM_EXPORT abi_result cuCtxPushCurrent(abi_context handle) {
+    struct sim_context *context = (struct sim_context *)handle;
+    pthread_mutex_lock(&sim.lock);
+    bool attached = sim_is_context(context) && atomic_load(&context->stacked) > 0;
+    pthread_mutex_unlock(&sim.lock);
+    return attached ? ABI_ERROR_INVALID_VALUE : cuCtxPushCurrent_v2(handle);
 }
 SIM_EXPORT abi_result cuCtxPopCurrent(abi_context *context) {
     return cuCtxPopCurrent_v2(context);

@@ -33,6 +33,7 @@ struct sim_context {
     size_t limits[8];
     uint64_t limit_blocks[3]; /* what heap, stack and printf buffer take beyond the context's own bytes */
     bool green;
+    _Atomic unsigned stacked; /* in how many slots of the threads' stacks of current contexts it is */
     struct sim_context *next;
 };
 

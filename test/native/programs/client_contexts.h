@@ -69,6 +69,10 @@ static int context_command(const char *word, uint64_t a, uint64_t b, abi_result 
     } else if (!strcmp(word, "green")) { /* green DEVICE SMS */
         *result = green((abi_device)a, (unsigned)b, &made);
         *value = (uintptr_t)made;
+    } else if (!strcmp(word, "push-again")) { /* push-again 1|2: the current context, by that form of the call */
+        *result = CALL(cuCtxGetCurrent, (abi_context *), &view);
+        if (*result) return 1;
+        *result = a == 1 ? CALL(cuCtxPushCurrent, (abi_context), view) : CALL(cuCtxPushCurrent_v2, (abi_context), view);
     } else if (!strcmp(word, "green-enter")) { /* green-enter GREEN: its context, made current */
         *result = CALL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, made);
         if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
