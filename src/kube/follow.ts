@@ -1,5 +1,5 @@
 // Follows objects of the API server: a complete list, then a watch from there, for ever. Owns paging, going on after a cut, and
-// asking for everything anew; keeps no object, so that a caller with many of them keeps only what it needs.
+// listing again; keeps no object, so that a caller with many of them keeps only what it needs.
 import { type KubeConfig, Watch } from '@kubernetes/client-node';
 import { field } from '../request/json.ts';
 import { problemOf } from './problem.ts';
@@ -10,17 +10,19 @@ export type Listed<T> = {
   readonly metadata?: { readonly resourceVersion?: string; readonly _continue?: string };
 };
 
-export type Followed<T> = {
+export type Followed<T, Kept> = {
   /** Path and query of the watch, e.g. `/api/v1/pods`. */
   readonly path: string;
   readonly query?: Readonly<Record<string, string>>;
   /** One page. No resource version is given with it, so that the answer is never an older one than was written last. */
   readonly list: (limit: number, from: string | undefined) => Promise<Listed<T>>;
+  /** What the caller needs of one object. Called as each page arrives, so that no list is in memory as whole objects. */
+  readonly keep: (object: T) => Kept;
   /** Everything there is. `startedMs`: what was written before that (`performance.now()`) is in it. */
-  readonly onList: (items: readonly T[], startedMs: number) => void;
-  readonly onChange: (object: T) => void;
+  readonly onList: (items: readonly Kept[], startedMs: number) => void;
+  readonly onChange: (object: Kept) => void;
   /** It is gone, or is no longer one of those that the query names. */
-  readonly onGone: (object: T) => void;
+  readonly onGone: (object: Kept) => void;
   readonly onProblem: (text: string) => void;
   /** Other than the usual ones, for tests. */
   readonly times?: { readonly answerMs: number; readonly quietMs: number };
@@ -43,7 +45,7 @@ const TIMES = { answerMs: 10_000, quietMs: 25_000 };
 /** Quiet connections in a row after which is asked for everything: nothing happens, or nothing gets through. */
 const MOST_QUIET = 4;
 
-export function follow<T extends object>(config: KubeConfig, what: Followed<T>): Following {
+export function follow<T extends object, Kept>(config: KubeConfig, what: Followed<T, Kept>): Following {
   const watch = new Watch(config);
   const { answerMs, quietMs } = what.times ?? TIMES;
   const waiting: (() => void)[] = [];
@@ -69,11 +71,11 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
     const served = waiting.splice(0);
     const startedMs = performance.now();
     try {
-      const items: T[] = [];
+      const items: Kept[] = [];
       let from: string | undefined;
       do {
         const page: Listed<T> = await beforeClosing(what.list(PAGE, from));
-        for (const item of page.items) items.push(item);
+        for (const item of page.items) items.push(what.keep(item));
         from = page.metadata?._continue || undefined;
         version = page.metadata?.resourceVersion ?? '';
       } while (from !== undefined);
@@ -121,8 +123,8 @@ export function follow<T extends object>(config: KubeConfig, what: Followed<T>):
           resolve();
           return;
         }
-        if (type === 'DELETED') what.onGone(object as T);
-        else if (type !== 'BOOKMARK') what.onChange(object as T);
+        if (type === 'DELETED') what.onGone(what.keep(object as T));
+        else if (type !== 'BOOKMARK') what.onChange(what.keep(object as T));
         const next = field(field(object, 'metadata'), 'resourceVersion');
         if (typeof next === 'string') version = next;
       } catch (error) {

@@ -174,10 +174,11 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   const gone = () => {
     seen = undefined;
   };
-  const following = follow<V1Node>(config, {
+  const following = follow(config, {
     path: '/api/v1/nodes',
     query: { fieldSelector },
     list: () => api.listNode({ fieldSelector }),
+    keep: (node: V1Node) => node,
     onList([node]) {
       if (node) onNode(node);
       else gone();

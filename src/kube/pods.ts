@@ -68,11 +68,13 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
     byPod.set(pod.metadata?.uid ?? '', pod);
     for (const listener of listeners) listener(pod);
   };
-  const following = follow<V1Pod>(config, {
+  const following = follow(config, {
     path: '/api/v1/pods',
     query: { fieldSelector },
     list: (limit, from) =>
       api.listPodForAllNamespaces({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
+    // Of one node, so few; their readers need them whole.
+    keep: (pod: V1Pod) => pod,
     onList(items) {
       byPod.clear();
       byContainer.clear();

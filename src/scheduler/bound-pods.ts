@@ -20,12 +20,13 @@ export type BoundPod =
   /** Not bound, done, or without a grant: it takes nothing (the agent gives a pod nothing that has no grant). */
   | { readonly kind: 'nothing' }
   | { readonly kind: 'booking'; readonly booking: Booking; readonly facts: BoundPodFacts }
-  | { readonly kind: 'unreadable'; readonly booking: Booking; readonly why: string };
+  /** `pod`: its namespace and name. */
+  | { readonly kind: 'unreadable'; readonly booking: Booking; readonly pod: string; readonly why: string };
 
 /** Bound, and not at its end, whose containers may hold cards. */
 export const HOLDERS = 'spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed';
 
-export const podName = ({ metadata }: V1Pod): string => `${metadata?.namespace ?? ''}/${metadata?.name ?? ''}`;
+const podName = ({ metadata }: V1Pod): string => `${metadata?.namespace ?? ''}/${metadata?.name ?? ''}`;
 
 export function readBoundPod(pod: V1Pod): BoundPod {
   const { metadata, spec, status } = pod;
@@ -39,9 +40,10 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   }
   const uuids = Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith(UUIDS_PREFIX));
   const named = [text, ...uuids.map(([, value]) => value)].flatMap((value) => value.match(UUID) ?? []);
-  const because = `the grant of pod ${podName(pod)} on it cannot be read`;
+  const name = podName(pod);
+  const because = `the grant of pod ${name} on it cannot be read`;
   const closes = { gpuUuids: [...new Set(named)], because };
-  return { kind: 'unreadable', booking: { podUid, nodeName, need: new Map(), closes }, why: grant.wrong };
+  return { kind: 'unreadable', booking: { podUid, nodeName, need: new Map(), closes }, pod: name, why: grant.wrong };
 }
 
 function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {

@@ -6,7 +6,7 @@ import { follow } from '../kube/follow.ts';
 import type { Ledger } from '../placement/ledger.ts';
 import { parseNodeCards } from '../placement/node-cards.ts';
 import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../request/names.ts';
-import { type BoundPodFacts, HOLDERS, podName, readBoundPod } from './bound-pods.ts';
+import { type BoundPod, type BoundPodFacts, HOLDERS, readBoundPod } from './bound-pods.ts';
 
 export type ClusterHooks = {
   readonly onProblem: (of: 'nodes' | 'pods', text: string) => void;
@@ -27,6 +27,21 @@ export type Cluster = {
   close(): Promise<void>;
 };
 
+type KeptNode = { readonly name: string; readonly text: string | undefined };
+/** `text`: what decides whether the grant has changed; empty without one. */
+type KeptPod = { readonly podUid: string; readonly read: BoundPod; readonly text: string };
+
+const NOTHING: BoundPod = { kind: 'nothing' };
+
+function keepPod(pod: V1Pod): KeptPod {
+  const { metadata, spec } = pod;
+  const podUid = metadata?.uid ?? '';
+  const read = readBoundPod(pod);
+  // Most pods of a cluster have no grant: one object serves all of them.
+  if (read.kind === 'nothing') return { podUid, read: NOTHING, text: '' };
+  return { podUid, read, text: `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}` };
+}
+
 export function followCluster(config: KubeConfig, ledger: Ledger, hooks: ClusterHooks): Cluster {
   const api = clientOf(config, CoreV1Api, PAGE_MS);
   const boundPods = new Map<string, BoundPodFacts>();
@@ -45,8 +60,7 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
     cardsText.delete(name);
     badNodes.delete(name);
   };
-  const learnNode = ({ metadata }: V1Node) => {
-    const [name, text] = [metadata?.name ?? '', metadata?.annotations?.[CARDS_ANNOTATION]];
+  const learnNode = ({ name, text }: KeptNode) => {
     if (text === undefined) return forgetNode(name);
     if (cardsText.get(name) === text) return;
     const cards = parseNodeCards(text);
@@ -67,48 +81,49 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
     badPods.delete(podUid);
     grantText.delete(podUid);
   };
-  const learnPod = (pod: V1Pod) => {
-    const podUid = pod.metadata?.uid ?? '';
-    const read = readBoundPod(pod);
+  const learnPod = ({ podUid, read, text }: KeptPod) => {
     if (read.kind === 'nothing') return forgetPod(podUid);
     if (read.kind === 'booking') boundPods.set(podUid, read.facts);
     else boundPods.delete(podUid);
-    const text = `${pod.spec?.nodeName} ${pod.metadata?.annotations?.[GRANT_ANNOTATION]}`;
     if (grantText.get(podUid) === text) return;
     grantText.set(podUid, text);
     hooks.settle(podUid);
-    if (read.kind === 'unreadable')
-      complain(badPods, podUid, `pod ${podName(pod)}: its grant cannot be read: ${read.why}`);
+    if (read.kind === 'unreadable') complain(badPods, podUid, `pod ${read.pod}: its grant cannot be read: ${read.why}`);
     else badPods.delete(podUid);
     ledger.book(read.booking);
   };
 
-  const nodes = follow<V1Node>(config, {
+  const nodes = follow(config, {
     path: '/api/v1/nodes',
     list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
+    keep: ({ metadata }: V1Node): KeptNode => ({
+      name: metadata?.name ?? '',
+      text: metadata?.annotations?.[CARDS_ANNOTATION],
+    }),
     onList(items) {
-      const there = new Set(items.map(({ metadata }) => metadata?.name ?? ''));
+      const there = new Set(items.map(({ name }) => name));
       for (const name of [...cardsText.keys()]) if (!there.has(name)) forgetNode(name);
       for (const node of items) learnNode(node);
     },
     onChange: learnNode,
-    onGone: ({ metadata }) => forgetNode(metadata?.name ?? ''),
+    onGone: ({ name }) => forgetNode(name),
     onProblem: (text) => hooks.onProblem('nodes', text),
   });
-  const pods = follow<V1Pod>(config, {
+  const pods = follow(config, {
     path: '/api/v1/pods',
     query: { fieldSelector: HOLDERS },
     list: (limit, from) =>
       api.listPodForAllNamespaces({ fieldSelector: HOLDERS, limit, ...(from !== undefined && { _continue: from }) }),
+    keep: keepPod,
     onList(items, startedMs) {
-      const there = new Set(items.map(({ metadata }) => metadata?.uid ?? ''));
+      const there = new Set(items.map(({ podUid }) => podUid));
       for (const { podUid } of [...ledger.bookings()]) {
         if (!there.has(podUid) && !hooks.isUnderWay(podUid, startedMs)) forgetPod(podUid);
       }
       for (const pod of items) learnPod(pod);
     },
     onChange: learnPod,
-    onGone: ({ metadata }) => forgetPod(metadata?.uid ?? ''),
+    onGone: ({ podUid }) => forgetPod(podUid),
     onProblem: (text) => hooks.onProblem('pods', text),
   });
   return {

@@ -35,10 +35,11 @@ export function followLease(
   const forget = () => {
     lease = undefined;
   };
-  const following = follow<V1Lease>(config, {
+  const following = follow(config, {
     path: `/apis/coordination.k8s.io/v1/namespaces/${namespace}/leases`,
     query: { fieldSelector },
     list: () => api.listNamespacedLease({ namespace, fieldSelector }),
+    keep: (object: V1Lease) => object,
     onList: ([object]) => (object ? learn(object) : forget()),
     onChange: learn,
     onGone: forget,

@@ -43,9 +43,10 @@ type Api = Awaited<ReturnType<typeof startApi>>;
 function followNodes(t: ExecutionContext, api: Api, times: { answerMs: number; quietMs: number }, pageMs = 30_000) {
   const client = clientOf(api.config, CoreV1Api, pageMs);
   const seen = { problems: [] as string[] };
-  const following = follow<V1Node>(api.config, {
+  const following = follow(api.config, {
     path: '/api/v1/nodes',
     list: (limit) => client.listNode({ limit }),
+    keep: (node: V1Node) => node,
     onList: () => {},
     onChange: () => {},
     onGone: () => {},

@@ -225,6 +225,7 @@ test('pods that are not bound, done, or without a grant take nothing; a grant th
   t.deepEqual(readBoundPod(pod('x', { status: { phase: 'Failed' } })), { kind: 'nothing' });
   t.deepEqual(readBoundPod(pod(`{"a":"${uuid(1)}","b":"${uuid(1)}`)), {
     kind: 'unreadable',
+    pod: 'team/x',
     why: 'it is not JSON',
     booking: {
       podUid: 'u',
