@@ -1,6 +1,8 @@
-// Clients of the API server whose calls end: the library alone waits five minutes for an answer. Owns that bound; what follows
-// from a call without an answer is its caller's business, and a write without one may still be carried out.
+// Clients of the API server with a bound on the time of each call (the library alone waits five minutes for an answer), over
+// kept connections. What follows from a call without an answer is its caller's business: a write may still be carried out.
+
 import { type Configuration, createConfiguration, type KubeConfig, ServerConfiguration } from '@kubernetes/client-node';
+import { withKeptConnections } from './connections.ts';
 
 /** Of one call, its body included. */
 export const ANSWER_MS = 5000;
@@ -17,7 +19,7 @@ export function clientOf<T>(
   return new Client(
     createConfiguration({
       baseServer: new ServerConfiguration(cluster.server, {}),
-      authMethods: { default: config },
+      authMethods: { default: withKeptConnections(config) },
       promiseMiddleware: [
         {
           async pre(request) {

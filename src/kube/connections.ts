@@ -1,0 +1,43 @@
+// The connections to the API server that calls share: the client library opens a new one for each call and closes none.
+import { isDeepStrictEqual } from 'node:util';
+import type { KubeConfig } from '@kubernetes/client-node';
+import { Agent, type Dispatcher } from 'undici';
+
+/** Below the 90 s after which the API server closes an idle connection, and the 60 s of common load balancers. */
+const IDLE_MS = 30_000;
+
+type Options = ReturnType<KubeConfig['createDispatcherOptions']>;
+type DispatcherArguments = Parameters<KubeConfig['createDispatcherOptions']>;
+type Kept = { readonly options: Options; readonly dispatcher: Dispatcher | undefined };
+type Dispatching = { createDispatcher(...args: DispatcherArguments): Dispatcher | undefined };
+
+const wrapped = new WeakMap<KubeConfig, KubeConfig>();
+
+/**
+ * The same configuration, but all calls with it share connections. The credentials are still read at each call; when a
+ * certificate, a key or the authority has changed, calls from then on use new connections.
+ */
+export function withKeptConnections(config: KubeConfig): KubeConfig {
+  const before = wrapped.get(config);
+  if (before) return before;
+  let kept: Kept | undefined;
+  const createDispatcher: Dispatching['createDispatcher'] = (...args) => {
+    const options = config.createDispatcherOptions(...args);
+    if (kept && isDeepStrictEqual(kept.options, options)) return kept.dispatcher;
+    // Calls under way end first.
+    kept?.dispatcher?.close().catch(() => undefined);
+    kept = { options, dispatcher: dispatcherOf(config, options, args) };
+    return kept.dispatcher;
+  };
+  const keeping = Object.create(config, { createDispatcher: { value: createDispatcher } }) as KubeConfig;
+  wrapped.set(config, keeping);
+  return keeping;
+}
+
+function dispatcherOf(config: KubeConfig, options: Options, args: DispatcherArguments): Dispatcher | undefined {
+  // A proxy's: as the library makes it.
+  if (options.type !== 'agent') return (config as unknown as Dispatching).createDispatcher(...args);
+  // In HTTP/1.1 a call that times out takes its connection with it. In HTTP/2 all calls would go on over one dead connection.
+  const connect = options.connect as Agent.Options['connect'] & object;
+  return new Agent({ connect, allowH2: false, keepAliveTimeout: IDLE_MS });
+}

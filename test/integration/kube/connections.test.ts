@@ -1,0 +1,94 @@
+// Calls to an API server over TLS share connections for as long as the credentials stay the same.
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { copyFileSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:https';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import type { TLSSocket } from 'node:tls';
+import { CoordinationV1Api, CoreV1Api, KubeConfig } from '@kubernetes/client-node';
+import test, { type ExecutionContext } from 'ava';
+import { clientOf } from '../../../src/kube/client.ts';
+import { answerList } from '../../support/api-server.ts';
+import { temporaryFolder } from '../../support/node.ts';
+
+/** Serves empty lists over HTTPS, and does not answer while `silent`. */
+async function startSecureApi(t: ExecutionContext) {
+  const folder = temporaryFolder(t);
+  const at = (name: string) => join(folder, name);
+  const makeAuthority = (name: string) => {
+    const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-keyout', at(`${name}.key`)];
+    const names = ['-subj', `/CN=${name}`, '-addext', 'subjectAltName=IP:127.0.0.1'];
+    execFileSync('openssl', ['req', '-x509', ...key, ...names, '-out', at(`${name}.crt`)], { stdio: 'pipe' });
+    return { key: readFileSync(at(`${name}.key`)), cert: readFileSync(at(`${name}.crt`)) };
+  };
+  const first = makeAuthority('first');
+  const second = makeAuthority('second');
+  copyFileSync(at('first.crt'), at('ca.crt'));
+  const api = { connections: 0, requests: 0, silent: false };
+  const sockets = new Set<TLSSocket>();
+  const server = createServer(first, (_, response) => {
+    api.requests += 1;
+    if (!api.silent) answerList(response, []);
+  });
+  server.on('secureConnection', (socket: TLSSocket) => {
+    api.connections += 1;
+    sockets.add(socket);
+    socket.on('close', () => sockets.delete(socket));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.teardown(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  const config = new KubeConfig();
+  const url = `https://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  config.loadFromClusterAndUser({ name: 'c', server: url, caFile: at('ca.crt'), skipTLSVerify: false }, { name: 'u' });
+  return {
+    config,
+    api,
+    sockets,
+    renew() {
+      server.setSecureContext(second);
+      copyFileSync(at('second.crt'), at('ca.crt'));
+    },
+  };
+}
+
+test('calls one after the other share a connection, whichever client makes them', async (t) => {
+  const { config, api } = await startSecureApi(t);
+  const [core, leases] = [clientOf(config, CoreV1Api), clientOf(config, CoordinationV1Api, 1000)];
+  for (let call = 0; call < 100; call += 1) {
+    await core.listNode();
+    await leases.listNamespacedLease({ namespace: 'ns' });
+  }
+  t.is(api.requests, 200);
+  // A call may begin before the connection of the one before is free again.
+  t.true(api.connections <= 2, String(api.connections));
+});
+
+test('a call that gets no answer does not leave its connection to the next one', async (t) => {
+  const { config, api } = await startSecureApi(t);
+  const [core, impatient] = [clientOf(config, CoreV1Api), clientOf(config, CoreV1Api, 200)];
+  await core.listNode();
+  api.silent = true;
+  await t.throwsAsync(impatient.listNode(), { message: /no answer within 0.2 s/ });
+  api.silent = false;
+  await core.listNode();
+  t.is(api.connections, 2);
+});
+
+test('a new authority opens a new connection, and the old one is closed', async (t) => {
+  const { config, api, sockets, renew } = await startSecureApi(t);
+  const core = clientOf(config, CoreV1Api);
+  await core.listNode();
+  const [old] = sockets;
+  if (!old || sockets.size > 1) return t.fail();
+  const closed = once(old, 'close');
+  renew();
+  await core.listNode();
+  await core.listNode();
+  await closed;
+  t.false(sockets.has(old));
+  t.true(api.connections === 2 || api.connections === 3, String(api.connections));
+});
