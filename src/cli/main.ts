@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// The one binary. Owns the table of commands and how failures are shown: a mistake of usage in one sentence, a fault of ours
-// with its stack.
+// The one binary. Owns the table of commands, how failures are shown (a mistake of usage in one sentence, a fault of ours with
+// its stack), and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
 import { type Command, parse, UsageError, usageOf } from './command.ts';
 import { untilSignal } from './wait.ts';
@@ -57,6 +57,20 @@ async function main(args: readonly string[]): Promise<number> {
   return command.run(parsed);
 }
 
+/** 128 + SIGPIPE, as a shell shows the end of a program that does not ignore that signal. */
+const READER_GONE = 141;
+let readerGone = false;
+
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+  // A daemon's work does not depend on a reader of its log.
+  if (readerGone || DAEMONS.includes(process.argv[2] ?? '')) return;
+  readerGone = true;
+  // A command that has processes or files to remove ends as at a hangup.
+  if (process.listenerCount('SIGHUP') > 0) process.emit('SIGHUP', 'SIGHUP');
+  else process.exit(READER_GONE);
+});
+
 try {
   process.exitCode = await main(process.argv.slice(2));
 } catch (error) {
@@ -66,3 +80,4 @@ try {
   console.error(mistake ? `cotenant: ${message}` : error);
   process.exitCode = mistake ? 2 : 1;
 }
+if (readerGone) process.exitCode = READER_GONE;

@@ -133,3 +133,12 @@ test('it ends by itself after the time that --for gives', async (t) => {
   t.is(code, 0, demo.lines.join('\n'));
   t.deepEqual(readdirSync(demo.folder), []);
 });
+
+test('it ends in order when nothing reads its output any more', async (t) => {
+  const demo = startDemo(t);
+  await eventually(() => demo.lines.some((line) => line.includes('status page')) || undefined, 'a first round', 90_000);
+  demo.child.stdout.destroy();
+  t.deepEqual(await demo.ended, [141, null], demo.lines.slice(-20).join('\n'));
+  t.deepEqual(processesNaming(demo.folder), []);
+  t.deepEqual(readdirSync(demo.folder), []);
+});

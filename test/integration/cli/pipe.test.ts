@@ -1,0 +1,63 @@
+// Commands in a pipeline whose reader goes away: they end at once, without a word, as other tools do.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import test, { type ExecutionContext } from 'ava';
+import { SOCKET_NAME } from '../../../src/agent/configuration.ts';
+import { MAIN } from '../../support/cli.ts';
+import { eventually, temporaryFolder } from '../../support/node.ts';
+import { exampleView } from '../../support/views.ts';
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
+}
+
+/** A shell's pipeline; what its commands wrote to standard error is all it has to say. */
+async function pipeline(t: ExecutionContext, command: string): Promise<string> {
+  const child = spawn('/bin/sh', ['-c', command], { stdio: ['ignore', 'ignore', 'pipe'] });
+  t.teardown(() => child.kill('SIGKILL'));
+  const [said] = await Promise.all([text(child.stderr), once(child, 'exit')]);
+  return said;
+}
+
+test('top ends quietly when the reader of its output has gone', async (t) => {
+  const folder = temporaryFolder(t);
+  const agent = createServer((_, response) => response.end(JSON.stringify(exampleView)));
+  agent.listen(join(folder, SOCKET_NAME));
+  await once(agent, 'listening');
+  t.teardown(() => agent.close());
+  const top = `${process.execPath} ${MAIN} top --state ${folder}`;
+  t.is(await pipeline(t, `{ ${top}; echo "ended with $?" >&2; } | head -n 1`), 'ended with 141\n');
+});
+
+test('a command ends quietly when its output never had a reader', async (t) => {
+  for (const args of [['--help'], ['--version'], ['top', '--help']]) {
+    const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+    child.stdout.destroy();
+    const [said, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')]);
+    t.deepEqual([said, code], ['', 141], args.join(' '));
+  }
+});
+
+test('a daemon goes on when nothing reads its output', async (t) => {
+  const port = await freePort();
+  const words = ['webhook', '--port', '0', '--health-port', String(port)];
+  const child = spawn(process.execPath, [MAIN, ...words], { stdio: ['ignore', 'pipe', 'ignore'] });
+  t.teardown(() => child.kill('SIGKILL'));
+  child.stdout.destroy();
+  const ended = once(child, 'exit');
+  await eventually(async () => {
+    const reply = await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined);
+    return reply?.status === 200 || undefined;
+  }, 'it is ready');
+  child.kill('SIGTERM');
+  t.deepEqual(await ended, [0, null]);
+});
