@@ -77,10 +77,12 @@ enum {
     ABI_LOCATION_HOST = 2,
     ABI_LOCATION_HOST_NUMA = 3,
     ABI_LOCATION_HOST_NUMA_CURRENT = 4,
+    ABI_LOCATION_INVISIBLE = 5,
+    ABI_LOCATION_DEVICE_LOCALITY_DOMAIN = 6,
 };
 typedef struct {
     int type; /* ABI_LOCATION_* */
-    int id;   /* device ordinal or NUMA node */
+    int id; /* device ordinal or NUMA node; a locality domain: the device in the lowest byte, the domain in the next */
 } abi_location;
 
 enum { ABI_ALLOCATION_PINNED = 1, ABI_ALLOCATION_MANAGED = 2 };

@@ -335,6 +335,25 @@ uint32_t cot_card_of(abi_device device) {
     return device >= 0 && device < cot->at.device_count ? cot->at.card_of[device] : COT_NO_CARD;
 }
 
+bool cot_is_host_location(const abi_location *location) {
+    return location->type == ABI_LOCATION_HOST || location->type == ABI_LOCATION_HOST_NUMA ||
+           location->type == ABI_LOCATION_HOST_NUMA_CURRENT;
+}
+
+/* A type that this build does not know may be GPU memory, and nothing says where such a type keeps its device. So it is
+ * charged where the process sees one GPU, and refused where it sees several: if the wrong GPU were charged, the program
+ * could go past its limit on the right one. */
+abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu) {
+    switch (location->type) {
+    case ABI_LOCATION_DEVICE: *gpu = cot_card_of(location->id); break;
+    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: *gpu = cot_card_of(location->id & 0xff); break;
+    default:
+        if (cot->at.device_count != 1) return ABI_ERROR_NOT_SUPPORTED;
+        *gpu = cot_card_of(0);
+    }
+    return *gpu == COT_NO_CARD ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that this container was not granted */
+}
+
 /* Another thread may have read and told a later one meanwhile, which must not be forgotten for an earlier one. */
 static void tell_wanted_engine(void) {
     const uint32_t *wanted = &cot->at.page->header.engine;

@@ -140,6 +140,9 @@ static inline uint64_t cot_granule(uint32_t card) {
 }
 /* Card of the grant behind a device ordinal, or COT_NO_CARD. */
 uint32_t cot_card_of(abi_device device);
+bool cot_is_host_location(const abi_location *location);
+/* Which GPU memory at a location that is not the host takes; an error where the container may not have it there. */
+abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu);
 
 /* ---- quota.c: announce, check, commit or roll back ---- */
 

@@ -146,9 +146,10 @@ void cot_graphs_read_back(uint32_t card) {
 static abi_result add_node(abi_graph_node node, struct cot_graph_need *need) {
     abi_alloc_node alloc;
     abi_result result = CALL_DRIVER("cuGraphMemAllocNodeGetParams", (abi_graph_node, abi_alloc_node *), node, &alloc);
-    if (result != ABI_SUCCESS || alloc.pool.location.type != ABI_LOCATION_DEVICE) return result;
-    uint32_t card = cot_card_of(alloc.pool.location.id);
-    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
+    if (result != ABI_SUCCESS || cot_is_host_location(&alloc.pool.location)) return result;
+    uint32_t card;
+    result = cot_find_gpu_of_location(&alloc.pool.location, &card);
+    if (result != ABI_SUCCESS) return result;
     struct cot_limits limits;
     cot_limits(card, &limits);
     uint64_t whole = UINT64_MAX, granule = limits.granule_bytes;

@@ -193,11 +193,12 @@ abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_p
 #define CREATE()                                                                                                      \
     CALL_REAL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), handle, bytes, prop, \
               flags)
-    if (!handle || !prop || prop->location.type != ABI_LOCATION_DEVICE) return CREATE();
+    if (!handle || !prop || cot_is_host_location(&prop->location)) return CREATE();
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    uint32_t card = cot_card_of(prop->location.id);
-    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
+    uint32_t card;
+    result = cot_find_gpu_of_location(&prop->location, &card);
+    if (result != ABI_SUCCESS) return result;
     struct cot_limits limits;
     cot_limits(card, &limits);
     if (bytes > UINT64_MAX - limits.granule_bytes) return CREATE();

@@ -225,10 +225,14 @@ FREE(cuMemFreeAsync)
 FREE(cuMemFreeAsync_ptsz)
 
 abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
+    /* A managed pool may name no location: what is allocated from it is charged to the GPU of the stream. */
+    bool on_gpu =
+        props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !cot_is_host_location(&props->location);
+    uint32_t card = COT_NO_CARD; /* a GPU that was not granted: nothing can be allocated from the pool */
+    abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &card) : ABI_SUCCESS;
+    if (found == ABI_ERROR_NOT_SUPPORTED) return found;
     abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
-    if (result != ABI_SUCCESS || !cot_attached() || props->location.type != ABI_LOCATION_DEVICE) return result;
-    uint32_t card = cot_card_of(props->location.id);
-    if (card == COT_NO_CARD) return result; /* nothing can be allocated from it */
+    if (result != ABI_SUCCESS || card == COT_NO_CARD) return result;
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find(*out);
     if (known) end(known); /* one that ended unseen */

@@ -52,7 +52,7 @@ abi_graph_node *sim_graph_last(struct sim_graph *graph) {
 }
 
 int sim_graph_alloc_step(int device, uint64_t bytes, struct sim_step *step) {
-    *step = (struct sim_step){.type = ABI_NODE_MEM_ALLOC};
+    *step = (struct sim_step){.type = ABI_NODE_MEM_ALLOC, .location = {ABI_LOCATION_DEVICE, device}};
     return sim_graph_memory_new(device, bytes, &step->memory);
 }
 
@@ -102,10 +102,11 @@ static int step_of(abi_node_params *params, struct sim_step *step) {
                                                                                              : ABI_ERROR_INVALID_VALUE;
     case ABI_NODE_MEM_ALLOC: {
         abi_alloc_node *alloc = &params->alloc;
-        if (alloc->pool.alloc_type != ABI_ALLOCATION_PINNED || alloc->pool.location.type != ABI_LOCATION_DEVICE)
-            return ABI_ERROR_NOT_SUPPORTED;
-        if (alloc->pool.location.id < 0 || alloc->pool.location.id >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
-        int result = sim_graph_alloc_step(alloc->pool.location.id, alloc->bytes, step);
+        int device = sim_device_of_location(&alloc->pool.location);
+        if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+        if (alloc->pool.alloc_type != ABI_ALLOCATION_PINNED || device < 0) return ABI_ERROR_NOT_SUPPORTED;
+        int result = sim_graph_alloc_step(device, alloc->bytes, step);
+        step->location = alloc->pool.location;
         if (result == ABI_SUCCESS) alloc->pointer = sim_graph_memory_address(step->memory);
         return result;
     }
@@ -231,8 +232,7 @@ SIM_EXPORT abi_result cuGraphMemAllocNodeGetParams(abi_graph_node handle, abi_al
     struct sim_graph_node *node = node_of(handle);
     if (!node || !alloc || node->step.type != ABI_NODE_MEM_ALLOC) return ABI_ERROR_INVALID_VALUE;
     const struct sim_graph_memory *memory = node->step.memory;
-    *alloc = (abi_alloc_node){.pool = {.alloc_type = ABI_ALLOCATION_PINNED,
-                                       .location = {ABI_LOCATION_DEVICE, sim_graph_memory_device(memory)}},
+    *alloc = (abi_alloc_node){.pool = {.alloc_type = ABI_ALLOCATION_PINNED, .location = node->step.location},
                               .bytes = sim_graph_memory_bytes(memory),
                               .pointer = sim_graph_memory_address(memory)};
     return ABI_SUCCESS;

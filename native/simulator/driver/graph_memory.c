@@ -65,9 +65,6 @@ abi_devptr sim_graph_memory_address(const struct sim_graph_memory *memory) {
 uint64_t sim_graph_memory_bytes(const struct sim_graph_memory *memory) {
     return memory->bytes;
 }
-int sim_graph_memory_device(const struct sim_graph_memory *memory) {
-    return memory->device;
-}
 bool sim_graph_memory_live(const struct sim_graph_memory *memory) {
     return memory->live;
 }

@@ -291,11 +291,12 @@ SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream)
 SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     SIM_ENTER("cuMemPoolCreate");
     if (!out || !props || props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
-    if (props->location.type != ABI_LOCATION_DEVICE || (props->handle_types & ~ABI_HANDLE_POSIX_FD))
+    int device = sim_device_of_location(&props->location);
+    if (device == SIM_HOST || device == SIM_UNKNOWN_LOCATION || (props->handle_types & ~ABI_HANDLE_POSIX_FD))
         return ABI_ERROR_NOT_SUPPORTED;
-    if (props->location.id < 0 || props->location.id >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = sim_pool_new(props->location.id);
+    struct sim_pool *pool = sim_pool_new(device);
     if (pool) pool->max_bytes = props->max_size;
     if (pool) pool->exportable = props->handle_types & ABI_HANDLE_POSIX_FD;
     pthread_mutex_unlock(&sim.lock);

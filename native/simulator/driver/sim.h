@@ -128,6 +128,7 @@ struct sim_step {
     uint64_t bytes;
     abi_memset_node fill;
     struct sim_graph_memory *memory;
+    abi_location location; /* of that memory, as the program named it */
     struct sim_graph *child;
 };
 
@@ -202,7 +203,6 @@ void sim_graph_memory_keep(struct sim_graph_memory *memory);
 void sim_graph_memory_drop(struct sim_graph_memory *memory);
 abi_devptr sim_graph_memory_address(const struct sim_graph_memory *memory);
 uint64_t sim_graph_memory_bytes(const struct sim_graph_memory *memory);
-int sim_graph_memory_device(const struct sim_graph_memory *memory);
 /* An executable graph uses it from claim to leave; back puts bytes of the card behind it. */
 void sim_graph_memory_claim(struct sim_graph_memory *memory);
 void sim_graph_memory_leave(struct sim_graph_memory *memory);
@@ -237,6 +237,9 @@ int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
 int sim_fill_now(const abi_memset_node *fill);
 
 /* vmm.c */
+enum { SIM_HOST = -1, SIM_UNKNOWN_LOCATION = -2, SIM_NO_DEVICE = -3 };
+/* The ordinal of the device, or one of these. */
+int sim_device_of_location(const abi_location *location);
 void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);
 struct sim_physical *sim_physical_of(abi_vmm_handle handle); /* NULL: no handle */
 void sim_physical_settle(struct sim_physical *physical);     /* ends it when nothing refers to it any more */

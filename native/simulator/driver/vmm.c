@@ -36,13 +36,37 @@ void sim_physical_settle(struct sim_physical *physical) {
     free(physical);
 }
 
+/* Locality domains came with CUDA 13.4. No driver has type 7: it stands for what a later one may add, and has the
+ * device in its second byte. */
+int sim_device_of_location(const abi_location *location) {
+    int device = location->id, since = 0;
+    switch (location->type) {
+    case ABI_LOCATION_HOST:
+    case ABI_LOCATION_HOST_NUMA:
+    case ABI_LOCATION_HOST_NUMA_CURRENT: return SIM_HOST;
+    case ABI_LOCATION_DEVICE: break;
+    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN:
+        device = location->id & 0xff;
+        since = 13040;
+        break;
+    case 7:
+        device = location->id >> 8 & 0xff;
+        since = 14000;
+        break;
+    default: return SIM_UNKNOWN_LOCATION;
+    }
+    if (sim_library_cuda < since) return SIM_UNKNOWN_LOCATION;
+    return device >= 0 && device < sim.device_count ? device : SIM_NO_DEVICE;
+}
+
 SIM_EXPORT abi_result cuMemGetAllocationGranularity(size_t *granularity, const abi_vmm_prop *prop, int option) {
     SIM_ENTER("cuMemGetAllocationGranularity");
     if (!granularity || !prop || (option != ABI_GRANULARITY_MINIMUM && option != ABI_GRANULARITY_RECOMMENDED))
         return ABI_ERROR_INVALID_VALUE;
-    if (prop->location.type == ABI_LOCATION_DEVICE && (prop->location.id < 0 || prop->location.id >= sim.device_count))
-        return ABI_ERROR_INVALID_DEVICE;
-    *granularity = prop->location.type == ABI_LOCATION_DEVICE ? vmm_granule(sim.card_of[prop->location.id]) : SIM_PAGE;
+    int device = sim_device_of_location(&prop->location);
+    if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    *granularity = device >= 0 ? vmm_granule(sim.card_of[device]) : SIM_PAGE;
     return ABI_SUCCESS;
 }
 
@@ -90,9 +114,11 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
                                   unsigned long long flags) {
     SIM_ENTER("cuMemCreate");
     if (!handle || !prop || flags || bytes == 0 || prop->type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
-    bool on_device = prop->location.type == ABI_LOCATION_DEVICE;
-    if (on_device && (prop->location.id < 0 || prop->location.id >= sim.device_count)) return ABI_ERROR_INVALID_DEVICE;
-    uint32_t card = on_device ? sim.card_of[prop->location.id] : 0;
+    int device = sim_device_of_location(&prop->location);
+    if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    bool on_device = device >= 0;
+    uint32_t card = on_device ? sim.card_of[device] : 0;
     if (bytes % (on_device ? vmm_granule(card) : SIM_PAGE)) return ABI_ERROR_INVALID_VALUE;
     struct sim_physical *physical = calloc(1, sizeof *physical);
     int fd = memfd_create("simulated-device-memory", MFD_CLOEXEC);
@@ -110,7 +136,7 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
     *physical = (struct sim_physical){.block = reply.arg[0],
                                       .bytes = bytes,
                                       .memfd = fd,
-                                      .device = on_device ? prop->location.id : -1,
+                                      .device = on_device ? device : -1,
                                       .handles = 1,
                                       .prop = *prop};
     pthread_mutex_lock(&sim.lock);

@@ -14,6 +14,9 @@
 #include <unistd.h>
 
 #include "../../../native/abi/cuda.h"
+/* Where physical, node-alloc and pool-make make memory; of node-alloc on a device, the command names the device. */
+static abi_location chosen = {ABI_LOCATION_DEVICE, 0};
+
 #include "client_arrays.h"
 #include "ways.h"
 
@@ -229,8 +232,11 @@ static int work(int argc, char **argv) {
             result = vmm_take(a, &at, &handle);
             printf("%d %" PRIu64 " %" PRIu64 "\n", result, (uint64_t)at, (uint64_t)handle);
             continue;
-        } else if (!strcmp(word, "physical")) { /* physical BYTES: a handle of device 0's memory, mapped nowhere */
-            abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED, .location = {ABI_LOCATION_DEVICE, 0}};
+        } else if (!strcmp(word, "location")) { /* location TYPE ID: for the commands after it */
+            chosen = (abi_location){(int)a, (int)b};
+            result = ABI_SUCCESS;
+        } else if (!strcmp(word, "physical")) { /* physical BYTES: a handle of memory, mapped nowhere */
+            abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED, .location = chosen};
             result = CALL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), &handle,
                           (size_t)a, &prop, 0ull);
             value = handle;

@@ -145,7 +145,7 @@ static void read_words(const uint64_t *n, void *bytes) {
 
 static abi_result pool_make(abi_pool *pool) {
     abi_pool_props props = {
-        .alloc_type = ABI_ALLOCATION_PINNED, .handle_types = ABI_HANDLE_POSIX_FD, .location = {ABI_LOCATION_DEVICE, 0}};
+        .alloc_type = ABI_ALLOCATION_PINNED, .handle_types = ABI_HANDLE_POSIX_FD, .location = chosen};
     return CALL_AS("cuMemPoolCreate", (abi_pool *, const abi_pool_props *), pool, &props);
 }
 
@@ -264,7 +264,7 @@ static bool arrays_command(const char *line) {
         return true;
     } else if (!strcmp(word, "pool-destroy")) {
         result = CALL_AS("cuMemPoolDestroy", (void *), handle);
-    } else if (!strcmp(word, "pool-make")) { /* pool-make: of device 0 */
+    } else if (!strcmp(word, "pool-make")) { /* pool-make: at the chosen location */
         abi_pool pool = NULL;
         result = pool_make(&pool);
         value = (uintptr_t)pool;

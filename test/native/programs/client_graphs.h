@@ -23,10 +23,10 @@ static abi_result graph_node(const char *kind, abi_graph graph, uint64_t a, uint
     abi_graph_node made;
     abi_function function;
     abi_result result;
-    if (!strcmp(kind, "node-alloc")) { /* node-alloc GRAPH BYTES: its address */
+    if (!strcmp(kind, "node-alloc")) { /* node-alloc GRAPH BYTES [DEVICE]: its address */
+        abi_location location = chosen.type == ABI_LOCATION_DEVICE ? (abi_location){chosen.type, (int)b} : chosen;
         node.type = ABI_NODE_MEM_ALLOC;
-        node.alloc = (abi_alloc_node){
-            .pool = {.alloc_type = ABI_ALLOCATION_PINNED, .location = {ABI_LOCATION_DEVICE, (int)b}}, .bytes = a};
+        node.alloc = (abi_alloc_node){.pool = {.alloc_type = ABI_ALLOCATION_PINNED, .location = location}, .bytes = a};
     } else if (!strcmp(kind, "node-free")) {
         node.type = ABI_NODE_MEM_FREE;
         node.free = a;
