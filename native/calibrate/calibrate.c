@@ -37,27 +37,54 @@ static int fail(const char *what, int code) {
         call_ ? call_(__VA_ARGS__) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;    \
     })
 
-/* Bytes that the driver counts for this process. Entries end where the filling begins, for their length has changed
- * under one name. */
+#define MOST_PROCESSES 1024
+#define FILLING 0xaa
+
+/* The forms of the process list, newest first, with the nominal length of an entry. Drivers before 510 lack the third
+ * form, those before 470 the second. */
+static const struct {
+    const char *name;
+    size_t length;
+} FORMS[] = {{"nvmlDeviceGetComputeRunningProcesses_v3", sizeof(struct nvml_abi_process_v2)},
+             {"nvmlDeviceGetComputeRunningProcesses_v2", sizeof(struct nvml_abi_process_v2)},
+             {"nvmlDeviceGetComputeRunningProcesses", sizeof(struct nvml_abi_process_v1)}};
+
+/* The length of an entry has changed under one name, so the end of what the driver wrote over the filling decides. */
+static size_t entry_length(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) {
+    static const size_t LENGTHS[] = {sizeof(struct nvml_abi_process_v1), sizeof(struct nvml_abi_process_v2),
+                                     sizeof(struct nvml_abi_process_535)};
+    size_t end = size;
+    while (end > 0 && buffer[end - 1] == FILLING) end--;
+    if (count == 0 || (end > (count - 1) * nominal && end <= count * nominal)) return nominal;
+    for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++)
+        if (end > (count - 1) * LENGTHS[i] && end <= count * LENGTHS[i]) return LENGTHS[i];
+    return end > count * nominal ? sizeof(struct nvml_abi_process_535) : nominal;
+}
+
+/* Bytes that the driver counts for this process. */
 static bool own_bytes(uint64_t *bytes) {
-    static unsigned char buffer[1024 * 32];
-    unsigned count = 1024;
-    memset(buffer, 0xaa, sizeof buffer);
-    if (NVML(nvmlDeviceGetComputeRunningProcesses_v3, (nvml_abi_device, unsigned *, void *), card, &count, buffer) !=
-        NVML_ABI_SUCCESS)
-        return false;
-    size_t end = sizeof buffer, stride = 24;
-    while (end > 0 && buffer[end - 1] == 0xaa) end--;
-    if (count > 0 && end > (size_t)count * 24) stride = 32;
-    *bytes = 0;
-    for (unsigned i = 0; i < count; i++) {
-        uint32_t pid;
-        uint64_t held;
-        memcpy(&pid, buffer + i * stride, sizeof pid);
-        memcpy(&held, buffer + i * stride + 8, sizeof held);
-        if (pid == (uint32_t)getpid() && held != NVML_ABI_NOT_AVAILABLE_U64) *bytes = held;
+    static unsigned char buffer[MOST_PROCESSES * sizeof(struct nvml_abi_process_535)];
+    for (size_t form = 0; form < sizeof FORMS / sizeof *FORMS; form++) {
+        nvml_abi_return (*list)(nvml_abi_device, unsigned *, void *) =
+            (nvml_abi_return (*)(nvml_abi_device, unsigned *, void *))dlsym(nvml, FORMS[form].name);
+        unsigned count = MOST_PROCESSES;
+        memset(buffer, FILLING, sizeof buffer);
+        nvml_abi_return code = list ? list(card, &count, buffer) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;
+        if (code == NVML_ABI_FUNCTION_NOT_FOUND)
+            continue; /* a library may have the name of a call that its driver lacks */
+        if (code != NVML_ABI_SUCCESS || count > MOST_PROCESSES) return false;
+        size_t length = entry_length(buffer, sizeof buffer, count, FORMS[form].length);
+        *bytes = 0;
+        for (unsigned i = 0; i < count; i++) {
+            uint32_t pid;
+            uint64_t held;
+            memcpy(&pid, buffer + i * length, sizeof pid);
+            memcpy(&held, buffer + i * length + 8, sizeof held);
+            if (pid == (uint32_t)getpid() && held != NVML_ABI_NOT_AVAILABLE_U64) *bytes = held;
+        }
+        return true;
     }
-    return true;
+    return false;
 }
 
 static uint64_t common_divisor(uint64_t a, uint64_t b) {
