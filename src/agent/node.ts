@@ -60,12 +60,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     },
   };
   const tools = createTools();
-  const profiles = openProfiles(
-    configuration.stateFolder,
-    { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
+  const profiles = openProfiles({
+    stateFolder: configuration.stateFolder,
+    libraries: { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     tools,
-    hooks.onProblem,
-  );
+    onProblem: hooks.onProblem,
+    clock: hooks.clock,
+  });
   hooks.driver.join(tools.user);
   const counting = openCounting(configuration.stateFolder, hooks);
   const { audit, kills, earlier } = counting;

@@ -7,12 +7,36 @@ import type { Tools } from './tools.ts';
 
 export type Profiles = {
   of(gpuUuid: string): CardProfile;
-  /** Measures the cards that were not measured with this driver; true when anything is new. */
+  /** Measures the GPUs that were not measured with this driver and are due; true when anything is new. */
   measure(cards: readonly string[], driverVersion: string): Promise<boolean>;
 };
 
 type Stored = CardProfile & { readonly driverVersion: string };
 const TIMEOUT_MS = 60_000;
+const FIRST_WAIT_MS = 1000;
+const LONGEST_WAIT_MS = 300_000;
+
+/**
+ * How long a GPU is left alone after so many failed calibrations in a row: each takes a context on it, beside the
+ * containers. Doubles, with up to half taken off by chance, so that the nodes of a cluster do not retry in step.
+ */
+export function calibrationWaitMs(failures: number, random: number): number {
+  const longest = Math.min(FIRST_WAIT_MS * 2 ** (failures - 1), LONGEST_WAIT_MS);
+  return longest * (1 - random / 2);
+}
+
+export type ProfilesOptions = {
+  readonly stateFolder: string;
+  readonly libraries: { readonly cuda: string; readonly nvml: string };
+  readonly tools: Pick<Tools, 'run' | 'isGivenUp'>;
+  readonly onProblem: (text: string) => void;
+  /** Monotonic, in milliseconds. */
+  readonly clock: () => number;
+  /** From 0 to 1. */
+  readonly random?: () => number;
+};
+
+type Failure = { readonly driverVersion: string; readonly count: number; readonly againMs: number };
 
 /** Throws where the text is none; a card of which it does not say all is measured anew. */
 function parseProfiles(text: string): Record<string, Stored> {
@@ -26,20 +50,29 @@ function parseProfiles(text: string): Record<string, Stored> {
   return Object.fromEntries(Object.entries(value).flatMap(([uuid, entry]) => (isWhole(entry) ? [[uuid, entry]] : [])));
 }
 
-export function openProfiles(
-  stateFolder: string,
-  libraries: { readonly cuda: string; readonly nvml: string },
-  tools: Tools,
-  onProblem: (text: string) => void,
-): Profiles {
+export function openProfiles(options: ProfilesOptions): Profiles {
+  const { stateFolder, libraries, tools, onProblem, clock, random = Math.random } = options;
   const path = join(stateFolder, 'profiles.json');
   let stored: Record<string, Stored> = {};
   let isKept = true;
+  const failures = new Map<string, Failure>();
   try {
     if (existsSync(path)) stored = parseProfiles(readFileSync(path, 'utf8'));
   } catch (error) {
     onProblem(`${path} cannot be read and is measured anew: ${(error as Error).message}`);
   }
+
+  const isDue = (gpuUuid: string, driverVersion: string): boolean => {
+    if (stored[gpuUuid]?.driverVersion === driverVersion) return false;
+    const failure = failures.get(gpuUuid);
+    return failure?.driverVersion !== driverVersion || clock() >= failure.againMs;
+  };
+
+  const noteFailure = (gpuUuid: string, driverVersion: string): void => {
+    const before = failures.get(gpuUuid);
+    const count = before?.driverVersion === driverVersion ? before.count + 1 : 1;
+    failures.set(gpuUuid, { driverVersion, count, againMs: clock() + calibrationWaitMs(count, random()) });
+  };
 
   const measureOne = async (gpuUuid: string, driverVersion: string): Promise<boolean> => {
     const { LD_PRELOAD: _, ...env } = process.env;
@@ -56,8 +89,10 @@ export function openProfiles(
       if (found.uuid !== gpuUuid) throw new Error(`it measured ${found.uuid}`);
       const { contextBytes, granuleBytes, releasesLate } = found;
       stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
+      failures.delete(gpuUuid);
       return true;
     } catch (error) {
+      noteFailure(gpuUuid, driverVersion);
       const text = (error as Error).message;
       onProblem(`${gpuUuid} could not be measured, so contexts on it are charged only once they are seen: ${text}`);
       return false;
@@ -81,7 +116,7 @@ export function openProfiles(
     async measure(cards, driverVersion) {
       let fresh = false;
       for (const gpuUuid of cards) {
-        if (tools.isGivenUp() || stored[gpuUuid]?.driverVersion === driverVersion) continue;
+        if (tools.isGivenUp() || !isDue(gpuUuid, driverVersion)) continue;
         fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
       }
       if (fresh || !isKept) keep();
