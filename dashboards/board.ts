@@ -10,7 +10,7 @@ import {
   VariableSort,
 } from '@grafana/grafana-foundation-sdk/dashboard';
 import { DATASOURCE, type Panel, prometheus } from './builders.ts';
-import { select } from './metrics.ts';
+import { select } from './lib/metrics.ts';
 
 // Of Grafana 10.3. A newer Grafana brings a board forward by itself, an older one cannot take it back.
 const SCHEMA_VERSION = 39;

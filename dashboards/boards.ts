@@ -1,9 +1,9 @@
 // All boards, by the name of their file.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { cluster } from './cluster.ts';
-import { CONFIGURATION, type Configuration } from './configuration.ts';
 import { container } from './container.ts';
 import { health } from './health.ts';
+import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
 import { nodeCard } from './node-card.ts';
 
 export function boards(configuration: Configuration = CONFIGURATION): ReadonlyMap<string, Dashboard> {

@@ -18,7 +18,7 @@ import {
   USABLE,
   WHO,
 } from './builders.ts';
-import { type MetricName, select } from './metrics.ts';
+import { type MetricName, select } from './lib/metrics.ts';
 
 const TOTAL = ofTarget('cotenant_device_memory_total_bytes');
 /** Without what the driver keeps. A divided card has no memory: its instances have. */

@@ -2,8 +2,8 @@
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf, stopMarks, variable } from './board.ts';
 import { line, type Panel, series, stacked, stat, steps, target, timeline } from './builders.ts';
-import { CONFIGURATION, type Configuration } from './configuration.ts';
-import { type MetricName, select } from './metrics.ts';
+import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
+import { type MetricName, select } from './lib/metrics.ts';
 
 const CHOSEN = [
   'job=~"$job"',

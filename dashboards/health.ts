@@ -2,8 +2,8 @@
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf } from './board.ts';
 import { CARDS, ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
-import { CONFIGURATION, type Configuration } from './configuration.ts';
-import type { MetricName } from './metrics.ts';
+import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
+import type { MetricName } from './lib/metrics.ts';
 
 const rate = (counter: MetricName): string => `rate(${ofTarget(counter)}[$__rate_interval])`;
 const AGE = `time() - max by (instance, collector) (${ofTarget('cotenant_exporter_collector_last_success_timestamp_seconds')})`;

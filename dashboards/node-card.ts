@@ -3,8 +3,8 @@
 import type { AnnotationQueryBuilder, Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf, stopMarks, variable } from './board.ts';
 import { ofCards, ofTarget } from './builders.ts';
-import { CONFIGURATION, type Configuration } from './configuration.ts';
-import type { MetricName } from './metrics.ts';
+import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
+import type { MetricName } from './lib/metrics.ts';
 import { panels } from './panels.ts';
 
 export function nodeCard(configuration: Configuration = CONFIGURATION): Dashboard {

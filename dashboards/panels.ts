@@ -28,8 +28,8 @@ import {
   WHO,
   WHO_LEGEND,
 } from './builders.ts';
-import type { Configuration } from './configuration.ts';
-import { type MetricName, select } from './metrics.ts';
+import type { Configuration } from './lib/configuration.ts';
+import { type MetricName, select } from './lib/metrics.ts';
 
 const OVER_CODE = 1;
 const BYPASS_CODE = 2;

@@ -1,11 +1,11 @@
 // The recording rules: GPUs that each namespace is granted, uses and leaves idle, so that a month of it is one short sum, and how
 // far the driver and the arbiter are apart about each container. Owns the names and the pace; the expressions are those of
 // `cotenant showback`, which so has one answer with the rules and without, and of the alert.
-import { cards, RECORDED, RECORDED_CARDS, usage } from '../src/cli/prometheus/usage.ts';
-import { AMOUNTS, KINDS } from '../src/quota/showback.ts';
+import { cards, RECORDED, RECORDED_CARDS, usage } from '../src/cli/prometheus/gpu-hours.ts';
+import { AMOUNTS, KINDS } from '../src/policy/chargeback.ts';
 import { drift } from './alerts/rule.ts';
-import { CONFIGURATION, type Configuration } from './configuration.ts';
-import { type MetricName, select } from './metrics.ts';
+import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
+import { type MetricName, select } from './lib/metrics.ts';
 
 export type RecordingRule = { readonly record: string; readonly expr: string };
 export type RecordingFile = {

@@ -19,12 +19,12 @@ const PARTS: readonly Part[] = [
   },
   {
     name: 'attack',
-    words: ['integration', 'test/integration/agent/attack.test.ts'],
+    words: ['integration', 'test/integration/agent/enforcement/hostile-tenants.test.ts'],
     environment: { COTENANT_ATTACK_SECONDS: '1800' },
   },
   {
     name: 'soak',
-    words: ['integration', 'test/integration/agent/soak.test.ts'],
+    words: ['integration', 'test/integration/agent/lifecycle/soak.test.ts'],
     environment: { COTENANT_SOAK_SECONDS: '86400' },
   },
 ];

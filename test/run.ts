@@ -36,9 +36,14 @@ const make = ['make', '-C', 'native', '--no-print-directory', '-j2', ...compiler
  * hold one another up. */
 const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? 1);
 /** Shares, stalls and steps of kernels in real time. */
-const NATIVE_ALONE = ['gate', 'gpm', 'locks', 'quota', 'simulator', 'storm'].map(
-  (name) => `test/native/${name}.test.ts`,
-);
+const NATIVE_ALONE = [
+  'compute/gate',
+  'sampler/gpm',
+  'interposer/slot-locks',
+  'interposer/quota',
+  'simulator/simulator',
+  'interposer/kill-storm',
+].map((name) => `test/native/${name}.test.ts`);
 const LAYERS: Layer[] = [
   { name: 'unit', prepare: [], concurrency: 2, budgetMinutes: 1 },
   {
@@ -66,12 +71,12 @@ const LAYERS: Layer[] = [
     patterns: [
       'test/native/**/*.test.ts',
       '!test/native/abi.test.ts',
-      '!test/native/routes.test.ts',
-      '!test/native/images.test.ts',
-      '!test/native/objects.test.ts',
-      '!test/native/shipped.test.ts',
-      '!test/native/conformance.test.ts',
-      '!test/native/discovery.test.ts',
+      '!test/native/interposer/routes.test.ts',
+      '!test/native/interposer/other-libcs.test.ts',
+      '!test/native/interposer/objects.test.ts',
+      '!test/native/interposer/shipped.test.ts',
+      '!test/native/interposer/conformance.test.ts',
+      '!test/native/interposer/driver-discovery.test.ts',
       'test/sanitizers/**/*.test.ts',
     ],
     sanitize: sanitizing,
@@ -82,8 +87,8 @@ const LAYERS: Layer[] = [
     concurrency: 1,
     budgetMinutes: 2,
     // What is in assembly or else another for each machine, and what fork, threads and look-ups make of it.
-    patterns: ['arguments', 'conformance', 'routes', 'lives', 'mounted', 'objects'].map(
-      (name) => `test/native/${name}.test.ts`,
+    patterns: ['arguments', 'conformance', 'routes', 'process-lifetimes', 'bind-mounted', 'objects'].map(
+      (name) => `test/native/interposer/${name}.test.ts`,
     ),
     environment: { COTENANT_BUILD: EMULATED_BUILD, COTENANT_EMULATED: '1' },
     missing: arm64Reason,
@@ -92,7 +97,7 @@ const LAYERS: Layer[] = [
     name: 'integration',
     prepare: [make, [...make, 'tests'], [...make, 'bench']],
     concurrency: FILES_AT_ONCE,
-    alone: ['attack', 'compute'].map((name) => `test/integration/agent/${name}.test.ts`),
+    alone: ['enforcement/hostile-tenants', 'grants/compute'].map((name) => `test/integration/agent/${name}.test.ts`),
     budgetMinutes: 5,
   },
   {

@@ -1,10 +1,11 @@
 // Environment variables of a container: which card it sees, which driver parts, and which names are not the tenant's.
 // Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
-import { type JsonObject, textAt } from '../src/request/json.ts';
-import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/request/names.ts';
-import { DRIVER_CAPABILITIES, type DriverCapability } from '../src/request/rules.ts';
-import type { DeviceRoute } from './configuration.ts';
-import { same } from './same.ts';
+
+import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/api/names.ts';
+import { same } from '../src/common/deep-equal.ts';
+import { type JsonObject, textAt } from '../src/common/json.ts';
+import { DRIVER_CAPABILITIES, type DriverCapability } from '../src/request/rules/namespace-rules.ts';
+import type { DeviceRoute } from './config.ts';
 
 export const VISIBLE_DEVICES = 'NVIDIA_VISIBLE_DEVICES';
 /** NVIDIA's runtime then does nothing for the container: no device, no driver library, whatever its image says. */

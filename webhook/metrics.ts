@@ -1,6 +1,6 @@
 // The webhook's metrics about itself, in a registry of its own. Owns their names and buckets; who serves the page is server.ts.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
-import type { Outcome as Reviewed, Route } from './review.ts';
+import type { Outcome as Reviewed, Route } from './admission-review.ts';
 
 /** `overloaded`: not read, for too much was being sent. */
 export type Outcome = Reviewed | 'overloaded';

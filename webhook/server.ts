@@ -8,11 +8,11 @@ import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
-import { type Certificate, type CertificateSource, selfSigned } from '../src/tls/certificate.ts';
-import { type BodyLimits, BodyRefused, bodyReader } from './body.ts';
-import type { WebhookConfiguration } from './configuration.ts';
+import { type BodyLimits, BodyRefused, bodyReader } from '../src/serving/body-limit.ts';
+import { type Certificate, type CertificateSource, selfSigned } from '../src/serving/x509.ts';
+import { type Route, review } from './admission-review.ts';
+import type { WebhookConfiguration } from './config.ts';
 import { createMetrics, type WebhookMetrics } from './metrics.ts';
-import { type Route, review } from './review.ts';
 
 export type WebhookOptions = {
   readonly configuration: WebhookConfiguration;

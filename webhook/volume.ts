@@ -1,11 +1,11 @@
 // The inline CSI volume through which the node's agent hands a pod its interposer, limits and ledgers, and its mounts.
 // Owns what is mounted where, and which of a pod's own volumes and mounts would stand in its way.
 import { posix } from 'node:path';
+import { CSI_DRIVER, HOME, mountsOf, PRELOAD, VOLUME, VOLUME_NAME } from '../src/api/csi-volume.ts';
+import { same } from '../src/common/deep-equal.ts';
+import { field, isObject, type JsonObject, listAt, textAt } from '../src/common/json.ts';
+import { forbidden, invalid, type Problem } from '../src/common/problem.ts';
 import type { ContainerPlace } from '../src/request/containers.ts';
-import { field, isObject, type JsonObject, listAt, textAt } from '../src/request/json.ts';
-import { CSI_DRIVER, HOME, mountsOf, PRELOAD, VOLUME, VOLUME_NAME } from '../src/request/mounts.ts';
-import { forbidden, invalid, type Problem } from '../src/request/problem.ts';
-import { same } from './same.ts';
 
 // NVIDIA's toolkit can be set to read the list of devices from what is mounted below this path.
 const DEVICE_LIST = '/run/nvidia-container-devices';

@@ -1,6 +1,6 @@
 // Alerts about the agent: whether it sees, and whether what it says is whole.
-import type { Configuration } from '../configuration.ts';
-import { select } from '../metrics.ts';
+import type { Configuration } from '../lib/configuration.ts';
+import { select } from '../lib/metrics.ts';
 import { type AlertRule, CARD, grown, rule, SEEING } from './rule.ts';
 
 /** NVML's "not supported": a card that lacks a reading, which is no fault. */

@@ -1,6 +1,6 @@
 // Alerts about cards: lost ones, and memory that is promised twice or that nobody answers for.
-import type { Configuration } from '../configuration.ts';
-import { METRICS, select } from '../metrics.ts';
+import type { Configuration } from '../lib/configuration.ts';
+import { METRICS, select } from '../lib/metrics.ts';
 import { type AlertRule, CARD, rule, SEEING } from './rule.ts';
 
 const TOTAL = select('cotenant_device_memory_total_bytes');

@@ -1,6 +1,6 @@
 // Alerts about containers: their limits, what they are refused, how they are held, and whether they use what they have.
-import type { Configuration } from '../configuration.ts';
-import { type MetricName, select } from '../metrics.ts';
+import type { Configuration } from '../lib/configuration.ts';
+import { type MetricName, select } from '../lib/metrics.ts';
 import { type AlertRule, CARD, CONTAINER, drift, grown, rule, SEEING, seenWithin, stopsWithin } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');

@@ -1,7 +1,7 @@
 // Alerts about what breaks on cards: Xids, memory that fails, clocks that are held down.
-import { CONTAINED_XIDS, RESETTING_XIDS } from '../../src/agent/xids.ts';
-import type { Configuration } from '../configuration.ts';
-import { select } from '../metrics.ts';
+import { CONTAINED_XIDS, RESETTING_XIDS } from '../../src/agent/counters/xid-counts.ts';
+import type { Configuration } from '../lib/configuration.ts';
+import { select } from '../lib/metrics.ts';
 import { type AlertRule, CARD, rule, SEEING } from './rule.ts';
 
 export function healthAlerts(configuration: Configuration): readonly AlertRule[] {

@@ -1,6 +1,6 @@
 // What an alert rule is, and the words and selectors that several have. Pure.
-import type { Configuration } from '../configuration.ts';
-import { type MetricName, select } from '../metrics.ts';
+import type { Configuration } from '../lib/configuration.ts';
+import { type MetricName, select } from '../lib/metrics.ts';
 
 /** critical wakes somebody, warning is for working hours, info is for whoever looks. */
 export type Severity = 'critical' | 'warning' | 'info';

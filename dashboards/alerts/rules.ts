@@ -1,6 +1,6 @@
-// The alert rules: what the on-call person is told, and when. Each has an entry of its name in docs/runbook.md, and numbers in
+// The alert rules: what the on-call person is told, and when. Each has an entry of its name in docs/operate/runbook.md, and numbers in
 // configuration.ts; who is notified is Alertmanager's part.
-import { CONFIGURATION, type Configuration } from '../configuration.ts';
+import { CONFIGURATION, type Configuration } from '../lib/configuration.ts';
 import { agentAlerts } from './agent.ts';
 import { cardAlerts } from './card.ts';
 import { containerAlerts } from './container.ts';

@@ -1,12 +1,12 @@
 // Turns the committed facts (*.facts) and the verb tables (interposer/*verbs.txt) into C tables, assembly and
-// docs/entry-points.md.
+// docs/reference/entry-points.md.
 // `--check` writes nothing and fails when a generated file is not what the tables say. Which verb an entry point gets
 // is decided in verbs.txt alone; this file only refuses a table with gaps.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { VersionRow } from './extract.ts';
-import { slotTable, versionRows } from './names.ts';
+import { slotTable, versionRows } from './symbol-hash.ts';
 
 export const VERBS = ['reserve', 'release', 'track', 'virtualise', 'gate', 'resolve', 'pass'] as const;
 export type Verb = (typeof VERBS)[number];
@@ -134,7 +134,7 @@ ${inC.map(({ symbol, index }) => `    COT_AT_${symbol} = ${index},`).join('\n')}
 }
 
 const nameHeader = (facts: Facts) => `/* ${NOTICE}
- * Names by their hash (native/abi/names.ts). */
+ * Names by their hash (native/abi/symbol-hash.ts). */
 const struct shim_slot shim_slots[SHIM_SLOTS] = {
 ${slotTable(facts.symbols).join('\n')}
 };
@@ -143,7 +143,7 @@ ${slotTable(facts.symbols).join('\n')}
 function versionHeader(facts: Facts): string {
   const { bases, lines } = versionRows(facts.rows, facts.symbols);
   return `/* ${NOTICE}
- * What cuGetProcAddress is asked for, by its hash (native/abi/names.ts), and the variants of it: symbol, version, length of
+ * What cuGetProcAddress is asked for, by its hash (native/abi/symbol-hash.ts), and the variants of it: symbol, version, length of
  * the base name, per-thread stream, last of its base. */
 static const struct version_row VERSION_ROWS[] = {
 ${lines.join('\n')}

@@ -1,6 +1,6 @@
 // Ledgers from the agent's side, and the compute pages behind them: made with their room, and read into private memory,
 // every field once. Nothing here maps a file that a tenant can shorten.
-#include "files.h"
+#include "record_io.h"
 
 #include <algorithm>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../sampler/proc.h"
+#include "../sampler/processes/procfs.h"
 
 namespace {
 

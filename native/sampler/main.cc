@@ -4,12 +4,12 @@
 //   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--used-until DAY_US:BOOT_US:SET_US:UUID]...
 //
 // The first line names every process, each later one those that are new or other than they were in the line before:
-// src/agent/sample-reader.ts puts them together. With `usedUntil` of a line as its arguments another one goes on where
-// that line ended: what cards did meanwhile is in its first line.
+// src/agent/sampling/delta-decoder.ts puts them together. With `usedUntil` of a line as its arguments another one goes
+// on where that line ended: what cards did meanwhile is in its first line.
 //
 // On standard input, one command a line: "interval MS" (all cards from now on), "stop" (gives its handles up and ends).
 // It ends when standard input does, and with code 3 when the driver that it opened is gone. What the figures mean is
-// written beside their fields in src/agent/sample.ts.
+// written beside their fields in src/agent/sampling/sample.ts.
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -26,7 +26,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "sample.h"
+#include "sampler.h"
 
 namespace {
 

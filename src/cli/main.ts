@@ -2,26 +2,26 @@
 // The one binary. Owns the table of commands, how failures are shown (a mistake of usage in one sentence, a fault of ours with
 // its stack), and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
-import { type Command, parse, UsageError, usageOf } from './command.ts';
-import { untilSignal } from './wait.ts';
+import { type Command, parse, UsageError, usageOf } from './lib/command.ts';
+import { untilSignal } from './lib/run-until-signal.ts';
 
 /** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
-  run: async () => (await import('./run.ts')).run,
-  top: async () => (await import('./top.ts')).top,
-  inspect: async () => (await import('./inspect.ts')).inspect,
-  why: async () => (await import('./why.ts')).why,
-  get: async () => (await import('./get.ts')).get,
-  set: async () => (await import('./set.ts')).set,
-  recommend: async () => (await import('./recommend.ts')).recommend,
-  showback: async () => (await import('./showback.ts')).showback,
-  driver: async () => (await import('./driver.ts')).driver,
-  agent: async () => (await import('./agent.ts')).agent,
-  exporter: async () => (await import('./exporter.ts')).exporter,
-  webhook: async () => (await import('./webhook.ts')).webhook,
-  scheduler: async () => (await import('./scheduler.ts')).scheduler,
-  'uninstall-check': async () => (await import('./uninstall-check.ts')).uninstallCheck,
-  demo: async () => (await import('./demo.ts')).demo,
+  run: async () => (await import('./commands/run.ts')).run,
+  top: async () => (await import('./commands/top.ts')).top,
+  inspect: async () => (await import('./commands/inspect.ts')).inspect,
+  why: async () => (await import('./commands/why.ts')).why,
+  get: async () => (await import('./commands/get.ts')).get,
+  set: async () => (await import('./commands/set.ts')).set,
+  recommend: async () => (await import('./commands/recommend.ts')).recommend,
+  showback: async () => (await import('./commands/showback.ts')).showback,
+  driver: async () => (await import('./commands/driver.ts')).driver,
+  agent: async () => (await import('./daemons/agent.ts')).agent,
+  exporter: async () => (await import('./daemons/exporter.ts')).exporter,
+  webhook: async () => (await import('./daemons/webhook.ts')).webhook,
+  scheduler: async () => (await import('./daemons/scheduler.ts')).scheduler,
+  'uninstall-check': async () => (await import('./commands/uninstall-check.ts')).uninstallCheck,
+  demo: async () => (await import('./demo/demo.ts')).demo,
 };
 const DAEMONS: readonly string[] = ['agent', 'exporter', 'webhook', 'scheduler'];
 const PACKAGE = new URL('../../package.json', import.meta.url);

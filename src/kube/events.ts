@@ -1,7 +1,7 @@
 // Tells a pod what was done to it, as an Event. Owns the shape; what happened and why comes from the enforcement record.
 import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
+import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
-import { problemOf } from './problem.ts';
 
 export type PodEvent = {
   readonly namespace: string;

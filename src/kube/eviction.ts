@@ -1,8 +1,8 @@
 // Asks the API server to evict a pod: it honours disruption budgets and the pod's time to end. Owns the call.
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
 import type { EvictCall } from '../agent/enforcement/evictions.ts';
+import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
-import { problemOf } from './problem.ts';
 
 export function evictor(config: KubeConfig): EvictCall {
   const api = clientOf(config, CoreV1Api);

@@ -2,18 +2,18 @@
 // compute in its status, and the conditions that say whether limits hold and whether cards are healthy. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
 // so what counts is what the Node shows, not what was written.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
+import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import {
   type CardsReading,
   cardsToTell,
   formatNodeCards,
   type NodeCards,
   parseNodeCards,
-} from '../placement/node-cards.ts';
-import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../request/names.ts';
-import { parseQuantity, wholeUnits } from '../request/quantity.ts';
+} from '../api/node-annotation.ts';
+import { parseQuantity, wholeUnits } from '../common/quantity.ts';
+import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
-import { follow } from './follow.ts';
-import { problemOf } from './problem.ts';
+import { follow } from './list-watch.ts';
 
 export type AdvertisingOptions = {
   readonly config: KubeConfig;

@@ -2,9 +2,9 @@
 // Owns the asking; what is in the slices is read by whoever gets them. A cluster without them, or that does not let the agent
 // read them, is told of once and asked again.
 import { type KubeConfig, ResourceV1Api } from '@kubernetes/client-node';
-import { inTurn } from '../agent/in-turn.ts';
+import { inTurn } from '../common/single-flight.ts';
+import { problemOf } from './api-error.ts';
 import { clientOf, PAGE_MS } from './client.ts';
-import { problemOf } from './problem.ts';
 
 export type SliceFollowing = { close(): Promise<void> };
 

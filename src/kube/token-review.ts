@@ -1,8 +1,8 @@
 // Asks the API server whose a token is and whether they may get a path, as kube-rbac-proxy does: a TokenReview, then a
 // SubjectAccessReview of a URL that is no resource. Owns these two calls and what their answers mean.
 import { AuthenticationV1Api, AuthorizationV1Api, type KubeConfig } from '@kubernetes/client-node';
+import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
-import { problemOf } from './problem.ts';
 
 export type Reviewed = 'allowed' | 'unauthenticated' | 'forbidden';
 /** Rejects when the API server cannot be asked. */

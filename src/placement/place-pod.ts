@@ -1,7 +1,9 @@
 // Which of one node's cards each container of a pod gets: pure, from the node's books and the pod's request. Owns the choice of
 // cards on one node; which node it is belongs to rank.ts and the scheduler.
 
-import { GPU } from '../request/names.ts';
+import type { CardGrant, PlaceableCard } from '../api/gpu.ts';
+import type { ContainerGrant } from '../api/grant-annotation.ts';
+import { GPU } from '../api/names.ts';
 import {
   type CardShare,
   type ContainerRequest,
@@ -9,11 +11,9 @@ import {
   type PodRequest,
   resolveLimit,
   resolveShare,
-} from '../request/request.ts';
-import type { CardGrant, PlaceableCard } from './card.ts';
-import { type CardNeed, needOf } from './need.ts';
-import { type Obstacle, obstacleOf } from './obstacle.ts';
-import type { ContainerGrant } from './pod-grant.ts';
+} from '../api/request.ts';
+import { type CardNeed, needOf } from './demand.ts';
+import { type Obstacle, obstacleOf } from './fit.ts';
 
 /** A node's cards with what is granted on them. */
 export type NodeBooks = {

@@ -1,12 +1,13 @@
 // The amounts that one container wrote, sorted by dialect, and the other way: a request's amounts in our own names.
 // Owns limits against requests and what the cluster counts; the meaning of an amount is its dialect's.
+
+import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
+import { type CardShare, nominalBytes } from '../api/request.ts';
+import { field, isObject, type JsonObject } from '../common/json.ts';
+import { invalid, keyPath, type Problem } from '../common/problem.ts';
+import { formatBytes, formatCount, sameQuantity } from '../common/quantity.ts';
 import type { ContainerPlace } from './containers.ts';
 import type { Dialect } from './dialects/dialect.ts';
-import { field, isObject, type JsonObject } from './json.ts';
-import { GPU, GPU_CORES, GPU_MEMORY } from './names.ts';
-import { invalid, keyPath, type Problem } from './problem.ts';
-import { formatBytes, formatCount, sameQuantity } from './quantity.ts';
-import { type CardShare, nominalBytes } from './request.ts';
 
 /** Dialect -> resource name -> text of its limit; only dialects of which at least one name is there. */
 export type AmountsByDialect = ReadonlyMap<Dialect, ReadonlyMap<string, string>>;

@@ -1,8 +1,9 @@
 // The containers of a pod as places: the object, its field path, its kind. Checks that the lists are lists.
 // Owns how a pod is walked; ephemeral containers are not here, for they can hold no resources.
-import { field, isObject, type JsonObject } from './json.ts';
-import { invalid, missing, type Problem, type Result } from './problem.ts';
-import type { ContainerKind } from './request.ts';
+
+import type { ContainerKind } from '../api/request.ts';
+import { field, isObject, type JsonObject } from '../common/json.ts';
+import { invalid, missing, type Problem, type Result } from '../common/problem.ts';
 
 export type ContainerPlace = {
   readonly container: JsonObject;

@@ -1,6 +1,6 @@
 // The extender's metrics about itself, in a registry of its own. Owns their names and buckets.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
-import type { Displacement } from './evictor.ts';
+import type { Displacement } from './overcommit-evictor.ts';
 
 export type Verb = 'filter' | 'prioritize' | 'bind';
 /** `refused`: no node, or not this one. `failed`: the API server, or a fault of ours. `malformed`: not the protocol. */

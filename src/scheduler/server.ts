@@ -5,10 +5,10 @@ import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
-import type { Binder } from './binder.ts';
-import type { Decider } from './decide.ts';
+import type { Binder } from './bind.ts';
+import { filterResult, readBindingRequest, readNodesAsked } from './extender-api.ts';
+import type { Decider } from './filter-and-score.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
-import { filterResult, readBindingRequest, readNodesAsked } from './protocol.ts';
 
 export type ServerParts = {
   readonly decider: Decider;

@@ -1,7 +1,7 @@
 // What a program of a tenant is measured over: a driver, with and without the interposer in front of it.
 import { closeSync, openSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { loadNative } from '../../src/agent/native.ts';
+import { loadNative } from '../../src/agent/os/addon.ts';
 import { MIB, makeGrant } from '../support/grant.ts';
 import { idleNode } from '../support/idle.ts';
 import { BUILD, startNode, type Teardown } from '../support/node.ts';

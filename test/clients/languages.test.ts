@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { runTenant, startAgent } from '../support/agent.ts';
 import { OUT_OF_MEMORY } from '../support/client.ts';
-import { isWithin, startWatch, stopping, toldOf } from '../support/delays.ts';
 import { MIB } from '../support/grant.ts';
 import { BUILD, startNode } from '../support/node.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../support/scheduling-delays.ts';
 import { type Built, built } from './build.ts';
 import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
 

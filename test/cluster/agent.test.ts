@@ -2,7 +2,7 @@
 // that a DRA driver gave out by that driver's ResourceSlices.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { selfSigned } from '../../src/tls/certificate.ts';
+import { selfSigned } from '../../src/serving/x509.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';

@@ -1,9 +1,9 @@
 // Many pods at once on one node: every container has exactly the grant that its pod's annotation names, seen from inside. Rounds
 // add up to COTENANT_BURST_PODS pods: 100 by default, 1,000 in the long form.
 import type { ExecutionContext } from 'ava';
-import { needOf } from '../../src/placement/need.ts';
-import { parsePodGrant } from '../../src/placement/pod-grant.ts';
-import { GRANT_ANNOTATION } from '../../src/request/names.ts';
+import { parsePodGrant } from '../../src/api/grant-annotation.ts';
+import { GRANT_ANNOTATION } from '../../src/api/names.ts';
+import { needOf } from '../../src/placement/demand.ts';
 import { eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { clientOf, containerOf, MIB, namespaceOf, outputOf, type Pod, podOf } from './support/pods.ts';

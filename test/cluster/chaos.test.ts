@@ -3,10 +3,10 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
-import { needOf } from '../../src/placement/need.ts';
-import { parseNodeCards } from '../../src/placement/node-cards.ts';
-import { parsePodGrant } from '../../src/placement/pod-grant.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../src/request/names.ts';
+import { parsePodGrant } from '../../src/api/grant-annotation.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../src/api/names.ts';
+import { parseNodeCards } from '../../src/api/node-annotation.ts';
+import { needOf } from '../../src/placement/demand.ts';
 import { seriesOf } from '../support/agent.ts';
 import { eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';

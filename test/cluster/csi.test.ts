@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { ExecutionContext } from 'ava';
 import { libraries } from '../../src/agent/grants/registry.ts';
-import { CSI_DRIVER, mountsOf, VOLUME, VOLUME_NAME } from '../../src/request/mounts.ts';
+import { CSI_DRIVER, mountsOf, VOLUME, VOLUME_NAME } from '../../src/api/csi-volume.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import type { Told } from '../support/publisher.ts';

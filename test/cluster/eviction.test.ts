@@ -1,7 +1,7 @@
 // A pod whose container is started anew after each stop, and exceeds its grant again: it is evicted where the agent is told to,
 // not while a disruption budget forbids it, once, whenever the agent ends meanwhile, and its neighbour sees nothing.
 import type { ExecutionContext } from 'ava';
-import { type ActionRecord, ASKED } from '../../src/agent/enforcement/record.ts';
+import { type ActionRecord, ASKED } from '../../src/agent/enforcement/action-record.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';

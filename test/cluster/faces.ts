@@ -3,11 +3,11 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { KubeConfig } from '@kubernetes/client-node';
-import { startDevicePlugin } from '../../src/agent/device-plugin/plugin.ts';
-import type { Slots } from '../../src/agent/device-plugin/service.ts';
-import { type NriContainer, startNri } from '../../src/agent/nri/plugin.ts';
+import { startDevicePlugin } from '../../src/agent/kubelet/device-plugin/plugin.ts';
+import type { Slots } from '../../src/agent/kubelet/device-plugin/service.ts';
+import { type NriContainer, startNri } from '../../src/agent/kubelet/nri/plugin.ts';
+import type { CardsReading, NodeCards } from '../../src/api/node-annotation.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
-import type { CardsReading, NodeCards } from '../../src/placement/node-cards.ts';
 
 /** One line to the program. */
 export type Order = {

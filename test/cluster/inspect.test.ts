@@ -3,10 +3,10 @@
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import type { Explanation } from '../../src/cli/cluster/explain.ts';
+import type { Explanation } from '../../src/cli/cluster/explain-pod.ts';
 import type { Inventory } from '../../src/cli/cluster/inventory.ts';
 import type { Pod } from '../../src/cli/cluster/objects.ts';
-import { MIB } from '../../src/request/quantity.ts';
+import { MIB } from '../../src/common/quantity.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';

@@ -3,9 +3,9 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { parseNodeCards } from '../../src/placement/node-cards.ts';
-import { CARDS_ANNOTATION } from '../../src/request/names.ts';
-import { bindingOf } from '../../src/scheduler/binding.ts';
+import { CARDS_ANNOTATION } from '../../src/api/names.ts';
+import { parseNodeCards } from '../../src/api/node-annotation.ts';
+import { bindingOf } from '../../src/scheduler/binding-writer.ts';
 import { BUILD, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';

@@ -1,8 +1,8 @@
 // What the parts of an installed chart can do, looked at where it counts: the kernel's own account of their processes, and the
 // API server's of their requests.
 import type { ExecutionContext } from 'ava';
-import { formatPodGrant } from '../../src/placement/pod-grant.ts';
-import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../src/request/names.ts';
+import { formatPodGrant } from '../../src/api/grant-annotation.ts';
+import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../src/api/names.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';

@@ -2,9 +2,9 @@
 // that fits nowhere is told. The nodes with cards are objects without a kubelet: a binding is all that is looked at here.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { formatPodGrant } from '../../src/placement/pod-grant.ts';
-import { GRANT_ANNOTATION, uuidsAnnotation } from '../../src/request/names.ts';
-import { GIB } from '../../src/request/quantity.ts';
+import { formatPodGrant } from '../../src/api/grant-annotation.ts';
+import { GRANT_ANNOTATION, uuidsAnnotation } from '../../src/api/names.ts';
+import { GIB } from '../../src/common/quantity.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';

@@ -1,7 +1,7 @@
 // `npm run cluster`: a Kubernetes of its own on this machine, kept until Ctrl-C. Says how to talk to it.
 import { chmodSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { untilSignal } from '../../src/cli/wait.ts';
+import { untilSignal } from '../../src/cli/lib/run-until-signal.ts';
 import { bedGround, startBed } from './bed/bed.ts';
 
 const say = (line: string) => console.error(line);

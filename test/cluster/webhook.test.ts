@@ -3,7 +3,7 @@
 // Its pods stay Pending here, for no scheduler of the name that it writes is there.
 import { X509Certificate } from 'node:crypto';
 import type { ExecutionContext } from 'ava';
-import { dataOf, type Kept, readKept, renewed } from '../../webhook/renewal.ts';
+import { dataOf, type Kept, readKept, renewed } from '../../webhook/certificates/rotation.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';

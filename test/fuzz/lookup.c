@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "../../native/abi/generated/cuda_symbols.h"
-#include "../../native/interposer/entry.h"
+#include "../../native/interposer/entry/entry.h"
 #include "input.h"
 
 /* The fuzzer's runtime keeps its own dlsym and dlvsym. */
@@ -17,8 +17,8 @@
  * of a driver is forgotten with it */
 #define __asm__(text)
 #define dlvsym fuzzed_dlvsym
-#include "../../native/interposer/lookup.c"
-#include "../../native/interposer/shim.c"
+#include "../../native/interposer/symbols/dlsym_hooks.c"
+#include "../../native/interposer/symbols/resolve.c"
 #undef __asm__
 #undef dlvsym
 /* NOLINTEND(bugprone-suspicious-include,bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "../../native/interposer/nvml/answers.h"
-#include "../../native/interposer/start_ticks.h"
+#include "../../native/interposer/process_start.h"
 #include "input.h"
 
 #define CARDS 2u

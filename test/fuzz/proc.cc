@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../native/sampler/proc.h"
+#include "../../native/sampler/processes/procfs.h"
 
 extern "C" {
 #include "input.h"

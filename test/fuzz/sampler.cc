@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "../../native/sampler/sample.h"
+#include "../../native/sampler/sampler.h"
 
 extern "C" {
 #include "input.h"
@@ -291,7 +291,7 @@ const char *behind(const std::string &line, const char *name) {
     return line.c_str() + at + std::strlen(name);
 }
 
-// Whom the agent knows after the line, as src/agent/sample-reader.ts does; aborts where it would refuse it.
+// Whom the agent knows after the line, as src/agent/sampling/delta-decoder.ts does; aborts where it would refuse it.
 void follow(const std::string &line, std::set<long> &known) {
     char *at = const_cast<char *>(behind(line, ",\"left\":["));
     while (*at != ']') {

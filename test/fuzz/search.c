@@ -10,7 +10,7 @@
 static int tell_folders(void *handle, int request, void *out);
 #define cot_dlinfo(handle, request, out) tell_folders(handle, request, out)
 /* NOLINTNEXTLINE(bugprone-suspicious-include): what reads the cache is its own business */
-#include "../../native/interposer/search.c"
+#include "../../native/interposer/symbols/library_search.c"
 
 #define NAME "libcuda.so.1"
 

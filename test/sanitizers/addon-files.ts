@@ -6,7 +6,7 @@ import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'nod
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import type { LedgerReading, Native } from '../../src/agent/native.ts';
+import type { LedgerReading, Native } from '../../src/agent/os/addon.ts';
 
 const [addon = '', folder = ''] = process.argv.slice(2);
 const native = createRequire(import.meta.url)(addon) as Native;
@@ -58,7 +58,7 @@ function refused(what: string, request: () => unknown): void {
 const fd = openSync(join(folder, 'ledger'), 'w+');
 native.initLedger(fd, SLOTS, CARDS);
 const fresh = readFileSync(join(folder, 'ledger'));
-fresh.writeUInt32LE(SLOTS, 20); // slots_used of native/format/ledger.h
+fresh.writeUInt32LE(SLOTS, 20); // slots_used of native/shared-memory/ledger.h
 let last = native.readLedger(fd, SLOTS, CARDS);
 judge(last);
 for (let round = 0; round < 2000; round++) {

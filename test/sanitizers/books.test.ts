@@ -9,7 +9,7 @@ test('ThreadSanitizer sees no race while all processes of random programs go on 
   t.timeout(180_000);
   const runtime = realpathSync(execFileSync('gcc', ['-print-file-name=libtsan.so'], { encoding: 'utf8' }).trim());
   const env = { ...process.env, COTENANT_BUILD: TSAN_BUILD, COTENANT_SANITIZER_PRELOAD: runtime };
-  const args = ['--tap', '--match=*in 3 threads each*', 'test/native/books.test.ts'];
+  const args = ['--tap', '--match=*in 3 threads each*', 'test/native/interposer/random-programs.test.ts'];
   const { stdout, stderr } = spawnSync('ava', args, { encoding: 'utf8', env });
   t.regex(stdout, /^ok 1 - all processes of random programs at once, in 3 threads each/m, stdout + stderr);
   t.notRegex(stdout, /^not ok/m, stdout);

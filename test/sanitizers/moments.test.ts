@@ -1,5 +1,5 @@
 import test from 'ava';
-import { CASES, runMoment } from '../support/moments.ts';
+import { CASES, runMoment } from '../support/interleavings.ts';
 import { TSAN_BUILD } from '../support/sanitizers.ts';
 
 for (const title of Object.keys(CASES) as (keyof typeof CASES)[])

@@ -1,5 +1,5 @@
 import test from 'ava';
-import { REST_CASES, runRest } from '../support/rest.ts';
+import { REST_CASES, runRest } from '../support/arbiter-idle.ts';
 import { TSAN_BUILD } from '../support/sanitizers.ts';
 
 for (const name of Object.keys(REST_CASES)) {

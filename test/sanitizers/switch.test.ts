@@ -1,6 +1,6 @@
 import test from 'ava';
+import { runSwitch } from '../support/engine-switch.ts';
 import { TSAN_BUILD } from '../support/sanitizers.ts';
-import { runSwitch } from '../support/switch.ts';
 
 test('ThreadSanitizer sees no race while 8 threads call, come and go, and their engine changes all the time', (t) => {
   const { calls, changes } = runSwitch(t, TSAN_BUILD, { processes: 5, threads: 8, rounds: 5000 });

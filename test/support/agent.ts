@@ -5,10 +5,10 @@ import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync,
 import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ActionRecord } from '../../src/agent/enforcement/record.ts';
-import { engineNumber } from '../../src/agent/engines.ts';
-import type { View } from '../../src/agent/view.ts';
-import { ask } from '../../src/cli/agent-client.ts';
+import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
+import { engineNumber } from '../../src/agent/grants/engine-files.ts';
+import type { View } from '../../src/agent/snapshot/snapshot.ts';
+import { ask } from '../../src/cli/lib/agent-client.ts';
 import { mainOf } from './image.ts';
 import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 

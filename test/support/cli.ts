@@ -1,7 +1,7 @@
 // The one binary as people type it, run to its end.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import type { ViewContainer } from '../../src/agent/view.ts';
+import type { ViewContainer } from '../../src/agent/snapshot/snapshot.ts';
 import type { RunningAgent } from './agent.ts';
 
 export const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');

@@ -2,8 +2,8 @@
 import { closeSync, openSync, readFileSync, readSync, symlinkSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { engineName, engineNumber, enginesIn } from '../../src/agent/engines.ts';
-import { type LedgerReading, loadNative } from '../../src/agent/native.ts';
+import { engineName, engineNumber, enginesIn } from '../../src/agent/grants/engine-files.ts';
+import { type LedgerReading, loadNative } from '../../src/agent/os/addon.ts';
 import type { GrantFiles } from './grant.ts';
 import { BUILD, eventually, type SimulatedNode } from './node.ts';
 
@@ -21,7 +21,7 @@ export const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 
 type Process = { readonly pid: number };
 
-/** struct cot_page_header of native/format/page.h. */
+/** struct cot_page_header of native/shared-memory/limits_page.h. */
 const AT = { version: 8, generation: 32, engine: 48, ledgerVersion: 52 };
 
 /** Rewrites words of the page's header as an agent would: the generation last. */

@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { engineName, enginesIn, PRELOADED } from '../../src/agent/engines.ts';
+import { engineName, enginesIn, PRELOADED } from '../../src/agent/grants/engine-files.ts';
 import { firstSample } from './sample.ts';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');

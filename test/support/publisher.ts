@@ -5,11 +5,11 @@
 //   FOLDER/die        while it is there, it is killed when a volume is mounted and written, before the kubelet is answered
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { startCsi, VolumeRefused } from '../../src/agent/csi/driver.ts';
-import { ledgerPath, mountVolume, pagePath, withWritable } from '../../src/agent/csi/volume.ts';
 import { makeFile } from '../../src/agent/grants/files.ts';
 import { libraries } from '../../src/agent/grants/registry.ts';
-import { loadNative } from '../../src/agent/native.ts';
+import { startCsi, VolumeRefused } from '../../src/agent/kubelet/csi/driver.ts';
+import { ledgerPath, mountVolume, pagePath, withWritable } from '../../src/agent/kubelet/csi/volume.ts';
+import { loadNative } from '../../src/agent/os/addon.ts';
 
 export type Told =
   | { readonly what: 'ready' }

@@ -1,6 +1,7 @@
 // What the webhook writes down of a pod with one container that has a card to itself.
-import type { Mode } from '../../src/quota/mode.ts';
-import { formatRecord } from '../../src/request/record.ts';
+
+import { formatRecord } from '../../src/api/request-annotation.ts';
+import type { Mode } from '../../src/policy/mode.ts';
 
 /** The annotation's text; `enforcement`: the mode of its namespace, where that is weaker than the node's. */
 export const recordOf = (enforcement?: Exclude<Mode, 'enforce'>): string =>

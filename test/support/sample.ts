@@ -1,6 +1,7 @@
 // Samples from what a sampler printed, as the agent reads them.
-import type { Sample } from '../../src/agent/sample.ts';
-import { createSampleReader } from '../../src/agent/sample-reader.ts';
+
+import { createSampleReader } from '../../src/agent/sampling/delta-decoder.ts';
+import type { Sample } from '../../src/agent/sampling/sample.ts';
 
 /** A reader of one sampler's lines, for which a line that the agent refuses is an error. */
 export function sampleReader(): (line: string) => Sample {

@@ -4,8 +4,8 @@
 // to half of a share.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
-import { delayedMs, serving } from './delays.ts';
 import { eventually, type SimulatedNode } from './node.ts';
+import { delayedMs, serving } from './scheduling-delays.ts';
 
 const WINDOW_MS = 1000;
 /** Part of a share that may be missing without any reason. */

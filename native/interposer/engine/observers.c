@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cot.h"
+#include "engine_internal.h"
 
 static const struct {
     const char *file; /* the beginning of its name */

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "../generated/nvml_verbs.h"
-#include "../shim.h"
-#include "view.h"
+#include "../symbols/symbols.h"
+#include "grant_view.h"
 
 #define REAL(symbol, types) ((nvml_abi_return(*) types)shim_real(COT_AT_##symbol))
 #define CALL_REAL(symbol, types, ...)                                 \

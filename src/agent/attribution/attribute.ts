@@ -1,8 +1,9 @@
 // Which grant or container a process belongs to. Pure: a process, the grants and what was found out before come in. A
 // process that belongs nowhere is never guessed about.
-import type { SampledProcess } from '../sample.ts';
-import { isInGroup, knownOwnerOf } from './cgroup.ts';
-import { WHOLE_POD } from './pods.ts';
+
+import { isInGroup, knownOwnerOf } from '../os/cgroup.ts';
+import type { SampledProcess } from '../sampling/sample.ts';
+import { WHOLE_POD } from './container-index.ts';
 
 export type Owner =
   | { readonly kind: 'grant'; readonly id: string }

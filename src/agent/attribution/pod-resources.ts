@@ -3,9 +3,9 @@
 import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
-import { inTurn } from '../in-turn.ts';
-import { type Assignments, assignedOf, type PodResources } from './assignments.ts';
-import type { DeviceUuids } from './slices.ts';
+import { inTurn } from '../../common/single-flight.ts';
+import { type Assignments, assignedOf, type PodResources } from './other-allocations.ts';
+import type { DeviceUuids } from './resource-slices.ts';
 
 export type AssignmentsOptions = {
   /** The kubelet's. */

@@ -1,16 +1,16 @@
 // The compute of this node's cards: who said which policy holds, what operators change of it while containers run, and that the
 // arbiter is told at once. Owns what lives from change to change; what follows from it is decided by policy.ts and plan.ts.
-import { COMPUTE_POLICY_ANNOTATION } from '../../request/names.ts';
-import type { ComputePolicy } from '../../request/request.ts';
-import { policyNamed } from '../../request/rules.ts';
-import type { AgentConfiguration } from '../configuration.ts';
+import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
+import type { ComputePolicy } from '../../api/request.ts';
+import { remembering } from '../../common/memo.ts';
+import { policyNamed } from '../../request/rules/namespace-rules.ts';
+import type { AgentConfiguration } from '../config.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
-import { remembering } from '../unchanged.ts';
-import type { ComputeUse, UseCounts } from './account.ts';
-import { createArbiter } from './arbiter.ts';
-import { type CardPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfCard } from './policy.ts';
-import { openComputeStore } from './store.ts';
+import { createArbiter } from './arbiter-process.ts';
+import { type CardPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfCard } from './gpu-policy.ts';
+import { openComputeStore } from './policy-file.ts';
+import type { ComputeUse, UseCounts } from './usage-account.ts';
 
 /** Of a grant on one card, for whoever looks. */
 export type ShareState = {

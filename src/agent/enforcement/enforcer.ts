@@ -2,20 +2,20 @@
 // written reason, whenever the ground is not firm: data that is old or does not add up, too many stops in a minute. Reads
 // nothing but the node's state.
 
-import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from '../../quota/ladder.ts';
-import type { OverReason, Tolerance, Verdict } from '../../quota/limits.ts';
-import { effectiveMode, type Mode } from '../../quota/mode.ts';
-import { groundOf } from '../../quota/told.ts';
-import type { ContainerBook } from '../attribution/pods.ts';
+import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from '../../policy/ladder.ts';
+import { groundOf } from '../../policy/memory-evidence.ts';
+import type { OverReason, Tolerance, Verdict } from '../../policy/memory-verdict.ts';
+import { effectiveMode, type Mode } from '../../policy/mode.ts';
+import type { ContainerBook } from '../attribution/container-index.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
-import type { Native } from '../native.ts';
-import type { ContainerState, NodeState } from '../node-state.ts';
-import type { Audit } from './audit.ts';
-import { toldOf } from './ground.ts';
-import { createNewcomers, holdsOf, isOther } from './newcomers.ts';
-import { byTurn, createStops, whyNotNow } from './rate.ts';
-import { type ActionRecord, describe, recordOf } from './record.ts';
+import type { Native } from '../os/addon.ts';
+import type { ContainerState, NodeState } from '../usage/node-usage.ts';
+import { type ActionRecord, describe, recordOf } from './action-record.ts';
+import type { Audit } from './audit-log.ts';
+import { toldOf } from './evidence.ts';
+import { byTurn, createStops, whyNotNow } from './rate-limit.ts';
+import { createNewcomers, holdsOf, isOther } from './restarted-processes.ts';
 import { type Resumed, resumedOf } from './resume.ts';
 import {
   findTargets,

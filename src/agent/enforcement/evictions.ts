@@ -2,9 +2,9 @@
 // the stops of each pod and asks the API server, which may refuse; then the next stop asks again, and where an agent ended before
 // it heard the answer, the next agent does. When it is due is
 // quota/eviction.ts' business.
-import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../quota/eviction.ts';
+import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../policy/eviction.ts';
+import { type ActionRecord, ASKED } from './action-record.ts';
 import { AHEAD_MS, type Clocks } from './enforcer.ts';
-import { type ActionRecord, ASKED } from './record.ts';
 
 /** Resolves when the API server has taken it, or the pod is gone; rejects with what it says instead. */
 export type EvictCall = (pod: {

@@ -2,10 +2,10 @@
 // cluster, so both directions are theirs. The label is kept on disk: an agent that starts anew must not stop anybody on a node
 // that was switched off before it has heard of it.
 import { join } from 'node:path';
-import { MODES, type Mode, modeNamed } from '../../quota/mode.ts';
-import { field } from '../../request/json.ts';
-import { ENFORCEMENT_ANNOTATION } from '../../request/names.ts';
-import { openStateFile, type StateFormat } from '../state-file.ts';
+import { ENFORCEMENT_ANNOTATION } from '../../api/names.ts';
+import { field } from '../../common/json.ts';
+import { openStateFile, type StateFormat } from '../../common/state-file.ts';
+import { MODES, type Mode, modeNamed } from '../../policy/mode.ts';
 
 export type NodeMode = {
   mode(): Mode;

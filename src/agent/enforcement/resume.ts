@@ -1,9 +1,9 @@
 // Where containers stood on the ladder when an agent before this one ended, by what it wrote down: pure. What was begun is gone on
 // with as far as it is sure whom it hit: a stop is not repeated while its memory is on its way back, nor a SIGTERM to those that
 // have it, and whoever has come since is judged anew.
-import { CALM, type LadderState } from '../../quota/ladder.ts';
-import type { OverReason } from '../../quota/limits.ts';
-import type { ActionRecord } from './record.ts';
+import { CALM, type LadderState } from '../../policy/ladder.ts';
+import type { OverReason } from '../../policy/memory-verdict.ts';
+import type { ActionRecord } from './action-record.ts';
 import { keyOf } from './targets.ts';
 
 export type Resumed = {

@@ -2,10 +2,10 @@
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signalled.
 import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { containerGroup, isInGroup, knownOwnerOf } from '../attribution/cgroup.ts';
-import { type ContainerBook, WHOLE_POD } from '../attribution/pods.ts';
+import { type ContainerBook, WHOLE_POD } from '../attribution/container-index.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
-import type { Native } from '../native.ts';
+import type { Native } from '../os/addon.ts';
+import { containerGroup, isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 
 export type Target = {
   readonly pid: number;

@@ -3,8 +3,8 @@
 // taken the room that it needs. Beside them lie the engines that its page may name, of which files are added and none changed.
 import { closeSync, constants, existsSync, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { copyLibrary, engineName, enginesIn } from '../engines.ts';
-import type { Native } from '../native.ts';
+import type { Native } from '../os/addon.ts';
+import { copyLibrary, engineName, enginesIn } from './engine-files.ts';
 import { type Grant, isOfPod } from './grant.ts';
 
 /** A page that may be written. Of a pod it is opened for each writing: its file system is read-only at all other times. */

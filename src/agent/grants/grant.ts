@@ -1,12 +1,12 @@
 // A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
-import type { CardGrant } from '../../placement/card.ts';
-import { modeNamed, SAYERS, type SaidMode } from '../../quota/mode.ts';
-import { isObject, isWithin } from '../../request/json.ts';
-import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../request/request.ts';
-import { COMPUTE_POLICIES, PRIORITIES } from '../../request/rules.ts';
-import { tenantGroup } from '../attribution/cgroup.ts';
+import type { CardGrant } from '../../api/gpu.ts';
+import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../api/request.ts';
+import { isObject, isWithin } from '../../common/json.ts';
+import { modeNamed, SAYERS, type SaidMode } from '../../policy/mode.ts';
+import { COMPUTE_POLICIES, PRIORITIES } from '../../request/rules/namespace-rules.ts';
+import { tenantGroup } from '../os/cgroup.ts';
 
 /** Process that a plain grant was given to; the grant ends with it. */
 export type ProcessOwner = {

@@ -8,7 +8,7 @@ export type Page = {
   readonly leased: boolean;
 };
 
-/** Whoever waits at a closed gate looks at the heartbeat, and it is old after 30 s (native/interposer/table.c); nobody else does. */
+/** Whoever waits at a closed gate looks at the heartbeat, and it is old after 30 s (native/interposer/entry/exports.c); nobody else does. */
 const OF_OPEN_GATES_NS = 10e9;
 
 /** The gate is told at once where it is another one, and with each sample while it is closed. */

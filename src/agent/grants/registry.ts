@@ -13,13 +13,13 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import type { CardGrant } from '../../placement/card.ts';
-import { copyLibrary, engineName, enginesIn, PRELOADED } from '../engines.ts';
-import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../native.ts';
+import type { CardGrant } from '../../api/gpu.ts';
+import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
+import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
+import { createRenewal } from './engine-rollout.ts';
 import { allOf, createFileKeeper, type GrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
 import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
 import { type Beat, isDue } from './heartbeat.ts';
-import { createRenewal } from './renewal.ts';
 
 /** What was measured on a card: the driver profile that pages carry. 0: not measured. */
 export type CardProfile = {

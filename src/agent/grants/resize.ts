@@ -1,7 +1,7 @@
 // A grant that is made smaller while it is in use. What its holder has already is not taken away and not held against it: it
 // stays allowed, and counted on the card, until it is given back. Pure; who stores and writes it is the registry's.
-import type { CardGrant } from '../../placement/card.ts';
-import { type Sample, type SampledProcess, toldCard } from '../sample.ts';
+import type { CardGrant } from '../../api/gpu.ts';
+import { type Sample, type SampledProcess, toldCard } from '../sampling/sample.ts';
 
 /** What it may hold without being over its grant. New requests are refused above `limitBytes` all the same. */
 export const allowedBytes = (card: CardGrant): number => Math.max(card.limitBytes, card.heldBytes ?? 0);

@@ -1,16 +1,17 @@
 // Cards, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which card; how it looks on a
 // screen is inventory-text.ts's business.
-import { type CardNeed, needOf } from '../../placement/need.ts';
-import { parseNodeCards } from '../../placement/node-cards.ts';
-import { type PodGrant, parsePodGrant } from '../../placement/pod-grant.ts';
-import type { EffectiveMode, Mode } from '../../quota/mode.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../request/names.ts';
-import { parseRecord } from '../../request/record.ts';
-import type { ContainerKind, MemoryIsolation } from '../../request/request.ts';
-import { modeOf } from '../enforcement.ts';
-import { type ContainerUse, type Use, useOn } from './metrics.ts';
+
+import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { parseNodeCards } from '../../api/node-annotation.ts';
+import type { ContainerKind, MemoryIsolation } from '../../api/request.ts';
+import { parseRecord } from '../../api/request-annotation.ts';
+import { type CardNeed, needOf } from '../../placement/demand.ts';
+import type { EffectiveMode, Mode } from '../../policy/mode.ts';
+import { modeOf } from '../commands/enforcement-options.ts';
+import { askedByPod } from '../lib/words.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
-import { askedByPod } from './words.ts';
+import { type ContainerUse, type Use, useOn } from './parse-metrics.ts';
 
 /** What was read of a cluster. `nodes` undefined: they may not be read. */
 export type ClusterObjects = {

@@ -1,10 +1,11 @@
 // Alibaba's ACK shared GPU scheduling and open-source gpushare: `aliyun.com/gpu-mem` in units of the cluster.
 // Owns these names' meaning. The limit is the proportional one of cGPU unless the operator chose the literal size.
-import { textAt } from '../json.ts';
-import { failed, invalid, keyPath, missing, type Problem, type Result } from '../problem.ts';
-import { parseWhole } from '../quantity.ts';
-import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../request.ts';
-import type { Rules } from '../rules.ts';
+
+import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { textAt } from '../../common/json.ts';
+import { failed, invalid, keyPath, missing, type Problem, type Result } from '../../common/problem.ts';
+import { parseWhole } from '../../common/quantity.ts';
+import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 const MEMORY = 'aliyun.com/gpu-mem';

@@ -1,9 +1,9 @@
 // Our own names: totals over the container's cards, split equally, so that scheduler and quota can add them up.
 // Owns how the three amounts become shares; the pod's annotations are read in choices.ts.
-import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../names.ts';
-import { failed, invalid, type Problem, type Result } from '../problem.ts';
-import { floorUnits, formatBytes, MIB, parseQuantity, parseWhole, wholeUnits } from '../quantity.ts';
-import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../request.ts';
+import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../../api/names.ts';
+import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { failed, invalid, type Problem, type Result } from '../../common/problem.ts';
+import { floorUnits, formatBytes, MIB, parseQuantity, parseWhole, wholeUnits } from '../../common/quantity.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 export const cotenant: Dialect = {

@@ -1,9 +1,10 @@
 // What every dialect gives: its names, and how the amounts that one container wrote become shares of cards.
 // Owns the contract only. A dialect never sees a pod: read.ts collects what was written and says where it stood.
-import type { JsonObject } from '../json.ts';
-import type { Result } from '../problem.ts';
-import type { CardShare, DialectName, MemoryIsolation } from '../request.ts';
-import type { Rules } from '../rules.ts';
+
+import type { CardShare, DialectName, MemoryIsolation } from '../../api/request.ts';
+import type { JsonObject } from '../../common/json.ts';
+import type { Result } from '../../common/problem.ts';
+import type { Rules } from '../rules/namespace-rules.ts';
 
 /** What one container wrote in the names of one dialect. */
 export type Asked = {

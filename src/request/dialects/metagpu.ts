@@ -1,10 +1,11 @@
 // cnvrg.io MetaGPU: 100 units are one card, 150 are one whole card and half of a second one.
 // Owns this name's meaning. A remainder is never split over two cards, which MetaGPU did silently when none fitted.
-import { textAt } from '../json.ts';
-import { failed, forbidden, invalid, keyPath, type Result } from '../problem.ts';
-import { parseWhole } from '../quantity.ts';
-import { type CardShare, type MemoryAmount, MOST_CARDS } from '../request.ts';
-import type { Rules } from '../rules.ts';
+
+import { type CardShare, type MemoryAmount, MOST_CARDS } from '../../api/request.ts';
+import { textAt } from '../../common/json.ts';
+import { failed, forbidden, invalid, keyPath, type Result } from '../../common/problem.ts';
+import { parseWhole } from '../../common/quantity.ts';
+import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 const UNITS = 'cnvrg.io/metagpu';

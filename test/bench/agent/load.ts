@@ -3,9 +3,9 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { GrantAnswer, GrantBody } from '../../../src/agent/admin.ts';
-import { loadNative } from '../../../src/agent/native.ts';
-import { ask, errorOf } from '../../../src/cli/agent-client.ts';
+import type { GrantAnswer, GrantBody } from '../../../src/agent/admin-api.ts';
+import { loadNative } from '../../../src/agent/os/addon.ts';
+import { ask, errorOf } from '../../../src/cli/lib/agent-client.ts';
 import type { RunningAgent } from '../../support/agent.ts';
 import { BUILD, type SimulatedNode, type Teardown } from '../../support/node.ts';
 

@@ -3,13 +3,13 @@
 // process of its own (`server.ts bare SERIES`), hands out the same bytes with nothing around: what HTTP costs anyway.
 import { createServer } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
-import { createRecorder } from '../../../src/agent/history.ts';
-import { createExporter, serve } from '../../../src/agent/http.ts';
-import type { PageForm } from '../../../src/agent/metrics/page-worker.ts';
-import { selfMetrics } from '../../../src/agent/metrics/self.ts';
-import { startPage } from '../../../src/agent/page.ts';
-import type { View } from '../../../src/agent/view.ts';
-import { sourceHere, standingOf } from '../../../src/agent/views/source.ts';
+import { createRecorder } from '../../../src/agent/snapshot/history.ts';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import { sourceHere, standingOf } from '../../../src/agent/snapshot/source.ts';
+import { startPage } from '../../../src/exporter/metrics-cache.ts';
+import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
+import type { PageForm } from '../../../src/exporter/render-worker.ts';
+import { createExporter, serve } from '../../../src/exporter/routes.ts';
 import { viewOfSize } from './view.ts';
 
 export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };

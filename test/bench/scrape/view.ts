@@ -1,9 +1,9 @@
 // A view of a full node, built rather than sampled, so that a page of any size can be served without thousands of
 // processes: eight cards, and as many containers on them as asked for, each with two processes.
 
-import type { SampledCard } from '../../../src/agent/sample.ts';
-import type { View, ViewContainer, ViewDevice } from '../../../src/agent/view.ts';
-import { idleSelf } from '../../support/views.ts';
+import type { SampledCard } from '../../../src/agent/sampling/sample.ts';
+import type { View, ViewContainer, ViewDevice } from '../../../src/agent/snapshot/snapshot.ts';
+import { idleSelf } from '../../support/snapshots.ts';
 
 const CARDS = 8;
 const GIB = 2 ** 30;

@@ -3,8 +3,8 @@
 import { once } from 'node:events';
 import { Agent, createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { review } from '../../../webhook/admission-review.ts';
 import { createMetrics } from '../../../webhook/metrics.ts';
-import { review } from '../../../webhook/review.ts';
 import { createApp } from '../../../webhook/server.ts';
 import { configured, fixture } from '../../unit/webhook/reviews.ts';
 import type { Bench } from '../bench.ts';

@@ -2,23 +2,23 @@
 // would have written, an agent that answers with a page, and somebody who may read one namespace.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
-import type { View } from '../../../src/agent/view.ts';
-import type { Pod } from '../../../src/cli/cluster/objects.ts';
-import { eventOf } from '../../../src/kube/events.ts';
-import { formatNodeCards } from '../../../src/placement/node-cards.ts';
-import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import {
   CARDS_ANNOTATION,
   COMPONENT_LABEL,
   GRANT_ANNOTATION,
   NAMESPACE_ANNOTATION,
   REQUEST_ANNOTATION,
-} from '../../../src/request/names.ts';
-import { MIB } from '../../../src/request/quantity.ts';
-import { formatRecord } from '../../../src/request/record.ts';
+} from '../../../src/api/names.ts';
+import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import { formatRecord } from '../../../src/api/request-annotation.ts';
+import type { Pod } from '../../../src/cli/cluster/objects.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
+import { eventOf } from '../../../src/kube/events.ts';
 import { eventually } from '../../support/node.ts';
-import { exampleContainer, exampleView } from '../../support/views.ts';
+import { exampleContainer, exampleView } from '../../support/snapshots.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import type { Ran } from '../bed/namespaces.ts';
 import { NODE_NAME } from '../bed/node.ts';

@@ -1,7 +1,7 @@
 // What is stopped, refused or harmless: a cheat, ways beside the webhook and the scheduler, and what is done from inside a pod.
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { GRANT_ANNOTATION } from '../../../src/request/names.ts';
+import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually } from '../../support/node.ts';
 import { NODE_NAME } from '../bed/node.ts';

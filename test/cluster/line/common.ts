@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { type PodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
-import { GRANT_ANNOTATION } from '../../../src/request/names.ts';
+import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
+import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually } from '../../support/node.ts';
 import type { Bed } from '../bed/bed.ts';

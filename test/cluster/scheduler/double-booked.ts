@@ -1,9 +1,9 @@
 // What was bound to a full card by somebody else goes elsewhere if somebody makes it again; else it is told.
 import type { ExecutionContext } from 'ava';
-import { formatPodGrant } from '../../../src/placement/pod-grant.ts';
-import { GRANT_ANNOTATION } from '../../../src/request/names.ts';
-import { GIB } from '../../../src/request/quantity.ts';
-import { EVICTED, KEPT } from '../../../src/scheduler/evictor.ts';
+import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
+import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
+import { GIB } from '../../../src/common/quantity.ts';
+import { EVICTED, KEPT } from '../../../src/scheduler/overcommit-evictor.ts';
 import { eventually } from '../../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { eventsOf, type Pod, podPath, untilGone, untilPod } from '../support/pods.ts';

@@ -4,7 +4,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { parse } from 'yaml';
-import { blocks, readPage } from '../../support/pages.ts';
+import { blocks, readPage } from '../../support/docs.ts';
 import type { Bed } from '../bed/bed.ts';
 import { installChart, NAMESPACE, OFF } from '../bed/product.ts';
 import { add, addNode, bound, grantOf, memory, pending, podOf, uuid } from '../support/scheduling.ts';
@@ -44,7 +44,7 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
   )) ?? { subsets: [] };
   const addresses = subsets.flatMap((subset) => subset.addresses ?? []);
   t.is(addresses.length, 1);
-  const [text = ''] = blocks(readPage('docs/scheduler.md'), 'yaml');
+  const [text = ''] = blocks(readPage('docs/operate/scheduler.md'), 'yaml');
   const { extenders } = parse(text);
   t.is(extenders[0].tlsConfig.serverName, host);
   const files = { certFile: at('client.crt'), keyFile: at('client.key'), caFile: at('authority.crt') };

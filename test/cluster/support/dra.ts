@@ -7,7 +7,7 @@ import { Server, ServerCredentials, type ServiceDefinition, type sendUnaryData }
 import { loadSync } from '@grpc/proto-loader';
 import type { Bed } from '../bed/bed.ts';
 
-const PROTOCOLS = ['dra.proto', '../../../src/agent/csi/registration.proto'];
+const PROTOCOLS = ['dra.proto', '../../../src/agent/kubelet/csi/registration.proto'];
 const definitions = loadSync(
   PROTOCOLS.map((path) => join(import.meta.dirname, path)),
   { keepCase: true, defaults: true },

@@ -1,13 +1,13 @@
 // Nodes with cards that no kubelet stands behind, pods as the webhook leaves them, and what of both is to be found on a bed: for
 // tests of placing alone.
 import type { ExecutionContext } from 'ava';
-import { needOf } from '../../../src/placement/need.ts';
-import { formatNodeCards } from '../../../src/placement/node-cards.ts';
-import { type PodGrant, parsePodGrant } from '../../../src/placement/pod-grant.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/request/names.ts';
-import { GIB } from '../../../src/request/quantity.ts';
-import { DEFAULT_CONFIGURATION } from '../../../webhook/configuration.ts';
-import { injectPod } from '../../../webhook/inject.ts';
+import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
+import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import { GIB } from '../../../src/common/quantity.ts';
+import { needOf } from '../../../src/placement/demand.ts';
+import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
+import { injectPod } from '../../../webhook/mutate.ts';
 import { eventually } from '../../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';

@@ -1,4 +1,4 @@
-"""The arbiter of compute (native/arbitrate) without an agent: given shares, asked each second what it charged."""
+"""The arbiter of compute (native/compute/arbiterd) without an agent: given shares, asked each second what it charged."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ import time
 import grants
 from step import Context
 
-#: Of the policies of native/arbitrate: each has its share, no more.
+#: Of the policies of native/compute/arbiterd: each has its share, no more.
 FIXED = 3
 _PPM_OF_A_PERCENT = 10_000
 

@@ -1,5 +1,5 @@
 """A container's files for a program of the probe: limits page, ledger and our objects in one folder, as an agent would
-publish them; and what the ledger says afterwards (native/format/ledger.h)."""
+publish them; and what the ledger says afterwards (native/shared-memory/ledger.h)."""
 
 import json
 import os

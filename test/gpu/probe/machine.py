@@ -13,7 +13,7 @@ import tempfile
 from step import BUILD, ENGINE, ROOT
 
 SIMULATOR = BUILD / "cotenant-simulator"
-#: The card of a simulated node, and how the identifiers of all simulated cards begin (docs/simulator.md).
+#: The card of a simulated node, and how the identifiers of all simulated cards begin (docs/develop/simulator.md).
 SIMULATED_CARD = "h100"
 SIMULATED_UUID = "GPU-51a0c07e-4a27-4551-8d21-6e10"
 #: What steps run that is ours (`make -C native probe`).

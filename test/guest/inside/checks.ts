@@ -5,8 +5,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { NOBODY_KNOWN, type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
-import { containerGroup, ownerOf, tenantGroup } from '../../../src/agent/attribution/cgroup.ts';
-import { createContainerBook } from '../../../src/agent/attribution/pods.ts';
+import { createContainerBook } from '../../../src/agent/attribution/container-index.ts';
 import {
   findTargets,
   groupOf,
@@ -15,7 +14,8 @@ import {
   unifiedMount,
 } from '../../../src/agent/enforcement/targets.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { loadNative } from '../../../src/agent/native.ts';
+import { loadNative } from '../../../src/agent/os/addon.ts';
+import { containerGroup, ownerOf, tenantGroup } from '../../../src/agent/os/cgroup.ts';
 import { stopsCheat } from './cheat.ts';
 import {
   cgroupOf,

@@ -49,7 +49,7 @@ for (const name of LATER) {
 }
 
 test('the page about benchmarks has every name', (t) => {
-  const page = readFileSync(join(ROOT, 'docs/benchmarks.md'), 'utf8');
+  const page = readFileSync(join(ROOT, 'docs/develop/benchmarks.md'), 'utf8');
   for (const name of ['interposer', 'storm', 'agent', 'scrape', 'webhook', 'extender', 'burst', 'compute', ...LATER])
     t.true(page.includes(`\`${name}\``), name);
 });

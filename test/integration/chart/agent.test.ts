@@ -2,14 +2,14 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { DEFAULTS } from '../../../src/agent/configuration.ts';
-import { agent } from '../../../src/cli/agent.ts';
-import { type Command, parse } from '../../../src/cli/command.ts';
-import { exporter } from '../../../src/cli/exporter.ts';
-import { configurationOf } from '../../../src/cli/settings.ts';
-import { uninstallCheck } from '../../../src/cli/uninstall-check.ts';
-import { webhook } from '../../../src/cli/webhook.ts';
-import { NAMESPACE_ANNOTATION } from '../../../src/request/names.ts';
+import { DEFAULTS } from '../../../src/agent/config.ts';
+import { NAMESPACE_ANNOTATION } from '../../../src/api/names.ts';
+import { uninstallCheck } from '../../../src/cli/commands/uninstall-check.ts';
+import { agent } from '../../../src/cli/daemons/agent.ts';
+import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
+import { exporter } from '../../../src/cli/daemons/exporter.ts';
+import { webhook } from '../../../src/cli/daemons/webhook.ts';
+import { type Command, parse } from '../../../src/cli/lib/command.ts';
 import { ALL, find, type Json, list, NAMESPACE, objectsOf, root, schemaAt, testWithHelm, workloads } from './chart.ts';
 
 const STRICT = {
@@ -274,7 +274,7 @@ testWithHelm(
 
 testWithHelm("the runbook's and the README's commands name what the chart makes", (t) => {
   const objects = objectsOf(t, ALL);
-  const pages = ['docs/runbook.md', 'docs/dashboards.md', 'charts/cotenant/README.md'].map((page) =>
+  const pages = ['docs/operate/runbook.md', 'docs/operate/dashboards.md', 'charts/cotenant/README.md'].map((page) =>
     readFileSync(join(root, page), 'utf8'),
   );
   const text = pages.join('\n');

@@ -2,7 +2,7 @@
 // in CEL. Owns that decision for pods; CEL itself is @bufbuild/cel, which passes the language's conformance tests.
 import { celEnv, isCelError, parse, plan } from '@bufbuild/cel';
 import { strings } from '@bufbuild/cel/ext';
-import { field, type JsonObject, textAt } from '../../../src/request/json.ts';
+import { field, type JsonObject, textAt } from '../../../src/common/json.ts';
 import { type Json, list } from './chart.ts';
 
 type Condition = (bindings: Readonly<Record<string, unknown>>) => unknown;

@@ -3,8 +3,8 @@ import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { boards } from '../../../dashboards/boards.ts';
 import { recordingRules } from '../../../dashboards/recording.ts';
-import { COMPONENT_LABEL } from '../../../src/request/names.ts';
-import { parseConfiguration } from '../../../webhook/configuration.ts';
+import { COMPONENT_LABEL } from '../../../src/api/names.ts';
+import { parseConfiguration } from '../../../webhook/config.ts';
 import {
   ALL,
   CHART,

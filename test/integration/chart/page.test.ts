@@ -1,9 +1,9 @@
 // The chart's settings of who may read the page: each reaches the container that needs it and no other, its right is there
 // only with it, and what Prometheus is told fits.
 
-import { parse } from '../../../src/cli/command.ts';
-import { exporter as exporterCommand } from '../../../src/cli/exporter.ts';
-import { configurationOf } from '../../../src/cli/settings.ts';
+import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
+import { exporter as exporterCommand } from '../../../src/cli/daemons/exporter.ts';
+import { parse } from '../../../src/cli/lib/command.ts';
 import { ALL, CHART, find, helm, type Json, list, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
 
 const exporterOf = (exporter: object) => ({ ...ALL, agent: { exporter } });

@@ -1,6 +1,6 @@
 // Random pods for what is held against the webhook itself: shares in several dialects, and names of ours where they may not be.
 import fc from 'fast-check';
-import type { JsonObject } from '../../../src/request/json.ts';
+import type { JsonObject } from '../../../src/common/json.ts';
 
 const name = fc.constantFrom(
   'cotenant.io/gpu-memory',

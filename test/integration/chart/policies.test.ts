@@ -2,10 +2,10 @@
 // each that the webhook would still patch. That API servers take the policies for the same is shown in test/cluster.
 import type { ExecutionContext } from 'ava';
 import fc from 'fast-check';
-import { field, type JsonObject, listAt } from '../../../src/request/json.ts';
-import { OWN_RESOURCES } from '../../../src/request/names.ts';
-import { DEVICE_ROUTES } from '../../../webhook/configuration.ts';
-import { injectPod } from '../../../webhook/inject.ts';
+import { OWN_RESOURCES } from '../../../src/api/names.ts';
+import { field, type JsonObject, listAt } from '../../../src/common/json.ts';
+import { DEVICE_ROUTES } from '../../../webhook/config.ts';
+import { injectPod } from '../../../webhook/mutate.ts';
 import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
 import { find, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
 import { denialsOf } from './conditions.ts';

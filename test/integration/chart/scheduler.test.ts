@@ -1,11 +1,11 @@
 // The scheduler's part of the chart: that kube-scheduler, the extender, the webhook and the Lease are told of one another by the
 // same names and ports, and who may do what.
 import { parse as parseYaml } from 'yaml';
-import { parse } from '../../../src/cli/command.ts';
-import { scheduler } from '../../../src/cli/scheduler.ts';
-import { BEST_SCORE } from '../../../src/placement/rank.ts';
-import { OWN_RESOURCES } from '../../../src/request/names.ts';
-import { DEFAULT_CONFIGURATION } from '../../../webhook/configuration.ts';
+import { OWN_RESOURCES } from '../../../src/api/names.ts';
+import { scheduler } from '../../../src/cli/daemons/scheduler.ts';
+import { parse } from '../../../src/cli/lib/command.ts';
+import { BEST_SCORE } from '../../../src/placement/score.ts';
+import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { find, type Json, list, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
 import { unknownFields } from './fields.ts';
 

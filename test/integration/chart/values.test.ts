@@ -2,8 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { inspect } from '../../../src/cli/inspect.ts';
-import { why } from '../../../src/cli/why.ts';
+import { inspect } from '../../../src/cli/commands/inspect.ts';
+import { why } from '../../../src/cli/commands/why.ts';
 import { answerOf, creation } from '../../unit/webhook/reviews.ts';
 import {
   CHART,

@@ -2,12 +2,12 @@ import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from '
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
-import type { View } from '../../../src/agent/view.ts';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
+import { groupHome } from '../../support/cgroups.ts';
 import { containersOf, cotenant, MAIN } from '../../support/cli.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
-import { groupHome } from '../../support/groups.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
-import type { View } from '../../../src/agent/view.ts';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
 import { processesNaming } from '../../support/processes.ts';

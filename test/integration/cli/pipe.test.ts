@@ -6,10 +6,10 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import test, { type ExecutionContext } from 'ava';
-import { SOCKET_NAME } from '../../../src/agent/configuration.ts';
+import { SOCKET_NAME } from '../../../src/agent/config.ts';
 import { MAIN } from '../../support/cli.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
-import { exampleView } from '../../support/views.ts';
+import { exampleView } from '../../support/snapshots.ts';
 
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');

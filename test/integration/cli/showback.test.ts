@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { recordingRules } from '../../../dashboards/recording.ts';
-import { AMOUNTS, KINDS, type Showback } from '../../../src/quota/showback.ts';
+import { AMOUNTS, KINDS, type Showback } from '../../../src/policy/chargeback.ts';
 import { testUnless } from '../../support/gate.ts';
 import { temporaryFolder } from '../../support/node.ts';
 import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
@@ -65,7 +65,7 @@ testWithPrometheus(
     for (const { namespace, memory, compute } of shares) {
       const expected = booked(namespace as keyof typeof TENANTS);
       near(memory.used, expected.memory, 0.03, `memory of ${namespace}`);
-      // The driver's samples name one process each: docs/metrics.md says how far that is off, and this is three times that.
+      // The driver's samples name one process each: docs/reference/metrics.md says how far that is off, and this is three times that.
       const ratio = (expected.compute * 3600) / SECONDS;
       const error = Math.sqrt((ratio * (1 - ratio)) / (7.2 * SECONDS)) / ratio;
       near(compute.used, expected.compute, 3 * error, `compute of ${namespace}`);

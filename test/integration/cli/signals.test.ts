@@ -46,7 +46,7 @@ test('a webhook that still waits for its certificate ends when it is told to', a
 
 /** A program whose start takes until `begun` resolves. */
 const program = (begun: string) => `
-  import { runUntilSignal } from ${JSON.stringify(join(CLI, 'wait.ts'))};
+  import { runUntilSignal } from ${JSON.stringify(join(CLI, 'lib/run-until-signal.ts'))};
   const alive = setInterval(() => {}, 1000);
   const start = async () => {
     console.log('starting');

@@ -5,10 +5,10 @@ import { existsSync, mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
+import { groupHome } from '../../support/cgroups.ts';
 import { startClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';
-import { groupHome } from '../../support/groups.ts';
 import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
 
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');

@@ -4,7 +4,7 @@ import { existsSync, lstatSync, mkdirSync, rmSync, statSync, symlinkSync } from 
 import { dirname, join } from 'node:path';
 import { status } from '@grpc/grpc-js';
 import test, { type ExecutionContext } from 'ava';
-import { type Publisher, startCsi, VolumeRefused } from '../../../src/agent/csi/driver.ts';
+import { type Publisher, startCsi, VolumeRefused } from '../../../src/agent/kubelet/csi/driver.ts';
 import { call, csiSocket, placeOf, publish, registrationSocket, unpublish } from '../../support/kubelet.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
 

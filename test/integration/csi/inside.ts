@@ -18,6 +18,8 @@ import {
   writeSync,
 } from 'node:fs';
 import { basename, join, relative } from 'node:path';
+import { engineName } from '../../../src/agent/grants/engine-files.ts';
+import { libraries, openRegistry } from '../../../src/agent/grants/registry.ts';
 import {
   isMounted,
   isPublished,
@@ -28,11 +30,9 @@ import {
   unmountVolume,
   type VolumePlan,
   withWritable,
-} from '../../../src/agent/csi/volume.ts';
-import { engineName } from '../../../src/agent/engines.ts';
-import { libraries, openRegistry } from '../../../src/agent/grants/registry.ts';
-import { BUILD_FOLDER, loadNative } from '../../../src/agent/native.ts';
-import { volumesOf } from '../../../src/agent/pods.ts';
+} from '../../../src/agent/kubelet/csi/volume.ts';
+import { volumesOf } from '../../../src/agent/kubelet/start.ts';
+import { BUILD_FOLDER, loadNative } from '../../../src/agent/os/addon.ts';
 import { OTHER_ENGINES, SAME_AGAIN } from '../../support/engines.ts';
 
 const [scenario = '', folder = ''] = process.argv.slice(2);

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { status } from '@grpc/grpc-js';
 import type { ExecutionContext } from 'ava';
-import { pagePath } from '../../../src/agent/csi/volume.ts';
+import { pagePath } from '../../../src/agent/kubelet/csi/volume.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
 import { placeOf, publish, unpublish } from '../../support/kubelet.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';

@@ -2,10 +2,10 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { mountsOf } from '../../../src/request/mounts.ts';
+import { mountsOf } from '../../../src/api/csi-volume.ts';
+import { quoted, readPage, rowsWith } from '../../support/docs.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
 import { interposerFiles, temporaryFolder } from '../../support/node.ts';
-import { quoted, readPage, rowsWith } from '../../support/pages.ts';
 
 const test = testUnless(namespacesReason());
 
@@ -58,7 +58,7 @@ test('the page on the volume names all that is in it', (t) => {
   const held = new Set(
     Object.keys(tree).map((path) => path.replace(/(main|side-car)(?=$|\/)/, 'NAME').replace(/(?<=engine\.)\d+/, 'N')),
   );
-  const rows = rowsWith(readPage('docs/volume.md'), 'path', 'in a container', 'written');
+  const rows = rowsWith(readPage('docs/reference/volume.md'), 'path', 'in a container', 'written');
   const told = rows.flatMap(({ path }) => quoted(path));
   t.deepEqual(told.toSorted(), [...held, 'published'].toSorted());
 });

@@ -1,7 +1,7 @@
 // Everything that a Prometheus can be asked of an agent, and which of it has no answer: each family of a page, each name that
 // boards and rules may use, each query, mark and variable of the boards.
 import { boards } from '../../../dashboards/boards.ts';
-import { METRICS } from '../../../dashboards/metrics.ts';
+import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import type { RunningPrometheus } from '../../support/prometheus.ts';
 
 export type Question = { readonly where: string; readonly expr: string };

@@ -3,14 +3,14 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
+import { blocks, ROOT, readPage } from '../../support/docs.ts';
 import { testUnless } from '../../support/gate.ts';
-import { blocks, ROOT, readPage } from '../../support/pages.ts';
 import { findPromtool, run } from '../../support/promtool.ts';
 import { nodePage } from './node-page.ts';
 
 const found = findPromtool();
 const testWithPromtool = testUnless('reason' in found ? found.reason : undefined);
-const QUERIES = blocks(readPage('docs/metrics.md'), 'promql').flatMap((block) => block.trim().split('\n'));
+const QUERIES = blocks(readPage('docs/reference/metrics.md'), 'promql').flatMap((block) => block.trim().split('\n'));
 /** Comparisons that have an answer only on a node that is in trouble; they are read, not answered. */
 const ON_CONDITION = / [<>] /;
 

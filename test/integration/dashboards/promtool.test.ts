@@ -325,7 +325,7 @@ function boardQueries(): readonly Query[] {
 }
 
 function runbookQueries(): readonly Query[] {
-  const text = readFileSync(join(root, 'docs/runbook.md'), 'utf8');
+  const text = readFileSync(join(root, 'docs/operate/runbook.md'), 'utf8');
   const blocks = [...text.matchAll(/^```promql\n([\s\S]*?)^```/gm)].map((match) => match[1] ?? '');
   return blocks.flatMap((block) =>
     block

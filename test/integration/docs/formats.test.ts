@@ -4,9 +4,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+import { quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
 
-const page = readPage('docs/formats.md');
+const page = readPage('docs/reference/formats.md');
 const STRUCTURES: readonly (readonly [heading: string, structure: string])[] = [
   ['### `struct cot_page_header`', 'cot_page_header'],
   ['### `struct cot_page_card`', 'cot_page_card'],
@@ -36,10 +36,18 @@ function evaluate(t: ExecutionContext, expressions: readonly string[]): readonly
   const folder = mkdtempSync(join(tmpdir(), 'ct-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
   const prints = expressions.map((text) => `printf("%lu\\n", (unsigned long)(${text}));`).join('\n');
-  const program = `#include <stddef.h>\n#include <stdio.h>\n#include "ledger.h"\n#include "compute.h"\nint main(void) {\n${prints}\nreturn 0;\n}\n`;
+  const program = `#include <stddef.h>\n#include <stdio.h>\n#include "ledger.h"\n#include "lease_page.h"\nint main(void) {\n${prints}\nreturn 0;\n}\n`;
   writeFileSync(join(folder, 'layout.c'), program);
   const out = join(folder, 'layout');
-  execFileSync('gcc', ['-std=c17', '-Werror', '-I', join(ROOT, 'native/format'), join(folder, 'layout.c'), '-o', out]);
+  execFileSync('gcc', [
+    '-std=c17',
+    '-Werror',
+    '-I',
+    join(ROOT, 'native/shared-memory'),
+    join(folder, 'layout.c'),
+    '-o',
+    out,
+  ]);
   return execFileSync(out, { encoding: 'utf8' }).trim().split('\n').map(BigInt);
 }
 
@@ -66,8 +74,10 @@ for (const [heading, structure] of STRUCTURES) {
 }
 
 test('the page has every structure of the headers', (t) => {
-  const named = ['page.h', 'ledger.h', 'compute.h'].flatMap((name) =>
-    [...readPage(`native/format/${name}`).matchAll(/^struct (\w+) \{/gm)].map(([, structure]) => structure ?? ''),
+  const named = ['limits_page.h', 'ledger.h', 'lease_page.h'].flatMap((name) =>
+    [...readPage(`native/shared-memory/${name}`).matchAll(/^struct (\w+) \{/gm)].map(
+      ([, structure]) => structure ?? '',
+    ),
   );
   // The page as a whole is not a table but a place of each part.
   // Two are the code's own way of handing terms on.

@@ -3,11 +3,11 @@ import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
 import { startClient } from '../../support/client.ts';
+import { blocks, quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 import { BUILD, startNode } from '../../support/node.ts';
-import { blocks, quoted, readPage, rowsWith, section } from '../../support/pages.ts';
 import { firstSample } from '../../support/sample.ts';
 
-const page = readPage('docs/simulator.md');
+const page = readPage('docs/develop/simulator.md');
 const MIB = 2 ** 20;
 
 test('the models of the page are those that a node can have, with these sizes', async (t) => {

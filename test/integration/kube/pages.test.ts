@@ -4,7 +4,7 @@ import { runInNewContext } from 'node:vm';
 import { CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test from 'ava';
 import { clientOf } from '../../../src/kube/client.ts';
-import { follow } from '../../../src/kube/follow.ts';
+import { follow } from '../../../src/kube/list-watch.ts';
 import { answer, startApiServer, watchers } from '../../support/api-server.ts';
 import { eventually } from '../../support/node.ts';
 

@@ -2,11 +2,11 @@
 import type { ServerResponse } from 'node:http';
 import { CoordinationV1Api, CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
+import { problemOf } from '../../../src/kube/api-error.ts';
 import { clientOf } from '../../../src/kube/client.ts';
 import { createReporter } from '../../../src/kube/events.ts';
-import { follow } from '../../../src/kube/follow.ts';
-import { problemOf } from '../../../src/kube/problem.ts';
-import { keepLease } from '../../../src/scheduler/leadership.ts';
+import { follow } from '../../../src/kube/list-watch.ts';
+import { keepLease } from '../../../src/scheduler/leader-election.ts';
 import { answerList, startApiServer } from '../../support/api-server.ts';
 import { eventually } from '../../support/node.ts';
 

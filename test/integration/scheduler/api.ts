@@ -3,9 +3,9 @@
 import type { ServerResponse } from 'node:http';
 import type { CoreV1Event, KubeConfig, V1Binding, V1Eviction, V1Lease, V1Node, V1Pod } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
-import { formatNodeCards } from '../../../src/placement/node-cards.ts';
-import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
-import { MIB } from '../../../src/request/quantity.ts';
+import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
+import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import { MIB } from '../../../src/common/quantity.ts';
 import { type Asked, answer, answerList, refuse, startApiServer, watchers } from '../../support/api-server.ts';
 import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 

@@ -1,7 +1,7 @@
 // The extender for one test, called as kube-scheduler calls it.
 import type { ExecutionContext } from 'ava';
-import { REQUEST_ANNOTATION } from '../../../src/request/names.ts';
-import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/scheduler.ts';
+import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
+import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/start.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually } from '../../support/node.ts';
 import { recordOf } from '../../unit/scheduler/cluster.ts';

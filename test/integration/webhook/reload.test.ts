@@ -4,8 +4,8 @@ import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { type Certificate, selfSigned } from '../../../src/tls/certificate.ts';
-import { fromFiles } from '../../../src/tls/certificate-files.ts';
+import { fromFiles } from '../../../src/serving/tls-files.ts';
+import { type Certificate, selfSigned } from '../../../src/serving/x509.ts';
 import { startWebhook, type Webhook } from '../../../webhook/server.ts';
 import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
 import { post, trusting } from './client.ts';

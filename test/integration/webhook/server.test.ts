@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import { selfSigned } from '../../../src/tls/certificate.ts';
+import { selfSigned } from '../../../src/serving/x509.ts';
 import { startWebhook, type Webhook, type WebhookOptions } from '../../../webhook/server.ts';
 import { eventually } from '../../support/node.ts';
 import { configured, creation, fixture, sharePod } from '../../unit/webhook/reviews.ts';

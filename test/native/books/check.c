@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "../../../native/format/ledger.h"
+#include "../../../native/shared-memory/ledger.h"
 #include "../../../native/simulator/protocol.h"
 #include "books.h"
 

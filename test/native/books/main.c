@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../native/format/page.h"
+#include "../../../native/shared-memory/limits_page.h"
 #include "books.h"
 
 struct process {

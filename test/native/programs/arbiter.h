@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../../native/arbiter/arbiter.h"
-#include "../../../native/arbiter/gate.h"
+#include "../../../native/compute/arbiter/arbiter.h"
+#include "../../../native/compute/gate/gate.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

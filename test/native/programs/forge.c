@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../native/format/ledger.h"
+#include "../../../native/shared-memory/ledger.h"
 
 static uint64_t start_ticks(void) {
     char text[1024];

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../native/format/page.h"
+#include "../../../native/shared-memory/limits_page.h"
 
 int main(int argc, char **argv) {
     struct timespec now;

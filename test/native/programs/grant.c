@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../native/format/compute.h"
+#include "../../../native/shared-memory/lease_page.h"
 
 static bool write_compute(int fd, const struct cot_page_header *header, const uint32_t *rate_ppm) {
     static uint64_t half[COT_COMPUTE_REPORTS_AT / sizeof(uint64_t)];

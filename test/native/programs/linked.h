@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "../../../native/interposer/engine/cot.h"
+#include "../../../native/interposer/engine/engine_internal.h"
 
 static union {
     struct cot_state state;

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../native/interposer/engine/contexts.h"
+#include "../../../native/interposer/engine/contexts/contexts.h"
 #include "linked.h"
 
 #define MIB (1ull << 20)

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "../../../native/abi/cuda.h"
-#include "../../../native/format/page.h"
+#include "../../../native/shared-memory/limits_page.h"
 
 #define MOST_WORKERS 64
 #define MOST_BLOCKS 64

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../native/arbiter/gate.h"
-#include "../../../native/arbitrate/rounds.h"
+#include "../../../native/compute/arbiterd/event_loop.h"
+#include "../../../native/compute/gate/gate.h"
 
 #define PAGES 3
 #define SLOTS 4

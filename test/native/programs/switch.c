@@ -19,7 +19,7 @@
 #define cot_dlclose close_engine
 static void close_engine(void *handle);
 /* NOLINTNEXTLINE(bugprone-suspicious-include): what it closes is this file's */
-#include "../../../native/interposer/engines.c"
+#include "../../../native/interposer/entry/engine_switch.c"
 
 #define ENGINES 12u /* more than can be loaded at once */
 #define LACKING 13u /* has no file */

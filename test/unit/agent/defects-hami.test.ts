@@ -1,7 +1,7 @@
 // What HAMi's monitor gets wrong, as defects.test.ts has it of others; what they have in common is there.
 import test from 'ava';
-import { advance } from '../../../src/agent/integrals.ts';
-import { MIB } from '../../../src/request/quantity.ts';
+import { advance } from '../../../src/agent/counters/accumulate.ts';
+import { MIB } from '../../../src/common/quantity.ts';
 import { seriesOf } from '../../support/agent.ts';
 import {
   card,

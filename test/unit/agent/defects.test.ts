@@ -5,15 +5,15 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { NO_PODS, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
-import { ownerOf } from '../../../src/agent/attribution/cgroup.ts';
-import { configure } from '../../../src/agent/configuration.ts';
+import { configure } from '../../../src/agent/config.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { createRecorder } from '../../../src/agent/history.ts';
-import { createExporter, serve } from '../../../src/agent/http.ts';
-import type { Sample, SampledProcess } from '../../../src/agent/sample.ts';
-import { sourceHere } from '../../../src/agent/views/source.ts';
-import { place } from '../../../src/placement/place.ts';
-import { MIB } from '../../../src/request/quantity.ts';
+import { ownerOf } from '../../../src/agent/os/cgroup.ts';
+import type { Sample, SampledProcess } from '../../../src/agent/sampling/sample.ts';
+import { createRecorder } from '../../../src/agent/snapshot/history.ts';
+import { sourceHere } from '../../../src/agent/snapshot/source.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { createExporter, serve } from '../../../src/exporter/routes.ts';
+import { place } from '../../../src/placement/place-container.ts';
 import { seriesOf } from '../../support/agent.ts';
 import {
   card,

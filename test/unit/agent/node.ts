@@ -1,15 +1,15 @@
 // Samples, ledgers and grants in few words, for the tests of what the agent makes of them.
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
-import { ownedBy } from '../../../src/agent/attribution/owned.ts';
-import { compare } from '../../../src/agent/compare.ts';
-import type { GrantReading } from '../../../src/agent/container-state.ts';
+import { ownedBy } from '../../../src/agent/attribution/processes-by-owner.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/native.ts';
-import type { NodeState } from '../../../src/agent/node-state.ts';
-import type { Sample, SampledCard, SampledProcess, SampledUse } from '../../../src/agent/sample.ts';
-import { NO_OTHERS } from '../../../src/agent/ungranted.ts';
-import { DEFAULT_TOLERANCE } from '../../../src/quota/limits.ts';
-import { MIB } from '../../../src/request/quantity.ts';
+import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/os/addon.ts';
+import type { Sample, SampledCard, SampledProcess, SampledUse } from '../../../src/agent/sampling/sample.ts';
+import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
+import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
+import { compare } from '../../../src/agent/usage/reconcile.ts';
+import { NO_OTHERS } from '../../../src/agent/usage/ungranted-usage.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
 
 export const PID_NAMESPACE = 4026531836;
 

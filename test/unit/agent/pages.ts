@@ -1,17 +1,17 @@
 // What samples of a driver come to on the page, for tests that say the one and look at the other.
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { advance } from '../../../src/agent/counters/accumulate.ts';
+import { NO_TOTALS, type Totals } from '../../../src/agent/counters/totals.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { advance } from '../../../src/agent/integrals.ts';
-import { COMPAT_NAMES } from '../../../src/agent/metrics/compat/names.ts';
-import { compatFamilies } from '../../../src/agent/metrics/compat/sets.ts';
-import { process as ofProcesses } from '../../../src/agent/metrics/families/process.ts';
-import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
-import type { NodeState } from '../../../src/agent/node-state.ts';
-import type { Sample } from '../../../src/agent/sample.ts';
-import { NO_TOTALS, type Totals } from '../../../src/agent/totals.ts';
-import { type NameOf, viewOf } from '../../../src/agent/view.ts';
+import type { Sample } from '../../../src/agent/sampling/sample.ts';
+import { type NameOf, viewOf } from '../../../src/agent/snapshot/snapshot.ts';
+import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
+import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
+import { compatFamilies } from '../../../src/exporter/compat/index.ts';
+import { process as ofProcesses } from '../../../src/exporter/families/process.ts';
+import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
 import { seriesOf } from '../../support/agent.ts';
-import { idleSelf } from '../../support/views.ts';
+import { idleSelf } from '../../support/snapshots.ts';
 import { compared, grantOf, owners, reading } from './node.ts';
 
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });

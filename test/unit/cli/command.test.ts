@@ -1,6 +1,7 @@
 // Arguments to values: what is taken, what is refused in words, and what the usage says.
 import test from 'ava';
 import fc from 'fast-check';
+import { run, sharesOf } from '../../../src/cli/commands/run.ts';
 import {
   type Command,
   flag,
@@ -10,9 +11,8 @@ import {
   text,
   UsageError,
   usageOf,
-} from '../../../src/cli/command.ts';
-import { run, sharesOf } from '../../../src/cli/run.ts';
-import { MIB } from '../../../src/request/quantity.ts';
+} from '../../../src/cli/lib/command.ts';
+import { MIB } from '../../../src/common/quantity.ts';
 
 const command: Command = {
   name: 'try',

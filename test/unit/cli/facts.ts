@@ -1,7 +1,7 @@
 // What the tests of `why` explain: objects as a Kubernetes 1.36 wrote them (test/fixtures/cluster), and small changes of them.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { PodFacts } from '../../../src/cli/cluster/explain.ts';
+import type { PodFacts } from '../../../src/cli/cluster/explain-pod.ts';
 import type { Event, Node, Pod } from '../../../src/cli/cluster/objects.ts';
 
 /** What is known, and the lines that follow. */

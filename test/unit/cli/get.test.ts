@@ -1,7 +1,7 @@
 // What `cotenant get` says of a pod: what it chose, what operators changed since, and how far it is held to that.
 import test from 'ava';
-import { useOf } from '../../../src/cli/cluster/metrics.ts';
-import { podShares } from '../../../src/cli/get.ts';
+import { useOf } from '../../../src/cli/cluster/parse-metrics.ts';
+import { podShares } from '../../../src/cli/commands/get.ts';
 
 const REQUEST =
   '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","cards":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}';

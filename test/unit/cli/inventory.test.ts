@@ -1,19 +1,19 @@
 // A cluster as `cotenant inspect` shows it: what counts on which card, what is not known, and the table.
 import test from 'ava';
-import { createPage, FAMILIES } from '../../../src/agent/metrics/page.ts';
-import { staleView, type View } from '../../../src/agent/view.ts';
+import { staleView, type View } from '../../../src/agent/snapshot/snapshot.ts';
+import { type ContainerGrant, formatPodGrant } from '../../../src/api/grant-annotation.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/api/names.ts';
+import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import type { CardShare, PodRequest } from '../../../src/api/request.ts';
+import { formatRecord } from '../../../src/api/request-annotation.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
-import { inventoryLines } from '../../../src/cli/cluster/inventory-text.ts';
-import { modeOn, type Use, useOf } from '../../../src/cli/cluster/metrics.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
-import { askedByPod } from '../../../src/cli/cluster/words.ts';
-import { formatNodeCards } from '../../../src/placement/node-cards.ts';
-import { type ContainerGrant, formatPodGrant } from '../../../src/placement/pod-grant.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/request/names.ts';
-import { GIB, MIB } from '../../../src/request/quantity.ts';
-import { formatRecord } from '../../../src/request/record.ts';
-import type { CardShare, PodRequest } from '../../../src/request/request.ts';
-import { exampleContainer, exampleView } from '../../support/views.ts';
+import { modeOn, type Use, useOf } from '../../../src/cli/cluster/parse-metrics.ts';
+import { askedByPod } from '../../../src/cli/lib/words.ts';
+import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
+import { GIB, MIB } from '../../../src/common/quantity.ts';
+import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
+import { exampleContainer, exampleView } from '../../support/snapshots.ts';
 
 const uuid = (index: number) => `GPU-51a0c07e-4a27-4551-8d21-6e100400000${index}`;
 const NOW = Date.parse('2026-11-21T22:10:00Z');

@@ -6,8 +6,8 @@ import { parse } from 'yaml';
 import { containerAlerts } from '../../../dashboards/alerts/container.ts';
 import { grown, SEEING, seenWithin } from '../../../dashboards/alerts/rule.ts';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
-import { CONFIGURATION } from '../../../dashboards/configuration.ts';
-import { METRICS } from '../../../dashboards/metrics.ts';
+import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
+import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import { unknownLabels } from './lint.ts';
 import { readPromql } from './promql.ts';
 
@@ -113,14 +113,16 @@ test('every alert has a file for promtool in which it fires and in which it does
 });
 
 test('the pages ask for metrics and labels that exist, and tell the thresholds that are used', (t) => {
-  const blocks = [...read('docs/runbook.md').matchAll(/^```promql\n([\s\S]*?)^```/gm)].map((match) => match[1] ?? '');
+  const blocks = [...read('docs/operate/runbook.md').matchAll(/^```promql\n([\s\S]*?)^```/gm)].map(
+    (match) => match[1] ?? '',
+  );
   const queries = blocks.flatMap((block) => block.trim().split('\n'));
   t.true(queries.length > 15);
   for (const query of queries) {
     for (const { metric } of readPromql(query).selectors) t.true(Object.hasOwn(METRICS, metric), query);
     t.deepEqual(unknownLabels('runbook', query), []);
   }
-  const page = read('docs/dashboards.md');
+  const page = read('docs/operate/dashboards.md');
   for (const { alert, labels } of rules)
     t.true(page.includes(`(runbook.md#${alert.toLowerCase()}) | ${labels.severity} |`));
   const { nearLimit, overLimit, stopped, bypass, exporterDown } = CONFIGURATION;

@@ -1,9 +1,9 @@
 // The metrics that the board and the rules may use are those that the agent serves, of that type and with those labels.
 import test from 'ava';
-import { METRICS, type Metric } from '../../../dashboards/metrics.ts';
-import { createExposition } from '../../../src/agent/metrics/exposition.ts';
-import { FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
-import { selfMetrics } from '../../../src/agent/metrics/self.ts';
+import { METRICS, type Metric } from '../../../dashboards/lib/metrics.ts';
+import { createExposition } from '../../../src/exporter/format/text.ts';
+import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
+import { FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
 
 /** Everything that the agent's page registers. */
 function served(): ReadonlyMap<string, Metric> {
@@ -14,7 +14,7 @@ function served(): ReadonlyMap<string, Metric> {
   );
 }
 
-test('the agent serves every metric of dashboards/metrics.ts, of that type and with those labels', (t) => {
+test('the agent serves every metric of dashboards/lib/metrics.ts, of that type and with those labels', (t) => {
   const found = served();
   // The page adds those about its own making.
   const aboutPage = /^cotenant_exporter_(collector_|render_|series_dropped_)/;

@@ -2,12 +2,12 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { dialectsOf } from '../../../src/request/dialects/table.ts';
-import * as names from '../../../src/request/names.ts';
-import { DEFAULT_RULES } from '../../../src/request/rules.ts';
-import { ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+import * as names from '../../../src/api/names.ts';
+import { dialectsOf } from '../../../src/request/dialects/index.ts';
+import { DEFAULT_RULES } from '../../../src/request/rules/namespace-rules.ts';
+import { ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
 
-const page = readPage('docs/annotations.md');
+const page = readPage('docs/reference/annotations.md');
 const rows = rowsWith(page, 'key');
 const keyOf = (row: Record<string, string>) => (row.key ?? '').replaceAll('`', '').replace('<container>', '');
 const told = rows.map(keyOf);

@@ -2,20 +2,22 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain.ts';
-import { HEAD } from '../../../src/cli/cluster/inventory-text.ts';
-import type { Command, Option } from '../../../src/cli/command.ts';
-import { HEAD as SHOWBACK_HEAD } from '../../../src/cli/showback.ts';
-import { cardRows, tenantRows } from '../../../src/cli/table.ts';
-import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
-import { exampleView } from '../../support/views.ts';
+import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain-pod.ts';
+import { HEAD as SHOWBACK_HEAD } from '../../../src/cli/commands/showback.ts';
+import type { Command, Option } from '../../../src/cli/lib/command.ts';
+import { HEAD } from '../../../src/cli/output/cluster-table.ts';
+import { cardRows, tenantRows } from '../../../src/cli/output/node-table.ts';
+import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
+import { exampleView } from '../../support/snapshots.ts';
 
-const page = readPage('docs/cli.md');
+const page = readPage('docs/use/cli.md');
 const FOLDER = join(ROOT, 'src/cli');
 
 /** Whatever a file of src/cli exports that is a command; the binary itself runs when it is loaded. */
 async function commands(): Promise<readonly Command[]> {
-  const files = readdirSync(FOLDER).filter((name) => name.endsWith('.ts') && name !== 'main.ts');
+  const files = readdirSync(FOLDER, { recursive: true, encoding: 'utf8' }).filter(
+    (name) => name.endsWith('.ts') && name !== 'main.ts',
+  );
   const modules = await Promise.all(
     files.map((name) => import(join(FOLDER, name)) as Promise<Record<string, unknown>>),
   );

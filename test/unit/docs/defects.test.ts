@@ -3,9 +3,9 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { ROOT, readPage, rowsWith } from '../../support/pages.ts';
+import { ROOT, readPage, rowsWith } from '../../support/docs.ts';
 
-const page = readPage('docs/defects.md');
+const page = readPage('docs/develop/defects.md');
 const rows = rowsWith(page, 'what goes wrong', 'tests');
 /** `path`: *title*, or the part of a title that stands in the file as it is. */
 const named = rows.flatMap(({ tests = '' }) =>

@@ -1,13 +1,13 @@
 // The page on enforcement: its ladder is the one that is climbed, its severities those that are judged.
 import test from 'ava';
-import { DEFAULTS } from '../../../src/agent/configuration.ts';
-import { CALM, DEFAULT_LADDER, type LadderState, step } from '../../../src/quota/ladder.ts';
-import { DEFAULT_TOLERANCE, judge, judgeRoom } from '../../../src/quota/limits.ts';
-import type { Mode } from '../../../src/quota/mode.ts';
-import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/quota/share.ts';
-import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
+import { DEFAULTS } from '../../../src/agent/config.ts';
+import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/policy/compute-verdict.ts';
+import { CALM, DEFAULT_LADDER, type LadderState, step } from '../../../src/policy/ladder.ts';
+import { DEFAULT_TOLERANCE, judge, judgeRoom } from '../../../src/policy/memory-verdict.ts';
+import type { Mode } from '../../../src/policy/mode.ts';
+import { quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 
-const page = readPage('docs/enforcement.md');
+const page = readPage('docs/operate/enforcement.md');
 const MIB = 2 ** 20;
 const LIMIT = 10_000 * MIB;
 

@@ -2,10 +2,10 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { ESCAPES } from '../../integration/agent/escape-ways.ts';
-import { quoted, ROOT, readPage, rowsWith } from '../../support/pages.ts';
+import { ESCAPES } from '../../integration/agent/enforcement/escape-programs.ts';
+import { quoted, ROOT, readPage, rowsWith } from '../../support/docs.ts';
 
-const page = readPage('docs/escapes.md');
+const page = readPage('docs/operate/escapes.md');
 
 test('the rows that are tried by a program are those of the test, with their ends', (t) => {
   t.deepEqual(

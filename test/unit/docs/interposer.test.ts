@@ -2,9 +2,9 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+import { quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
 
-const page = readPage('docs/interposer.md');
+const page = readPage('docs/develop/interposer.md');
 const source = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 type Group = { readonly verb: string; readonly group: string; readonly names: readonly string[] };
 
@@ -50,11 +50,11 @@ test('the routes of the page are those of the test, and one of them escapes', (t
   t.is(walked.length, 15);
   const escaping = rows.filter((row) => row.caught !== 'yes').flatMap((row) => quoted(row.way).slice(0, 1));
   t.deepEqual(escaping, ['plugin-dlmopen']);
-  t.true(source('test/native/routes.test.ts').includes(`[['plugin-dlmopen', whole]]`));
+  t.true(source('test/native/interposer/routes.test.ts').includes(`[['plugin-dlmopen', whole]]`));
 });
 
 test('the page has every reason for which the GPU stays closed', (t) => {
-  const said = [...source('native/interposer/engine/attach.c').matchAll(/\brefuse\("([^"]+)"/g)].map(
+  const said = [...source('native/interposer/engine/accounting/attach.c').matchAll(/\brefuse\("([^"]+)"/g)].map(
     ([, what]) => what ?? '',
   );
   const told = rowsWith(section(page, '## When the grant cannot be read'), 'the line says').flatMap((row) =>

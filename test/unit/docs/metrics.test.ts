@@ -1,11 +1,11 @@
 // The page on metrics and what the agent registers.
 import test from 'ava';
-import { createExposition } from '../../../src/agent/metrics/exposition.ts';
-import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/agent/metrics/page.ts';
-import type { View } from '../../../src/agent/view.ts';
-import { blocks, quoted, readPage, rowsWith } from '../../support/pages.ts';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import { createExposition } from '../../../src/exporter/format/text.ts';
+import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
+import { blocks, quoted, readPage, rowsWith } from '../../support/docs.ts';
 
-const page = readPage('docs/metrics.md');
+const page = readPage('docs/reference/metrics.md');
 const D = ['gpu', 'gpu_uuid'];
 const C = [...D, 'namespace', 'pod', 'container', 'mode'];
 

@@ -1,11 +1,11 @@
 // The page on the node's side, and the names and numbers that it tells.
 import test from 'ava';
-import { OWN_KIND } from '../../../src/agent/cdi/divide.ts';
-import { OWN_FILE } from '../../../src/agent/cdi/follow.ts';
-import { DEFAULTS, foldersOf } from '../../../src/agent/configuration.ts';
-import { devicesOf } from '../../../src/agent/device-plugin/service.ts';
-import { LARGEST_MESSAGE } from '../../../src/agent/nri/frames.ts';
-import { CDI_KIND, DEFAULT_INDEX, NRI_SOCKET } from '../../../src/agent/nri/plugin.ts';
+import { DEFAULTS, foldersOf } from '../../../src/agent/config.ts';
+import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
+import { OWN_FILE } from '../../../src/agent/kubelet/cdi/watch.ts';
+import { devicesOf } from '../../../src/agent/kubelet/device-plugin/service.ts';
+import { CDI_KIND, DEFAULT_INDEX, NRI_SOCKET } from '../../../src/agent/kubelet/nri/plugin.ts';
+import { LARGEST_MESSAGE } from '../../../src/agent/kubelet/nri/ttrpc.ts';
 import {
   CARDS_ANNOTATION,
   DRIVER_CAPABILITIES_VARIABLE,
@@ -13,11 +13,11 @@ import {
   NRI_PLUGIN,
   OWN_RESOURCES,
   UUIDS_PREFIX,
-} from '../../../src/request/names.ts';
-import { DRIVER_CAPABILITIES } from '../../../src/request/rules.ts';
-import { quoted, readPage, section } from '../../support/pages.ts';
+} from '../../../src/api/names.ts';
+import { DRIVER_CAPABILITIES } from '../../../src/request/rules/namespace-rules.ts';
+import { quoted, readPage, section } from '../../support/docs.ts';
 
-const page = readPage('docs/node.md');
+const page = readPage('docs/operate/node.md');
 
 test('the page calls everything by the names that are used', (t) => {
   const [advertised, slots, cards] = ['## Amounts', '## Slots', '## Cards'].map((start) =>

@@ -1,20 +1,20 @@
 // The page on the way of a pod: its manifest, annotations and sentences are those of the code, its commands are there.
 import test from 'ava';
 import { parse as parseYaml } from 'yaml';
-import { OWN_KIND } from '../../../src/agent/cdi/divide.ts';
-import { describe } from '../../../src/agent/enforcement/record.ts';
-import { unreadable } from '../../../src/agent/grants/plain.ts';
-import { type RefereeCard, rule } from '../../../src/agent/grants/referee.ts';
-import { inspect } from '../../../src/cli/inspect.ts';
-import { why } from '../../../src/cli/why.ts';
-import { parsePodGrant } from '../../../src/placement/pod-grant.ts';
-import { GRANT_ANNOTATION, OWN_RESOURCES, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../../../src/request/names.ts';
-import { MIB } from '../../../src/request/quantity.ts';
-import { blocks, quoted, readPage, rowsWith, section } from '../../support/pages.ts';
+import { unreadable } from '../../../src/agent/allocation/process-grants.ts';
+import { type RefereeCard, rule } from '../../../src/agent/allocation/verify-grant.ts';
+import { describe } from '../../../src/agent/enforcement/action-record.ts';
+import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
+import { parsePodGrant } from '../../../src/api/grant-annotation.ts';
+import { GRANT_ANNOTATION, OWN_RESOURCES, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../../../src/api/names.ts';
+import { inspect } from '../../../src/cli/commands/inspect.ts';
+import { why } from '../../../src/cli/commands/why.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { blocks, quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 import { grantOf } from '../agent/node.ts';
 import { answerOf, creation } from '../webhook/reviews.ts';
 
-const page = readPage('docs/pod.md');
+const page = readPage('docs/use/pod-lifecycle.md');
 const prose = page.replace(/^```[\s\S]*?^```/gm, '');
 const [manifest = ''] = blocks(page, 'yaml');
 const [request = '', grant = ''] = blocks(page, 'json').map((text) => text.trim());
@@ -74,14 +74,21 @@ test('what the agent says of a volume that it does not give is on the page', (t)
 });
 
 test('what the page lets the agent say, and the reasons of Events, are in the code', (t) => {
-  const agent = ['csi/publisher', 'grants/plain', 'grants/publish', 'grants/referee', 'node', 'probing'];
-  const files = [...agent.map((name) => `agent/${name}`), 'request/mounts'];
+  const agent = [
+    'kubelet/csi/publish-pod',
+    'allocation/process-grants',
+    'allocation/pod-grants',
+    'allocation/verify-grant',
+    'node',
+    'isolation/gpu-checks',
+  ];
+  const files = [...agent.map((name) => `agent/${name}`), 'api/csi-volume'];
   const source = files.map((name) => readPage(`src/${name}.ts`)).join('\n');
   const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
   for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
   const reasons = new Set(quoted(prose).filter((word) => /^GPU[A-Z][a-z]/.test(word)));
   t.is(reasons.size, 3);
-  const writers = ['src/cli/agent.ts', 'src/scheduler/evictor.ts'].map(readPage).join('\n');
+  const writers = ['src/cli/daemons/agent.ts', 'src/scheduler/overcommit-evictor.ts'].map(readPage).join('\n');
   for (const reason of reasons) t.true(writers.includes(`'${reason}'`), reason);
 });
 
@@ -101,7 +108,7 @@ test('the first pod of the front page is one that the webhook makes one with a s
 test('commands and metrics of the page are there', (t) => {
   const commands = [...page.matchAll(/kubectl cotenant (\w+)/g)].map(([, name = '']) => name);
   t.deepEqual([...new Set(commands)].toSorted(), [inspect.name, why.name]);
-  const described = readPage('docs/metrics.md');
+  const described = readPage('docs/reference/metrics.md');
   const metrics = [...page.matchAll(/`(cotenant_\w+)`/g)].map(([, name = '']) => name);
   t.true(metrics.length > 2);
   for (const name of metrics) t.true(described.includes(`\`${name}\``), name);

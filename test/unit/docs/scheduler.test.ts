@@ -4,16 +4,16 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse as parseYaml } from 'yaml';
-import { parse } from '../../../src/cli/command.ts';
-import { scheduler } from '../../../src/cli/scheduler.ts';
-import { excessesOf } from '../../../src/placement/overbooked.ts';
-import { MIB } from '../../../src/request/quantity.ts';
-import { EVICTED } from '../../../src/scheduler/evictor.ts';
+import { scheduler } from '../../../src/cli/daemons/scheduler.ts';
+import { parse } from '../../../src/cli/lib/command.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { excessesOf } from '../../../src/placement/overcommit.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
-import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/pages.ts';
+import { EVICTED } from '../../../src/scheduler/overcommit-evictor.ts';
+import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
 import { clusterOf, shapeOf, uuid } from '../scheduler/cluster.ts';
 
-const page = readPage('docs/scheduler.md');
+const page = readPage('docs/operate/scheduler.md');
 
 test('the metrics of the page are those that are served, with their labels', async (t) => {
   const none = () => 0;

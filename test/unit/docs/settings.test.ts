@@ -1,9 +1,9 @@
 // The agent's page and its settings.
 import test from 'ava';
-import { configure, DEFAULTS } from '../../../src/agent/configuration.ts';
-import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
+import { configure, DEFAULTS } from '../../../src/agent/config.ts';
+import { quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 
-const rows = rowsWith(section(readPage('docs/agent.md'), '## Settings'), 'setting', 'default', 'range');
+const rows = rowsWith(section(readPage('docs/operate/agent.md'), '## Settings'), 'setting', 'default', 'range');
 
 /** Dotted path -> default, as far as values are no maps. */
 function flat(value: object, prefix = ''): [string, unknown][] {
@@ -49,7 +49,7 @@ test('settings that must go together are told at both ends', (t) => {
 });
 
 test('commands on the pages name settings that there are', (t) => {
-  const pages = ['agent', 'cli', 'simulator'].map((name) => readPage(`docs/${name}.md`)).join('\n');
+  const pages = ['operate/agent', 'use/cli', 'develop/simulator'].map((name) => readPage(`docs/${name}.md`)).join('\n');
   const commands = pages.split('\n').filter((line) => line.includes('cotenant agent '));
   const paths = commands.flatMap((line) => [...line.matchAll(/--set ([\w.]+)=/g)].map(([, path]) => path ?? ''));
   t.true(paths.length >= 4);

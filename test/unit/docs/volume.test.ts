@@ -1,11 +1,11 @@
 // The page on a pod's volume: where its parts are mounted, and what the driver says of a volume that it does not give.
 import test from 'ava';
-import { readAsk } from '../../../src/agent/csi/request.ts';
-import { mountsOf } from '../../../src/request/mounts.ts';
-import { quoted, readPage, rowsWith, section } from '../../support/pages.ts';
-import { REFUSED } from '../agent/csi-requests.ts';
+import { readAsk } from '../../../src/agent/kubelet/csi/request.ts';
+import { mountsOf } from '../../../src/api/csi-volume.ts';
+import { quoted, readPage, rowsWith, section } from '../../support/docs.ts';
+import { REFUSED } from '../agent/kubelet/csi-requests.ts';
 
-const page = readPage('docs/volume.md');
+const page = readPage('docs/reference/volume.md');
 
 test('the table says where each part is mounted, as the webhook mounts it', (t) => {
   const rows = rowsWith(section(page, '## What it holds'), 'path', 'in a container', 'written');

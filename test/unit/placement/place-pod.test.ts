@@ -1,17 +1,11 @@
 // Where a whole pod goes on one node: held against a search through every possible assignment, and what refusals say.
 import test from 'ava';
 import fc from 'fast-check';
-import type { PlaceableCard } from '../../../src/placement/card.ts';
+import type { PlaceableCard } from '../../../src/api/gpu.ts';
+import type { ContainerGrant } from '../../../src/api/grant-annotation.ts';
+import type { CardShare, ContainerKind, ContainerRequest, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
+import { MIB } from '../../../src/common/quantity.ts';
 import { type NodeBooks, placePod } from '../../../src/placement/place-pod.ts';
-import type { ContainerGrant } from '../../../src/placement/pod-grant.ts';
-import { MIB } from '../../../src/request/quantity.ts';
-import type {
-  CardShare,
-  ContainerKind,
-  ContainerRequest,
-  MemoryAmount,
-  PodRequest,
-} from '../../../src/request/request.ts';
 
 const card = (name: string, leftMib: number, more: Partial<PlaceableCard> = {}): PlaceableCard => ({
   gpuUuid: `GPU-${name}`,

@@ -1,7 +1,7 @@
 // One table of golden cases per dialect: limits in, shares per card or the refusal out.
 import test from 'ava';
-import { GIB, MIB } from '../../../src/request/quantity.ts';
-import type { CardShare } from '../../../src/request/request.ts';
+import type { CardShare } from '../../../src/api/request.ts';
+import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { outcome, podWith, rules } from './pods.ts';
 
 type Case = {

@@ -1,9 +1,9 @@
 // Pods for the tests of requests: the smallest ones that hold what a case is about.
 
-import { formatProblem } from '../../../src/request/problem.ts';
-import { readPodRequest } from '../../../src/request/read.ts';
-import type { PodRequest } from '../../../src/request/request.ts';
-import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rules.ts';
+import type { PodRequest } from '../../../src/api/request.ts';
+import { formatProblem } from '../../../src/common/problem.ts';
+import { readPodRequest } from '../../../src/request/read-pod.ts';
+import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rules/namespace-rules.ts';
 
 /** Rules with both foreign dialects on, and `changes` in the words of the operator's settings. */
 export function rules(changes: object = {}): Rules {

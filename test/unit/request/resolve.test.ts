@@ -1,7 +1,7 @@
 import test from 'ava';
 import fc from 'fast-check';
-import { GIB, MIB } from '../../../src/request/quantity.ts';
-import { type MemoryAmount, nominalBytes, resolveLimit, resolveShare } from '../../../src/request/request.ts';
+import { type MemoryAmount, nominalBytes, resolveLimit, resolveShare } from '../../../src/api/request.ts';
+import { GIB, MIB } from '../../../src/common/quantity.ts';
 
 const units = (count: number, unitBytes = GIB): MemoryAmount => ({
   kind: 'units',

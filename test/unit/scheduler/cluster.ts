@@ -1,9 +1,10 @@
 // A ledger and a decider for tests, and requests and nodes in few words.
-import { createLedger, type Ledger } from '../../../src/placement/ledger.ts';
-import { MIB } from '../../../src/request/quantity.ts';
-import { formatRecord } from '../../../src/request/record.ts';
-import type { PodRequest } from '../../../src/request/request.ts';
-import { createDecider, type Decider, type Shape } from '../../../src/scheduler/decide.ts';
+
+import type { PodRequest } from '../../../src/api/request.ts';
+import { formatRecord } from '../../../src/api/request-annotation.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { createLedger, type Ledger } from '../../../src/placement/allocations.ts';
+import { createDecider, type Decider, type Shape } from '../../../src/scheduler/filter-and-score.ts';
 
 export const uuid = (card: number): string => `GPU-00000000-0000-4000-8000-${String(card).padStart(12, '0')}`;
 

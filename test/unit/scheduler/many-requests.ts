@@ -1,7 +1,8 @@
 // A program that asks the decider about many different requests in a large cluster, to be run with a small heap.
-import { createLedger } from '../../../src/placement/ledger.ts';
-import { MIB } from '../../../src/request/quantity.ts';
-import { createDecider } from '../../../src/scheduler/decide.ts';
+
+import { MIB } from '../../../src/common/quantity.ts';
+import { createLedger } from '../../../src/placement/allocations.ts';
+import { createDecider } from '../../../src/scheduler/filter-and-score.ts';
 import { shapeOf, uuid } from './cluster.ts';
 
 const ledger = createLedger();

@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
-import { parseRecord } from '../../../src/request/record.ts';
-import { parseConfiguration } from '../../../webhook/configuration.ts';
+import { parseRecord } from '../../../src/api/request-annotation.ts';
+import { parseConfiguration } from '../../../webhook/config.ts';
 import { createMetrics } from '../../../webhook/metrics.ts';
 import { answerOf, configured, creation, sharePod } from './reviews.ts';
 
@@ -13,21 +13,21 @@ const blocks = (name: string, language: string) =>
   [...page(name).matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\``, 'gm'))].map((match) => match[1] ?? '');
 
 test('every pod of the page on requests is patched', (t) => {
-  const pods = blocks('requests.md', 'yaml').map((text) => parse(text));
+  const pods = blocks('use/requests.md', 'yaml').map((text) => parse(text));
   t.is(pods.length, 3);
   for (const pod of pods) t.like(answerOf(creation(pod)), { outcome: 'patched', denial: undefined }, pod.metadata.name);
 });
 
 test('the refusal and the record that the page shows are the real ones', (t) => {
-  const [refusal = ''] = blocks('requests.md', 'text');
+  const [refusal = ''] = blocks('use/requests.md', 'text');
   const limits = { 'cotenant.io/gpu-memory': '4G' };
   t.is(answerOf(creation(sharePod({ resources: { limits } }))).denial, `422 Invalid: ${refusal.trim()}`);
-  const [record = ''] = blocks('requests.md', 'json');
+  const [record = ''] = blocks('use/requests.md', 'json');
   t.true(parseRecord(record.trim()).ok);
 });
 
 test('the configuration that the page shows is one, with every setting in it', (t) => {
-  const [text = ''] = blocks('webhook.md', 'yaml');
+  const [text = ''] = blocks('operate/webhook.md', 'yaml');
   const settings = parse(text);
   const read = parseConfiguration(settings);
   t.true(read.ok);
@@ -53,7 +53,7 @@ test('a pod that is patched under one setting and judged under another is refuse
 });
 
 test('the variables that the page says are removed are removed, and the others are not', (t) => {
-  const rows = page('webhook.md').split('Variables that are removed')[1]?.split('## ')[0] ?? '';
+  const rows = page('operate/webhook.md').split('Variables that are removed')[1]?.split('## ')[0] ?? '';
   const [table = '', after = ''] = rows.split('\n`LD_PRELOAD`');
   const cells = table.split('\n').map((row) => row.split('|')[1] ?? '');
   const removed = cells.flatMap((cell) => [...cell.matchAll(/`([A-Z_]+)\*?`/g)].map((match) => match[1] ?? ''));
@@ -67,7 +67,7 @@ test('the variables that the page says are removed are removed, and the others a
 });
 
 test('the metrics that the page names are those that are served', async (t) => {
-  const named = [...page('webhook.md').matchAll(/^\| `(cotenant_webhook_\w+)/gm)].map((match) => match[1]);
+  const named = [...page('operate/webhook.md').matchAll(/^\| `(cotenant_webhook_\w+)/gm)].map((match) => match[1]);
   const served = [...(await createMetrics().render()).matchAll(/^# TYPE (\S+)/gm)].map((match) => match[1]);
   t.deepEqual(named.sort(), served.sort());
 });

@@ -2,8 +2,8 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import test from 'ava';
-import type { JsonObject } from '../../../src/request/json.ts';
-import type { Route } from '../../../webhook/review.ts';
+import type { JsonObject } from '../../../src/common/json.ts';
+import type { Route } from '../../../webhook/admission-review.ts';
 import { answerOf, configured, creation, FIXTURES, fixture, sharePod } from './reviews.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/webhook');

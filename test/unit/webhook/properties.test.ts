@@ -1,12 +1,12 @@
 // Random pods, reasonable and hostile: what holds for every one of them.
 import test from 'ava';
 import fc from 'fast-check';
-import type { JsonObject } from '../../../src/request/json.ts';
-import { DEVICE_ROUTES } from '../../../webhook/configuration.ts';
-import { injectPod } from '../../../webhook/inject.ts';
-import { diff, prove } from '../../../webhook/patch.ts';
-import { review } from '../../../webhook/review.ts';
-import { same } from '../../../webhook/same.ts';
+import { same } from '../../../src/common/deep-equal.ts';
+import type { JsonObject } from '../../../src/common/json.ts';
+import { review } from '../../../webhook/admission-review.ts';
+import { DEVICE_ROUTES } from '../../../webhook/config.ts';
+import { diff, prove } from '../../../webhook/json-patch.ts';
+import { injectPod } from '../../../webhook/mutate.ts';
 import { configured, creation } from './reviews.ts';
 
 const configuration = configured({

@@ -3,11 +3,11 @@ import { Buffer } from 'node:buffer';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { apply_patch } from 'jsonpatch';
-import type { JsonObject } from '../../../src/request/json.ts';
-import { formatProblem } from '../../../src/request/problem.ts';
-import { parseConfiguration, type WebhookConfiguration } from '../../../webhook/configuration.ts';
-import type { Operation } from '../../../webhook/patch.ts';
-import { type Route, review } from '../../../webhook/review.ts';
+import type { JsonObject } from '../../../src/common/json.ts';
+import { formatProblem } from '../../../src/common/problem.ts';
+import { type Route, review } from '../../../webhook/admission-review.ts';
+import { parseConfiguration, type WebhookConfiguration } from '../../../webhook/config.ts';
+import type { Operation } from '../../../webhook/json-patch.ts';
 
 export const FIXTURES = join(import.meta.dirname, '../../fixtures/admission');
 

@@ -1,5 +1,5 @@
 {{/*
-Parts of ValidatingAdmissionPolicies. What a patched pod looks like is decided in webhook/volume.ts, webhook/guard.ts and
+Parts of ValidatingAdmissionPolicies. What a patched pod looks like is decided in webhook/volume.ts, webhook/validate-pod.ts and
 webhook/environment.ts; the expressions here say the same again, in CEL, for pods that those never saw.
 */}}
 

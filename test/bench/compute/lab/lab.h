@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../../../native/arbiter/arbiter.h"
-#include "../../../../native/arbiter/gate.h"
+#include "../../../../native/compute/arbiter/arbiter.h"
+#include "../../../../native/compute/gate/gate.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

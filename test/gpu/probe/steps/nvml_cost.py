@@ -1,4 +1,4 @@
-"""What the calls of our sampler (native/sampler/nvml.cc) cost, and what they cost others."""
+"""What the calls of our sampler (native/sampler/nvml/nvml.cc) cost, and what they cost others."""
 
 import ctypes
 import os

@@ -1,0 +1,177 @@
+// Limits pages from the agent's side: written in place, one entry per write.
+#include "record_io.h"
+
+#include <sys/stat.h>
+
+namespace {
+
+bool parse_uuid(const std::string &text, uint8_t *bytes) {
+    size_t count = 0;
+    unsigned value = 0, digits = 0;
+    size_t start = text.rfind("GPU-", 0) == 0 ? 4 : 0;
+    for (size_t i = start; i < text.size(); i++) {
+        const char c = text[i];
+        if (c == '-') continue;
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0 || count == 16) return false;
+        value = value * 16 + static_cast<unsigned>(digit);
+        if (++digits == 2) {
+            bytes[count++] = static_cast<uint8_t>(value);
+            value = digits = 0;
+        }
+    }
+    return count == 16 && digits == 0;
+}
+
+uint64_t number(const Napi::Object &object, const char *name) {
+    const double value = object.Get(name).ToNumber().DoubleValue();
+    return value > 0 ? static_cast<uint64_t>(value) : 0;
+}
+
+bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_page_card *out) {
+    for (uint32_t i = 0; i < cards.Length(); i++) {
+        const Napi::Object card = cards.Get(i).As<Napi::Object>();
+        cot_page_card entry{};
+        if (!parse_uuid(card.Get("uuid").ToString().Utf8Value(), entry.uuid)) {
+            Napi::TypeError::New(info.Env(), "card uuid: want GPU- and 32 hexadecimal digits")
+                .ThrowAsJavaScriptException();
+            return false;
+        }
+        entry.memory_bytes = number(card, "memoryBytes");
+        entry.context_bytes = number(card, "contextBytes");
+        entry.granule_bytes = number(card, "granuleBytes");
+        entry.cores_percent = static_cast<uint32_t>(number(card, "coresPercent"));
+        entry.flags = card.Get("releasesLate").ToBoolean() ? COT_CARD_RELEASES_LATE : 0;
+        entry.check = cot_check(&entry, COT_CARD_WORDS);
+        out[i] = entry;
+    }
+    return true;
+}
+
+// Only where there is a compute page can launches go by it.
+uint32_t gate_word(bool is_closed, bool is_leased, uint64_t compute_at) {
+    return (is_closed ? COT_GATE_CLOSED : COT_GATE_OPEN) | (is_leased && compute_at ? COT_GATE_LEASED : COT_GATE_OPEN);
+}
+
+// writePage(fd, {slots, isolateMemory, engine, compute, leased, cards}): gives the file its size and writes header and
+// cards. For a page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for
+// processes have it mapped, the engine where none is named, and the compute page that it has or has not. One of a
+// version that is not known here is left as it is.
+Napi::Value WritePage(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const Napi::Object spec = info[1].As<Napi::Object>();
+    const Napi::Array cards = spec.Get("cards").As<Napi::Array>();
+    const uint64_t slots = number(spec, "slots");
+    if (cards.Length() == 0 || cards.Length() > COT_MAX_CARDS || slots == 0 || slots > COT_MAX_SLOTS) {
+        Napi::RangeError::New(info.Env(), "page: want 1 to 16 cards and 1 to 4096 slots").ThrowAsJavaScriptException();
+        return info.Env().Undefined();
+    }
+    cot_page_card entries[COT_MAX_CARDS] = {};
+    if (!parse_cards(info, cards, entries)) return info.Env().Undefined();
+    const uint64_t bytes = cot_page_bytes(static_cast<uint32_t>(slots), cards.Length());
+    struct stat before{};
+    if (fstat(fd, &before) != 0) return fail(info.Env(), "limits page");
+    if (static_cast<uint64_t>(before.st_size) != bytes &&
+        (before.st_size != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0)) {
+        if (before.st_size != 0) errno = EINVAL;
+        return fail(info.Env(), "limits page: its size is not to change");
+    }
+    cot_page_header old{};
+    if (pread(fd, &old, sizeof old, 0) != static_cast<ssize_t>(sizeof old)) return fail(info.Env(), "limits page");
+    const bool is_kept = old.magic == COT_PAGE_MAGIC;
+    if (is_kept && (!cot_page_known(old.version) || !cot_ledger_known(cot_ledger_version(&old)))) {
+        const std::string text = "limits page: another agent wrote it, of version " + std::to_string(old.version) +
+                                 " with a ledger of version " + std::to_string(cot_ledger_version(&old)) +
+                                 "; this one knows pages up to " + std::to_string(COT_PAGE_VERSION) +
+                                 " and ledgers up to " + std::to_string(COT_LEDGER_VERSION);
+        Napi::Error::New(info.Env(), text).ThrowAsJavaScriptException();
+        return info.Env().Undefined();
+    }
+    cot_page_header header{};
+    header.magic = COT_PAGE_MAGIC;
+    header.version = is_kept ? old.version : COT_PAGE_VERSION;
+    header.ledger_version = is_kept ? old.ledger_version : COT_LEDGER_VERSION;
+    const bool names_engine = spec.Get("engine").IsNumber();
+    header.engine = names_engine ? static_cast<uint32_t>(number(spec, "engine")) : is_kept ? old.engine : 0;
+    header.bytes = static_cast<uint32_t>(bytes);
+    header.card_count = cards.Length();
+    header.slot_count = static_cast<uint32_t>(slots);
+    header.flags =
+        (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
+    const uint32_t slot_count = header.slot_count, card_count = header.card_count;
+    if (is_kept) header.compute_at = old.compute_at;
+    else if (spec.Get("compute").ToBoolean()) header.compute_at = cot_compute_at(slot_count, card_count);
+    header.gate = gate_word(old.gate & COT_GATE_CLOSED, spec.Get("leased").ToBoolean(), header.compute_at);
+    header.generation = old.generation + 1;
+    header.heartbeat_ns = boot_ns();
+    // Entries first: whoever sees the new generation must find them.
+    if (!write_at(fd, entries, sizeof entries, offsetof(cot_page, cards))) return fail(info.Env(), "limits page");
+    if (!write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "limits page");
+    return Napi::Number::New(info.Env(), static_cast<double>(header.generation));
+}
+
+// touchPage(fd, gateClosed, leased): the agent was here; the gate is so.
+Napi::Value TouchPage(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const uint64_t now = boot_ns();
+    uint64_t compute_at = 0;
+    if (info[2].ToBoolean() && pread(fd, &compute_at, sizeof compute_at, offsetof(cot_page_header, compute_at)) !=
+                                   static_cast<ssize_t>(sizeof compute_at))
+        return fail(info.Env(), "limits page");
+    const uint32_t gate = gate_word(info[1].ToBoolean(), info[2].ToBoolean(), compute_at);
+    if (!write_at(fd, &now, sizeof now, offsetof(cot_page_header, heartbeat_ns)) ||
+        !write_at(fd, &gate, sizeof gate, offsetof(cot_page_header, gate)))
+        return fail(info.Env(), "limits page");
+    return info.Env().Undefined();
+}
+
+// hasCompute(fd): does the page say that there is a compute page beside it?
+Napi::Value HasCompute(const Napi::CallbackInfo &info) {
+    cot_page_header header{};
+    const ssize_t length = pread(info[0].ToNumber().Int32Value(), &header, sizeof header, 0);
+    return Napi::Boolean::New(info.Env(), length == static_cast<ssize_t>(sizeof header) &&
+                                              header.magic == COT_PAGE_MAGIC && header.compute_at != 0);
+}
+
+uint64_t big(const Napi::Value &value) {
+    bool lossless = true;
+    return value.IsBigInt() ? value.As<Napi::BigInt>().Uint64Value(&lossless) : 0;
+}
+
+// writeFeedback(fd, cardCount, entries): each {slot, card, stamp, residualBytes, releasedBytes, signature, deadStamp}.
+Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
+    const int fd = info[0].ToNumber().Int32Value();
+    const uint32_t card_count = info[1].ToNumber().Uint32Value();
+    const Napi::Array entries = info[2].As<Napi::Array>();
+    for (uint32_t i = 0; i < entries.Length(); i++) {
+        const Napi::Object from = entries.Get(i).As<Napi::Object>();
+        const uint64_t slot = number(from, "slot"), card = number(from, "card");
+        if (slot >= COT_MAX_SLOTS || card >= card_count) continue;
+        cot_page_feedback entry{};
+        entry.stamp = big(from.Get("stamp"));
+        entry.residual_bytes = from.Get("residualBytes").ToNumber().Int64Value();
+        entry.released_bytes = number(from, "releasedBytes");
+        entry.signature = big(from.Get("signature"));
+        entry.dead_stamp = big(from.Get("deadStamp"));
+        entry.check = cot_check(&entry, COT_FEEDBACK_WORDS);
+        const uint64_t at = offsetof(cot_page, feedback) + (slot * card_count + card) * sizeof entry;
+        if (!write_at(fd, &entry, sizeof entry, static_cast<off_t>(at))) return fail(info.Env(), "limits page");
+    }
+    uint32_t flags = 0;
+    if (pread(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)) == sizeof flags &&
+        !(flags & COT_PAGE_HAS_FEEDBACK) && entries.Length() > 0) {
+        flags |= COT_PAGE_HAS_FEEDBACK;
+        if (!write_at(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)))
+            return fail(info.Env(), "limits page");
+    }
+    return info.Env().Undefined();
+}
+
+} // namespace
+
+void InitPages(Napi::Env env, Napi::Object exports) {
+    exports.Set("writePage", Napi::Function::New(env, WritePage));
+    exports.Set("touchPage", Napi::Function::New(env, TouchPage));
+    exports.Set("hasCompute", Napi::Function::New(env, HasCompute));
+    exports.Set("writeFeedback", Napi::Function::New(env, WriteFeedback));
+}

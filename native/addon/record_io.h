@@ -1,0 +1,36 @@
+// What the addon's functions on limits pages and on ledgers share.
+#pragma once
+
+#include "addon.h"
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <unistd.h>
+
+extern "C" {
+#include "../shared-memory/lease_page.h"
+#include "../shared-memory/ledger.h"
+#include "../shared-memory/limits_page.h"
+}
+
+inline uint64_t clock_ns(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+inline uint64_t boot_ns() {
+    return clock_ns(CLOCK_BOOTTIME);
+}
+
+inline bool write_at(int fd, const void *data, size_t size, off_t offset) {
+    return pwrite(fd, data, size, offset) == static_cast<ssize_t>(size);
+}
+
+inline Napi::Value fail(Napi::Env env, const char *what) {
+    const std::string text = std::string(what) + ": " + std::strerror(errno);
+    Napi::Error::New(env, text).ThrowAsJavaScriptException();
+    return env.Undefined();
+}

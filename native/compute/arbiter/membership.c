@@ -1,0 +1,98 @@
+/* Containers that come and go, an agent that starts anew, and shares that change while they run. */
+#include "internal.h"
+
+void cot_arbiter_init(struct cot_arbiter *arbiter, const struct cot_tuning *tuning) {
+    memset(arbiter, 0, sizeof *arbiter);
+    arbiter->tuning = *tuning;
+}
+
+static const struct cot_share nothing = {.guarantee_ppm = 1, .limit_ppm = 1};
+
+int cot_arbiter_join(struct cot_arbiter *arbiter, uint32_t at, uint32_t container, const struct cot_digest *digest,
+                     uint64_t now_ns) {
+    struct cot_card *card = &arbiter->cards[at];
+    uint32_t index = 0;
+    while (index < COT_ARBITER_MEMBERS && card->members[index].present) index++;
+    if (index == COT_ARBITER_MEMBERS) return -1;
+    cot_advance(arbiter, card, now_ns);
+    if (card->now_ns == 0) card->now_ns = now_ns;
+    if (index >= card->count) card->count = index + 1;
+    struct cot_member *member = &card->members[index];
+    *member = (struct cot_member){
+        .present = true,
+        .container = container,
+        .share = nothing,
+        .digest = *digest,
+        .virtual_ns = card->virtual_ns,
+        /* Above whatever an earlier agent handed out: nobody changes an order a thousand times in a millisecond. */
+        .epoch = now_ns / 1000 * 2,
+        .dirty = true,
+    };
+    cot_count_cards(arbiter, container);
+    return (int)index;
+}
+
+void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
+                       const struct cot_compute_record *record, uint64_t now_ns) {
+    struct cot_card *card = &arbiter->cards[at];
+    struct cot_member *member = &card->members[index];
+    if (member->epoch <= record->epoch) member->epoch = record->epoch + 2;
+    member->charged_ns = record->charged_ns;
+    member->contended_ns = record->contended_ns;
+    uint64_t used = member->digest.used_ns;
+    if (used >= record->used_ns) member->charged_ns += cot_smaller(used - record->used_ns, 1ull << 50);
+    else member->faults += 1;
+    if (record->rate_ppm != 0 && cot_limited(member)) {
+        uint64_t limit = cot_limit_at(record->limit_ns, record->at_ns, record->rate_ppm, now_ns);
+        int64_t most = (int64_t)arbiter->tuning.quantum_ns * 2, credit = most;
+        if (limit < used + (uint64_t)most) credit = (int64_t)(limit - used);
+        if (record->at_ns > now_ns && limit >= used)
+            credit -= (int64_t)((record->at_ns - now_ns) / 1000 * record->rate_ppm / 1000);
+        member->credit_ns = credit < -100 * most ? -100 * most : credit;
+    }
+    if (member->digest.inflight) {
+        card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    }
+}
+
+void cot_arbiter_leave(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, uint64_t now_ns) {
+    struct cot_card *card = &arbiter->cards[at];
+    struct cot_member *member = &card->members[index];
+    cot_advance(arbiter, card, now_ns);
+    if (cot_holder(card) == member) card->phase = COT_PHASE_IDLE;
+    member->present = false;
+    member->dirty = false;
+    cot_count_cards(arbiter, member->container);
+}
+
+void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_share *share,
+                       uint64_t now_ns) {
+    struct cot_card *card = &arbiter->cards[at];
+    struct cot_member *member = &card->members[index];
+    cot_advance(arbiter, card, now_ns);
+    bool first = member->share.limit_ppm == nothing.limit_ppm && member->share.guarantee_ppm == nothing.guarantee_ppm;
+    if (member->share.guarantee_ppm == share->guarantee_ppm && member->share.limit_ppm == share->limit_ppm &&
+        member->share.high == share->high && member->share.native == share->native) {
+        return;
+    }
+    member->share = *share;
+    if (member->share.guarantee_ppm == 0) member->share.guarantee_ppm = 1;
+    if (member->share.limit_ppm == 0) member->share.limit_ppm = 1;
+    member->virtual_ns = card->virtual_ns;
+    member->dry = false;
+    int64_t quantum = (int64_t)arbiter->tuning.quantum_ns, start = (int64_t)cot_start_credit(arbiter, member);
+    if (first || !cot_limited(member)) member->credit_ns = start;
+    /* A change is felt soon: neither savings nor debts of the old share reach far into the new one. */
+    if (member->credit_ns > start) member->credit_ns = start;
+    if (member->credit_ns < -quantum / 2) member->credit_ns = -quantum / 2;
+    if (share->native) {
+        if (cot_holder(card) == member) card->phase = COT_PHASE_IDLE;
+        cot_order_state(member, COT_LEASE_FREE);
+    } else if (member->state == COT_LEASE_FREE) {
+        /* What it let go without a gate drains before anybody gets the card. */
+        cot_order_state(member, COT_LEASE_CLOSED);
+        card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    } else if (cot_holder(card) == member && card->phase == COT_PHASE_HELD) {
+        member->terms.rate_ppm = 0; /* its terms are of the old share: they are told anew */
+    }
+}

@@ -1,0 +1,82 @@
+/* What a container is told: the terms of its turn, and the state of its lease. */
+#include "internal.h"
+
+static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_card *card,
+                          const struct cot_member *member) {
+    if (member->loan) return arbiter->tuning.high_depth_ns;
+    for (uint32_t i = 0; i < card->count && !member->share.high; i++) {
+        const struct cot_member *other = &card->members[i];
+        if (other->present && other->share.high && other != member) return arbiter->tuning.high_depth_ns;
+    }
+    return arbiter->tuning.depth_ns;
+}
+
+static void say(struct cot_member *member, uint32_t state, const struct cot_grant_terms *terms) {
+    member->state = state;
+    member->epoch += 2;
+    member->terms = *terms;
+    member->dirty = true;
+}
+
+/* A turn of its own while others wait: so much and no more. */
+void cot_order_turn(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member, uint64_t budget_ns) {
+    say(member, COT_LEASE_GRANTED,
+        &(struct cot_grant_terms){
+            .limit_ns = member->digest.used_ns + budget_ns,
+            .at_ns = card->now_ns,
+            .rate_ppm = 0,
+            .depth_ns = depth_for(arbiter, card, member),
+        });
+}
+
+/* Nobody else wants the card: it goes by its own credit, which grows as it runs. A debt shows as growth that begins
+ * later. */
+void cot_order_alone(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member) {
+    struct cot_grant_terms terms = {
+        .limit_ns = member->digest.used_ns,
+        .at_ns = card->now_ns,
+        .rate_ppm = member->share.limit_ppm,
+        .depth_ns = depth_for(arbiter, card, member),
+    };
+    if (!cot_limited(member)) terms.limit_ns += member->digest.pending_ns + 2 * arbiter->tuning.depth_ns;
+    else if (member->credit_ns >= 0) terms.limit_ns += (uint64_t)member->credit_ns;
+    else terms.at_ns += (uint64_t)-member->credit_ns * COT_PPM / member->share.limit_ppm;
+    say(member, COT_LEASE_GRANTED, &terms);
+}
+
+void cot_order_state(struct cot_member *member, uint32_t state) {
+    if (member->state == state) return;
+    say(member, state, &member->terms);
+    if (state != COT_LEASE_FREE) member->looked = false;
+}
+
+bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_compute_order *order) {
+    struct cot_member *member = &arbiter->cards[at].members[index];
+    member->dirty = false;
+    if (member->state == COT_LEASE_GRANTED || member->state == COT_LEASE_FREE) {
+        cot_order_grant(order, member->epoch, member->state, &member->terms);
+        return true;
+    }
+    cot_order_close(order, member->epoch, member->state);
+    return member->state == COT_LEASE_CATCH_UP;
+}
+
+struct cot_compute_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
+                                             uint64_t now_ns) {
+    const struct cot_member *member = &arbiter->cards[at].members[index];
+    bool limits = cot_limited(member) && !member->share.native;
+    struct cot_compute_record record = {
+        .at_ns = now_ns,
+        .limit_ns = member->digest.used_ns,
+        .charged_ns = member->charged_ns,
+        .contended_ns = member->contended_ns,
+        .rate_ppm = limits ? member->share.limit_ppm : 0,
+        .used_ns = member->digest.used_ns,
+        .epoch = member->epoch,
+    };
+    if (!limits) return record;
+    if (member->credit_ns >= 0) {
+        record.limit_ns += cot_smaller((uint64_t)member->credit_ns, arbiter->tuning.quantum_ns);
+    } else record.at_ns += (uint64_t)-member->credit_ns * COT_PPM / member->share.limit_ppm;
+    return record;
+}

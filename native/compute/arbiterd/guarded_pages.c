@@ -1,0 +1,195 @@
+/* Reading what a tenant can shorten or overwrite at any moment: each access to a mapped page is under a guard, and a
+ * page that was shortened is given up for good. */
+#include "guarded_pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MOST_LOOKS 16u /* at locks, of one page at a time: the kernel walks all that a file has for each */
+
+static _Thread_local sigjmp_buf *volatile guard;
+
+static void on_bus_error(int number) {
+    if (guard) siglongjmp(*guard, 1);
+    signal(number, SIG_DFL); /* not ours: as without a handler */
+}
+
+void pages_guard(void) {
+    /* Not deferred: the handler never returns, so the signal would stay blocked. */
+    struct sigaction action = {.sa_handler = on_bus_error, .sa_flags = SA_NODEFER};
+    sigaction(SIGBUS, &action, NULL);
+}
+
+static bool broke(struct page *page) {
+    guard = NULL;
+    page->broken = "it was shortened";
+    return false;
+}
+/* First line of whatever touches a mapping; `guard = NULL` is the last. */
+#define GUARDED(page)                                \
+    sigjmp_buf here;                                 \
+    if ((page)->broken) return false;                \
+    if (sigsetjmp(here, 0) != 0) return broke(page); \
+    guard = &here
+
+struct page *page_open(const char *id, const char *path, uint32_t slot_count, uint32_t card_count, const char **why) {
+    struct stat info;
+    uint64_t at = cot_compute_at(slot_count, card_count), bytes = cot_compute_bytes(slot_count, card_count);
+    *why = NULL;
+    struct page *page = calloc(1, sizeof *page);
+    if (!page) abort();
+    strncpy(page->id, id, sizeof page->id - 1);
+    page->slot_count = slot_count;
+    page->card_count = card_count;
+    for (uint32_t card = 0; card < COT_MAX_CARDS; card++) page->member[card] = -1;
+    page->dead = calloc(slot_count, sizeof *page->dead);
+    if (!page->dead) abort();
+    page->ledger = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (page->ledger < 0 || fstat(page->ledger, &info) != 0) *why = strerror(errno);
+    else if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size < at + bytes) *why = "no compute page is in it";
+    if (!*why) {
+        page->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page->ledger, (off_t)at);
+        if (page->map == MAP_FAILED) *why = strerror(errno);
+    }
+    if (!*why) return page;
+    page->map = NULL;
+    page_close(page);
+    return NULL;
+}
+
+void page_close(struct page *page) {
+    if (page->map) munmap(page->map, cot_compute_bytes(page->slot_count, page->card_count));
+    if (page->ledger >= 0) close(page->ledger);
+    free(page->dead);
+    free(page);
+}
+
+bool page_bell(struct page *page, uint32_t *bell) {
+    GUARDED(page);
+    *bell = __atomic_load_n(&cot_reports_at(page->map)->bell, __ATOMIC_SEQ_CST);
+    guard = NULL;
+    return true;
+}
+
+bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest) {
+    GUARDED(page);
+    cot_digest(page->map, page->slot_count, page->card_count, card, page->dead, digest);
+    guard = NULL;
+    /* What the dead have waited may be taken away with their rows. */
+    if (digest->throttled_ns > page->last[card].throttled_ns)
+        page->throttled_ns[card] += digest->throttled_ns - page->last[card].throttled_ns;
+    page->last[card] = *digest;
+    return true;
+}
+
+bool page_read_record(struct page *page, uint32_t card, struct cot_compute_record *record) {
+    GUARDED(page);
+    bool found = cot_order_read_record(cot_order_at(page->map, card), record);
+    guard = NULL;
+    return found;
+}
+
+bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter) {
+    GUARDED(page);
+    struct cot_compute_order *order = cot_order_at(page->map, card);
+    bool wakes = cot_arbiter_publish(arbiter, page->card[card], (uint32_t)page->member[card], order);
+    guard = NULL;
+    if (wakes) syscall(SYS_futex, &order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return true;
+}
+
+bool page_beat(struct page *page, uint64_t now_ns) {
+    GUARDED(page);
+    cot_compute_beat((struct cot_compute_header *)page->map, now_ns);
+    guard = NULL;
+    return true;
+}
+
+bool page_rest(struct page *page, uint64_t until_ns) {
+    GUARDED(page);
+    cot_compute_rest((struct cot_compute_header *)page->map, until_ns);
+    guard = NULL;
+    return true;
+}
+
+bool page_is_busy(struct page *page, uint32_t card, bool *busy) {
+    GUARDED(page);
+    struct cot_digest digest;
+    cot_digest(page->map, page->slot_count, page->card_count, card, page->dead, &digest);
+    guard = NULL;
+    *busy = digest.inflight != 0;
+    return true;
+}
+
+bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record) {
+    GUARDED(page);
+    cot_order_record(cot_order_at(page->map, card), *record);
+    guard = NULL;
+    return true;
+}
+
+bool page_keeps_order(struct page *page, uint32_t card, const struct cot_member *member) {
+    GUARDED(page);
+    uint64_t lease = __atomic_load_n(&cot_order_at(page->map, card)->lease, __ATOMIC_RELAXED);
+    guard = NULL;
+    return member->dirty || lease == cot_lease(member->epoch, member->state);
+}
+
+/* ---- the dead ---- */
+
+/* The stamp of a slot's row on any card that says that something is under way; 0: nothing is. */
+static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
+    GUARDED(page);
+    *stamp = 0;
+    for (uint32_t card = 0; card < page->card_count; card++) {
+        const struct cot_compute_row *row = cot_row_at(page->map, page->card_count, slot, card);
+        uint64_t of_row = __atomic_load_n(&row->stamp, __ATOMIC_ACQUIRE);
+        bool busy =
+            __atomic_load_n(&row->inflight, __ATOMIC_RELAXED) || __atomic_load_n(&row->waiting, __ATOMIC_RELAXED);
+        if (of_row && busy && page->dead[slot] != of_row) *stamp = of_row;
+    }
+    guard = NULL;
+    return true;
+}
+
+static bool used_slots(struct page *page, uint32_t *used) {
+    GUARDED(page);
+    *used = __atomic_load_n(&cot_reports_at(page->map)->slots_used, __ATOMIC_RELAXED);
+    guard = NULL;
+    if (*used > page->slot_count) *used = page->slot_count;
+    return true;
+}
+
+/* Whoever holds a slot has its byte of the ledger locked, and its stamp in it, from before its row has a stamp. */
+static bool lives(const struct page *page, uint32_t slot, uint64_t stamp) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    uint64_t holder = 0;
+    off_t at = (off_t)(cot_ledger_slots_offset(page->card_count) + slot * cot_slot_bytes(page->card_count));
+    if (fcntl(page->ledger, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
+    return pread(page->ledger, &holder, sizeof holder, at) == (ssize_t)sizeof holder && holder == stamp;
+}
+
+void page_find_dead(struct page *page) {
+    uint32_t used = 0;
+    if (!used_slots(page, &used)) return;
+    for (uint32_t i = 0, looks = 0; i < used && looks < MOST_LOOKS; i++) {
+        uint32_t slot = page->next_slot++ % used;
+        uint64_t stamp;
+        if (!busy_stamp(page, slot, &stamp)) return;
+        if (stamp == 0) continue;
+        looks++;
+        if (lives(page, slot, stamp)) continue;
+        page->dead[slot] = stamp;
+        page->rung = true;
+    }
+}

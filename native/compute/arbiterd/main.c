@@ -1,0 +1,122 @@
+/* cotenant-arbitrate: the arbiter as a process of its own, so that neither its parent's pauses nor a page that a tenant
+ * shortens can hold it up. Plans come on standard input (plan.h); what came of them goes to standard output, a line of
+ * JSON each second and with each plan, a short one where nothing is other than in the line before. It ends when
+ * standard input does. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "event_loop.h"
+
+static struct page *known;
+
+static void close_released(void) {
+    for (struct page **at = &known; *at;) {
+        struct page *page = *at;
+        if (!atomic_load(&page->released)) {
+            at = &page->next;
+            continue;
+        }
+        *at = page->next;
+        page_close(page);
+    }
+}
+
+static void print_text(const char *text) {
+    putchar('"');
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') putchar('\\');
+        putchar((unsigned char)*text < ' ' ? ' ' : *text);
+    }
+    putchar('"');
+}
+
+static void print_card(const struct told_card *card, const char *before) {
+    printf("%s{\"chargedNs\":%" PRIu64 ",\"contendedNs\":%" PRIu64 ",\"throttledNs\":%" PRIu64 ",\"launches\":%" PRIu64
+           ",\"overruns\":%" PRIu64 ",\"faults\":%" PRIu64
+           ",\"guaranteePpm\":%u,\"limitPpm\":%u,\"high\":%s,\"native\":%s}",
+           before, card->charged_ns, card->contended_ns, card->throttled_ns, card->launches, card->overruns,
+           card->faults, card->guarantee_ppm, card->limit_ppm, card->high ? "true" : "false",
+           card->native ? "true" : "false");
+}
+
+static bool is_same(const struct told *told, const struct told *before) {
+    return before && told->plan == before->plan && told->count == before->count &&
+           !memcmp(told->page, before->page, told->count * sizeof *told->page);
+}
+
+static void print_pages(const struct told *told) {
+    printf("\"pages\":[");
+    for (uint32_t i = 0; i < told->count; i++) {
+        const struct told_page *page = &told->page[i];
+        printf("%s{\"id\":", i ? "," : "");
+        print_text(page->id);
+        printf(",\"join\":%u", page->join);
+        if (page->broken) printf(",\"broken\":");
+        if (page->broken) print_text(page->broken);
+        printf(",\"cards\":[");
+        for (uint32_t card = 0; card < page->card_count; card++) print_card(&page->card[card], card ? "," : "");
+        printf("]}");
+    }
+    printf("]}\n");
+}
+
+/* False: nobody reads any more. */
+static bool print_told(void) {
+    static struct told *before;
+    struct told *told = rounds_told();
+    if (!told) return true;
+    printf("{\"plan\":%" PRIu64 ",\"lateNs\":%" PRIu64 ",", told->plan, told->late_ns);
+    if (is_same(told, before)) printf("\"same\":true}\n");
+    else print_pages(told);
+    free(before);
+    before = told;
+    return fflush(stdout) == 0;
+}
+
+static void take(const char *line) {
+    const char *why;
+    struct plan *plan = plan_line(line, &known, &why);
+    if (why) {
+        printf("{\"problem\":");
+        print_text(why);
+        printf("}\n");
+        fflush(stdout);
+    }
+    if (plan) rounds_plan(plan);
+}
+
+int main(void) {
+    static char buffer[1 << 16];
+    size_t filled = 0;
+    prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    signal(SIGPIPE, SIG_IGN);
+    pages_guard();
+    struct pollfd events[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = rounds_start(), .events = POLLIN}};
+    for (;;) {
+        close_released();
+        int ready = poll(events, 2, -1);
+        if (ready < 0 && errno != EINTR) return 1;
+        if (ready <= 0) continue;
+        if (events[1].revents && !print_told()) return 0;
+        if (!events[0].revents) continue;
+        ssize_t length = read(STDIN_FILENO, buffer + filled, sizeof buffer - filled - 1);
+        if (length <= 0) return 0;
+        filled += (size_t)length;
+        buffer[filled] = 0;
+        char *from = buffer;
+        for (char *end; (end = memchr(from, '\n', filled - (size_t)(from - buffer))); from = end + 1) {
+            *end = 0;
+            take(from);
+        }
+        filled -= (size_t)(from - buffer);
+        memmove(buffer, from, filled);
+        if (filled == sizeof buffer - 1) filled = 0; /* no line is so long */
+    }
+}

@@ -1,0 +1,335 @@
+/* The gate's decisions and the process's accounts. */
+#include "internal.h"
+
+#define LONGEST_DECAY 64u /* completions after which a long launch counts for half as long */
+#define LEAST_START_NS 50000ull
+#define LONG_WAIT_NS 20000000ull
+#define LOOK_AGAIN_NS 1000000ull /* at work of another process of the container, whose end nobody tells */
+
+const struct cot_gate_tuning cot_default_gate = {
+    .bridge_ns = 300000,
+    .start_ns = 20000000,
+    .most_start_ns = 2000000,
+    .batch_ns = 1000000,
+    .unknown_ns = 0,
+};
+
+#define LOAD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
+
+void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t slot_count,
+                     uint32_t card_count, uint32_t slot, uint32_t card, uint64_t stamp) {
+    memset(gate, 0, sizeof *gate);
+    gate->tuning = *tuning;
+    gate->header = (struct cot_compute_header *)page;
+    gate->order = cot_order_at(page, card);
+    gate->reports = cot_reports_at(page);
+    gate->row = cot_row_at(page, card_count, slot, card);
+    gate->slot_count = slot_count;
+    gate->card_count = card_count;
+    gate->card = card;
+    gate->slot = slot;
+    struct cot_compute_row *row = gate->row;
+    uint64_t *const words[] = {&row->waiting, &row->inflight, &row->pending_ns, &row->longest_ns, &row->throttled_ns};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) __atomic_store_n(words[i], 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&row->stamp, stamp, __ATOMIC_RELEASE);
+    uint32_t used = LOAD(gate->reports->slots_used);
+    while (used <= slot && !__atomic_compare_exchange_n(&gate->reports->slots_used, &used, slot + 1, false,
+                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+}
+
+struct totals {
+    uint64_t used, pending, inflight;
+};
+
+/* Of all of the container's processes on this card. Announcements are read before what they turn into. */
+static struct totals totals_of(const struct cot_gate *gate) {
+    struct totals totals = {0};
+    uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
+    if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have written it */
+    const struct cot_compute_row *row = gate->row - (uint64_t)gate->slot * gate->card_count;
+    for (uint32_t slot = 0; slot < slots; slot++, row += gate->card_count) {
+        if (__atomic_load_n(&row->stamp, __ATOMIC_RELAXED) != 0) {
+            totals.pending += __atomic_load_n(&row->pending_ns, __ATOMIC_SEQ_CST);
+            totals.inflight += LOAD(row->inflight);
+        }
+        totals.used += __atomic_load_n(&row->used_ns, __ATOMIC_ACQUIRE);
+    }
+    return totals;
+}
+
+static bool ring(struct cot_gate *gate) {
+    __atomic_fetch_add(&gate->reports->bell, 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* ---- may it go? ---- */
+
+struct question {
+    const struct cot_launch *launch;
+    struct totals totals; /* the launch announced in them */
+    uint64_t now_ns;
+    uint64_t until_ns; /* out: when the answer may be another one */
+    bool own;          /* out: the container's own work stands in the way */
+};
+
+/* What a growing limit lets go at once. */
+static uint64_t burst_of(const struct cot_gate *gate, uint32_t rate_ppm) {
+    uint64_t burst = gate->tuning.start_ns / COT_PPM * rate_ppm;
+    if (burst < LEAST_START_NS) burst = LEAST_START_NS;
+    return burst > gate->tuning.most_start_ns ? gate->tuning.most_start_ns : burst;
+}
+
+/* A limit that grows. It is used in bursts, or each launch would wait for its own small part of the growth. Above
+ * `most_ns`, if that is not 0, what it grew while nobody wanted it is lost. */
+static bool within_growth(struct cot_gate *gate, struct question *ask, uint64_t limit_ns, uint32_t rate_ppm,
+                          uint64_t starts_ns, uint64_t most_ns) {
+    uint64_t taken = ask->totals.used + ask->totals.pending - ask->launch->predicted_ns;
+    if (most_ns) taken += LOAD(gate->forfeited_ns);
+    uint64_t start = burst_of(gate, rate_ppm);
+    if (taken < limit_ns) {
+        uint64_t left = limit_ns - taken;
+        if (most_ns && left > most_ns && ask->totals.inflight <= 1) {
+            __atomic_fetch_add(&gate->forfeited_ns, left - most_ns, __ATOMIC_RELAXED);
+        }
+        if (left >= start || !LOAD(gate->dry)) {
+            __atomic_store_n(&gate->dry, 0, __ATOMIC_RELAXED);
+            return true;
+        }
+        ask->until_ns = ask->now_ns + (start - left) * COT_PPM / rate_ppm + 1;
+        return false;
+    }
+    __atomic_store_n(&gate->dry, 1, __ATOMIC_RELAXED);
+    uint64_t from = ask->now_ns > starts_ns ? ask->now_ns : starts_ns;
+    ask->until_ns = from + (taken - limit_ns + start) * COT_PPM / rate_ppm + 1;
+    return false;
+}
+
+static bool within_depth(struct question *ask, uint64_t depth_ns) {
+    if (ask->totals.inflight <= 1) return true; /* nothing but this one */
+    if (ask->totals.pending - ask->launch->predicted_ns < depth_ns) return true;
+    ask->own = true;
+    ask->until_ns = ask->now_ns + LOOK_AGAIN_NS;
+    return false;
+}
+
+/* The next record begins at what was used by then: nothing is lost of it yet. */
+static void keep_to_record(struct cot_gate *gate, const struct cot_compute_record *record) {
+    uint64_t of = LOAD(gate->forfeited_of);
+    if (of != record->check && __atomic_compare_exchange_n(&gate->forfeited_of, &of, record->check, false,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&gate->forfeited_ns, 0, __ATOMIC_RELAXED);
+    }
+}
+
+/* The agent is away: the record that it left is a credit that all of the container's processes compute alike. */
+static bool go_alone(struct cot_gate *gate, struct question *ask) {
+    struct cot_compute_record record = {0};
+    ask->until_ns = ask->now_ns + LONG_WAIT_NS;
+    if (!cot_order_read_record(gate->order, &record)) return false; /* the agent writes one before anybody starts */
+    keep_to_record(gate, &record);
+    const uint64_t depth = 10000000;
+    if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
+    uint64_t limit = cot_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
+    /* All containers' work is on the card at once now, and each change between them costs it time: what cannot keep up
+     * must not pile up, for whoever comes next waits for it. */
+    if (!within_depth(ask, burst_of(gate, record.rate_ppm))) return false;
+    return within_growth(gate, ask, limit, record.rate_ppm, record.at_ns, 2 * depth);
+}
+
+/* A turn of several cards was closed between two launches that belong together: what has been launched on the other
+ * cards may be followed on this one. */
+static bool may_catch_up(const struct cot_gate *gate) {
+    uint64_t own = LOAD(gate->row->launches) - LOAD(gate->launches_mark);
+    for (uint32_t i = 0; i < gate->others_count; i++) {
+        const struct cot_gate *other = &gate->others[i];
+        if (other != gate && LOAD(other->row->launches) - LOAD(other->launches_mark) > own) return true;
+    }
+    return false;
+}
+
+static bool may_go(struct cot_gate *gate, struct question *ask) {
+    struct cot_order_view view;
+    if (!cot_order_read(gate->order, &view)) return false;
+    uint32_t state = cot_lease_state(view.lease);
+    if (state == COT_LEASE_FREE) return true;
+    if (state == COT_LEASE_CATCH_UP) return may_catch_up(gate);
+    if (state != COT_LEASE_GRANTED) return false;
+    uint64_t limit = cot_limit_at(view.terms.limit_ns, view.terms.at_ns, view.terms.rate_ppm, ask->now_ns);
+    if (!within_depth(ask, view.terms.depth_ns)) return false;
+    if (view.terms.rate_ppm == 0 || view.terms.rate_ppm >= COT_PPM) {
+        return ask->totals.used + ask->totals.pending - ask->launch->predicted_ns < limit;
+    }
+    return within_growth(gate, ask, limit, view.terms.rate_ppm, view.terms.at_ns, 0);
+}
+
+/* Where a turn of this process began, for may_catch_up. */
+static void mark_turn(struct cot_gate *gate) {
+    uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), epoch = cot_lease_epoch(lease);
+    if (cot_lease_state(lease) != COT_LEASE_GRANTED || LOAD(gate->marked_epoch) == epoch) return;
+    __atomic_store_n(&gate->marked_epoch, epoch, __ATOMIC_RELAXED);
+    if (LOAD(gate->row->inflight) == 0) {
+        __atomic_store_n(&gate->launches_mark, LOAD(gate->row->launches), __ATOMIC_RELAXED);
+    }
+}
+
+/* `until_ns`: by when it may be, if it is not. Looked at after the launch was announced: an agent that comes back says
+ * so before it looks at what is under way. */
+static bool is_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {
+    uint64_t beat = __atomic_load_n(&gate->header->heartbeat_ns, __ATOMIC_SEQ_CST);
+    bool rests = beat != 0 && beat == LOAD(gate->header->rest_until_ns);
+    *until_ns = (beat < now_ns ? beat : now_ns) + COT_COMPUTE_STALE_NS;
+    if (*until_ns <= now_ns) return true;
+    if (!rests) return false;
+    if (LOAD(gate->unkept) == (uint32_t)beat) return true;
+    if (rung_ns == 0) return false;
+    if (rung_ns + COT_COMPUTE_STALE_NS < *until_ns) *until_ns = rung_ns + COT_COMPUTE_STALE_NS;
+    if (*until_ns > now_ns) return false;
+    __atomic_store_n(&gate->unkept, (uint32_t)beat, __ATOMIC_RELAXED);
+    return true;
+}
+
+static void withdraw(struct cot_gate *gate, uint64_t predicted_ns) {
+    __atomic_fetch_sub(&gate->row->pending_ns, predicted_ns, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&gate->row->inflight, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Time up to then is used, unless it is more than `gap_ns`; `instead_ns`: what counts for it, 0 for the time itself. */
+static void use_until(struct cot_gate *gate, uint64_t until_ns, uint64_t gap_ns, uint64_t instead_ns) {
+    uint64_t from = LOAD(gate->used_until_ns);
+    while (until_ns > from) {
+        uint64_t used = until_ns - from;
+        if (used > gap_ns) return;
+        if (__atomic_compare_exchange_n(&gate->used_until_ns, &from, until_ns, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+            __atomic_fetch_add(&gate->row->used_ns, instead_ns ? instead_ns : used, __ATOMIC_RELEASE);
+            return;
+        }
+    }
+}
+
+/* Nothing is under way: the next use begins now, whatever went before. */
+static void begin_use(struct cot_gate *gate, uint64_t now_ns) {
+    uint64_t from = LOAD(gate->used_until_ns);
+    while (now_ns > from && !__atomic_compare_exchange_n(&gate->used_until_ns, &from, now_ns, false, __ATOMIC_RELAXED,
+                                                         __ATOMIC_RELAXED)) {
+    }
+}
+
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, uint64_t rung_ns,
+                                  struct cot_launch *launch) {
+    struct cot_verdict verdict = {.wake = __atomic_load_n(&gate->order->wake, __ATOMIC_ACQUIRE)};
+    struct cot_lengths length = cot_lengths(gate, key);
+    uint64_t unknown = gate->tuning.unknown_ns ? gate->tuning.unknown_ns : LOAD(gate->order->depth_ns);
+    *launch = (struct cot_launch){
+        .key = key,
+        .predicted_ns = length.late_ns ? length.late_ns : unknown,
+        .mean_ns = length.mean_ns,
+        .unknown = length.late_ns == 0,
+    };
+    mark_turn(gate);
+    __atomic_fetch_add(&gate->row->pending_ns, launch->predicted_ns, __ATOMIC_SEQ_CST);
+    bool first = __atomic_fetch_add(&gate->row->inflight, 1, __ATOMIC_SEQ_CST) == 0;
+    struct question ask = {
+        .launch = launch, .totals = totals_of(gate), .now_ns = now_ns, .until_ns = now_ns + LONG_WAIT_NS};
+    uint64_t stale;
+    verdict.away = is_away(gate, now_ns, rung_ns, &stale);
+    verdict.go = verdict.away ? go_alone(gate, &ask) : may_go(gate, &ask);
+    /* The card was kept for this process until it asks, be it only to be told to wait; not while it waits. */
+    bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
+    if (first && !waited) use_until(gate, now_ns, gate->tuning.bridge_ns, 0);
+    launch->waited = waited;
+    launch->away = verdict.away;
+    if (verdict.go) {
+        if (first) begin_use(gate, now_ns);
+        __atomic_fetch_add(&gate->row->launches, 1, __ATOMIC_RELAXED);
+        return verdict;
+    }
+    withdraw(gate, launch->predicted_ns);
+    verdict.own = ask.own;
+    verdict.until_ns = ask.until_ns;
+    if (!verdict.away && stale < verdict.until_ns) verdict.until_ns = stale;
+    return verdict;
+}
+
+void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch) {
+    withdraw(gate, launch->predicted_ns);
+}
+
+bool cot_gate_wait(struct cot_gate *gate, bool begins, uint64_t waited_ns, uint64_t now_ns) {
+    (void)now_ns;
+    if (begins) {
+        bool first = __atomic_fetch_add(&gate->row->waiting, 1, __ATOMIC_SEQ_CST) == 0;
+        return first && ring(gate);
+    }
+    __atomic_fetch_sub(&gate->row->waiting, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&gate->row->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+    return false;
+}
+
+/* ---- what it took ---- */
+
+bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch,
+                   uint64_t now_ns) {
+    (void)now_ns;
+    if (batch->launches == 0) *batch = (struct cot_batch){.after_wait = launch->waited};
+    uint32_t i = 0;
+    while (i < batch->kinds && batch->kind[i].key != launch->key) i++;
+    if (i == batch->kinds) {
+        batch->kinds++;
+        batch->kind[i].key = launch->key;
+        batch->kind[i].launches = 0;
+        batch->kind[i].predicted_ns = 0;
+    }
+    batch->kind[i].launches++;
+    batch->kind[i].predicted_ns += launch->predicted_ns;
+    batch->launches++;
+    batch->predicted_ns += launch->predicted_ns;
+    batch->mean_ns += launch->mean_ns;
+    batch->unknown |= launch->unknown;
+    batch->away |= launch->away;
+    uint64_t depth = LOAD(gate->order->depth_ns), most = gate->tuning.batch_ns;
+    if (depth / 4 < most) most = depth / 4;
+    return launch->unknown || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
+           batch->kinds == COT_BATCH_KINDS;
+}
+
+static void note_longest(struct cot_gate *gate, uint64_t length_ns) {
+    uint64_t longest = LOAD(gate->row->longest_ns);
+    uint64_t now = length_ns > longest ? length_ns : longest - (longest - length_ns) / LONGEST_DECAY;
+    __atomic_store_n(&gate->row->longest_ns, now, __ATOMIC_RELAXED);
+}
+
+static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns) {
+    for (uint32_t i = 0; i < batch->kinds; i++) {
+        uint64_t share = length_ns;
+        if (batch->kinds > 1 && batch->predicted_ns) {
+            share = (uint64_t)((unsigned __int128)length_ns * batch->kind[i].predicted_ns / batch->predicted_ns);
+        }
+        uint64_t each = share / batch->kind[i].launches;
+        cot_learn(gate, batch->kind[i].key, each, batch->kind[i].launches);
+        note_longest(gate, each);
+    }
+}
+
+/* Streams that ran beside one another each saw the others' time, too: a launch counts for its part. */
+bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uint64_t begin_ns, uint64_t end_ns,
+                       uint32_t streams, bool oldest, uint64_t now_ns) {
+    if (end_ns > now_ns) end_ns = now_ns;
+    uint64_t length = end_ns > begin_ns ? end_ns - begin_ns : 1;
+    /* A gap before it, in which nothing else of the process was under way. */
+    uint64_t until = LOAD(gate->used_until_ns);
+    if (oldest && begin_ns > until && (batch->after_wait || begin_ns - until > gate->tuning.bridge_ns)) {
+        begin_use(gate, begin_ns);
+    }
+    /* While the agent is away others' work may share the card, and events show its time, too: what is known from
+     * better times counts, and nothing new is learned but what was not known at all. */
+    uint64_t stale;
+    bool away = batch->away || is_away(gate, now_ns, 0, &stale), known = !batch->unknown;
+    use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
+    if (!away || !known) learn(gate, batch, length / (streams ? streams : 1));
+    __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
+    bool drained = __atomic_sub_fetch(&gate->row->inflight, batch->launches, __ATOMIC_SEQ_CST) == 0;
+    bool closed = cot_lease_state(__atomic_load_n(&gate->order->lease, __ATOMIC_SEQ_CST)) != COT_LEASE_GRANTED;
+    return drained && (closed || LOAD(gate->row->waiting)) && ring(gate);
+}

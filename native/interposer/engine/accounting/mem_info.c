@@ -1,0 +1,67 @@
+/* What a program is told about memory: the grant is the total, and free is what the container may still take, but never
+ * more than the card really has. */
+#include "../engine_internal.h"
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static bool slice_of_current(uint64_t *total, uint64_t *left) {
+    uint32_t card;
+    void *context;
+    if (!cot_attached() || cot_current(&card, &context) != ABI_SUCCESS) return false;
+    if (card == COT_NO_CARD) {
+        *total = *left = 0;
+        return true;
+    }
+    struct cot_limits limits;
+    cot_limits(card, &limits);
+    if (!limits.isolate) return false;
+    cot_pools_read_back();
+    cot_reap(); /* the dead hold nothing, whether or not anybody has needed their room yet */
+    uint64_t held = cot_held(card);
+    *total = limits.memory_bytes;
+    *left = held < limits.memory_bytes ? limits.memory_bytes - held : 0;
+    return true;
+}
+
+abi_result cot_cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    uint64_t slice, left;
+    abi_result result = CALL_REAL(cuMemGetInfo_v2, (size_t *, size_t *), free_bytes, total);
+    if (result != ABI_SUCCESS || !free_bytes || !total || !slice_of_current(&slice, &left)) return result;
+    *total = smaller(*total, slice);
+    *free_bytes = smaller(*free_bytes, left);
+    return result;
+}
+
+abi_result cot_cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
+    uint64_t slice, left;
+    abi_result result = CALL_REAL(cuMemGetInfo, (unsigned *, unsigned *), free_bytes, total);
+    if (result != ABI_SUCCESS || !free_bytes || !total || !slice_of_current(&slice, &left)) return result;
+    *total = (unsigned)smaller(*total, slice);
+    *free_bytes = (unsigned)smaller(*free_bytes, left);
+    return result;
+}
+
+static bool slice_of_device(abi_device device, uint64_t *total) {
+    if (!cot_attached()) return false;
+    uint32_t card = cot_card_of(device);
+    struct cot_limits limits = {.isolate = true};
+    if (card != COT_NO_CARD) cot_limits(card, &limits);
+    *total = limits.memory_bytes;
+    return limits.isolate;
+}
+
+abi_result cot_cuDeviceTotalMem_v2(size_t *bytes, abi_device device) {
+    uint64_t slice;
+    abi_result result = CALL_REAL(cuDeviceTotalMem_v2, (size_t *, abi_device), bytes, device);
+    if (result == ABI_SUCCESS && bytes && slice_of_device(device, &slice)) *bytes = smaller(*bytes, slice);
+    return result;
+}
+
+abi_result cot_cuDeviceTotalMem(unsigned *bytes, abi_device device) {
+    uint64_t slice;
+    abi_result result = CALL_REAL(cuDeviceTotalMem, (unsigned *, abi_device), bytes, device);
+    if (result == ABI_SUCCESS && bytes && slice_of_device(device, &slice)) *bytes = (unsigned)smaller(*bytes, slice);
+    return result;
+}

@@ -1,0 +1,116 @@
+/* Events around launches: one before the first launch of a batch, one behind its last. They are recorded by the threads
+ * that launch, and where nothing more comes by the helper; the lock is for places and states alone. */
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "gate.h"
+
+#define LOOK_BACK 32u /* batches among which an open one is looked for */
+
+void cot_timed_lock(struct cot_batches *batches) {
+    for (unsigned tries = 0; atomic_exchange_explicit(&batches->lock.word, 1, memory_order_acquire); tries++) {
+        if (tries > 64) sched_yield();
+    }
+}
+void cot_timed_unlock(struct cot_batches *batches) {
+    atomic_store_explicit(&batches->lock.word, 0, memory_order_release);
+}
+
+void cot_helper_wake(struct cot_gates *gates) {
+    if (!atomic_load(&gates->begun) && !atomic_exchange(&gates->begun, 1)) {
+        /* Without one no launch would ever be known to have ended: the next launch tries again. */
+        if (!cot_services->help()) atomic_store(&gates->begun, 0);
+    }
+    atomic_store(&gates->idle, 0);
+    atomic_fetch_add(&gates->word, 1);
+    syscall(SYS_futex, &gates->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static bool record(abi_event event, abi_stream stream) {
+    return event && CALL_DRIVER("cuEventRecord", (abi_event, abi_stream), event, stream) == ABI_SUCCESS;
+}
+
+/* Under the lock. */
+static struct cot_timed *join_open(struct cot_batches *batches, abi_context context, abi_stream stream) {
+    for (uint32_t i = batches->tail, looked = 0; i != batches->head && looked < LOOK_BACK; looked++) {
+        struct cot_timed *timed = &batches->ring[--i % COT_BATCHES];
+        if (timed->state != COT_TIMED_OPEN || timed->full || timed->alone) continue;
+        if (timed->stream != stream || timed->context != context) continue;
+        if (timed->batch.kinds + timed->users >= COT_BATCH_KINDS) continue;
+        timed->users++;
+        return timed;
+    }
+    return NULL;
+}
+
+/* Under the lock; NULL: none is free. */
+static struct cot_timed *make(struct cot_batches *batches) {
+    if (batches->tail - batches->head == COT_BATCHES) return NULL;
+    struct cot_timed *timed = &batches->ring[batches->tail % COT_BATCHES];
+    abi_event begin = timed->begin, end = timed->end;
+    abi_context made_in = timed->made_in;
+    *timed = (struct cot_timed){.state = COT_TIMED_OPENING,
+                                .users = 1,
+                                .fresh = batches->head == batches->tail,
+                                .begin = begin,
+                                .end = end,
+                                .made_in = made_in};
+    batches->tail++;
+    return timed;
+}
+
+/* Events belong to a context; those of another one go, if it is still there. */
+static void make_events(struct cot_timed *timed, abi_context context) {
+    if (timed->made_in == context && timed->begin && timed->end) return;
+    if (timed->begin) CALL_DRIVER("cuEventDestroy_v2", (abi_event), timed->begin);
+    if (timed->end) CALL_DRIVER("cuEventDestroy_v2", (abi_event), timed->end);
+    timed->begin = timed->end = NULL;
+    timed->made_in = context;
+    if (CALL_DRIVER("cuEventCreate", (abi_event *, unsigned), &timed->begin, 0u) != ABI_SUCCESS) timed->begin = NULL;
+    if (CALL_DRIVER("cuEventCreate", (abi_event *, unsigned), &timed->end, 0u) != ABI_SUCCESS) timed->end = NULL;
+}
+
+struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t card, abi_context context, abi_stream stream,
+                                  uint64_t now_ns) {
+    struct cot_batches *batches = &gates->batches[card];
+    bool alone = stream == ABI_STREAM_PER_THREAD; /* which stream that is hangs on who names it */
+    cot_timed_lock(batches);
+    struct cot_timed *timed = alone ? NULL : join_open(batches, context, stream);
+    bool joined = timed != NULL;
+    if (!joined) timed = make(batches);
+    cot_timed_unlock(batches);
+    if (joined || !timed) return timed;
+    timed->alone = alone;
+    timed->context = context;
+    timed->stream = stream;
+    timed->begun_ns = timed->last_ns = now_ns;
+    make_events(timed, context);
+    timed->untimed = !record(timed->begin, stream);
+    cot_timed_lock(batches);
+    timed->state = COT_TIMED_OPEN;
+    cot_timed_unlock(batches);
+    return timed;
+}
+
+void cot_timed_close(struct cot_batches *batches, struct cot_timed *timed) {
+    if (timed->batch.launches && !timed->untimed && !record(timed->end, timed->stream)) timed->untimed = true;
+    cot_timed_lock(batches);
+    timed->state = COT_TIMED_CLOSED;
+    cot_timed_unlock(batches);
+}
+
+void cot_timed_end(struct cot_gates *gates, uint32_t card, struct cot_timed *timed, const struct cot_launch *launch,
+                   uint64_t now_ns) {
+    struct cot_batches *batches = &gates->batches[card];
+    cot_timed_lock(batches);
+    if (launch && cot_batch_add(&gates->gate[card], &timed->batch, launch, now_ns)) timed->full = true;
+    if (launch) timed->last_ns = now_ns;
+    timed->users--;
+    bool closes = timed->users == 0 && (timed->full || timed->alone || timed->batch.launches == 0);
+    if (closes) timed->state = COT_TIMED_CLOSING;
+    cot_timed_unlock(batches);
+    if (closes) cot_timed_close(batches, timed);
+    if (atomic_load(&gates->idle) || !atomic_load(&gates->begun)) cot_helper_wake(gates);
+}

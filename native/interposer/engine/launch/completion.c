@@ -1,0 +1,213 @@
+/* What the helper does: closes batches to which nothing more comes, and of those that have ended tells what they took.
+ * Only it asks about events, in a thread that captures nothing: such a question would void a capture. */
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "gate.h"
+
+#define QUIET_NS 100000ull /* an open batch without a launch for so long is closed */
+#define LEAST_PAUSE_NS 50000ull
+#define MOST_PAUSE_NS 1000000ull
+#define EMPTY_PAUSE_NS 200000ull
+#define EMPTY_ROUNDS 10u /* until the helper sleeps until it is woken */
+#define MOST_UNREADY 16u /* looked at in one round: streams that run beside one another */
+
+/* Around calls of the driver about batches; false: somebody wants their streams or contexts to be left alone. */
+static bool enter(struct cot_gates *gates) {
+    atomic_store(&gates->busy, 1);
+    if (!atomic_load(&gates->paused)) return true;
+    atomic_store(&gates->busy, 0);
+    return false;
+}
+static void leave(struct cot_gates *gates) {
+    atomic_store(&gates->busy, 0);
+}
+
+/* ---- closing ---- */
+
+static bool is_quiet(const struct cot_timed *timed, bool hurry, uint64_t now_ns) {
+    if (timed->state != COT_TIMED_OPEN || timed->users) return false;
+    return hurry || now_ns > timed->last_ns + QUIET_NS;
+}
+
+static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, uint64_t now_ns) {
+    bool hurry = atomic_exchange(&batches->hurry, 0);
+    for (uint32_t i = batches->head; i != __atomic_load_n(&batches->tail, __ATOMIC_ACQUIRE); i++) {
+        struct cot_timed *timed = &batches->ring[i % COT_BATCHES];
+        abi_context popped;
+        if (__atomic_load_n(&timed->state, __ATOMIC_RELAXED) != COT_TIMED_OPEN) continue;
+        if (!enter(gates)) return;
+        cot_timed_lock(batches);
+        bool closes = is_quiet(timed, hurry, now_ns);
+        if (closes) timed->state = COT_TIMED_CLOSING;
+        cot_timed_unlock(batches);
+        /* A default stream is that of the current context. */
+        if (closes && CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), timed->context) == ABI_SUCCESS) {
+            cot_timed_close(batches, timed);
+            CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped);
+        } else if (closes) {
+            timed->untimed = true;
+            cot_timed_close(batches, timed);
+        }
+        leave(gates);
+    }
+}
+
+/* ---- what they took ---- */
+
+static uint32_t streams_under_way(const struct cot_batches *batches) {
+    abi_stream seen[8];
+    uint32_t count = 0;
+    for (uint32_t i = batches->head, looked = 0; i != batches->tail && looked < 64; i++, looked++) {
+        const struct cot_timed *timed = &batches->ring[i % COT_BATCHES];
+        uint32_t k = 0;
+        if (timed->state == COT_TIMED_FREE) continue;
+        while (k < count && seen[k] != timed->stream) k++;
+        if (k == count && count < 8) seen[count++] = timed->stream;
+    }
+    return count ? count : 1;
+}
+
+static bool elapsed(abi_event from, abi_event to, int64_t *ns) {
+    float ms = 0;
+    if (CALL_DRIVER("cuEventElapsedTime", (float *, abi_event, abi_event), &ms, from, to) != ABI_SUCCESS) return false;
+    *ns = (int64_t)((double)ms * 1e6);
+    return true;
+}
+
+struct span {
+    uint64_t begin_ns, end_ns;
+};
+
+/* On the clock of the host: told from when the card was idle or from the event before, and held between when it was
+ * launched and now. */
+static struct span span_of(const struct cot_batches *batches, const struct cot_timed *timed, uint64_t now_ns) {
+    int64_t length = 0, after = 0;
+    uint64_t begin = timed->begun_ns;
+    if (timed->untimed || !elapsed(timed->begin, timed->end, &length) || length < 0)
+        length = (int64_t)timed->batch.predicted_ns;
+    bool told = timed->fresh || (batches->anchor && !timed->untimed && batches->anchor_context == timed->made_in &&
+                                 elapsed(batches->anchor, timed->begin, &after));
+    if (!told) begin = now_ns > (uint64_t)length ? now_ns - (uint64_t)length : 0;
+    else if (!timed->fresh) begin = batches->anchor_ns + (uint64_t)after;
+    if ((int64_t)(begin - timed->begun_ns) < 0) begin = timed->begun_ns;
+    uint64_t end = begin + (uint64_t)length;
+    if (end > now_ns) {
+        begin -= end - now_ns < begin ? end - now_ns : begin;
+        end = now_ns;
+    }
+    return (struct span){begin, end};
+}
+
+static void free_places(struct cot_batches *batches) {
+    cot_timed_lock(batches);
+    while (batches->head != batches->tail && batches->ring[batches->head % COT_BATCHES].state == COT_TIMED_FREE)
+        batches->head++;
+    cot_timed_unlock(batches);
+}
+
+static void complete(struct cot_gates *gates, uint32_t card, struct cot_timed *timed, struct span span,
+                     uint64_t now_ns) {
+    struct cot_batches *batches = &gates->batches[card];
+    struct cot_gate *gate = &gates->gate[card];
+    bool oldest = timed == &batches->ring[batches->head % COT_BATCHES];
+    uint32_t streams = streams_under_way(batches);
+    bool rings = timed->batch.launches &&
+                 cot_gate_complete(gate, &timed->batch, span.begin_ns, span.end_ns, streams, oldest, now_ns);
+    cot_timed_lock(batches);
+    timed->state = COT_TIMED_FREE;
+    cot_timed_unlock(batches);
+    free_places(batches);
+    if (rings) syscall(SYS_futex, &gate->reports->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (atomic_load(&batches->sleepers)) syscall(SYS_futex, &gate->order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Its last event becomes the one that others are told from, and gets the former one for it. */
+static void set_anchor(struct cot_batches *batches, struct cot_timed *timed, uint64_t end_ns) {
+    if (timed->untimed) return;
+    abi_event former = batches->anchor_context == timed->made_in ? batches->anchor : NULL;
+    if (batches->anchor && !former) CALL_DRIVER("cuEventDestroy_v2", (abi_event), batches->anchor);
+    batches->anchor = timed->end;
+    batches->anchor_context = timed->made_in;
+    batches->anchor_ns = end_ns;
+    timed->end = former;
+}
+
+void cot_settle_lost(struct cot_gates *gates, uint32_t card, struct cot_timed *timed) {
+    uint64_t now = cot_boot_ns(), most = timed->begun_ns + timed->batch.predicted_ns;
+    complete(gates, card, timed, (struct span){timed->begun_ns, now < most ? now : most}, now);
+}
+
+/* True: it has ended. */
+static bool look(struct cot_gates *gates, uint32_t card, struct cot_timed *timed) {
+    struct cot_batches *batches = &gates->batches[card];
+    uint64_t now = cot_boot_ns();
+    if (timed->batch.launches == 0) {
+        complete(gates, card, timed, (struct span){0}, now);
+        return true;
+    }
+    if (timed->untimed && now < timed->last_ns + timed->batch.predicted_ns) return false;
+    if (!timed->untimed && CALL_DRIVER("cuEventQuery", (abi_event), timed->end) == ABI_ERROR_NOT_READY) return false;
+    now = cot_boot_ns();
+    struct span span = span_of(batches, timed, now);
+    set_anchor(batches, timed, span.end_ns);
+    complete(gates, card, timed, span, now);
+    return true;
+}
+
+static uint64_t pause_for(const struct cot_timed *timed, uint64_t now_ns) {
+    uint64_t due = timed->begun_ns + timed->batch.predicted_ns, left = due > now_ns ? due - now_ns : 0;
+    return left < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : left > MOST_PAUSE_NS ? MOST_PAUSE_NS : left;
+}
+
+uint64_t cot_settle(struct cot_gates *gates, uint32_t card) {
+    struct cot_batches *batches = &gates->batches[card];
+    uint32_t unready = 0;
+    uint64_t pause = UINT64_MAX, now = cot_boot_ns();
+    close_quiet(gates, batches, now);
+    for (uint32_t i = batches->head; i != __atomic_load_n(&batches->tail, __ATOMIC_ACQUIRE); i++) {
+        struct cot_timed *timed = &batches->ring[i % COT_BATCHES];
+        enum cot_timed_state state = __atomic_load_n(&timed->state, __ATOMIC_ACQUIRE);
+        if (state == COT_TIMED_FREE) continue;
+        if (state == COT_TIMED_CLOSED && unready < MOST_UNREADY && enter(gates)) {
+            bool ended = look(gates, card, timed);
+            leave(gates);
+            if (ended) continue;
+        }
+        if (unready++ == 0) pause = state == COT_TIMED_CLOSED ? pause_for(timed, now) : QUIET_NS;
+    }
+    return pause;
+}
+
+/* ---- the helper's round ---- */
+
+abi_result cot_cotenant_help(struct cot_errand *errand) {
+    struct cot_gates *gates = cot_attached() ? cot->gates : NULL;
+    if (!gates) return ABI_SUCCESS;
+    if (!gates->relaxed) {
+        int mode = ABI_CAPTURE_RELAXED;
+        gates->relaxed = CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode) == ABI_SUCCESS;
+    }
+    errand->word = (uint32_t *)&gates->word;
+    errand->seen = atomic_load(&gates->word);
+    uint64_t pause = UINT64_MAX;
+    for (uint32_t card = 0; card < cot_card_count(); card++) {
+        uint64_t own = cot_settle(gates, card);
+        if (own < pause) pause = own;
+    }
+    gates->empty_rounds = pause == UINT64_MAX ? gates->empty_rounds + 1 : 0;
+    if (pause == UINT64_MAX && gates->empty_rounds <= EMPTY_ROUNDS) pause = EMPTY_PAUSE_NS;
+    if (pause == UINT64_MAX) {
+        /* Who launches from now on sees that it sleeps; who did before is seen. */
+        atomic_store(&gates->idle, 1);
+        for (uint32_t card = 0; card < cot_card_count(); card++) {
+            const struct cot_batches *batches = &gates->batches[card];
+            if (__atomic_load_n(&batches->tail, __ATOMIC_SEQ_CST) != batches->head) pause = EMPTY_PAUSE_NS;
+        }
+        if (pause != UINT64_MAX) atomic_store(&gates->idle, 0);
+    }
+    errand->pause_ns = pause == UINT64_MAX ? 0 : pause;
+    return ABI_SUCCESS;
+}

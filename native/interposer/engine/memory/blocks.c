@@ -1,0 +1,195 @@
+/* What this process allocated: blocks by pointer or handle. */
+#include "../sharded_map.h"
+
+/* Of a block: the low 6 bits choose the shard, those from the 8th on the place in it. Addresses of device memory that
+ * follow one another lie in one row, so that a table too large for the processor's caches costs few of them a miss. */
+static inline uint64_t hash_block(uint64_t key) {
+    return __builtin_expect(key % 512 == 0, 1) ? mix(key >> 15) ^ (key >> 1 & (ROW - 1) << 8) : mix(key);
+}
+
+/* A block: of one key there may be several, each reference to a handle one, or of several kinds. */
+INLINE struct cot_block *probe_kind(const struct cot_shard *shard, uint64_t key, uint64_t hash, uint32_t kind) {
+    if (shard->capacity == 0) return NULL;
+    const uint64_t *keys = keys_of(shard, sizeof(struct cot_block));
+    for (uint32_t i = first_place(shard, hash);; i = place_after(shard, i)) {
+        struct cot_block *entry = (struct cot_block *)entry_at(shard, sizeof *entry, i);
+        if (keys[i] == key && __builtin_expect(entry->kind == kind, 1)) return entry;
+        if (keys[i] == 0) return NULL;
+    }
+}
+
+static __attribute__((noinline)) bool add_slow(const struct cot_block *block) {
+    uint64_t hash = hash_block(block->key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    lock(&shard->lock);
+    bool room = has_room(shard) || grow(shard, sizeof *block, hash_block);
+    if (room) place(shard, sizeof *block, hash, block);
+    unlock(&shard->lock);
+    return room;
+}
+
+bool cot_blocks_add(const struct cot_block *block) {
+    uint64_t hash = hash_block(block->key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    if (!try_lock(&shard->lock)) return add_slow(block);
+    if (!has_room(shard)) {
+        unlock(&shard->lock);
+        return add_slow(block);
+    }
+    place(shard, sizeof *block, hash, block);
+    unlock(&shard->lock);
+    return true;
+}
+
+INLINE bool take_locked(struct cot_shard *shard, uint64_t hash, uint64_t key, uint32_t kind, struct cot_block *block) {
+    struct cot_block *entry = probe_kind(shard, key, hash, kind);
+    bool found = entry != NULL;
+    if (found) {
+        *block = *entry;
+        erase(shard, sizeof *entry, entry);
+    }
+    unlock(&shard->lock);
+    return found;
+}
+
+static __attribute__((noinline)) bool take_slow(uint64_t key, uint32_t kind, struct cot_block *block) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    lock(&shard->lock);
+    return take_locked(shard, hash, key, kind, block);
+}
+
+bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    if (key <= TOMBSTONE) return false;
+    if (!try_lock(&shard->lock)) return take_slow(key, kind, block);
+    return take_locked(shard, hash, key, kind, block);
+}
+
+/* Kinds whose keys are addresses of one space. */
+static uint32_t space_of(uint32_t kind) {
+    return kind == COT_MANAGED ? COT_LINEAR : kind == COT_SPARSE || kind == COT_DEFERRED ? COT_ARRAY : kind;
+}
+
+/* The next block of this address from place *i of its shard on; NULL: none. */
+static struct cot_block *next_at(const struct cot_shard *shard, uint64_t key, uint32_t space, uint32_t *i) {
+    if (shard->capacity == 0) return NULL;
+    const uint64_t *keys = keys_of(shard, sizeof(struct cot_block));
+    while (keys[*i] != 0) {
+        struct cot_block *entry = (struct cot_block *)entry_at(shard, sizeof *entry, *i);
+        bool found = keys[*i] == key && space_of(entry->kind) == space;
+        *i = place_after(shard, *i);
+        if (found) return entry;
+    }
+    return NULL;
+}
+
+bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    struct cot_block *latest = NULL, *entry;
+    if (key <= TOMBSTONE) return false;
+    lock(&shard->lock);
+    for (uint32_t i = first_place(shard, hash); (entry = next_at(shard, key, kind, &i));) {
+        if (!latest || (int32_t)(entry->epoch - latest->epoch) > 0) latest = entry;
+    }
+    if (latest) {
+        *block = *latest;
+        erase(shard, sizeof *latest, latest);
+    }
+    unlock(&shard->lock);
+    return latest;
+}
+
+bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    if (key <= TOMBSTONE) return false;
+    lock(&shard->lock);
+    struct cot_block *entry = probe_kind(shard, key, hash, kind);
+    bool found = entry && (change > 0 || entry->references > 0);
+    if (found) {
+        entry->references += (uint32_t)change;
+        *block = *entry;
+        *left = entry->references;
+        if (*left == 0) erase(shard, sizeof *entry, entry);
+    }
+    unlock(&shard->lock);
+    return found;
+}
+
+/* What was charged for a block that is out of the table. */
+static void release(const struct cot_block *block) {
+    struct cot_limits limits;
+    cot_limits(block->card, &limits);
+    uint64_t bytes = block->kind == COT_LINEAR
+                         ? cot_pages_remove(block->card, block->key, block->bytes, limits.granule_bytes)
+                         : block->bytes;
+    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->card)->managed, bytes, __ATOMIC_RELAXED);
+    if (bytes) cot_release(block->card, bytes);
+    if (block->root) cot_memory_drop(block->root);
+}
+
+void cot_blocks_pass_context(const void *context, void *heir) {
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
+        struct cot_shard *shard = &cot->blocks[i];
+        lock(&shard->lock);
+        for (uint32_t k = 0; k < shard->capacity; k++) {
+            struct cot_block *entry = (struct cot_block *)shard->entries + k;
+            if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) entry->context = heir;
+        }
+        unlock(&shard->lock);
+    }
+}
+
+void cot_blocks_drop_context(void *context) {
+    for (unsigned i = 0; i < COT_SHARDS; i++) {
+        for (uint32_t k = 0;; k++) {
+            struct cot_shard *shard = &cot->blocks[i];
+            struct cot_block found = {0};
+            lock(&shard->lock);
+            while (k < shard->capacity) {
+                struct cot_block *entry = (struct cot_block *)shard->entries + k;
+                if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) {
+                    found = *entry;
+                    erase(shard, sizeof *entry, entry);
+                    break;
+                }
+                k++;
+            }
+            unlock(&shard->lock);
+            if (!found.key) break;
+            release(&found);
+        }
+    }
+}
+
+bool cot_blocks_drop(const struct cot_block *block) {
+    struct cot_block found;
+    if (!cot_blocks_take(block->key, block->kind, &found)) return false;
+    release(&found);
+    return true;
+}
+
+bool cot_blocks_drop_twin(const struct cot_block *block, bool others) {
+    uint64_t hash = hash_block(block->key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    struct cot_block *own = NULL, *other = NULL, *entry, dropped;
+    lock(&shard->lock);
+    for (uint32_t i = first_place(shard, hash); (entry = next_at(shard, block->key, space_of(block->kind), &i));) {
+        bool same = entry->kind == block->kind && entry->bytes == block->bytes && entry->context == block->context &&
+                    entry->epoch == block->epoch;
+        if (same && !own) own = entry;
+        else other = entry;
+    }
+    bool found = own && other;
+    if (found) {
+        struct cot_block *goes = others ? other : own;
+        dropped = *goes;
+        erase(shard, sizeof *goes, goes);
+    }
+    unlock(&shard->lock);
+    if (found) release(&dropped);
+    return found;
+}

@@ -1,0 +1,292 @@
+/* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much
+ * that is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
+ * announced as if the pool had nothing left.
+ *
+ * A pool that is destroyed keeps its memory until all of it is freed and the streams that free it have come so far, and
+ * the driver tells nothing of it any more. So one that still has memory is only marked when the program destroys it: it
+ * goes on being read back and trimmed, and is destroyed as soon as it has nothing. */
+#include <pthread.h>
+
+#include "../engine_internal.h"
+
+/* In the handle of a pool that the program has destroyed, and that is still there: no address has this bit. */
+#define LEAVING (1ull << 63)
+
+static bool is_leaving(const struct cot_known_pool *pool) {
+    return (uintptr_t)pool->handle & LEAVING;
+}
+
+static abi_pool handle_of(const struct cot_known_pool *pool) {
+    return (abi_pool)((uintptr_t)pool->handle & ~LEAVING);
+}
+
+static struct cot_known_pool *find(abi_pool handle) {
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        if (handle_of(&cot->pools.known[i]) == handle) return &cot->pools.known[i];
+    }
+    return NULL;
+}
+
+static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t card) {
+    struct cot_known_pool *pool = find(handle);
+    if (!pool && (pool = find(NULL))) *pool = (struct cot_known_pool){.handle = handle, .card = card};
+    return pool;
+}
+
+/* Under the lock. */
+static void end(struct cot_known_pool *known) {
+    struct cot_known_pool old = *known;
+    *known = (struct cot_known_pool){0};
+    __atomic_fetch_sub(&cot_own(old.card)->pool, old.charged, __ATOMIC_RELAXED);
+    if (old.charged) cot_release(old.card, old.charged);
+}
+
+/* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was. */
+static void read_back(struct cot_known_pool *pool, uint64_t more) {
+    uint64_t before = pool->charged, now = 0;
+    if (CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), handle_of(pool), ABI_POOL_RESERVED_CURRENT,
+                    &now) != ABI_SUCCESS)
+        now = before + more;
+    pool->charged = now;
+    struct cot_slot_card *own = cot_own(pool->card);
+    __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
+    if (now > before) cot_charge(pool->card, now - before);
+    if (now < before) cot_release(pool->card, before - now);
+}
+
+/* Under the lock: lets it give back what it does not use. A capture of this thread does not forbid that. */
+static void trim(struct cot_known_pool *pool) {
+    int mode = ABI_CAPTURE_RELAXED;
+    if (CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode) != ABI_SUCCESS) return;
+    CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), handle_of(pool), 0);
+    CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode);
+    read_back(pool, 0);
+}
+
+/* Under the lock: what is left of a pool that the program has destroyed. */
+static void let_go(struct cot_known_pool *pool) {
+    trim(pool);
+    if (pool->charged == 0 && CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool)) == ABI_SUCCESS) end(pool);
+}
+
+void cot_pools_trim(uint32_t card) {
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        struct cot_known_pool *known = &cot->pools.known[i];
+        if (!known->handle || known->card != card) continue;
+        if (is_leaving(known)) let_go(known);
+        else trim(known);
+    }
+    pthread_mutex_unlock(&cot->pools.lock);
+}
+
+bool cot_is_capturing(abi_stream stream) {
+    int status = ABI_CAPTURE_NONE;
+    return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
+           status == ABI_CAPTURE_ACTIVE;
+}
+
+/* The device of a stream's context; default streams belong to the current one. */
+static abi_result device_of(abi_stream stream, abi_device *device) {
+    if ((uintptr_t)stream > (uintptr_t)ABI_STREAM_PER_THREAD) {
+        abi_context context;
+        abi_result result = CALL_DRIVER("cuStreamGetCtx", (abi_stream, abi_context *), stream, &context);
+        if (result != ABI_SUCCESS) return result;
+        result = CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), context);
+        if (result != ABI_SUCCESS) return result;
+        result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
+        cot_context_pop();
+        return result;
+    }
+    return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
+}
+
+/* A driver that does not tell is asked twice. */
+static abi_result default_pool(abi_device device, abi_pool *pool) {
+    abi_result result = ABI_ERROR_UNKNOWN;
+    for (int tries = 0; tries < 2 && result != ABI_SUCCESS; tries++)
+        result = CALL_DRIVER("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), pool, device);
+    return result;
+}
+
+/* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. An
+ * answer that is wrong would be charged to another card: so where the driver does not tell, its error is the answer. */
+static abi_result card_of_pool(abi_pool pool, abi_device otherwise, uint32_t *card) {
+    pthread_mutex_lock(&cot->pools.lock);
+    const struct cot_known_pool *known = pool ? find(pool) : NULL;
+    if (known) *card = known->card;
+    pthread_mutex_unlock(&cot->pools.lock);
+    if (known) return ABI_SUCCESS;
+    *card = cot_card_of(otherwise);
+    for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
+        abi_pool own = NULL;
+        if (cot_card_of(device) == COT_NO_CARD) continue;
+        abi_result result = default_pool(device, &own);
+        if (result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED) return result;
+        if (result != ABI_SUCCESS || own != pool) continue;
+        *card = cot_card_of(device);
+        break;
+    }
+    return ABI_SUCCESS;
+}
+
+/* Stream-ordered allocation from `pool` (NULL: the device's current one) by calling `real` with its own arguments. */
+typedef abi_result (*alloc_call)(abi_devptr *, size_t, abi_stream);
+typedef abi_result (*alloc_from_call)(abi_devptr *, size_t, abi_pool, abi_stream);
+
+static abi_result call(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool,
+                       abi_stream stream) {
+    if (!real) return (abi_result)cot_missing();
+    return from_pool ? ((alloc_from_call)real)(pointer, bytes, pool, stream)
+                     : ((alloc_call)real)(pointer, bytes, stream);
+}
+
+static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size_t bytes, abi_pool pool,
+                           abi_stream stream) {
+    abi_device device;
+    void *context;
+    uint32_t card;
+    abi_result result = cot_attach();
+    if (result != ABI_SUCCESS) return result;
+    /* Recorded, not run: the graph's memory is the graph's. */
+    if (!pointer || bytes == 0 || cot_is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
+    result = device_of(stream, &device);
+    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
+    if (result != ABI_SUCCESS) return result;
+    card = cot_card_of(device);
+    if (from_pool) result = card_of_pool(pool, device, &card);
+    if (result != ABI_SUCCESS) return result;
+    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
+    abi_pool from = pool;
+    if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
+        return ABI_ERROR_OUT_OF_MEMORY;
+
+    struct cot_limits limits;
+    cot_limits(card, &limits);
+    uint64_t whole = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
+    if (bytes > UINT64_MAX - limits.granule_bytes) whole = UINT64_MAX;
+    /* What the pool keeps unused is charged already, but nobody tells whether it serves in one piece: else it grows. */
+    if (!cot_reserve(card, whole)) {
+        cot_deny(card);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    result = call(real, from_pool, pointer, bytes, pool, stream);
+    cot_touch(card); /* the pool may have grown by what it had given back unseen */
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = find_or_add(from, card);
+    if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
+    pthread_mutex_unlock(&cot->pools.lock);
+    cot_rollback(card, whole); /* read_back has charged what it came to */
+    return result;
+}
+
+abi_result cot_cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    return allocate(cot_real(COT_REAL_cuMemAllocAsync), false, pointer, bytes, NULL, stream);
+}
+abi_result cot_cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    return allocate(cot_real(COT_REAL_cuMemAllocAsync_ptsz), false, pointer, bytes, NULL, stream);
+}
+abi_result cot_cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    return allocate(cot_real(COT_REAL_cuMemAllocFromPoolAsync), true, pointer, bytes, pool, stream);
+}
+abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    return allocate(cot_real(COT_REAL_cuMemAllocFromPoolAsync_ptsz), true, pointer, bytes, pool, stream);
+}
+
+void cot_pools_read_back(void) {
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        struct cot_known_pool *known = &cot->pools.known[i];
+        if (!known->handle) continue;
+        if (is_leaving(known)) let_go(known);
+        else if (known->charged) read_back(known, 0);
+    }
+    pthread_mutex_unlock(&cot->pools.lock);
+}
+
+void cot_pools_end(uint32_t card) {
+    pthread_mutex_lock(&cot->pools.lock);
+    for (int i = 0; i < COT_MOST_POOLS; i++) {
+        struct cot_known_pool *known = &cot->pools.known[i];
+        if (known->handle && is_leaving(known) && known->card == card) end(known);
+    }
+    pthread_mutex_unlock(&cot->pools.lock);
+}
+
+/* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
+ * sees (whoever asks what is free makes one), or the agent. */
+#define FREE(symbol)                                                                      \
+    abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                      \
+        abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream); \
+        if (result == ABI_SUCCESS && cot_attached()) cot_pools_read_back();               \
+        return result;                                                                    \
+    }
+FREE(cuMemFreeAsync)
+FREE(cuMemFreeAsync_ptsz)
+
+abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
+    /* A managed pool may name no location: what is allocated from it is charged to the GPU of the stream. */
+    bool on_gpu =
+        props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !cot_is_host_location(&props->location);
+    uint32_t card = COT_NO_CARD; /* a GPU that was not granted: nothing can be allocated from the pool */
+    abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &card) : ABI_SUCCESS;
+    if (found == ABI_ERROR_NOT_SUPPORTED) return found;
+    abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
+    if (result != ABI_SUCCESS || card == COT_NO_CARD) return result;
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = find(*out);
+    if (known) end(known); /* one that ended unseen */
+    known = find_or_add(*out, card);
+    if (known) read_back(known, 0);
+    pthread_mutex_unlock(&cot->pools.lock);
+    return result;
+}
+
+/* Under the lock: the program has destroyed it. What the driver does at that is done, but for the end; whether it would
+ * have refused, as for a device's own pool, is asked first. */
+static abi_result begin_to_leave(struct cot_known_pool *pool) {
+    uint64_t keep = 0;
+    abi_pool handle = handle_of(pool);
+    for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
+        abi_pool own = NULL, current = NULL;
+        if (cot_card_of(device) != pool->card) continue;
+        abi_result result = default_pool(device, &own);
+        if (result != ABI_SUCCESS) return result;
+        if (own == handle) return CALL_REAL(cuMemPoolDestroy, (abi_pool), handle);
+        if (CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &current, device) == ABI_SUCCESS &&
+            current == handle)
+            CALL_DRIVER("cuDeviceSetMemPool", (abi_device, abi_pool), device, own);
+    }
+    CALL_DRIVER("cuMemPoolSetAttribute", (abi_pool, int, void *), handle, ABI_POOL_RELEASE_THRESHOLD, &keep);
+    pool->handle = (abi_pool)((uintptr_t)handle | LEAVING);
+    return ABI_SUCCESS;
+}
+
+/* Under the lock throughout: afterwards the handle may be that of another thread's new pool. */
+static abi_result destroy(struct cot_known_pool *pool) {
+    if (is_leaving(pool)) return ABI_ERROR_INVALID_VALUE;
+    trim(pool);
+    if (pool->charged) return begin_to_leave(pool);
+    abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool));
+    if (result == ABI_SUCCESS) end(pool);
+    return result;
+}
+
+abi_result cot_cuMemPoolDestroy(abi_pool pool) {
+    if (!pool || !cot_attached()) return CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = find(pool);
+    abi_result result = known ? destroy(known) : CALL_REAL(cuMemPoolDestroy, (abi_pool), pool);
+    pthread_mutex_unlock(&cot->pools.lock);
+    return result;
+}
+
+abi_result cot_cuMemPoolTrimTo(abi_pool pool, size_t keep) {
+    abi_result result = CALL_REAL(cuMemPoolTrimTo, (abi_pool, size_t), pool, keep);
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    pthread_mutex_lock(&cot->pools.lock);
+    struct cot_known_pool *known = pool ? find(pool) : NULL;
+    if (known) read_back(known, 0);
+    pthread_mutex_unlock(&cot->pools.lock);
+    return result;
+}

@@ -1,0 +1,269 @@
+/* Memory by handle. Physical memory is charged when it is created and lives as long as any handle or mapping of it
+ * does; memory that another process owns is tracked at no charge. Each memory has a number of its own, which is never
+ * another's: a handle may be, while what it stood for lives on in a mapping or an import. The table of blocks holds a
+ * block for each reference of the driver's to a handle, and one for each memory, which counts what refers to it. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../engine_internal.h"
+
+/* ---- which memory lies behind which addresses ---- */
+static bool mapping_add(abi_devptr at, uint64_t bytes, uint64_t memory) {
+    pthread_mutex_lock(&cot->mappings.lock);
+    bool room = cot->mappings.count < cot->mappings.capacity;
+    if (!room) {
+        size_t capacity = cot->mappings.capacity ? cot->mappings.capacity * 2 : 256;
+        struct cot_mapping *grown = realloc(cot->mappings.list, capacity * sizeof *grown);
+        room = grown != NULL;
+        if (grown) {
+            cot->mappings.list = grown;
+            cot->mappings.capacity = capacity;
+        }
+    }
+    if (room) cot->mappings.list[cot->mappings.count++] = (struct cot_mapping){at, bytes, memory};
+    pthread_mutex_unlock(&cot->mappings.lock);
+    return room;
+}
+
+/* Takes one mapping that lies in the range out; false: none left. */
+static bool mapping_take(abi_devptr at, uint64_t bytes, struct cot_mapping *mapping) {
+    bool found = false;
+    pthread_mutex_lock(&cot->mappings.lock);
+    for (size_t i = 0; i < cot->mappings.count && !found; i++) {
+        if (cot->mappings.list[i].at < at || cot->mappings.list[i].at - at >= bytes) continue;
+        *mapping = cot->mappings.list[i];
+        cot->mappings.list[i] = cot->mappings.list[--cot->mappings.count];
+        found = true;
+    }
+    pthread_mutex_unlock(&cot->mappings.lock);
+    return found;
+}
+
+/* Takes back what mapping_add put there: not whatever else is mapped in its place. */
+static void mapping_undo(abi_devptr at, uint64_t bytes, uint64_t memory) {
+    bool found = false;
+    pthread_mutex_lock(&cot->mappings.lock);
+    for (size_t i = cot->mappings.count; i-- > 0 && !found;) {
+        found = cot->mappings.list[i].at == at && cot->mappings.list[i].bytes == bytes &&
+                cot->mappings.list[i].memory == memory;
+        if (found) cot->mappings.list[i] = cot->mappings.list[--cot->mappings.count];
+    }
+    pthread_mutex_unlock(&cot->mappings.lock);
+}
+
+/* What is mapped there, held; 0. */
+static uint64_t mapping_hold(abi_devptr at) {
+    uint64_t memory = 0;
+    pthread_mutex_lock(&cot->mappings.lock);
+    for (size_t i = 0; i < cot->mappings.count && !memory; i++) {
+        if (at >= cot->mappings.list[i].at && at - cot->mappings.list[i].at < cot->mappings.list[i].bytes)
+            memory = cot->mappings.list[i].memory;
+    }
+    if (!cot_memory_keep(memory)) memory = 0;
+    pthread_mutex_unlock(&cot->mappings.lock);
+    return memory;
+}
+
+/* ---- memories ---- */
+
+/* No handle and no address of a device has this bit. */
+#define MEMORY_BIT (1ull << 63)
+
+/* A new memory, held once; 0: this process has no memory to remember it. */
+static uint64_t memory_new(uint32_t card, uint64_t bytes, void *mark) {
+    uint64_t number = atomic_fetch_add(&cot->marks.memories, 1);
+    struct cot_block block = {.key = MEMORY_BIT | number << 9, /* as addresses lie: a place of its own for each */
+                              .bytes = bytes,
+                              .card = card,
+                              .kind = COT_VMM,
+                              .context = mark,
+                              .references = 1};
+    return cot_blocks_add(&block) ? block.key : 0;
+}
+
+bool cot_memory_keep(uint64_t memory) {
+    struct cot_block block;
+    uint32_t left;
+    return memory && cot_blocks_refer(memory, COT_VMM, 1, &block, &left);
+}
+
+void cot_memory_drop(uint64_t memory) {
+    struct cot_block block;
+    uint32_t left;
+    if (!memory || !cot_blocks_refer(memory, COT_VMM, -1, &block, &left) || left) return;
+    if (block.bytes) cot_release(block.card, block.bytes);
+}
+
+/* The driver has given a handle once more. The block takes over the caller's hold of the memory. */
+static void handle_add(abi_vmm_handle handle, uint64_t memory) {
+    struct cot_block block = {.key = handle, .kind = COT_VMM, .root = memory, .references = 1};
+    cot_blocks_add(&block); /* where there is no room the memory stays held: it counts too long, never too short */
+}
+
+uint64_t cot_memory_hold(abi_vmm_handle handle) {
+    struct cot_block block;
+    uint32_t left;
+    return cot_blocks_refer(handle, COT_VMM, 0, &block, &left) && cot_memory_keep(block.root) ? block.root : 0;
+}
+
+/* ---- memory that comes back to the process that exported it ---- */
+
+/* The driver does not tell that an imported handle is memory that this process has already, so the exported file is
+ * marked: who would get a signal of it, and which. Both belong to the open file, whatever descriptor leads to it, and
+ * mean nothing as long as nobody asks for signals. Whoever imports it remembers the mark, and marks alike what it
+ * exports of it in turn. A later export takes over the mark of the 64th before it. */
+struct mark {
+    int owner; /* a process, as this one sees it; 0: no mark */
+    int which; /* from 1 on */
+};
+
+static struct mark mark_of_file(int file) {
+    struct mark mark = {fcntl(file, F_GETOWN), fcntl(file, F_GETSIG)};
+    return mark.owner > 0 && mark.which >= 1 && mark.which <= (int)COT_MARKS ? mark : (struct mark){0, 0};
+}
+
+/* In the block of memory that another process owns, which no context of this one does. */
+static void *packed(struct mark mark) {
+    return (void *)((uintptr_t)mark.owner * (COT_MARKS + 1) + (uintptr_t)mark.which);
+}
+static struct mark unpacked(const void *context) {
+    return (struct mark){(int)((uintptr_t)context / (COT_MARKS + 1)), (int)((uintptr_t)context % (COT_MARKS + 1))};
+}
+
+static void mark_file(int file, abi_vmm_handle handle) {
+    struct cot_block block = {0};
+    uint32_t left;
+    uint64_t memory = cot_memory_hold(handle);
+    if (!cot_blocks_refer(memory, COT_VMM, 0, &block, &left)) return;
+    struct mark mark = unpacked(block.context);
+    if (block.bytes) {
+        pthread_mutex_lock(&cot->marks.lock);
+        uint32_t place = cot->marks.next++ % COT_MARKS;
+        cot->marks.memory[place] = memory;
+        pthread_mutex_unlock(&cot->marks.lock);
+        mark = (struct mark){getpid(), (int)place + 1};
+    }
+    cot_memory_drop(memory);
+    if (mark.owner && fcntl(file, F_SETSIG, mark.which) == 0) fcntl(file, F_SETOWN, mark.owner);
+}
+
+uint64_t cot_memory_of_file(int file) {
+    struct mark mark = mark_of_file(file);
+    if (!mark.which || mark.owner != getpid()) return 0;
+    pthread_mutex_lock(&cot->marks.lock);
+    uint64_t memory = cot->marks.memory[mark.which - 1];
+    pthread_mutex_unlock(&cot->marks.lock);
+    return cot_memory_keep(memory) ? memory : 0;
+}
+
+abi_result cot_cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type, unsigned long long flags) {
+    abi_result result = CALL_REAL(cuMemExportToShareableHandle, (void *, abi_vmm_handle, int, unsigned long long), out,
+                                  handle, type, flags);
+    if (result == ABI_SUCCESS && type == ABI_HANDLE_POSIX_FD && cot_attached()) mark_file(*(const int *)out, handle);
+    return result;
+}
+
+/* Held before the driver is asked, so that nobody's release lets the charge go in between. */
+abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
+    bool counted = handle && cot_attached();
+    int file = type == ABI_HANDLE_POSIX_FD ? (int)(intptr_t)os_handle : -1;
+    uint64_t memory = counted ? cot_memory_of_file(file) : 0;
+    void *mark = packed(mark_of_file(file));
+    abi_result result =
+        CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), handle, os_handle, type);
+    if (result != ABI_SUCCESS) cot_memory_drop(memory);
+    else if (counted) handle_add(*handle, memory ? memory : memory_new(0, 0, mark));
+    return result;
+}
+
+abi_result cot_cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *address) {
+    uint64_t memory = handle && cot_attached() ? mapping_hold((abi_devptr)(uintptr_t)address) : 0;
+    abi_result result = CALL_REAL(cuMemRetainAllocationHandle, (abi_vmm_handle *, void *), handle, address);
+    if (result != ABI_SUCCESS) cot_memory_drop(memory);
+    else if (memory) handle_add(*handle, memory);
+    return result;
+}
+
+/* ---- from the driver, and back to it ---- */
+
+abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop, unsigned long long flags) {
+#define CREATE()                                                                                                      \
+    CALL_REAL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), handle, bytes, prop, \
+              flags)
+    if (!handle || !prop || cot_is_host_location(&prop->location)) return CREATE();
+    abi_result result = cot_attach();
+    if (result != ABI_SUCCESS) return result;
+    uint32_t card;
+    result = cot_find_gpu_of_location(&prop->location, &card);
+    if (result != ABI_SUCCESS) return result;
+    struct cot_limits limits;
+    cot_limits(card, &limits);
+    if (bytes > UINT64_MAX - limits.granule_bytes) return CREATE();
+    uint64_t charge = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
+    bool charged;
+    if (!cot_reserve_certain(card, charge, &charged)) {
+        cot_deny(card);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    result = CREATE();
+#undef CREATE
+    if (result != ABI_SUCCESS) {
+        cot_rollback_certain(card, charge, charged);
+        return result;
+    }
+    handle_add(*handle, memory_new(card, charge, NULL));
+    cot_commit_certain(card, charge, charged);
+    return ABI_SUCCESS;
+}
+
+/* Out of the table before the driver's call, for afterwards the handle may be another's; charged until after it. */
+abi_result cot_cuMemRelease(abi_vmm_handle handle) {
+    struct cot_block block;
+    bool known = cot_attached() && cot_blocks_take(handle, COT_VMM, &block);
+    abi_result result = CALL_REAL(cuMemRelease, (abi_vmm_handle), handle);
+    if (known && result == ABI_SUCCESS) cot_memory_drop(block.root);
+    else if (known) handle_add(handle, block.root);
+    return result;
+}
+
+abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_handle handle, unsigned long long flags) {
+    /* Held before the driver maps it: a release on another thread must not let the charge go in between. */
+    uint64_t memory = cot_attached() ? cot_memory_hold(handle) : 0;
+    if (memory && !mapping_add(at, bytes, memory)) {
+        cot_memory_drop(memory);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes,
+                                  offset, handle, flags);
+    if (result != ABI_SUCCESS && memory) {
+        mapping_undo(at, bytes, memory);
+        cot_memory_drop(memory);
+    }
+    return result;
+}
+
+abi_result cot_cuMemUnmap(abi_devptr at, size_t bytes) {
+    struct cot_mapping few[8], *list = few, mapping;
+    size_t count = 0, capacity = sizeof few / sizeof *few;
+    while (cot_attached() && mapping_take(at, bytes, &mapping)) {
+        if (count == capacity) {
+            struct cot_mapping *grown = malloc(capacity * 2 * sizeof *grown);
+            if (!grown) continue; /* its reference stays: it counts too long, never too short */
+            memcpy(grown, list, count * sizeof *grown);
+            if (list != few) free(list);
+            list = grown;
+            capacity *= 2;
+        }
+        list[count++] = mapping;
+    }
+    abi_result result = CALL_REAL(cuMemUnmap, (abi_devptr, size_t), at, bytes);
+    for (size_t i = 0; i < count; i++) {
+        if (result == ABI_SUCCESS) cot_memory_drop(list[i].memory);
+        else mapping_add(list[i].at, list[i].bytes, list[i].memory);
+    }
+    if (list != few) free(list);
+    return result;
+}

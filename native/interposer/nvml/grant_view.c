@@ -1,0 +1,189 @@
+#include "grant_view.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../shared-memory/slot_charge.h"
+#include "../process_start.h"
+#include "../symbols/symbols.h"
+
+static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int joined;
+static const struct cot_page *page;
+static const char *ledger;
+static int ledger_fd = -1;
+static uint64_t own_namespace;
+static uint32_t card_count, slot_count;
+
+/* Maps a file whole. Its descriptor stays open: closing it would drop the record lock that the CUDA object of this same
+ * process holds on the ledger. */
+static const void *map_file(const char *folder, const char *name, uint64_t least, int *fd) {
+    char path[PATH_MAX];
+    struct stat info;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return NULL;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0 || cot_fstat(*fd, &info) != 0 || (uint64_t)info.st_size < least) return NULL;
+    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, *fd, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+static void join(void) {
+    char folder[PATH_MAX];
+    if (!shim_own_folder(folder, sizeof folder)) return;
+    int page_fd;
+    const struct cot_page *limits = map_file(folder, "limits", sizeof *limits, &page_fd);
+    if (!limits || limits->header.magic != COT_PAGE_MAGIC || !cot_page_known(limits->header.version) ||
+        !cot_ledger_known(cot_ledger_version(&limits->header)))
+        return;
+    card_count = limits->header.card_count;
+    slot_count = limits->header.slot_count;
+    if (card_count > COT_MAX_CARDS || slot_count == 0 || slot_count > COT_MAX_SLOTS) return;
+    struct stat info;
+    if (cot_fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_page_bytes(slot_count, card_count)) return;
+    ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, card_count), &ledger_fd);
+    if (!ledger) return;
+    if (cot_stat("/proc/self/ns/pid", &info) == 0) own_namespace = info.st_ino;
+    page = limits;
+}
+
+bool view_ready(void) {
+    if (!atomic_load_explicit(&joined, memory_order_acquire)) {
+        pthread_mutex_lock(&joining);
+        if (!joined) join();
+        atomic_store_explicit(&joined, 1, memory_order_release);
+        pthread_mutex_unlock(&joining);
+    }
+    return page != NULL;
+}
+
+uint32_t view_card_count(void) {
+    return view_ready() ? card_count : 0;
+}
+
+bool view_uuid_of(uint32_t card, char *text) {
+    if (card >= view_card_count()) return false;
+    const uint8_t *u = page->cards[card].uuid;
+    sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
+            u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    return true;
+}
+
+bool view_find(const char *uuid, uint32_t *card) {
+    char text[48];
+    for (uint32_t i = 0; view_uuid_of(i, text); i++) {
+        if (strcmp(text, uuid) != 0) continue;
+        *card = i;
+        return true;
+    }
+    return false;
+}
+
+static const struct cot_slot *slot_at(uint32_t slot) {
+    return (const struct cot_slot *)(ledger + cot_ledger_slots_offset(card_count) + slot * cot_slot_bytes(card_count));
+}
+
+static uint32_t slots_used(void) {
+    uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)ledger)->slots_used, __ATOMIC_ACQUIRE);
+    return used < slot_count ? used : slot_count;
+}
+
+static struct cot_page_card card_entry(uint32_t card) {
+    struct cot_page_card entry = {0};
+    for (int tries = 0; tries < 1000; tries++) {
+        memcpy(&entry, (const void *)&page->cards[card], sizeof entry);
+        if (entry.check == cot_check(&entry, COT_CARD_WORDS)) return entry;
+    }
+    return (struct cot_page_card){0}; /* never seen whole: nothing may be told on its word */
+}
+
+/* A dead process's slot stays until somebody needs its room; it holds nothing all the same. Its lock is free and its
+ * start time gone. */
+static bool is_dead(uint32_t index, const struct cot_slot *slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)index, .l_len = 1};
+    if (slot->stamp == 0) return true;
+    if (slot->pid_namespace != own_namespace || fcntl(ledger_fd, F_GETLK, &lock) != 0) return false;
+    return lock.l_type == F_UNLCK && cot_start_ticks(slot->pid) != slot->start_ticks;
+}
+
+static uint64_t counted(uint32_t index, uint32_t card, bool late) {
+    const struct cot_slot_card *row = (const struct cot_slot_card *)(slot_at(index) + 1) + card;
+    uint64_t pending = cot_sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
+    uint64_t held = cot_sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
+    return cot_counted(&page->feedback[index * card_count + card], slot_at(index), row, pending, held, late);
+}
+
+void view_card_now(uint32_t card, struct view_card *out) {
+    struct cot_page_card entry = card_entry(card);
+    bool late = entry.flags & COT_CARD_RELEASES_LATE;
+    *out =
+        (struct view_card){.memory_bytes = entry.memory_bytes, .isolate = page->header.flags & COT_PAGE_ISOLATE_MEMORY};
+    for (uint32_t i = 0, used = slots_used(); i < used; i++) {
+        /* Where memory leaves the card late, only the agent can tell that a dead process's is gone. */
+        if (slot_at(i)->stamp != 0 && (late || !is_dead(i, slot_at(i)))) out->held_bytes += counted(i, card, late);
+    }
+    if (out->held_bytes > out->memory_bytes) out->held_bytes = out->memory_bytes;
+}
+
+/* Is this process, by its pid here, the one that took a slot in another PID namespace? Its innermost pid is the last of
+ * its status' NSpid line. */
+static bool is_occupant(uint32_t pid, const struct cot_slot *slot) {
+    char path[64], text[4096];
+    struct stat info;
+    if (cot_start_ticks(pid) != slot->start_ticks) return false;
+    snprintf(path, sizeof path, "/proc/%u/ns/pid", pid);
+    if (cot_stat(path, &info) == 0 && info.st_ino != slot->pid_namespace) return false;
+    snprintf(path, sizeof path, "/proc/%u/status", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = 0;
+    const char *line = strstr(text, "\nNSpid:");
+    const char *end = line ? strchr(line + 1, '\n') : NULL;
+    while (end && end[-1] >= '0' && end[-1] <= '9') end--;
+    return end && cot_digits(end) == slot->pid;
+}
+
+static uint32_t pid_from_outside(const struct cot_slot *slot) {
+    DIR *folder = opendir("/proc");
+    uint32_t found = 0;
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
+        uint32_t pid = (uint32_t)cot_digits(entry->d_name);
+        if (pid && is_occupant(pid, slot)) found = pid;
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+/* The pid of a slot's process as this process counts; 0: it is gone, or cannot be seen from here. */
+static uint32_t pid_of(const struct cot_slot *slot) {
+    uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
+    if (slot->stamp == 0 || pid == 0) return 0;
+    if (slot->pid_namespace != own_namespace) return pid_from_outside(slot);
+    return cot_start_ticks(pid) == slot->start_ticks ? pid : 0;
+}
+
+uint32_t view_most_processes(void) {
+    return view_ready() ? slot_count : 0;
+}
+
+uint32_t view_processes(uint32_t card, struct view_process *out) {
+    uint32_t count = 0;
+    bool late = card != VIEW_NO_CARD && card_entry(card).flags & COT_CARD_RELEASES_LATE;
+    for (uint32_t i = 0, used = slots_used(); i < used; i++) {
+        uint32_t pid = pid_of(slot_at(i)), k = 0;
+        if (pid == 0) continue;
+        while (k < count && out[k].pid != pid) k++; /* two copies of the CUDA object in one process (dlmopen) */
+        if (k == count) out[count++] = (struct view_process){.pid = pid};
+        if (card != VIEW_NO_CARD) out[k].bytes += counted(i, card, late);
+    }
+    return count;
+}

@@ -1,0 +1,140 @@
+/* The library that we stand in for: found once, as the loader would have found it had we not been there, or where the
+ * object says when it was made to be mounted over it. Never ourselves: by the handle that the loader has for our file,
+ * and by our marker, which another copy of us carries too. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "library_search.h"
+#include "symbols.h"
+
+static _Atomic(void *) known; /* the handle; (void *)-1: looked for in vain */
+static _Atomic bool aside;
+static _Atomic uintptr_t code_first, code_last, library_base;
+
+/* By our handle, which is found once: dladdr walks all of our symbols each time. */
+static bool own_path(char *path, size_t size) {
+    const struct link_map *own = shim_own_handle();
+    Dl_info info;
+    if (own && *own->l_name) return cot_join(path, size, own->l_name, "");
+    if (!cot_dladdr((const void *)&shim_entry_count, &info) || !info.dli_fname) return false;
+    return cot_join(path, size, info.dli_fname, "");
+}
+
+bool shim_own_folder(char *path, size_t size) {
+    if (shim_form.files[0]) return cot_join(path, size, shim_form.files, "");
+    if (!own_path(path, size)) return false;
+    char *slash = strrchr(path, '/');
+    if (!slash) return cot_join(path, size, ".", "");
+    *slash = 0;
+    return true;
+}
+
+static int remember_code(struct dl_phdr_info *info, size_t size, void *data) {
+    uintptr_t first = UINTPTR_MAX, last = 0;
+    if (info->dlpi_addr != *(ElfW(Addr) *)data) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        uintptr_t start = info->dlpi_addr + part->p_vaddr, end = start + part->p_memsz;
+        if (start < first) first = start;
+        if (end > last) last = end;
+    }
+    atomic_store(&library_base, info->dlpi_addr);
+    atomic_store(&code_first, first);
+    atomic_store(&code_last, last);
+    return 1;
+}
+
+bool shim_is_real_object(ElfW(Addr) base) {
+    return base && base == atomic_load_explicit(&library_base, memory_order_relaxed);
+}
+
+bool shim_is_real_code(const void *address) {
+    uintptr_t at = (uintptr_t)address;
+    return at >= atomic_load_explicit(&code_first, memory_order_relaxed) &&
+           at < atomic_load_explicit(&code_last, memory_order_relaxed);
+}
+
+static void *open_other(const char *path) {
+    struct stat info;
+    if (cot_stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
+    void *handle = cot_dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle || handle != shim_own_handle()) return handle;
+    cot_dlclose(handle);
+    return NULL;
+}
+
+/* A copy of us that was made for this host knows where the real one is. */
+static void *try_file(const char *path) {
+    void *handle = open_other(path);
+    const struct shim_form *copy = handle ? libc_dlsym(handle, shim_marker) : NULL;
+    if (copy) {
+        void *behind = copy->library[0] ? open_other(copy->library) : NULL;
+        cot_dlclose(handle);
+        handle = behind;
+        if (handle && libc_dlsym(handle, shim_marker)) {
+            cot_dlclose(handle);
+            handle = NULL;
+        }
+    }
+    if (!handle) return NULL;
+    struct link_map *map = handle;
+    ElfW(Addr) base = map->l_addr;
+    dl_iterate_phdr(remember_code, &base);
+    return handle;
+}
+
+/* Another copy of us that was loaded before us into the same namespace. */
+static int find_elder(struct dl_phdr_info *object, size_t size, void *data) {
+    const void **elder = data;
+    if (shim_holds(object, &shim_entry_count)) return 1;
+    for (int i = 0; i < object->dlpi_phnum && !*elder; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type == PT_DYNAMIC)
+            *elder = shim_symbol_in(object->dlpi_addr, (const void *)(object->dlpi_addr + part->p_vaddr), shim_marker);
+    }
+    return *elder != NULL;
+}
+
+/* Of two copies the older one counts and refuses, and this one leads to it: nothing is charged twice. dlsym takes only
+ * what was opened, and a preloaded object was not. */
+static void *elder_copy(void) {
+    const void *elder = NULL;
+    Dl_info info;
+    dl_iterate_phdr(find_elder, &elder);
+    return elder && cot_dladdr(elder, &info) ? cot_dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+}
+
+static void *find_library(const void *caller) {
+    shim_make_start();
+    void *handle = elder_copy();
+    if (handle) {
+        atomic_store(&aside, true);
+        return handle;
+    }
+    if (shim_form.library[0]) handle = try_file(shim_form.library);
+    return handle ? handle : shim_search(shim_soname, caller, try_file);
+}
+
+void *shim_real_library_for(const void *caller) {
+    void *handle = atomic_load_explicit(&known, memory_order_acquire);
+    if (!handle) {
+        void *found = find_library(caller);
+        /* Racing threads open the same file and get the same handle; one reference more does no harm. */
+        handle = found ? found : (void *)-1;
+        atomic_store_explicit(&known, handle, memory_order_release);
+    }
+    return handle == (void *)-1 ? NULL : handle;
+}
+
+void *shim_real_library(void) {
+    return shim_real_library_for(NULL);
+}
+
+bool shim_is_aside(void) {
+    shim_real_library();
+    return atomic_load_explicit(&aside, memory_order_relaxed);
+}

@@ -1,0 +1,178 @@
+/* What the two preloaded objects share: exported names that jump through a table, the real library behind them, and
+ * libc's own dlsym. Each object has its own copy of all of it.
+ *
+ * Everything here may run before any constructor and inside another library's look-ups, so it does not allocate, log or
+ * lock on paths that resolve a name. */
+#pragma once
+
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../libc.h"
+
+/* Nothing here is another object's, so nothing is reached by way of a table of addresses. */
+#pragma GCC visibility push(hidden)
+
+/* Runs whenever anybody looks up any name, also while a sanitizer's runtime starts and its shadow is not there yet. */
+#define SHIM_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
+
+/* What is too large to lie among words: tables that a process writes as it starts, and what it does not (start.ld). */
+#define SHIM_TABLE __attribute__((section(".bss.tables")))
+#define SHIM_REST __attribute__((section(".bss.rest")))
+
+/* A hash table of names: the low half of the hash and an index plus one; 0 is free. */
+#define SHIM_MOST_ENTRIES 704
+#define SHIM_SLOT_BITS 11 /* as in native/abi/symbol-hash.ts */
+#define SHIM_SLOTS (1u << SHIM_SLOT_BITS)
+struct shim_slot {
+    uint16_t tag, entry;
+};
+
+/* As in native/abi/symbol-hash.ts. */
+static inline uint32_t shim_hash(const char *name, size_t length) {
+    const uint64_t factor = 0x9e3779b97f4a7c15ull;
+    uint64_t hash = length, word;
+    if (length < sizeof word) {
+        for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)name[i]) * factor;
+        return (uint32_t)(hash >> 32);
+    }
+    for (size_t i = 0; i < length - sizeof word; i += sizeof word) {
+        memcpy(&word, name + i, sizeof word);
+        hash = (hash ^ word) * factor;
+    }
+    memcpy(&word, name + length - sizeof word, sizeof word);
+    return (uint32_t)((hash ^ word) * factor >> 32);
+}
+
+/* Goes on from *at, which begins as shim_first_slot: the next index that may be the name's, or -1. */
+static inline uint32_t shim_first_slot(uint32_t hash) {
+    return hash >> (32 - SHIM_SLOT_BITS);
+}
+static inline int shim_candidate(const struct shim_slot *slots, uint32_t hash, uint32_t *at) {
+    for (;;) {
+        struct shim_slot slot = slots[*at];
+        *at = (*at + 1) % SHIM_SLOTS;
+        if (slot.entry == 0) return -1;
+        if (slot.tag == (uint16_t)hash) return slot.entry - 1;
+    }
+}
+
+/* Of an entry point. Places are told in bytes from the first record on, so that the loader has nothing to do for them.
+ */
+struct shim_record {
+    int32_t trampoline; /* our exported function of that name */
+    int32_t wrapper;    /* C function that serves it, or 0: straight to the real one */
+    uint16_t name;      /* from shim_names on */
+    uint16_t gated;
+};
+
+/* Given by each object: its entry points in byte order of their names, these by their hash, and the file that it stands
+ * in for. */
+extern const struct shim_record shim_records[];
+extern const char shim_names[];
+extern const uint32_t shim_entry_count;
+extern const struct shim_slot shim_slots[];
+static inline const char *shim_name(uint32_t index) {
+    return shim_names + shim_records[index].name;
+}
+static inline void *shim_trampoline(uint32_t index) {
+    return (void *)((uintptr_t)shim_records + (uintptr_t)(intptr_t)shim_records[index].trampoline);
+}
+static inline void *shim_wrapper(uint32_t index) {
+    int32_t at = shim_records[index].wrapper;
+    return at ? (void *)((uintptr_t)shim_records + (uintptr_t)(intptr_t)at) : NULL;
+}
+/* Programs get the trampoline of it, and not the real entry point. */
+static inline bool shim_is_ours(uint32_t index) {
+    return shim_records[index].wrapper != 0 || shim_records[index].gated;
+}
+extern const char shim_soname[]; /* "libcuda.so.1" */
+extern const char shim_marker[]; /* the symbol under which it exports its shim_form */
+
+/* What makes the preloaded form of this object the one that is mounted over a host's library: as built, all of it is
+ * empty; tools/bind-mounted-interposer/object.ts fills it in, and makes tables of symbols after the host's. */
+struct shim_form {
+    char magic[8];              /* "COTFORM1" */
+    uint32_t known, spares;     /* entry points of this build; trampolines without a name */
+    int32_t spare_code, tables; /* where they are and where the room for tables is, from this structure on */
+    uint32_t table_bytes, spares_used;
+    char library[1024];     /* the real library; empty: searched for */
+    char files[1024];       /* the folder of limits and ledger; empty: the one that the object lies in */
+    uint32_t spare_names[]; /* of the spares that are used: offsets into the tables */
+};
+extern const struct shim_form shim_form;
+
+int shim_missing(void); /* what a call answers whose real entry point is not there */
+
+extern void *shim_target[]; /* where each trampoline jumps; NULL: to shim_resolve */
+void *shim_target_now(uint32_t index);
+extern const uint32_t *shim_gate; /* points at the gate word; 0 = open */
+
+/* Index of a name, or -1. */
+int shim_find(const char *name);
+/* The real entry point, or NULL when the real library lacks it or is not there. */
+void *shim_real(uint32_t index);
+/* True when an older copy of this object in the process does the work: then the real library is that copy. */
+bool shim_is_aside(void);
+/* Does a loaded object hold this address? */
+bool shim_holds(const struct dl_phdr_info *object, const void *address);
+/* The real library's handle, or NULL. Looked for once; a failure is remembered. */
+void *shim_real_library(void);
+void *shim_real_library_for(const void *caller); /* the first time, as the caller's object would find it */
+/* Makes the memory of the tables, for a process that is about to use the library. */
+void shim_make_start(void);
+/* Lets a name that has no wrapper jump to `function` from now on, instead of to the real entry point. */
+void shim_divert(const char *name, void *function);
+/* True for an address inside the real library's code. */
+bool shim_is_real_code(const void *address);
+/* True for the real library, once it is known. */
+bool shim_is_real_object(ElfW(Addr) base);
+
+void *libc_dlsym(void *handle, const char *name);
+void *libc_dlvsym(void *handle, const char *name, const char *version);
+void *libc_dlsym_address(void);
+/* NULL, with a dlerror that says so: callers print it unasked. For a name that no libc has. */
+void *libc_dlsym_nothing(const char *name);
+
+/* What one loaded object itself defines by that name, or NULL. */
+void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
+/* This object as dlopen's handles name it. */
+SHIM_EARLY void *shim_find_own_handle(void);
+extern _Atomic(void *) shim_known_handle;
+SHIM_EARLY static inline void *shim_own_handle(void) {
+    void *known = atomic_load_explicit(&shim_known_handle, memory_order_acquire);
+    return known ? known : shim_find_own_handle();
+}
+
+/* Given by each object: an entry point that this build does not know was handed out. */
+void shim_unknown(void);
+
+/* dlsym, dlvsym and their kin for one library's names: true when *answer is decided here, false: ask libc. */
+bool shim_look_up(void *handle, const char *name, const void *caller, void **answer);
+
+/* Called by the assembly: `registers` are those that carry arguments, `stack` the arguments beyond them. */
+#if defined(__aarch64__)
+#define SHIM_REGISTER_ARGUMENTS 8
+static inline const void *shim_caller(const uint64_t *registers, const uint64_t *stack) {
+    return (const void *)registers[9];
+}
+#else
+#define SHIM_REGISTER_ARGUMENTS 6
+static inline const void *shim_caller(const uint64_t *registers, const uint64_t *stack) {
+    return (const void *)stack[-1]; /* below the arguments lies where the call returns to */
+}
+#endif
+static inline uint64_t shim_argument(const uint64_t *registers, const uint64_t *stack, unsigned index) {
+    return index < SHIM_REGISTER_ARGUMENTS ? registers[index] : stack[index - SHIM_REGISTER_ARGUMENTS];
+}
+void *shim_resolve(uint64_t index, const uint64_t *registers, const uint64_t *stack);
+void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack);
+
+/* The folder that this object lies in, without a slash at its end; false when it cannot be told. */
+bool shim_own_folder(char *path, size_t size);
+
+#pragma GCC visibility pop

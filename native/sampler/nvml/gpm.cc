@@ -1,0 +1,156 @@
+#include "gpm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace {
+
+constexpr uint64_t SECOND_NS = 1000000000ull;
+constexpr uint64_t EVERY_NS = 5 * SECOND_NS;
+constexpr uint64_t LEAST_NS = SECOND_NS;        // of what is nearer together the counters tell little
+constexpr uint64_t OLDEST_NS = 600 * SECOND_NS; // of what is further apart nobody knows how often they went round
+constexpr double MOST_PERCENT = 101;            // what is above 100 by so little is noise, beyond it is no percentage
+constexpr double PPM_PER_PERCENT = 10000;
+
+constexpr struct {
+    uint32_t id;
+    const char *name;
+} METRICS[] = {
+    {NVML_ABI_GPM_GRAPHICS, "graphicsActivePpm"}, {NVML_ABI_GPM_SM, "smActivePpm"},
+    {NVML_ABI_GPM_OCCUPANCY, "smOccupancyPpm"},   {NVML_ABI_GPM_TENSOR, "tensorActivePpm"},
+    {NVML_ABI_GPM_DRAM, "dramActivePpm"},         {NVML_ABI_GPM_FP32, "fp32ActivePpm"},
+};
+constexpr uint32_t METRIC_COUNT = sizeof METRICS / sizeof *METRICS;
+
+} // namespace
+
+namespace nvml {
+
+bool Library::absent() {
+    last_code_ = NVML_ABI_FUNCTION_NOT_FOUND;
+    return false;
+}
+
+bool Library::gpm_supported(Device device, bool &supported) {
+    const char *call = "nvmlGpmQueryDeviceSupport";
+    nvml_abi_gpm_support support{NVML_ABI_GPM_VERSION, 0};
+    auto ask = reinterpret_cast<int (*)(Device, nvml_abi_gpm_support *)>(need(call));
+    if (!ask) return absent();
+    if (!answered(call, ask(device, &support))) return false;
+    supported = support.supported != 0;
+    return true;
+}
+
+void *Library::gpm_sample() {
+    const char *call = "nvmlGpmSampleAlloc";
+    void *sample = nullptr;
+    auto make = reinterpret_cast<int (*)(void **)>(need(call));
+    if (!make) return absent(), nullptr;
+    return answered(call, make(&sample)) ? sample : nullptr;
+}
+
+void Library::gpm_free(void *sample) {
+    const char *call = "nvmlGpmSampleFree";
+    auto end = reinterpret_cast<int (*)(void *)>(find(call));
+    if (end && sample) answered(call, end(sample));
+}
+
+bool Library::gpm_take(Device device, const uint32_t *gpu_instance, void *sample) {
+    if (gpu_instance) {
+        const char *call = "nvmlGpmMigSampleGet";
+        auto get = reinterpret_cast<int (*)(Device, uint32_t, void *)>(need(call));
+        return get ? answered(call, get(device, *gpu_instance, sample)) : absent();
+    }
+    const char *call = "nvmlGpmSampleGet";
+    auto get = reinterpret_cast<int (*)(Device, void *)>(need(call));
+    return get ? answered(call, get(device, sample)) : absent();
+}
+
+bool Library::gpm_metrics(nvml_abi_gpm_request &request) {
+    const char *call = "nvmlGpmMetricsGet";
+    auto get = reinterpret_cast<int (*)(nvml_abi_gpm_request *)>(need(call));
+    return get ? answered(call, get(&request)) : absent();
+}
+
+} // namespace nvml
+
+const Active &Activity::read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance,
+                             uint64_t now_ns) {
+    if (refused_ || now_ns < next_ns_) return active_;
+    next_ns_ = now_ns + EVERY_NS;
+    if (!prepare(library, device) || !library.gpm_take(device, gpu_instance, newer_)) {
+        fail(library);
+        return active_;
+    }
+    if (taken_ns_ == 0 || now_ns - taken_ns_ > OLDEST_NS) {
+        active_.clear();
+        next_ns_ = now_ns + LEAST_NS;
+    } else if (!tell(library)) {
+        fail(library);
+        return active_;
+    }
+    std::swap(older_, newer_);
+    taken_ns_ = now_ns;
+    return active_;
+}
+
+void Activity::forget(nvml::Library &library) {
+    give_back(library);
+    *this = Activity{};
+}
+
+void Activity::give_back(nvml::Library &library) {
+    for (void **sample : {&older_, &newer_}) {
+        library.gpm_free(*sample);
+        *sample = nullptr;
+    }
+}
+
+bool Activity::prepare(nvml::Library &library, nvml::Device device) {
+    if (newer_) return true;
+    bool supported = false;
+    if (!library.gpm_supported(device, supported)) return false;
+    if (!supported) {
+        refused_ = true;
+        return false;
+    }
+    if (!older_) older_ = library.gpm_sample();
+    if (older_) newer_ = library.gpm_sample();
+    return newer_ != nullptr;
+}
+
+// A right that is missing may be told of the call or of each metric: nobody here has seen a driver that refuses it.
+bool Activity::tell(nvml::Library &library) {
+    auto request = std::make_unique<nvml_abi_gpm_request>();
+    request->version = NVML_ABI_GPM_VERSION;
+    request->count = METRIC_COUNT;
+    request->first = older_;
+    request->second = newer_;
+    for (uint32_t i = 0; i < METRIC_COUNT; i++) {
+        request->metrics[i].id = METRICS[i].id;
+        request->metrics[i].result = NVML_ABI_NOT_SUPPORTED;
+    }
+    active_.clear();
+    if (!library.gpm_metrics(*request)) return false;
+    for (uint32_t i = 0; i < METRIC_COUNT; i++) {
+        const nvml_abi_gpm_metric &metric = request->metrics[i];
+        denied_ = denied_ || metric.result == NVML_ABI_NO_PERMISSION;
+        if (metric.result != NVML_ABI_SUCCESS || !(metric.value >= 0 && metric.value <= MOST_PERCENT)) continue;
+        active_.emplace_back(METRICS[i].name,
+                             static_cast<uint64_t>(std::llround(std::min(metric.value, 100.0) * PPM_PER_PERCENT)));
+    }
+    if (denied_) library.count("nvmlGpmMetricsGet", NVML_ABI_NO_PERMISSION, 1);
+    return !denied_;
+}
+
+// What is not there, or may not be asked, will not be there at the next time either: each further attempt would be one
+// more failure of the driver, for nothing. Anything else is tried again.
+void Activity::fail(nvml::Library &library) {
+    const int code = library.last_code();
+    active_.clear();
+    taken_ns_ = 0;
+    denied_ = denied_ || code == NVML_ABI_NO_PERMISSION;
+    refused_ = refused_ || denied_ || code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_FUNCTION_NOT_FOUND;
+    if (refused_) give_back(library);
+}

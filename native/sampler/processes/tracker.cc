@@ -1,0 +1,254 @@
+#include "tracker.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <utility>
+
+#include "../json.h"
+
+namespace {
+
+constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup, and become another program
+constexpr uint64_t WHOLE_ROUNDS = 120; // its parents can end; whose it was it stays, and all this is dear to read
+constexpr size_t MOST_ANCESTORS = 24;
+// Descriptors that are not taken for handles: for the driver's library, which may use select(2), and for files in
+// /proc.
+constexpr rlim_t MOST_RESERVED = 1024;
+
+} // namespace
+
+Processes::Processes() : ends_(epoll_create1(EPOLL_CLOEXEC)) {
+    rlimit limit{};
+    const bool told = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+    handles_from_ = static_cast<int>(told ? std::min(MOST_RESERVED, limit.rlim_cur / 2) : MOST_RESERVED);
+}
+
+void Processes::begin(uint64_t round) {
+    round_ = round;
+    question_++;
+    starts_.clear();
+    parents_.clear();
+    for (auto &[pid, known] : known_) {
+        for (Use &use : known.uses) {
+            use.now.listed = use.now.bytes_known = false;
+            use.now.bytes = 0;
+            use.now.types = use.now.sm_percent = 0;
+        }
+    }
+}
+
+Processes::~Processes() {
+    if (ends_ >= 0) close(ends_);
+}
+
+// A handle that is closed leaves the set by itself: nothing else has it.
+void Processes::watch(pid_t pid, Known &known) {
+    epoll_event wanted{};
+    wanted.events = EPOLLIN;
+    wanted.data.fd = pid;
+    known.watched =
+        ends_ >= 0 && known.handle && epoll_ctl(ends_, EPOLL_CTL_ADD, known.handle.descriptor(), &wanted) == 0;
+}
+
+void Processes::meet() {
+    epoll_event ended[64];
+    constexpr int ROOM = sizeof ended / sizeof *ended;
+    question_++;
+    starts_.clear();
+    for (int count = ROOM; ends_ >= 0 && count == ROOM;) {
+        count = epoll_wait(ends_, ended, ROOM, 0);
+        for (int i = 0; i < count; i++) {
+            const auto found = known_.find(ended[i].data.fd);
+            if (found == known_.end()) continue;
+            found->second.handle = proc::Handle();
+            found->second.watched = false;
+        }
+    }
+}
+
+// Those that are first seen in one round are read again in different ones.
+void Processes::read_first(pid_t pid, Known &known) {
+    known.gone = !proc::read_process(pid, known.process, known.handle);
+    known.handle.move_up(handles_from_);
+    watch(pid, known);
+    parents_[pid] = known.process.parent;
+    known.ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
+    known.read_round = round_ + 1 + static_cast<uint64_t>(pid) % REREAD_ROUNDS;
+    known.whole_round = round_ + 1 + static_cast<uint64_t>(pid) % WHOLE_ROUNDS;
+}
+
+// Of one whose handle says that it lives.
+void Processes::read_changes(pid_t pid, Known &known) {
+    bool changed = false;
+    if (known.gone || round_ >= known.whole_round || !proc::read_changes(pid, known.process, known.handle, changed))
+        return read_again(pid, known);
+    known.tell_identity = known.tell_identity || changed;
+    known.read_round = round_ + REREAD_ROUNDS;
+}
+
+void Processes::read_again(pid_t pid, Known &known) {
+    proc::Process now = known.process;
+    const bool gone = !proc::read_process(pid, now, known.handle);
+    if (now.start_ticks != known.process.start_ticks) { // another one, since it was asked for
+        const uint64_t settled = known.known;
+        known = Known{};
+        known.seen_round = round_;
+        known.known = settled;
+        return read_first(pid, known);
+    }
+    if (now.ended) { // it would only say again that it has exited
+        known.handle = proc::Handle();
+        known.watched = false;
+    }
+    if (!known.watched) {
+        known.handle.move_up(handles_from_);
+        watch(pid, known);
+    }
+    parents_[pid] = now.parent;
+    std::vector<pid_t> ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
+    if (gone != known.gone || now.command != known.process.command || now.cgroup != known.process.cgroup ||
+        now.pid_namespace != known.process.pid_namespace || now.namespace_pid != known.process.namespace_pid ||
+        ancestors != known.ancestors)
+        known.tell_identity = true;
+    known.gone = gone;
+    known.process = std::move(now);
+    known.ancestors = std::move(ancestors);
+    known.read_round = round_ + REREAD_ROUNDS;
+    known.whole_round = round_ + WHOLE_ROUNDS;
+}
+
+// A pid that starts anew is another process: nothing of what the old one used is the new one's.
+Processes::Known &Processes::know(pid_t pid) {
+    Known &known = known_[pid];
+    known.seen_round = round_;
+    if (known.known == question_) return known;
+    known.known = question_;
+    if (known.watched || known.handle.lives()) {
+        if (round_ >= known.read_round) read_changes(pid, known);
+        return known;
+    }
+    known.handle = proc::Handle();
+    known.watched = false;
+    proc::Process stat;
+    if (!proc::read_stat(pid, stat)) {
+        known.tell_identity = known.tell_identity || !known.gone;
+        known.gone = true;
+    } else if (known.read_round == 0 || stat.start_ticks != known.process.start_ticks) {
+        known = Known{};
+        known.seen_round = round_;
+        known.known = question_;
+        known.process = std::move(stat);
+        read_first(pid, known);
+    } else if (known.gone || round_ >= known.read_round) {
+        read_again(pid, known);
+    }
+    return known;
+}
+
+std::optional<uint64_t> Processes::start_of(pid_t pid) const {
+    const auto found = known_.find(pid);
+    if (found != known_.end() && (found->second.watched || found->second.handle.lives()))
+        return found->second.process.start_ticks;
+    const auto [place, is_new] = starts_.try_emplace(pid);
+    if (!is_new) return place->second;
+    proc::Process stat;
+    if (proc::read_stat(pid, stat)) place->second = stat.start_ticks;
+    else if (kill(pid, 0) != 0 && errno == ESRCH) place->second = 0;
+    return place->second;
+}
+
+Usage &Processes::use(pid_t pid, size_t card) {
+    Known &known = know(pid);
+    auto place = known.uses.begin();
+    while (place != known.uses.end() && place->card < card) ++place;
+    if (place == known.uses.end() || place->card != card) {
+        place = known.uses.insert(place, Use{card, {}, {}});
+        known.tell_uses = true;
+    }
+    return place->now;
+}
+
+Usage *Processes::listed(pid_t pid, size_t card, uint64_t asked_ticks) {
+    if (know(pid).process.start_ticks >= asked_ticks) return nullptr;
+    return &use(pid, card);
+}
+
+bool Processes::is_told(const Known &known) {
+    return !known.tell_identity && !known.tell_uses &&
+           std::all_of(known.uses.begin(), known.uses.end(), [](const Use &use) { return use.now == use.told; });
+}
+
+void Processes::write(pid_t pid, const Known &known, std::string &out) {
+    out += "{\"pid\":";
+    json::add_number(out, static_cast<uint64_t>(pid));
+    if (known.tell_identity && known.gone) out += ",\"gone\":true"; // not in /proc (any more)
+    if (known.tell_identity && known.read_round != 0) {
+        json::add_field(out, "startTicks", known.process.start_ticks);
+        json::add_field(out, "command", known.process.command);
+        json::add_field(out, "cgroup", known.process.cgroup);
+        json::add_field(out, "pidNamespace", known.process.pid_namespace);
+        if (known.process.namespace_pid > 0)
+            json::add_field(out, "namespacePid", static_cast<uint64_t>(known.process.namespace_pid));
+        out += ",\"ancestors\":[";
+        for (size_t i = 0; i < known.ancestors.size(); i++) {
+            if (i) out += ',';
+            json::add_number(out, static_cast<uint64_t>(known.ancestors[i]));
+        }
+        out += ']';
+    }
+    out += ",\"cards\":[";
+    bool first = true;
+    for (const auto &[card, usage, told] : known.uses) {
+        out += first ? "{\"card\":" : ",{\"card\":";
+        first = false;
+        json::add_number(out, card);
+        out += usage.listed ? ",\"listed\":true" : ",\"listed\":false";
+        if (usage.listed && usage.bytes_known) json::add_field(out, "bytes", usage.bytes);
+        json::add_field(out, "types", usage.types);
+        json::add_field(out, "smPercent", usage.sm_percent);
+        json::add_field(out, "smUs", usage.sm_us);
+        json::add_field(out, "memoryUs", usage.memory_us);
+        json::add_field(out, "encoderUs", usage.encoder_us);
+        json::add_field(out, "decoderUs", usage.decoder_us);
+        if (usage.active_us) json::add_field(out, "activeUs", usage.active_us);
+        out += '}';
+    }
+    out += "]}";
+}
+
+void Processes::forget_unseen() {
+    for (auto entry = known_.begin(); entry != known_.end();) {
+        if (entry->second.seen_round == round_) {
+            ++entry;
+            continue;
+        }
+        left_.push_back(entry->first);
+        entry = known_.erase(entry);
+    }
+}
+
+void Processes::tell(std::string &out) {
+    bool first = true;
+    out += ",\"processes\":[";
+    for (auto &[pid, known] : known_) {
+        if (is_told(known)) continue;
+        if (!first) out += ',';
+        first = false;
+        write(pid, known, out);
+        known.tell_identity = known.tell_uses = false;
+        for (Use &use : known.uses) use.told = use.now;
+    }
+    out += "],\"left\":[";
+    for (size_t i = 0; i < left_.size(); i++) {
+        if (i) out += ',';
+        json::add_number(out, static_cast<uint64_t>(left_[i]));
+    }
+    out += ']';
+    json::add_field(out, "total", known_.size());
+    left_.clear();
+    forget_unseen();
+}

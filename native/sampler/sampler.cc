@@ -1,0 +1,414 @@
+#include "sampler.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <map>
+
+#include "json.h"
+
+using json::add_field;
+using json::add_number;
+using json::add_text;
+
+namespace {
+
+constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
+constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
+constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
+constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
+constexpr uint64_t HEALTH_NS = 5000000000ull;
+constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
+
+uint64_t now_ns(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+} // namespace
+
+Sampler::~Sampler() {
+    for (Card &card : cards_) card.activity.forget(library_);
+}
+
+bool Sampler::open_driver() {
+    if (library_.ready()) return true;
+    const uint64_t now = now_ns(CLOCK_MONOTONIC);
+    if (now < retry_at_ns_) return false;
+    retry_at_ns_ = now + RETRY_NS;
+    if (!library_.open(library_path_, problem_)) {
+        told_until_.clear(); // what is there later is another driver
+        return false;
+    }
+    problem_.clear();
+    driver_version_.clear();
+    cuda_version_ = 0;
+    inventory_ns_ = 0;
+    return true;
+}
+
+// Compute, graphics and MPS lists name the same process with the same total, so they are united, never added; so are
+// entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
+// Of whom the driver says that it holds more than the card has, nobody knows what it holds. Whoever is in a list may
+// have been another one (holders.h), and so may be who began while the driver was answering, or in the moment in which
+// it was asked: it is listed in the next round.
+// A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named. One
+// of graphics or MPS that never answered and fails on and on is as one that is not there: it must not keep the agent
+// from judging by the others for ever.
+void Sampler::read_lists(size_t index, std::string &out) {
+    static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
+    static const char *const NAMES[] = {"compute", "graphics", "mps"};
+    std::vector<nvml::Entry> entries[3];
+    std::string failed;
+    out += ",\"lists\":[";
+    bool first = true;
+    uint32_t answered = 0;
+    uint64_t asked_ticks[3] = {};
+    for (unsigned i = 0; i < 3; i++) {
+        asked_ticks[i] = proc::now_ticks();
+        if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
+            const int code = library_.last_code(); // also while it is not asked
+            cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(code);
+            const bool is_there = code != NVML_ABI_NOT_SUPPORTED && code != NVML_ABI_FUNCTION_NOT_FOUND;
+            if (!is_there) answered |= 1u << i;
+            if (!is_there) continue;
+            if (i != 0 && !cards_[index].list_answered[i] && ++cards_[index].list_failures[i] > MOST_LIST_FAILURES)
+                continue;
+            failed += failed.empty() ? "\"" : ",\"";
+            failed += NAMES[i];
+            failed += '"';
+            continue;
+        }
+        cards_[index].answered = cards_[index].list_answered[i] = true;
+        out += first ? "\"" : ",\"";
+        out += NAMES[i];
+        out += '"';
+        first = false;
+        answered |= 1u << i;
+        cards_[index].nobodys_entries +=
+            std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
+    }
+    out += ']';
+    if (!failed.empty()) out += ",\"failedLists\":[" + failed + ']';
+    const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
+    processes_.meet();
+    Holders &holders = cards_[index].holders;
+    holders.begin(answered);
+    for (unsigned i = 0; i < 3; i++)
+        for (const nvml::Entry &entry : entries[i]) holders.listed(entry, i, processes_, asked_ticks[i], answered_us);
+    holders.settle(processes_, answered_us);
+    const uint64_t most = cards_[index].total_bytes ? cards_[index].total_bytes : UINT64_MAX;
+    for (unsigned i = 0; i < 3; i++) {
+        for (const nvml::Entry &entry : entries[i]) {
+            if (holders.is_nobodys(static_cast<pid_t>(entry.pid), processes_)) {
+                cards_[index].nobodys_entries++;
+                continue;
+            }
+            Usage *usage = processes_.listed(static_cast<pid_t>(entry.pid), index, asked_ticks[i]);
+            if (!usage) continue;
+            usage->listed = true;
+            usage->types |= 1u << i;
+            if (!entry.known || entry.bytes > most) continue;
+            usage->bytes = std::max(usage->bytes, entry.bytes);
+            usage->bytes_known = true;
+        }
+    }
+}
+
+void Sampler::take_over(Card &card, uint64_t steady_us) {
+    const auto told = told_until_.find(card.uuid);
+    if (told == told_until_.end()) return;
+    const auto [day_us, boot_us, set_us] = told->second;
+    told_until_.erase(told);
+    if (card.last_seen_us || boot_us > steady_us || day_us < boot_us || day_us > INT64_MAX / 2) return;
+    card.last_seen_us = day_us;
+    card.last_poll_us = boot_us;
+    card.stepped_us = set_us;
+    card.clock_us = static_cast<int64_t>(day_us - boot_us);
+}
+
+void Sampler::write_used_until(std::string &out) {
+    out += ",\"usedUntil\":[";
+    bool first = true;
+    const auto add = [&](const std::string &uuid, const UsedUntil &until) {
+        out += first ? "{\"uuid\":" : ",{\"uuid\":";
+        first = false;
+        add_text(out, uuid);
+        add_field(out, "dayUs", until.day_us);
+        add_field(out, "bootUs", until.boot_us);
+        add_field(out, "setUs", until.set_us);
+        out += '}';
+    };
+    for (const Card &card : cards_) {
+        const int64_t boot_us = static_cast<int64_t>(card.last_seen_us) - card.clock_us;
+        if (card.gone || card.last_seen_us == 0 || boot_us < 0) continue;
+        add(card.uuid, {card.last_seen_us, static_cast<uint64_t>(boot_us), card.stepped_us});
+    }
+    // One that was not asked yet is the next sampler's to go on with.
+    for (const auto &[uuid, until] : told_until_) add(uuid, until);
+    out += ']';
+}
+
+// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
+// pid, of the past or of another process of the same pid are not believed. All ones are the driver's way to say that it
+// does not know: that figure is left out, and without one of the SMs it is not told how much each process used. Rows
+// carry the time of day, which people set: from then on what was seen before says nothing of what is new, and until the
+// ring has turned over rows may be of the other time. Nobody used more than all of the time that it has lived.
+void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
+    Card &card = cards_[index];
+    take_over(card, steady_us);
+    const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
+    if (card.last_seen_us && std::llabs(clock_us - card.clock_us) > STEP_US) {
+        card.gaps++;
+        card.last_seen_us = now_us - LATE_US;
+        card.last_poll_us = card.stepped_us = steady_us;
+        card.clock_us = clock_us;
+        return;
+    }
+    card.clock_us = clock_us;
+    const uint64_t since = card.last_seen_us;
+    std::vector<nvml::Utilisation> rows;
+    if (!library_.process_utilization(card.device, since, rows)) return; // the next answer is of this time, too
+    if (card.last_poll_us && steady_us - card.last_poll_us > RING_US) card.gaps++;
+    card.last_poll_us = steady_us;
+    const bool may_be_other = card.stepped_us && steady_us - card.stepped_us <= RING_US + LATE_US;
+    // Rows of the other time may be little ahead.
+    const uint64_t ahead_us = may_be_other ? 100000 : 1000000;
+    const auto of_the_future = [&](const nvml::Utilisation &row) { return row.at_us > now_us + ahead_us; };
+    const bool some_other = may_be_other && std::any_of(rows.begin(), rows.end(), of_the_future);
+    uint64_t newest = 0;
+    processes_.meet();
+    const auto of_another = [&](const nvml::Utilisation &row) {
+        const auto pid = static_cast<pid_t>(row.pid);
+        const uint64_t start_ticks = processes_.start_of(pid).value_or(0);
+        return static_cast<int64_t>(row.at_us) - clock_us < static_cast<int64_t>(proc::micros(start_ticks)) ||
+               card.holders.is_nobodys(pid, processes_);
+    };
+    std::erase_if(rows, [&](const nvml::Utilisation &row) {
+        return !proc::is_pid(row.pid) || row.at_us <= since || of_the_future(row) || of_another(row);
+    });
+    const bool all_told = std::erase_if(rows, [](const nvml::Utilisation &row) { return row.sm > 100; }) == 0;
+    for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
+    card.use_told = (since != 0 || newest == 0) && !some_other && all_told;
+    if (since == 0) { // the first answer averages a time that nobody watched
+        card.last_seen_us = newest ? newest : now_us - LATE_US;
+        return;
+    }
+    if (newest == 0) { // nobody ran: that time is accounted for, too
+        if (all_told) card.last_seen_us = std::max(since, now_us - LATE_US);
+        return;
+    }
+    const uint64_t window = std::min(newest - since, RING_US);
+    for (const nvml::Utilisation &row : rows) {
+        // A mean of a time in which another one had the pid holds what that one used, too.
+        const uint64_t start_ticks = processes_.start_of(static_cast<pid_t>(row.pid)).value_or(0);
+        const int64_t lived =
+            static_cast<int64_t>(row.at_us) - clock_us - static_cast<int64_t>(proc::micros(start_ticks));
+        const uint64_t lived_us = start_ticks ? static_cast<uint64_t>(std::max<int64_t>(lived, 0)) : UINT64_MAX;
+        const auto part_of = [window, lived_us](uint32_t percent) {
+            return percent <= 100 ? std::min(percent * window / 100, lived_us) : 0;
+        };
+        Usage &usage = processes_.use(static_cast<pid_t>(row.pid), index);
+        usage.sm_us += part_of(row.sm);
+        usage.memory_us += part_of(row.memory);
+        usage.encoder_us += part_of(row.encoder);
+        usage.decoder_us += part_of(row.decoder);
+        usage.sm_percent = row.sm;
+        if (row.sm) usage.active_us = row.at_us;
+    }
+    card.last_seen_us = newest;
+}
+
+void Sampler::write_memory(Card &card, std::string &out) {
+    nvml::Memory memory;
+    card.answered = library_.memory(card.device, memory);
+    card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
+    // All ones, and more than there is, are the driver's way to say that it does not know.
+    if (card.answered && memory.total != UINT64_MAX) {
+        card.total_bytes = memory.total;
+        add_field(out, "totalBytes", memory.total);
+        if (memory.used <= memory.total) add_field(out, "usedBytes", memory.used);
+        if (memory.free <= memory.total) add_field(out, "freeBytes", memory.free);
+        if (memory.second_form && memory.reserved <= memory.total) add_field(out, "reservedBytes", memory.reserved);
+    }
+}
+
+void Sampler::write_readings(Card &card, std::string &out) {
+    uint32_t first, second;
+    const auto add_percent = [&out](const char *name, uint32_t percent) {
+        if (percent <= 100) add_field(out, name, percent);
+    };
+    if (library_.utilization(card.device, first, second)) {
+        add_percent("utilizationPercent", first);
+        add_percent("memoryBusyPercent", second);
+    }
+    if (library_.pair(card.device, "nvmlDeviceGetEncoderUtilization", first, second))
+        add_percent("encoderPercent", first);
+    if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second))
+        add_percent("decoderPercent", first);
+    const uint64_t now = now_ns(CLOCK_MONOTONIC);
+    if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS || now - card.health_ns >= HEALTH_NS) {
+        card.health = read_health(library_, card.device);
+        card.health_round = round_;
+        card.health_ns = now;
+    }
+    for (const auto &[name, value] : card.health) add_field(out, name, value);
+    out += card.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
+}
+
+// Of a divided card its instances have them, and of several that share one GPU instance the first.
+void Sampler::write_activity(Card &card, std::string &out) {
+    if (card.divided || card.same_memory || (card.instance && !card.has_numbers)) {
+        card.activity.forget(library_);
+        return;
+    }
+    const nvml::Device device = card.instance ? cards_[card.parent].device : card.device;
+    const uint32_t *instance = card.instance ? &card.gpu_instance : nullptr;
+    for (const auto &[name, parts] : card.activity.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
+        add_field(out, name, parts);
+    if (card.activity.denied()) out += ",\"activityDenied\":true";
+}
+
+// A card that is lost is asked no more than what tells that it is back.
+bool Sampler::is_back(Card &card) {
+    std::vector<nvml::Entry> entries;
+    nvml::Memory memory;
+    const auto says_lost = [&] { return nvml::Library::means_lost(library_.last_code()); };
+    if (!card.divided && !library_.processes(card.device, nvml::List::Compute, entries) && says_lost()) return false;
+    if (!library_.memory(card.device, memory) && says_lost()) return false;
+    library_.ask_anew(card.device);
+    card.tells_events = false;
+    changed_ = true;
+    return true;
+}
+
+// What is shared by the instances of a divided card is told of the card, what each has for itself of the instance: no
+// sum over all of them counts anything twice.
+void Sampler::write_card(size_t index, std::string &out) {
+    Card &card = cards_[index];
+    out += "{\"index\":";
+    add_number(out, index);
+    add_field(out, "uuid", card.uuid);
+    add_field(out, "name", card.name);
+    add_field(out, "pciBusId", card.pci);
+    if (card.has_minor) add_field(out, "minor", card.minor);
+    if (card.instance) {
+        add_field(out, "parent", card.parent);
+        if (card.has_numbers) {
+            add_field(out, "gpuInstance", card.gpu_instance);
+            add_field(out, "computeInstance", card.compute_instance);
+        }
+    } else if (!card.division_told) {
+        out += ",\"divisionUntold\":true";
+    }
+    card.answered = card.use_told = false;
+    const bool was_lost = card.lost;
+    if (card.instance ? cards_[card.parent].lost : was_lost && !is_back(card)) {
+        card.lost = true;
+        card.holders.clear();
+        out += ",\"lists\":[]";
+        if (card.divided) out += ",\"divided\":true";
+        add_field(out, "utilizationGaps", card.gaps);
+        if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);
+        out += ",\"healthy\":false}";
+        return;
+    }
+    card.lost = false;
+    if (!card.divided && !card.same_memory) write_memory(card, out);
+    if (!card.instance) write_readings(card, out);
+    write_activity(card, out);
+    if (card.divided) {
+        nvml::Memory memory;
+        card.answered = library_.memory(card.device, memory);
+        card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
+        out += ",\"divided\":true,\"lists\":[]";
+    } else {
+        read_lists(index, out);
+    }
+    if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
+    if (card.lost != was_lost || (card.instance && !card.answered)) changed_ = true;
+    add_field(out, "utilizationGaps", card.gaps);
+    if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);
+    if (card.use_told) out += ",\"useTold\":true";
+    out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
+}
+
+// Events of a card that is not in the inventory (any more) are nobody's.
+void Sampler::write_events(std::string &out) {
+    std::map<int, uint64_t> errors;
+    bool first = true;
+    out += ",\"xids\":[";
+    for (const nvml::Event &event : events_.take(errors)) {
+        const auto card =
+            std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.device == event.device; });
+        if (card == cards_.end() || event.type != NVML_ABI_EVENT_XID) continue;
+        out += first ? "{\"card\":" : ",{\"card\":";
+        first = false;
+        add_number(out, static_cast<size_t>(card - cards_.begin()));
+        add_field(out, "xid", event.data);
+        add_field(out, "count", event.count);
+        add_field(out, "atMs", event.at_ms);
+        out += '}';
+    }
+    out += ']';
+    for (const auto &[code, times] : errors) library_.count("nvmlEventSetWait_v2", code, times);
+}
+
+std::string Sampler::take() {
+    round_++;
+    std::string out;
+    const uint64_t started = now_ns(CLOCK_MONOTONIC);
+    const bool ready = open_driver();
+    library_.at(started);
+    if (ready) read_inventory(started);
+    out += "{\"round\":";
+    add_number(out, round_);
+    add_field(out, "atMs", now_ns(CLOCK_REALTIME) / 1000000);
+    add_field(out, "bootNs", now_ns(CLOCK_BOOTTIME));
+    if (!ready) add_field(out, "problem", problem_);
+    add_field(out, "driverVersion", driver_version_);
+    add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
+    processes_.begin(round_);
+    out += ",\"cards\":[";
+    bool some = false;
+    for (size_t i = 0; ready && i < cards_.size(); i++) {
+        if (cards_[i].gone) continue;
+        if (some) out += ',';
+        some = true;
+        write_card(i, out);
+    }
+    const bool silent = ready && !cards_.empty() && std::none_of(cards_.begin(), cards_.end(), [](const Card &card) {
+                            return (card.answered && !card.gone) ||
+                                   card.lost; // a card that fell off the bus is told of by a driver that is there
+                        });
+    silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
+    out += ']';
+    processes_.tell(out);
+    write_events(out);
+    write_used_until(out);
+    out += ",\"errors\":[";
+    bool first = true;
+    for (const auto &[key, count] : library_.errors()) {
+        out += first ? "{\"call\":" : ",{\"call\":";
+        first = false;
+        add_text(out, key.first);
+        add_field(out, "code", static_cast<uint64_t>(key.second));
+        add_field(out, "count", count);
+        out += '}';
+    }
+    out += ']';
+    if (const std::vector<std::string> absent = library_.take_absent(); !absent.empty()) {
+        out += ",\"absent\":[";
+        for (size_t i = 0; i < absent.size(); i++) {
+            if (i) out += ',';
+            add_text(out, absent[i]);
+        }
+        out += ']';
+    }
+    if (silent) add_field(out, "problem", "the driver answers nothing about any card");
+    add_field(out, "tookUs", (now_ns(CLOCK_MONOTONIC) - started) / 1000);
+    out += "}\n";
+    return out;
+}

@@ -1,0 +1,220 @@
+/* Memory of graphs. A memory node has an address from the moment it is added, and bytes of the card behind it from the
+ * first launch or upload of its executable graph on. What a graph no longer needs stays reserved for the next one until
+ * it is trimmed. Assumption: allocations of one graph never share bytes, even where one is freed before the next. */
+#include <stdlib.h>
+
+#include "../sim.h"
+
+struct reserved {
+    uint64_t block, bytes; /* the daemon's id; 0 = nothing */
+};
+
+struct sim_graph_memory {
+    struct sim_region *region;
+    int device;
+    uint64_t bytes;
+    struct reserved behind;
+    bool claimed, live;
+    uint64_t busy_until; /* number of the last item that may use it */
+    unsigned references; /* graphs, executable graphs, and its own life */
+    struct sim_graph_memory *next;
+};
+
+struct spare {
+    struct reserved reserved;
+    struct spare *next;
+};
+
+static struct sim_graph_memory *memories;
+static struct {
+    uint64_t used, used_high, reserved, reserved_high;
+    struct spare *spares;
+} cards[SIM_MAX_CARDS]; /* per ordinal */
+
+static void raise(uint64_t *high, uint64_t now) {
+    if (now > *high) *high = now;
+}
+
+static uint64_t whole(int device, uint64_t bytes) {
+    uint64_t granule = sim.facts->cards[sim.card_of[device]].granule_bytes;
+    return (bytes + granule - 1) / granule * granule;
+}
+
+int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out) {
+    if (bytes == 0) return ABI_ERROR_INVALID_VALUE;
+    if (bytes > 1ull << 50) return ABI_ERROR_OUT_OF_MEMORY;
+    struct sim_graph_memory *memory = calloc(1, sizeof *memory);
+    int result = memory ? sim_region_new(SIM_GRAPH, bytes, SIM_PAGE, &memory->region) : ABI_ERROR_OUT_OF_MEMORY;
+    if (result != ABI_SUCCESS) {
+        free(memory);
+        return result;
+    }
+    memory->region->device = memory->device = device;
+    memory->region->graph_memory = memory;
+    memory->bytes = bytes;
+    memory->references = 1;
+    memory->next = memories;
+    memories = memory;
+    *out = memory;
+    return ABI_SUCCESS;
+}
+
+abi_devptr sim_graph_memory_address(const struct sim_graph_memory *memory) {
+    return sim_region_address(memory->region);
+}
+uint64_t sim_graph_memory_bytes(const struct sim_graph_memory *memory) {
+    return memory->bytes;
+}
+bool sim_graph_memory_live(const struct sim_graph_memory *memory) {
+    return memory->live;
+}
+
+static void give(int device, struct reserved *reserved) {
+    if (!reserved->block) return;
+    sim_simple(SIM_GIVE, sim.card_of[device], reserved->block, 0, NULL);
+    cards[device].reserved -= reserved->bytes;
+    *reserved = (struct reserved){0};
+}
+
+/* Keeps what lies behind it for the next graph. */
+static void spare(struct sim_graph_memory *memory) {
+    if (!memory->behind.block) return;
+    struct spare *spare = malloc(sizeof *spare);
+    if (!spare) {
+        give(memory->device, &memory->behind);
+        return;
+    }
+    *spare = (struct spare){memory->behind, cards[memory->device].spares};
+    cards[memory->device].spares = spare;
+    memory->behind = (struct reserved){0};
+}
+
+void sim_graph_memory_keep(struct sim_graph_memory *memory) {
+    memory->references++;
+}
+
+void sim_graph_memory_drop(struct sim_graph_memory *memory) {
+    if (--memory->references > 0) return;
+    spare(memory);
+    for (struct sim_graph_memory **place = &memories; *place; place = &(*place)->next) {
+        if (*place == memory) {
+            *place = memory->next;
+            break;
+        }
+    }
+    sim_region_end(memory->region);
+    free(memory);
+}
+
+void sim_graph_memory_claim(struct sim_graph_memory *memory) {
+    sim_graph_memory_keep(memory);
+    memory->claimed = true;
+}
+
+void sim_graph_memory_leave(struct sim_graph_memory *memory) {
+    memory->claimed = false;
+    if (!memory->live) spare(memory);
+    sim_graph_memory_drop(memory);
+}
+
+int sim_graph_memory_back(struct sim_graph_memory *memory) {
+    int device = memory->device;
+    uint64_t bytes = whole(device, memory->bytes);
+    if (memory->behind.block) return ABI_SUCCESS;
+    for (struct spare **place = &cards[device].spares; *place; place = &(*place)->next) {
+        struct spare *found = *place;
+        if (found->reserved.bytes < bytes) continue;
+        memory->behind = found->reserved;
+        *place = found->next;
+        free(found);
+        return ABI_SUCCESS;
+    }
+    uint64_t block;
+    int result = sim_simple(SIM_TAKE, sim.card_of[device], bytes, SIM_KIND_GRAPH, &block);
+    if (result != ABI_SUCCESS) return result;
+    memory->behind = (struct reserved){block, bytes};
+    cards[device].reserved += bytes;
+    raise(&cards[device].reserved_high, cards[device].reserved);
+    return ABI_SUCCESS;
+}
+
+void sim_graph_memory_begin(struct sim_graph_memory *memory) {
+    if (memory->live) return;
+    memory->live = true;
+    sim_graph_memory_keep(memory);
+    cards[memory->device].used += memory->behind.bytes;
+    raise(&cards[memory->device].used_high, cards[memory->device].used);
+}
+
+void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number) {
+    if (number > memory->busy_until) memory->busy_until = number;
+}
+
+int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer) {
+    if (!memory->live || pointer != sim_graph_memory_address(memory)) return ABI_ERROR_INVALID_VALUE;
+    memory->live = false;
+    cards[memory->device].used -= memory->behind.bytes;
+    if (!memory->claimed) spare(memory);
+    sim_graph_memory_drop(memory);
+    return ABI_SUCCESS;
+}
+
+static void trim(int device) {
+    const struct sim_channel *channel = sim.channel[sim.card_of[device]];
+    uint64_t completed = channel ? atomic_load(&channel->completed) : UINT64_MAX;
+    for (struct sim_graph_memory *memory = memories; memory; memory = memory->next) {
+        if (memory->device == device && !memory->live && memory->busy_until <= completed) give(device, &memory->behind);
+    }
+    while (cards[device].spares) {
+        struct spare *first = cards[device].spares;
+        cards[device].spares = first->next;
+        give(device, &first->reserved);
+        free(first);
+    }
+}
+
+void sim_graph_memory_forget(int device) {
+    for (struct sim_graph_memory *memory = memories, *next; memory; memory = next) {
+        next = memory->next;
+        memory->busy_until = 0;
+        if (memory->device == device && memory->live) sim_graph_memory_free(memory, sim_graph_memory_address(memory));
+    }
+    trim(device);
+}
+
+SIM_EXPORT abi_result cuDeviceGraphMemTrim(abi_device device) {
+    SIM_ENTER("cuDeviceGraphMemTrim");
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    trim(device);
+    pthread_mutex_unlock(&sim.lock);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuDeviceGetGraphMemAttribute(abi_device device, int attribute, void *value) {
+    SIM_ENTER("cuDeviceGetGraphMemAttribute");
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    int result = value ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    if (result != ABI_SUCCESS) {
+    } else if (attribute == ABI_GRAPH_MEMORY_USED) *(uint64_t *)value = cards[device].used;
+    else if (attribute == ABI_GRAPH_MEMORY_USED_HIGH) *(uint64_t *)value = cards[device].used_high;
+    else if (attribute == ABI_GRAPH_MEMORY_RESERVED) *(uint64_t *)value = cards[device].reserved;
+    else if (attribute == ABI_GRAPH_MEMORY_RESERVED_HIGH) *(uint64_t *)value = cards[device].reserved_high;
+    else result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuDeviceSetGraphMemAttribute(abi_device device, int attribute, void *value) {
+    SIM_ENTER("cuDeviceSetGraphMemAttribute");
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    if (!value || *(uint64_t *)value != 0) return ABI_ERROR_INVALID_VALUE; /* a mark can only be put back to now */
+    if (attribute != ABI_GRAPH_MEMORY_USED_HIGH && attribute != ABI_GRAPH_MEMORY_RESERVED_HIGH)
+        return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    if (attribute == ABI_GRAPH_MEMORY_USED_HIGH) cards[device].used_high = cards[device].used;
+    else cards[device].reserved_high = cards[device].reserved;
+    pthread_mutex_unlock(&sim.lock);
+    return ABI_SUCCESS;
+}

@@ -1,0 +1,358 @@
+/* Linear and managed memory of one process, carved up as the real driver does it: large requests have pages of their
+ * own, small ones share a block of one granule. The daemon decides whether there are bytes; arena.c where they are.
+ * Contents are ordinary host memory, so copies move real data. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../sim.h"
+
+static struct sim_region *smalls[SIM_MAX_CARDS]; /* per ordinal, blocks with room first seen first */
+
+static uint64_t granule_of(const struct sim_context *context) {
+    return sim.facts->cards[context->card].granule_bytes;
+}
+
+/* Under sim.lock: a region with bytes of the card behind it. Whoever asks looked at the context before it had the lock,
+ * and another thread may have ended it since; what is taken for one that has ended would be nobody's to give back. */
+static int take_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes, uint32_t book,
+                       struct sim_region **out) {
+    struct sim_request request = {.op = SIM_TAKE, .card = context->card, .arg = {bytes, book}};
+    struct sim_reply reply;
+    int result = sim_usable(context);
+    if (result == ABI_SUCCESS) result = sim_request(&request, -1, &reply, NULL);
+    if (result != ABI_SUCCESS) return result;
+    result = sim_region_new(kind, bytes, granule_of(context), out);
+    if (result != ABI_SUCCESS) {
+        sim_simple(SIM_GIVE, context->card, reply.arg[0], 0, NULL);
+        return result;
+    }
+    (*out)->block = reply.arg[0];
+    (*out)->context = context;
+    (*out)->device = context->device;
+    return ABI_SUCCESS;
+}
+
+static bool unit_taken(const struct sim_region *block, uint32_t unit) {
+    return block->used[unit / 64] >> (unit % 64) & 1;
+}
+
+static void mark_units(struct sim_region *block, uint32_t first, uint32_t count, bool taken) {
+    for (uint32_t unit = first; unit < first + count;) {
+        uint32_t bit = unit % 64, run = 64 - bit < first + count - unit ? 64 - bit : first + count - unit;
+        uint64_t mask = (run == 64 ? ~0ull : (1ull << run) - 1) << bit;
+        if (taken) block->used[unit / 64] |= mask;
+        else block->used[unit / 64] &= ~mask;
+        unit += run;
+    }
+}
+
+/* First fit from the block's hint on; the hint is below every free unit. */
+static bool carve(struct sim_region *block, uint32_t count, uint32_t *first) {
+    if (block->unit_count - block->units_used < count) return false;
+    for (uint32_t unit = block->hint; unit + count <= block->unit_count;) {
+        if (unit % 64 == 0 && block->used[unit / 64] == ~0ull) {
+            unit += 64;
+            continue;
+        }
+        uint32_t run = 0;
+        while (run < count && !unit_taken(block, unit + run)) run++;
+        if (run == count) {
+            mark_units(block, unit, count, true);
+            block->units[unit] = (uint16_t)count;
+            block->units_used += count;
+            if (unit == block->hint) block->hint = unit + count;
+            *first = unit;
+            return true;
+        }
+        unit += run + 1;
+    }
+    return false;
+}
+
+static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *pointer) {
+    uint32_t count = (uint32_t)((bytes + SIM_SMALL_UNIT - 1) / SIM_SMALL_UNIT), first;
+    for (struct sim_region *block = smalls[context->device]; block; block = block->next_small) {
+        if (block->context != context || !carve(block, count, &first)) continue;
+        *pointer = sim_region_address(block) + (uint64_t)first * SIM_SMALL_UNIT;
+        return ABI_SUCCESS;
+    }
+    uint64_t granule = granule_of(context);
+    struct sim_region *block;
+    int result = take_region(context, SIM_SMALLS, granule, SIM_KIND_LINEAR, &block);
+    if (result != ABI_SUCCESS) return result;
+    block->unit_count = (uint32_t)(granule / SIM_SMALL_UNIT);
+    block->units = calloc(block->unit_count, sizeof *block->units);
+    block->used = calloc(block->unit_count / 64, sizeof *block->used);
+    if (!block->units || !block->used) {
+        sim_simple(SIM_GIVE, context->card, block->block, 0, NULL);
+        sim_region_end(block);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    block->next_small = smalls[context->device];
+    smalls[context->device] = block;
+    mark_units(block, 0, count, true);
+    block->units[0] = (uint16_t)count;
+    block->units_used = block->hint = count;
+    *pointer = sim_region_address(block);
+    return ABI_SUCCESS;
+}
+
+static void give_region(struct sim_region *region) {
+    sim_simple(SIM_GIVE, sim.card_of[region->device], region->block, 0, NULL);
+    sim_region_end(region);
+}
+
+static void drop_small_block(struct sim_region *block) {
+    for (struct sim_region **place = &smalls[block->device]; *place; place = &(*place)->next_small) {
+        if (*place == block) {
+            *place = block->next_small;
+            break;
+        }
+    }
+    give_region(block);
+}
+
+static int linear_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *pointer) {
+    if (bytes == 0) return ABI_ERROR_INVALID_VALUE;
+    /* From 1 MiB on a request gets pages of its own; on cards with small pages, from one page on. */
+    uint64_t granule = granule_of(context);
+    if (bytes < (granule < (1u << 20) ? granule : 1u << 20)) return small_alloc(context, bytes, pointer);
+    struct sim_region *region;
+    int result = take_region(context, SIM_LARGE, bytes, SIM_KIND_LINEAR, &region);
+    if (result == ABI_SUCCESS) *pointer = sim_region_address(region);
+    return result;
+}
+
+bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes) {
+    int64_t unit = (int64_t)((pointer - sim_region_address(region)) / SIM_SMALL_UNIT);
+    for (int64_t at = unit; at >= 0; at--) {
+        if (region->units[at] == 0) continue;
+        if (at + region->units[at] <= unit) return false;
+        *start = sim_region_address(region) + (uint64_t)at * SIM_SMALL_UNIT;
+        *bytes = (uint64_t)region->units[at] * SIM_SMALL_UNIT;
+        return true;
+    }
+    return false;
+}
+
+static int linear_free(abi_devptr pointer) {
+    struct sim_region *region = sim_region_at(pointer);
+    if (!region) return ABI_ERROR_INVALID_VALUE;
+    switch (region->kind) {
+    case SIM_LARGE:
+    case SIM_MANAGED:
+        if (pointer != sim_region_address(region)) return ABI_ERROR_INVALID_VALUE;
+        give_region(region);
+        return ABI_SUCCESS;
+    case SIM_SMALLS: {
+        uint64_t offset = pointer - sim_region_address(region);
+        uint32_t unit = (uint32_t)(offset / SIM_SMALL_UNIT);
+        if (offset % SIM_SMALL_UNIT || unit >= region->unit_count || region->units[unit] == 0)
+            return ABI_ERROR_INVALID_VALUE;
+        uint32_t count = region->units[unit];
+        region->units[unit] = 0;
+        mark_units(region, unit, count, false);
+        region->units_used -= count;
+        if (unit < region->hint) region->hint = unit;
+        if (region->units_used == 0) drop_small_block(region);
+        return ABI_SUCCESS;
+    }
+    case SIM_CHUNK: return sim_chunk_free(region, pointer);
+    case SIM_GRAPH: return sim_graph_memory_free(region->graph_memory, pointer);
+    case SIM_VIEW:
+        if (pointer != sim_region_address(region)) return ABI_ERROR_INVALID_VALUE;
+        sim_region_end(region);
+        return ABI_SUCCESS;
+    case SIM_OPENED: return region->pooled ? sim_close(region) : ABI_ERROR_INVALID_VALUE;
+    default: return ABI_ERROR_INVALID_VALUE;
+    }
+}
+
+void sim_pass_all_of(struct sim_context *context, struct sim_context *heir) {
+    uint32_t index = 0;
+    for (struct sim_region *region; (region = sim_region_next(&index));) {
+        if (region->context == context) region->context = heir;
+    }
+    sim_arrays_pass(context, heir);
+    sim_externals_pass(context, heir);
+}
+
+void sim_free_all_of(struct sim_context *context) {
+    uint32_t index = 0;
+    for (struct sim_region *region; (region = sim_region_next(&index));) {
+        if (region->context != context) continue;
+        if (region->kind == SIM_SMALLS) drop_small_block(region);
+        else if (region->kind == SIM_LARGE || region->kind == SIM_MANAGED || region->kind == SIM_OPENED)
+            give_region(region);
+        else if (region->kind == SIM_VIEW) sim_region_end(region);
+    }
+    sim_arrays_drop(context);
+    sim_externals_drop(context);
+}
+
+int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
+    *device = sim_in_arena(pointer);
+    if (!*device) return pointer ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+    int result = ABI_SUCCESS;
+    pthread_mutex_lock(&sim.lock);
+    abi_devptr at = pointer, end = pointer + bytes;
+    while (at < end && result == ABI_SUCCESS) {
+        struct sim_region *region = sim_region_at(at);
+        if (!region || end < pointer) {
+            result = ABI_ERROR_INVALID_VALUE;
+            break;
+        }
+        abi_devptr start = sim_region_address(region);
+        uint64_t length = region->bytes;
+        if (region->kind == SIM_SMALLS && !sim_small_range(region, at, &start, &length))
+            result = ABI_ERROR_INVALID_VALUE;
+        if (region->kind == SIM_CHUNK && !sim_chunk_range(region, at, &start, &length))
+            result = ABI_ERROR_INVALID_VALUE;
+        if (region->kind == SIM_GRAPH && !sim_graph_memory_live(region->graph_memory)) result = ABI_ERROR_INVALID_VALUE;
+        if (region->kind == SIM_RESERVED) {
+            uint64_t page = (at - start) / SIM_PAGE;
+            if (!region->mapped[page]) result = ABI_ERROR_INVALID_VALUE;
+            start += page * SIM_PAGE;
+            length = SIM_PAGE;
+        } else if (end > start + length) {
+            result = ABI_ERROR_INVALID_VALUE; /* past the end of one allocation */
+        }
+        at = start + length;
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+static int alloc_in_current(uint64_t bytes, abi_devptr *pointer) {
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!pointer) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    result = linear_alloc(context, bytes, pointer);
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
+    SIM_ENTER("cuMemAlloc_v2");
+    return alloc_in_current(bytes, pointer);
+}
+
+/* The 32-bit form of old: an address above 4 GiB cannot be told, so it finds no memory. */
+SIM_EXPORT abi_result cuMemAlloc(unsigned *pointer, unsigned bytes) {
+    SIM_ENTER("cuMemAlloc");
+    (void)pointer;
+    (void)bytes;
+    return ABI_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT abi_result cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height,
+                                         unsigned element) {
+    SIM_ENTER("cuMemAllocPitch_v2");
+    if (!pitch || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
+        return ABI_ERROR_INVALID_VALUE;
+    size_t unit = sim.facts->pitch_bytes;
+    if (width > SIZE_MAX - unit) return ABI_ERROR_OUT_OF_MEMORY;
+    size_t row = (width + unit - 1) / unit * unit;
+    if (row > SIZE_MAX / height) return ABI_ERROR_OUT_OF_MEMORY;
+    abi_result result = alloc_in_current(row * height, pointer);
+    if (result == ABI_SUCCESS) *pitch = row;
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
+    SIM_ENTER("cuMemAllocManaged");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!pointer || bytes == 0 || (flags != 1 && flags != 2)) return ABI_ERROR_INVALID_VALUE;
+    struct sim_region *region;
+    pthread_mutex_lock(&sim.lock);
+    result = take_region(context, SIM_MANAGED, bytes, SIM_KIND_MANAGED, &region);
+    if (result == ABI_SUCCESS) *pointer = sim_region_address(region);
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
+    SIM_ENTER("cuMemFree_v2");
+    if (pointer == 0) return ABI_SUCCESS;
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    pthread_mutex_lock(&sim.lock);
+    result = linear_free(pointer);
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemFree(unsigned pointer) {
+    return cuMemFree_v2(pointer);
+}
+
+SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    SIM_ENTER("cuMemGetInfo_v2");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!free_bytes || !total) return ABI_ERROR_INVALID_VALUE;
+    const struct sim_card_facts *facts = &sim.facts->cards[context->card];
+    *total = facts->total_bytes - facts->reserved_bytes;
+    *free_bytes = *total - atomic_load(&facts->used_bytes);
+    if (!atomic_load(&sim.facts->limits)) return ABI_SUCCESS;
+    struct sim_request request = {.op = SIM_MEMORY, .card = context->card};
+    struct sim_reply reply;
+    result = sim_request(&request, -1, &reply, NULL);
+    if (result != ABI_SUCCESS) return result;
+    *free_bytes = reply.arg[1];
+    *total = reply.arg[2];
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemGetAddressRange_v2(abi_devptr *base, size_t *size, abi_devptr pointer) {
+    SIM_ENTER("cuMemGetAddressRange_v2");
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    abi_devptr start = 0;
+    uint64_t bytes = 0;
+    bool found = region != NULL;
+    if (found) {
+        start = sim_region_address(region);
+        bytes = region->bytes;
+        if (region->kind == SIM_SMALLS) found = sim_small_range(region, pointer, &start, &bytes);
+        if (region->kind == SIM_CHUNK) found = sim_chunk_range(region, pointer, &start, &bytes);
+    }
+    pthread_mutex_unlock(&sim.lock);
+    if (!found) return ABI_ERROR_NOT_FOUND;
+    if (base) *base = start;
+    if (size) *size = bytes;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuPointerGetAttribute(void *data, int attribute, abi_devptr pointer) {
+    SIM_ENTER("cuPointerGetAttribute");
+    if (!data) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    struct sim_region copy = region ? *region : (struct sim_region){0};
+    abi_devptr start = region ? sim_region_address(region) : 0;
+    pthread_mutex_unlock(&sim.lock);
+    if (!region) return ABI_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case ABI_POINTER_CONTEXT: *(void **)data = copy.context; return ABI_SUCCESS;
+    case ABI_POINTER_MEMORY_TYPE: *(unsigned *)data = ABI_MEMORY_DEVICE; return ABI_SUCCESS;
+    case ABI_POINTER_DEVICE_POINTER: *(abi_devptr *)data = pointer; return ABI_SUCCESS;
+    case ABI_POINTER_HOST_POINTER:
+        if (copy.kind != SIM_MANAGED) return ABI_ERROR_INVALID_VALUE;
+        *(abi_devptr *)data = pointer;
+        return ABI_SUCCESS;
+    case ABI_POINTER_BUFFER_ID: *(unsigned long long *)data = start; return ABI_SUCCESS;
+    case ABI_POINTER_IS_MANAGED: *(unsigned *)data = copy.kind == SIM_MANAGED; return ABI_SUCCESS;
+    case ABI_POINTER_DEVICE_ORDINAL: *(int *)data = copy.device; return ABI_SUCCESS;
+    case ABI_POINTER_RANGE_START: *(abi_devptr *)data = start; return ABI_SUCCESS;
+    case ABI_POINTER_RANGE_SIZE: *(size_t *)data = copy.bytes; return ABI_SUCCESS;
+    case ABI_POINTER_MAPPED: *(int *)data = 1; return ABI_SUCCESS;
+    default: return ABI_ERROR_NOT_SUPPORTED;
+    }
+}

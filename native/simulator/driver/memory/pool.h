@@ -1,0 +1,22 @@
+/* A pool of stream-ordered memory. */
+#pragma once
+
+#include "../sim.h"
+
+#define SIM_POOL_MAGIC 0x504f4f21u
+
+struct sim_pool {
+    uint32_t magic;
+    int device;
+    bool is_default, destroyed;
+    bool exportable, imported; /* an imported one gives nothing: its owner's pointers are opened through it */
+    uint64_t max_bytes, release_threshold;
+    uint64_t reserved, reserved_high, used, used_high;
+    uint64_t freed_after[SIM_MAX_CARDS]; /* the last item of a stream in which something was freed, by card */
+    struct sim_region *chunks;
+    struct sim_pool *next;
+};
+
+/* Both under sim.lock. */
+struct sim_pool *sim_pool_new(int device); /* NULL: no memory */
+bool sim_is_pool(const struct sim_pool *pool);

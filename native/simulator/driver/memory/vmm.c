@@ -1,0 +1,320 @@
+/* Memory by handle: address ranges and physical memory apart. Physical memory is a memfd of its own, so that mapping it
+ * twice, exporting it and importing it in another process are real. It lives until its handles, maps and importers are
+ * all gone. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../sim.h"
+
+static uint64_t vmm_granule(uint32_t card) {
+    uint64_t granule = sim.facts->cards[card].granule_bytes;
+    return granule < SIM_PAGE ? SIM_PAGE : granule;
+}
+
+struct sim_physical *sim_physical_of(abi_vmm_handle handle) {
+    for (struct sim_physical *known = sim.physicals; known; known = known->next) {
+        if ((abi_vmm_handle)(uintptr_t)known == handle && known->handles > 0) return known;
+    }
+    return NULL;
+}
+
+void sim_physical_settle(struct sim_physical *physical) {
+    if (physical->handles > 0 || physical->maps > 0) return;
+    for (struct sim_physical **place = &sim.physicals; *place; place = &(*place)->next) {
+        if (*place == physical) {
+            *place = physical->next;
+            break;
+        }
+    }
+    if (physical->block) sim_simple(SIM_GIVE, 0, physical->block, 0, NULL);
+    close(physical->memfd);
+    free(physical);
+}
+
+/* Locality domains came with CUDA 13.4. No driver has type 7: it stands for what a later one may add, and has the
+ * device in its second byte. */
+int sim_device_of_location(const abi_location *location) {
+    int device = location->id, since = 0;
+    switch (location->type) {
+    case ABI_LOCATION_HOST:
+    case ABI_LOCATION_HOST_NUMA:
+    case ABI_LOCATION_HOST_NUMA_CURRENT: return SIM_HOST;
+    case ABI_LOCATION_DEVICE: break;
+    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN:
+        device = location->id & 0xff;
+        since = 13040;
+        break;
+    case 7:
+        device = location->id >> 8 & 0xff;
+        since = 14000;
+        break;
+    default: return SIM_UNKNOWN_LOCATION;
+    }
+    if (sim_library_cuda < since) return SIM_UNKNOWN_LOCATION;
+    return device >= 0 && device < sim.device_count ? device : SIM_NO_DEVICE;
+}
+
+SIM_EXPORT abi_result cuMemGetAllocationGranularity(size_t *granularity, const abi_vmm_prop *prop, int option) {
+    SIM_ENTER("cuMemGetAllocationGranularity");
+    if (!granularity || !prop || (option != ABI_GRANULARITY_MINIMUM && option != ABI_GRANULARITY_RECOMMENDED))
+        return ABI_ERROR_INVALID_VALUE;
+    int device = sim_device_of_location(&prop->location);
+    if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    *granularity = device >= 0 ? vmm_granule(sim.card_of[device]) : SIM_PAGE;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemAddressReserve(abi_devptr *pointer, size_t bytes, size_t alignment, abi_devptr hint,
+                                          unsigned long long flags) {
+    SIM_ENTER("cuMemAddressReserve");
+    (void)hint;
+    if (!pointer || bytes == 0 || bytes % SIM_PAGE || flags || (alignment & (alignment - 1)))
+        return ABI_ERROR_INVALID_VALUE;
+    struct sim_region *region;
+    pthread_mutex_lock(&sim.lock);
+    int result = sim_region_new(SIM_RESERVED, bytes, alignment, &region);
+    if (result == ABI_SUCCESS) {
+        region->mapped = calloc(region->pages, sizeof *region->mapped);
+        region->starts = calloc(region->pages, sizeof *region->starts);
+        if (region->mapped && region->starts) {
+            *pointer = sim_region_address(region);
+        } else {
+            sim_region_end(region);
+            result = ABI_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemAddressFree(abi_devptr pointer, size_t bytes) {
+    SIM_ENTER("cuMemAddressFree");
+    int result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    if (region && region->kind == SIM_RESERVED && sim_region_address(region) == pointer && region->bytes == bytes) {
+        bool empty = true;
+        for (uint64_t i = 0; i < region->pages; i++) empty = empty && !region->mapped[i];
+        if (empty) {
+            sim_region_end(region);
+            result = ABI_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop,
+                                  unsigned long long flags) {
+    SIM_ENTER("cuMemCreate");
+    if (!handle || !prop || flags || bytes == 0 || prop->type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
+    int device = sim_device_of_location(&prop->location);
+    if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    bool on_device = device >= 0;
+    uint32_t card = on_device ? sim.card_of[device] : 0;
+    if (bytes % (on_device ? vmm_granule(card) : SIM_PAGE)) return ABI_ERROR_INVALID_VALUE;
+    struct sim_physical *physical = calloc(1, sizeof *physical);
+    int fd = memfd_create("simulated-device-memory", MFD_CLOEXEC);
+    int result = physical && fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
+    struct sim_reply reply = {0};
+    if (result == ABI_SUCCESS && on_device) {
+        struct sim_request request = {.op = SIM_TAKE, .card = card, .arg = {bytes, SIM_KIND_VMM}};
+        result = sim_request(&request, fd, &reply, NULL);
+    }
+    if (result != ABI_SUCCESS) {
+        if (fd >= 0) close(fd);
+        free(physical);
+        return result;
+    }
+    *physical = (struct sim_physical){.block = reply.arg[0],
+                                      .bytes = bytes,
+                                      .memfd = fd,
+                                      .device = on_device ? device : -1,
+                                      .handles = 1,
+                                      .prop = *prop};
+    pthread_mutex_lock(&sim.lock);
+    physical->next = sim.physicals;
+    sim.physicals = physical;
+    pthread_mutex_unlock(&sim.lock);
+    *handle = (uintptr_t)physical;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemRelease(abi_vmm_handle handle) {
+    SIM_ENTER("cuMemRelease");
+    pthread_mutex_lock(&sim.lock);
+    struct sim_physical *physical = sim_physical_of(handle);
+    if (physical) {
+        physical->handles--;
+        sim_physical_settle(physical);
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return physical ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+static struct sim_region *reserved_range(abi_devptr pointer, uint64_t bytes, uint64_t *first) {
+    struct sim_region *region = sim_region_at(pointer);
+    if (!region || region->kind != SIM_RESERVED || bytes == 0 || bytes % SIM_PAGE) return NULL;
+    uint64_t offset = pointer - sim_region_address(region);
+    if (offset % SIM_PAGE || offset + bytes > region->pages * SIM_PAGE) return NULL;
+    *first = offset / SIM_PAGE;
+    return region;
+}
+
+SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, abi_vmm_handle handle,
+                               unsigned long long flags) {
+    SIM_ENTER("cuMemMap");
+    int result = ABI_ERROR_INVALID_VALUE;
+    uint64_t first;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_physical *physical = sim_physical_of(handle);
+    struct sim_region *region = reserved_range(pointer, bytes, &first);
+    if (physical && region && !flags && offset % SIM_PAGE == 0 && offset <= physical->bytes &&
+        bytes <= physical->bytes - offset) {
+        bool empty = true;
+        for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) empty = empty && !region->mapped[first + i];
+        if (empty && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                          physical->memfd, (off_t)offset) != MAP_FAILED) {
+            for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) {
+                region->mapped[first + i] = physical;
+                region->starts[first + i] = i == 0;
+            }
+            physical->maps += (unsigned)(bytes / SIM_PAGE);
+            region->device = physical->device;
+            result = ABI_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count) {
+    sim_arena_forget(region->page + first, count);
+    for (uint64_t i = first; i < first + count; i++) {
+        struct sim_physical *physical = region->mapped[i];
+        region->mapped[i] = NULL;
+        physical->maps--;
+        sim_physical_settle(physical);
+    }
+}
+
+SIM_EXPORT abi_result cuMemUnmap(abi_devptr pointer, size_t bytes) {
+    SIM_ENTER("cuMemUnmap");
+    uint64_t first;
+    int result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = reserved_range(pointer, bytes, &first);
+    if (region) { /* no part of a mapping by itself */
+        uint64_t end = first + bytes / SIM_PAGE;
+        bool full = region->starts[first] && (end == region->pages || !region->mapped[end] || region->starts[end]);
+        for (uint64_t i = first; i < end; i++) full = full && region->mapped[i];
+        if (full) {
+            sim_unmap_pages(region, first, bytes / SIM_PAGE);
+            result = ABI_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemSetAccess(abi_devptr pointer, size_t bytes, const abi_access_desc *desc, size_t count) {
+    SIM_ENTER("cuMemSetAccess");
+    uint64_t first;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = reserved_range(pointer, bytes, &first);
+    pthread_mutex_unlock(&sim.lock);
+    return region && desc && count > 0 ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT abi_result cuMemGetAccess(unsigned long long *flags, const abi_location *location, abi_devptr pointer) {
+    SIM_ENTER("cuMemGetAccess");
+    if (!flags || !location || !sim_in_arena(pointer)) return ABI_ERROR_INVALID_VALUE;
+    *flags = ABI_ACCESS_READ_WRITE;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *address) {
+    SIM_ENTER("cuMemRetainAllocationHandle");
+    int result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at((uintptr_t)address);
+    if (handle && region && region->kind == SIM_RESERVED) {
+        struct sim_physical *physical = region->mapped[((uintptr_t)address - sim_region_address(region)) / SIM_PAGE];
+        if (physical) {
+            physical->handles++;
+            *handle = (uintptr_t)physical;
+            result = ABI_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemGetAllocationPropertiesFromHandle(abi_vmm_prop *prop, abi_vmm_handle handle) {
+    SIM_ENTER("cuMemGetAllocationPropertiesFromHandle");
+    pthread_mutex_lock(&sim.lock);
+    struct sim_physical *physical = sim_physical_of(handle);
+    if (physical && prop) *prop = physical->prop;
+    pthread_mutex_unlock(&sim.lock);
+    return physical && prop ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type,
+                                                   unsigned long long flags) {
+    SIM_ENTER("cuMemExportToShareableHandle");
+    if (!out || flags || type != ABI_HANDLE_POSIX_FD)
+        return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
+    int result = ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_physical *physical = sim_physical_of(handle);
+    if (physical && (physical->prop.requested_handle_types & ABI_HANDLE_POSIX_FD)) {
+        char path[64]; /* an open file of its own each time, as the real driver's are */
+        snprintf(path, sizeof path, "/proc/self/fd/%d", physical->memfd);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        if (fd >= 0) {
+            *(int *)out = fd;
+            result = ABI_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+SIM_EXPORT abi_result cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
+    SIM_ENTER("cuMemImportFromShareableHandle");
+    if (!handle || type != ABI_HANDLE_POSIX_FD)
+        return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
+    int fd = (int)(intptr_t)os_handle;
+    struct sim_request request = {.op = SIM_IMPORT};
+    struct sim_reply reply;
+    struct sim_physical *physical = calloc(1, sizeof *physical);
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int result = physical && own >= 0 ? sim_request(&request, own, &reply, NULL) : ABI_ERROR_INVALID_VALUE;
+    if (result != ABI_SUCCESS) {
+        if (own >= 0) close(own);
+        free(physical);
+        return result;
+    }
+    int device = -1;
+    for (int i = 0; i < sim.device_count; i++) {
+        if (sim.card_of[i] == reply.arg[2]) device = i;
+    }
+    *physical = (struct sim_physical){
+        .block = reply.arg[0], .bytes = reply.arg[1], .memfd = own, .device = device, .handles = 1};
+    physical->prop = (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED,
+                                    .requested_handle_types = ABI_HANDLE_POSIX_FD,
+                                    .location = {ABI_LOCATION_DEVICE, device}};
+    pthread_mutex_lock(&sim.lock);
+    physical->next = sim.physicals;
+    sim.physicals = physical;
+    pthread_mutex_unlock(&sim.lock);
+    *handle = (uintptr_t)physical;
+    return ABI_SUCCESS;
+}

@@ -1,0 +1,171 @@
+// Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
+// answers to those who ask; the files are the registry's.
+
+import { type ComputeChange, changed, isWrong } from '../../api/compute-annotation.ts';
+import type { CardGrant, CardStanding } from '../../api/gpu.ts';
+import type { CardShare } from '../../api/request.ts';
+import { type Placed, place } from '../../placement/place-container.ts';
+import type { Mode } from '../../policy/mode.ts';
+import type { AgentConfiguration } from '../config.ts';
+import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
+import type { LiveGrant, Registry } from '../grants/registry.ts';
+import { resized } from '../grants/resize.ts';
+import { grantedOn } from '../grants/sums.ts';
+import type { Native } from '../os/addon.ts';
+import { unifiedPath } from '../os/cgroup.ts';
+import { isShareable, type SampledCard } from '../sampling/sample.ts';
+import { releasedWords } from '../snapshot/snapshot.ts';
+import type { NodeState } from '../usage/node-usage.ts';
+
+export type GrantAsk = {
+  readonly name: string;
+  readonly container: string;
+  readonly shares: readonly CardShare[];
+  readonly gpuUuids: readonly string[];
+  readonly isolateMemory: boolean;
+  readonly owner: { readonly pid: number; readonly startTicks: number };
+};
+
+/** `later`: the same question may be answered otherwise in a moment. */
+export type Refusal = { readonly refused: string; readonly later?: boolean };
+
+/** `enforcement`: by whoever may open the agent's socket; null takes back what was said. */
+export type GrantChange = ComputeChange & { readonly enforcement?: Mode | null };
+
+/** What a card leaves to programs. */
+export const usableBytes = (card: SampledCard): number =>
+  Math.max(0, (card.totalBytes ?? 0) - (card.reservedBytes ?? 0));
+
+/** Why nobody can be told anything about cards now; undefined: they can. */
+export function unreadable(
+  state: NodeState | undefined,
+  isStale: boolean,
+  releasedMs: number | undefined,
+): Refusal | undefined {
+  if (releasedMs !== undefined) return { refused: releasedWords(releasedMs), later: true };
+  if (!state) return { refused: 'the driver has not been read yet', later: true };
+  if (isStale) return { refused: 'the driver does not answer: there is no fresh sample', later: true };
+  if (state.sample.problem !== undefined) return { refused: `there is no card: ${state.sample.problem}` };
+  return undefined;
+}
+
+export function grantPlain(
+  ask: GrantAsk,
+  state: NodeState,
+  registry: Registry,
+  native: Native,
+  configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerCard' | 'enforcement'>,
+  notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
+  standingOf: (gpuUuid: string) => CardStanding,
+): LiveGrant | Refusal {
+  const owner = native.readProcess(ask.owner.pid);
+  if (owner?.startTicks !== ask.owner.startTicks) {
+    return { refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` };
+  }
+  const live = registry.list().map(({ grant }) => grant);
+  const placed: Placed = place(
+    ask.shares,
+    state.devices
+      .filter(({ card }) => isShareable(card))
+      .map(({ card }) => {
+        const granted = grantedOn(live, card.uuid);
+        return {
+          ...standingOf(card.uuid),
+          gpuUuid: card.uuid,
+          model: card.name,
+          usableBytes: usableBytes(card),
+          healthy: card.healthy,
+          grantedBytes: granted.memoryBytes,
+          grantedCoresPercent: granted.coresPercent,
+          tenants: granted.tenants,
+        };
+      }),
+    {
+      placement: configuration.placement,
+      mostTenantsPerCard: configuration.mostTenantsPerCard,
+      gpuUuids: ask.gpuUuids,
+    },
+  );
+  if (!placed.ok) return { refused: placed.reason };
+  const group = unifiedPath(owner.cgroup) ?? '';
+  const isEnforced = configuration.enforcement.mode === 'enforce';
+  const wait = notYet(
+    placed.cards.map(({ gpuUuid }) => gpuUuid),
+    isEnforced && group !== '',
+  );
+  if (wait) return wait;
+  return registry.create({
+    namespace: 'local',
+    pod: freeName(plainName(ask.name), (name) => live.some(({ pod }) => pod === name)),
+    container: plainName(ask.container),
+    createdMs: Date.now(),
+    cards: placed.cards,
+    isolateMemory: ask.isolateMemory,
+    owner: { ...ask.owner, cgroup: group },
+  });
+}
+
+/** Another amount on the cards that the grant has. */
+function resizedCards(
+  { cards }: Grant,
+  bytes: number,
+  others: readonly Grant[],
+  state: NodeState | undefined,
+): readonly CardGrant[] | Refusal {
+  for (const { gpuUuid } of cards) {
+    const device = state?.devices.find(({ card }) => card.uuid === gpuUuid);
+    const left = (device ? usableBytes(device.card) : 0) - grantedOn(others, gpuUuid).memoryBytes;
+    if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, ${bytes} are asked for` };
+  }
+  return cards.map((card) => resized(card, bytes));
+}
+
+/** Another share on cards where the others leave less than that is refused. */
+export function changeOf(
+  grant: Grant,
+  change: ComputeChange,
+  others: readonly Grant[],
+): Pick<Grant, 'cards' | 'compute'> | Refusal {
+  const next = changed(grant, change);
+  if (isWrong(next)) return { refused: next.wrong };
+  for (const [index, { gpuUuid, coresPercent }] of next.cards.entries()) {
+    const left = 100 - grantedOn(others, gpuUuid).coresPercent;
+    if (coresPercent > Math.max(left, grant.cards[index]?.coresPercent ?? 0))
+      return {
+        refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, ${coresPercent} % are asked for`,
+      };
+  }
+  return next;
+}
+
+/** What is said of a plain grant's enforcement. A pod's follows its annotations, which would take it back at the next look. */
+function saidOfPlain({ id, namespace, pod, owner }: Grant, mode: Mode | null): Pick<Grant, 'enforcement'> | Refusal {
+  if (isOfPod(owner))
+    return {
+      refused: `grant ${id} is of pod ${namespace}/${pod}, whose annotations say its mode: change it in the cluster`,
+    };
+  return { enforcement: mode === null ? undefined : { mode, by: 'administrator' } };
+}
+
+/**
+ * Other amounts for a grant on the cards that it has, another choice of compute, another word on its enforcement. What is refused
+ * changes nothing.
+ */
+export function changeGrant(
+  id: string,
+  { enforcement, ...change }: GrantChange,
+  memoryBytesPerCard: number | undefined,
+  state: NodeState | undefined,
+  registry: Registry,
+): LiveGrant | Refusal {
+  const entry = registry.get(id);
+  if (!entry) return { refused: `no grant ${id} on this node` };
+  const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
+  const cards =
+    memoryBytesPerCard === undefined ? entry.grant.cards : resizedCards(entry.grant, memoryBytesPerCard, others, state);
+  if ('refused' in cards) return cards;
+  const said = enforcement === undefined ? {} : saidOfPlain(entry.grant, enforcement);
+  if ('refused' in said) return said;
+  const next = Object.keys(change).length === 0 ? { cards } : changeOf({ ...entry.grant, cards }, change, others);
+  return 'refused' in next ? next : registry.change(id, { ...next, ...said });
+}

@@ -1,0 +1,110 @@
+// Whether a pod may have on this node what its annotation says: pure. The scheduler decides, but two of them may have decided
+// at once, somebody else may have bound the pod, and a card may have gone; nothing starts on a card that is given away twice.
+
+import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
+import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../api/request.ts';
+import { parseRecord } from '../../api/request-annotation.ts';
+import { field } from '../../common/json.ts';
+import { MIB } from '../../common/quantity.ts';
+import { type CardNeed, needOf } from '../../placement/demand.ts';
+import type { Grant } from '../grants/grant.ts';
+import { grantedOn } from '../grants/sums.ts';
+import { isShareable } from '../sampling/sample.ts';
+import type { NodeState } from '../usage/node-usage.ts';
+import { usableBytes } from './process-grants.ts';
+
+export type RefereeCard = {
+  readonly gpuUuid: string;
+  readonly usableBytes: number;
+  readonly healthy: boolean;
+  /** Given to others on this node already. */
+  readonly granted: CardNeed;
+};
+
+export type Ruling =
+  | { readonly ok: true; readonly grant: PodGrant }
+  /** `later`: another answer may come without anybody changing the pod. */
+  | { readonly ok: false; readonly why: string; readonly later: boolean };
+
+const no = (why: string, later = false): Ruling => ({ ok: false, why, later });
+
+/** This node's cards with what `others` have of them. */
+export const refereeCards = ({ devices }: NodeState, others: readonly Grant[]): RefereeCard[] =>
+  devices.map(({ card }) => ({
+    gpuUuid: card.uuid,
+    usableBytes: usableBytes(card),
+    healthy: card.healthy && isShareable(card),
+    granted: grantedOn(others, card.uuid),
+  }));
+
+/** Annotations as the API server has them; `cards` are those of this node. Sentences are for the pod's events. */
+export function rule(annotations: unknown, cards: readonly RefereeCard[]): Ruling {
+  const [record, text] = [field(annotations, REQUEST_ANNOTATION), field(annotations, GRANT_ANNOTATION)];
+  if (record === undefined) return no(`the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass the webhook`);
+  const request = parseRecord(record);
+  if (!request.ok) return no(`annotation ${REQUEST_ANNOTATION} is not what the webhook writes`);
+  if (typeof text !== 'string')
+    return no(
+      `the pod has no GPU grant (annotation ${GRANT_ANNOTATION}): it was not bound by a scheduler that grants shares of GPUs`,
+    );
+  const grant = parsePodGrant(text);
+  if ('wrong' in grant) return no(`annotation ${GRANT_ANNOTATION} cannot be read: ${grant.wrong}`);
+  const mismatch = differs(request.value, grant, cards);
+  if (mismatch !== undefined) return no(mismatch);
+  for (const [gpuUuid, need] of needOf(grant.containers)) {
+    const card = cards.find((one) => one.gpuUuid === gpuUuid);
+    if (!card) return no(`${gpuUuid}, which was granted, is not on this node`);
+    if (!card.healthy) return no(`${gpuUuid}, which was granted, is not healthy`, true);
+    const left = card.usableBytes - card.granted.memoryBytes;
+    if (need.memoryBytes > left)
+      return no(overbooked(gpuUuid, 'cotenant.io/gpu-memory', mib(need.memoryBytes), mib(left)), true);
+    const cores = 100 - card.granted.coresPercent;
+    if (need.coresPercent > cores)
+      return no(overbooked(gpuUuid, 'cotenant.io/gpu-cores', `${need.coresPercent} %`, `${cores} %`), true);
+  }
+  return { ok: true, grant };
+}
+
+const mib = (bytes: number): string => `${Math.floor(bytes / MIB)} MiB`;
+
+const overbooked = (gpuUuid: string, resource: string, granted: string, left: string): string =>
+  `${gpuUuid} would be overbooked: ${granted} of ${resource} were granted, ${left} are left`;
+
+/** A grant that does not belong to the request, in words. */
+function differs(request: PodRequest, grant: PodGrant, cards: readonly RefereeCard[]): string | undefined {
+  const asked = new Map(request.containers.map((container) => [container.name, container]));
+  const granted = new Map(grant.containers.map((container) => [container.name, container]));
+  for (const name of asked.keys()) if (!granted.has(name)) return `the grant leaves out container ${name}`;
+  for (const [name, container] of granted) {
+    const want = asked.get(name);
+    if (!want) return `the grant names container ${name}, which asked for no share`;
+    const wrong = containerDiffers(want, container, cards);
+    if (wrong !== undefined) return `the grant of container ${name} is not what it asked for: ${wrong}`;
+  }
+  return undefined;
+}
+
+function containerDiffers(
+  want: ContainerRequest,
+  got: ContainerGrant,
+  cards: readonly RefereeCard[],
+): string | undefined {
+  if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
+  if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation is another';
+  if (want.cards.length !== got.cards.length)
+    return `${want.cards.length} cards were asked for, ${got.cards.length} granted`;
+  for (const [index, share] of want.cards.entries()) {
+    const card = got.cards[index];
+    const own = cards.find(({ gpuUuid }) => gpuUuid === card?.gpuUuid);
+    if (!card || !own) continue; // said by its own sentence
+    const bytes = resolveShare(share, own.usableBytes);
+    // A part of a card was worked out from what it left to programs then; a new driver may leave another amount.
+    const slack = share.memory.kind === 'bytes' ? 0 : own.usableBytes / 20;
+    const limit = resolveLimit(share, own.usableBytes);
+    if (Math.abs(card.memoryBytes - bytes) > slack || Math.abs(card.limitBytes - limit) > slack)
+      return `${mib(bytes)} of ${card.gpuUuid} were asked for, ${mib(card.memoryBytes)} granted`;
+    if (card.coresPercent !== (share.coresPercent ?? 0)) return `compute of ${card.gpuUuid} is another`;
+  }
+  return undefined;
+}

@@ -1,0 +1,111 @@
+// Which card of this node a device is that somebody else's device plugin or DRA driver gave out, and whether it is the whole
+// card: read from the device's name, for each shape of name that is in use, or from what its DRA driver tells. Pure.
+import { type DeviceUuids, deviceKey, NO_SLICES } from './resource-slices.ts';
+
+/** How a container has a card: the whole of it, together with others, or a MIG instance of it. */
+export type ShareMode = 'exclusive' | 'shared' | 'mig';
+
+/** `gpuUuid` is undefined where the name does not say which card it is. */
+export type NamedDevice = { readonly mode: ShareMode; readonly gpuUuid: string | undefined };
+
+/** As the driver tells it; an instance has its card's `index` as `parent`, and its numbers there. */
+export type NodeCard = {
+  readonly uuid: string;
+  readonly index: number;
+  readonly minor?: number | undefined;
+  readonly divided?: boolean | undefined;
+  readonly parent?: number | undefined;
+  readonly gpuInstance?: number | undefined;
+  readonly computeInstance?: number | undefined;
+};
+
+const GPU = '(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})';
+const MIG_UUID = 'MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}';
+
+/**
+ * In each, the first group is the card or instance: a UUID, or the minor number of its device node; the next two are an
+ * instance's numbers on it.
+ */
+const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
+  [new RegExp(`^${GPU}$`), 'exclusive'],
+  // NVIDIA's replicas (time-slicing, MPS), HAMi, MetaGPU
+  [new RegExp(`^${GPU}::\\d+$`), 'shared'],
+  [new RegExp(`^${GPU}-\\d+$`), 'shared'],
+  [new RegExp(`^cnvrg-meta-\\d+-\\d+-${GPU}$`), 'shared'],
+  // MIG as old drivers name it tells the card; newer ones have a UUID of its own
+  [new RegExp(`^MIG-${GPU}/(\\d+)/(\\d+)(?:::\\d+)?$`), 'mig'],
+  [new RegExp(`^(${MIG_UUID})(?:::\\d+)?$`), 'mig'],
+  // GKE
+  [/^nvidia(\d+)$/, 'exclusive'],
+  [/^nvidia(\d+)\/vgpu\d+$/, 'shared'],
+  [/^nvidia(\d+)\/gi(\d+)(?:\/vgpu\d+)?$/, 'mig'],
+];
+/** The name of a device of a GPU, though not of which. gpushare's ids are counted off; the card is chosen elsewhere. */
+const NAMELESS: readonly (readonly [RegExp, ShareMode])[] = [[new RegExp(`^${GPU}-_-\\d+$`), 'shared']];
+/** Devices of NVIDIA's DRA driver are numbered as their device nodes are. */
+const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
+  [/^gpu-(\d+)$/, 'exclusive'],
+  [/^gpu-(\d+)-mig-.+$/, 'mig'],
+];
+const DRA_DRIVER = 'gpu.nvidia.com';
+
+/** A card that is divided is none that a container could have: which instance it has is told by what it uses. */
+function cardOf([named = '', ...instance]: readonly string[], cards: readonly NodeCard[]): string | undefined {
+  const card = /^(GPU|MIG)-/.test(named)
+    ? cards.find(({ uuid }) => uuid === named)
+    : cards.find(({ minor }) => minor === Number(named));
+  if (!card?.divided) return card?.uuid;
+  const [gpuInstance, computeInstance] = instance.map(Number);
+  const found = cards.find(
+    (one) =>
+      one.parent === card.index &&
+      one.gpuInstance === gpuInstance &&
+      (computeInstance === undefined || one.computeInstance === computeInstance),
+  );
+  return found?.uuid;
+}
+
+function read(id: string, shapes: typeof SHAPES, cards: readonly NodeCard[]): NamedDevice | undefined {
+  for (const [shape, mode] of shapes) {
+    const named = shape.exec(id)?.slice(1);
+    if (named) return { mode, gpuUuid: cardOf(named, cards) };
+  }
+  return undefined;
+}
+
+/** Undefined: no device of a GPU. */
+export function pluginDevice(id: string, cards: readonly NodeCard[]): NamedDevice | undefined {
+  const found = read(id, SHAPES, cards);
+  if (found) return found;
+  const nameless = NAMELESS.find(([shape]) => shape.test(id));
+  return nameless && { mode: nameless[1], gpuUuid: undefined };
+}
+
+export type ClaimedDevice = {
+  readonly driver: string;
+  readonly pool: string;
+  readonly device: string;
+  /** Of a device that several claims share; else empty. */
+  readonly share: string;
+};
+
+/** A device of a claim: by the UUID that its driver tells the cluster, where it does; else by its name. */
+export function claimedDevice(
+  { driver, pool, device, share }: ClaimedDevice,
+  cards: readonly NodeCard[],
+  uuids: DeviceUuids = NO_SLICES,
+): NamedDevice | undefined {
+  const told = uuids.get(deviceKey(driver, pool, device));
+  const card = cards.find(({ uuid, divided }) => uuid === told && !divided);
+  if (card) {
+    if (card.parent !== undefined) return { mode: 'mig', gpuUuid: card.uuid };
+    // What devices of others are we do not know: parts of a card, as far as that goes.
+    return { mode: share === '' && driver === DRA_DRIVER ? 'exclusive' : 'shared', gpuUuid: card.uuid };
+  }
+  if (driver !== DRA_DRIVER) return told === undefined ? undefined : { mode: 'shared', gpuUuid: undefined };
+  // Its name would give another card than the one that it is.
+  if (told !== undefined) return { mode: told.startsWith('MIG-') ? 'mig' : 'shared', gpuUuid: undefined };
+  const found = read(device, DRA_SHAPES, cards);
+  if (!found) return { mode: 'shared', gpuUuid: undefined };
+  return share === '' ? found : { ...found, mode: found.mode === 'exclusive' ? 'shared' : found.mode };
+}

@@ -1,0 +1,46 @@
+// Whose all the processes of a sample are, looked at from both sides: the owner of a process, and the processes of an owner. Pure.
+
+import { sameList } from '../../common/memo.ts';
+import type { SampledProcess } from '../sampling/sample.ts';
+import type { Owner } from './attribute.ts';
+
+export type OwnerOf = (process: SampledProcess) => Owner;
+
+/** A process that belongs to no grant. */
+export type OtherOwned = { readonly process: SampledProcess; readonly owner: Exclude<Owner, { kind: 'grant' }> };
+
+export type Owned = {
+  readonly ownerOf: OwnerOf;
+  /** Ids of the grants that have processes. */
+  readonly grantIds: readonly string[];
+  /** Processes of a grant, by its id: the same list again as long as none of them has changed. */
+  readonly ofGrant: (id: string) => readonly SampledProcess[];
+  readonly others: readonly OtherOwned[];
+};
+
+const NOBODY: readonly SampledProcess[] = [];
+export const NOTHING_OWNED: Owned = {
+  ownerOf: () => ({ kind: 'host' }),
+  grantIds: [],
+  ofGrant: () => NOBODY,
+  others: [],
+};
+
+/** `before`: of the sample before. */
+export function ownedBy(processes: readonly SampledProcess[], ownerOf: OwnerOf, before: Owned = NOTHING_OWNED): Owned {
+  const byGrant = new Map<string, SampledProcess[]>();
+  const others: OtherOwned[] = [];
+  for (const process of processes) {
+    const owner = ownerOf(process);
+    if (owner.kind !== 'grant') {
+      others.push({ process, owner });
+      continue;
+    }
+    const own = byGrant.get(owner.id);
+    if (own) own.push(process);
+    else byGrant.set(owner.id, [process]);
+  }
+  const lists = new Map<string, readonly SampledProcess[]>();
+  for (const [id, own] of byGrant) lists.set(id, sameList(own, before.ofGrant(id)));
+  return { ownerOf, grantIds: [...lists.keys()], ofGrant: (id) => lists.get(id) ?? NOBODY, others };
+}

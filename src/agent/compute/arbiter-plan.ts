@@ -1,0 +1,63 @@
+// What the arbiter is told: which pages there are, on which cards, with what requests (native/compute/arbiterd/plan.h). Pure; the
+// arbiter's process is arbiter.ts.
+import type { ComputePolicy } from '../../api/request.ts';
+import { COMPUTE_POLICIES } from '../../request/rules/namespace-rules.ts';
+import type { Grant } from '../grants/grant.ts';
+import { type PolicyOf, policiesOf, weightOf } from './gpu-policy.ts';
+
+export type Planned = {
+  readonly grant: Pick<Grant, 'id' | 'cards' | 'compute'>;
+  readonly leased: boolean;
+  readonly ledgerPath: string;
+  readonly ledgerTurn: number;
+};
+
+/** Of the node. */
+export type Terms = {
+  readonly policyOf: PolicyOf;
+  /** Of the average policy. */
+  readonly instances: number;
+  /** Most that a container of high priority may take. */
+  readonly highCapPercent: number;
+};
+
+/** A ledger that was made anew is another page. */
+export const pageId = ({ grant, ledgerTurn }: Pick<Planned, 'grant' | 'ledgerTurn'>): string =>
+  `${grant.id}.${ledgerTurn}`;
+
+const PPM_OF_PERCENT = 10_000;
+
+/** The plan's lines but for its first and last; `placeOf`: the arbiter's number of a card. */
+export function planLines(
+  { policyOf, instances, highCapPercent }: Terms,
+  slots: number,
+  entries: readonly Planned[],
+  placeOf: (gpuUuid: string) => number,
+): readonly string[] {
+  const policies = policiesOf(
+    policyOf,
+    entries.map(({ grant }) => grant),
+  );
+  const leased = entries.filter((entry) => entry.leased);
+  const cards = new Set(leased.flatMap(({ grant }) => grant.cards.map(({ gpuUuid }) => gpuUuid)));
+  const number = (name: ComputePolicy = 'native') => COMPUTE_POLICIES.indexOf(name);
+  const cap = highCapPercent < 100 ? highCapPercent * PPM_OF_PERCENT : 0;
+  return [
+    ...[...cards].map((gpuUuid) => `card ${placeOf(gpuUuid)} ${instances}`),
+    ...leased.flatMap(({ grant, ledgerPath, ledgerTurn }) => [
+      `page ${pageId({ grant, ledgerTurn })} ${slots} ${grant.cards.length} ${ledgerPath}`,
+      ...grant.cards.map((card, index) =>
+        [
+          'on',
+          placeOf(card.gpuUuid),
+          number(policies.get(grant.id)?.[index]),
+          card.coresPercent * PPM_OF_PERCENT,
+          (card.coresLimitPercent ?? 0) * PPM_OF_PERCENT,
+          weightOf(grant, card),
+          grant.compute?.priority === 'high' ? 1 : 0,
+          cap,
+        ].join(' '),
+      ),
+    ]),
+  ];
+}

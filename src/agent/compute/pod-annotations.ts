@@ -1,0 +1,98 @@
+// What a pod chose of compute and what an operator gave it in place of that, by its annotations. Pure.
+
+import { type ComputeChange, changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
+import type { CardGrant } from '../../api/gpu.ts';
+import { parsePodGrant } from '../../api/grant-annotation.ts';
+import { COMPUTE_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import type { ComputeChoice } from '../../api/request.ts';
+import { parseRecord } from '../../api/request-annotation.ts';
+import { field } from '../../common/json.ts';
+import { type Grant, podUidOf } from '../grants/grant.ts';
+import { grantedOn } from '../grants/sums.ts';
+
+/** What was chosen for a pod, by what the webhook recorded of the pod. */
+function choiceOf(annotations: unknown): ComputeChoice {
+  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
+  if (!record.ok) return {};
+  const { computePolicy, priority, computeWeight } = record.value;
+  return {
+    ...(computePolicy && { policy: computePolicy }),
+    ...(priority === 'high' && { priority }),
+    ...(computeWeight !== undefined && { weight: computeWeight }),
+  };
+}
+
+/** Limits of a container's cards, in their order. */
+function coresLimitsOf(annotations: unknown, container: string): readonly (number | undefined)[] {
+  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
+  const found = record.ok ? record.value.containers.find(({ name }) => name === container) : undefined;
+  return found?.cards.map(({ coresLimitPercent }) => coresLimitPercent) ?? [];
+}
+
+/** What a container of the pod has, with what was chosen for it. */
+export const chosenBy = (
+  annotations: unknown,
+  container: string,
+  cards: readonly CardGrant[],
+): Pick<Grant, 'cards'> & { readonly compute: ComputeChoice } => {
+  const limits = coresLimitsOf(annotations, container);
+  return {
+    cards: cards.map(({ coresLimitPercent: _, ...card }, index) => {
+      const limit = limits[index];
+      return { ...card, ...(limit !== undefined && { coresLimitPercent: limit }) };
+    }),
+    compute: choiceOf(annotations),
+  };
+};
+
+export type Override = Pick<Grant, 'id' | 'cards' | 'compute' | 'computeOverride'>;
+
+/**
+ * Grants of a pod as its annotations have them now; those that stay as they are are left out. All of what the annotation says, or
+ * nothing of it: what cannot be read, is of no container with a share, or is more than the others leave of a card.
+ */
+export function overridden(
+  podUid: string,
+  annotations: unknown,
+  grants: readonly Grant[],
+): readonly Override[] | { readonly wrong: string } {
+  const given = field(annotations, COMPUTE_ANNOTATION);
+  const text = typeof given === 'string' ? given : '';
+  const ofPod = grants.filter((grant) => podUidOf(grant) === podUid);
+  const own = ofPod.filter((grant) => (grant.computeOverride ?? '') !== text);
+  if (own.length === 0) return [];
+  const changes = text === '' ? new Map<string, ComputeChange>() : readChanges(text);
+  if (isWrong(changes)) return changes;
+  const names = ofPod.map(({ container }) => container);
+  const unknown = [...changes.keys()].find((name) => !names.includes(name));
+  if (unknown !== undefined)
+    return { wrong: `${unknown}: no container with a share has this name; there are ${names.join(', ')}` };
+  const granted = parsePodGrant(String(field(annotations, GRANT_ANNOTATION) ?? ''));
+  const overrides = new Map<string, Override>();
+  for (const grant of own) {
+    const asked = 'wrong' in granted ? undefined : granted.containers.find(({ name }) => name === grant.container);
+    const cards = grant.cards.map((card, index) => ({
+      ...card,
+      coresPercent: asked?.cards[index]?.coresPercent ?? card.coresPercent,
+    }));
+    const next = changed(chosenBy(annotations, grant.container, cards), changes.get(grant.container) ?? {});
+    if (isWrong(next)) return { wrong: `${grant.container}: ${next.wrong}` };
+    overrides.set(grant.id, { id: grant.id, ...next, computeOverride: text });
+  }
+  const then = grants.map((grant) => ({ ...grant, ...overrides.get(grant.id) }));
+  const wrong = overbooked(podUid, grants, then);
+  return wrong === undefined ? [...overrides.values()] : { wrong };
+}
+
+/** Who has more than there is already may keep it, and have less. */
+function overbooked(podUid: string, now: readonly Grant[], then: readonly Grant[]): string | undefined {
+  const isOfIt = (grant: Grant) => podUidOf(grant) === podUid;
+  const own = then.filter(isOfIt);
+  for (const gpuUuid of new Set(own.flatMap(({ cards }) => cards.map((card) => card.gpuUuid)))) {
+    const sum = (grants: readonly Grant[]) => grantedOn(grants, gpuUuid).coresPercent;
+    if (sum(then) <= Math.max(100, sum(now))) continue;
+    const left = Math.max(0, 100 - sum(then.filter((grant) => !isOfIt(grant))));
+    return `${gpuUuid} has ${left} % of its compute left for the pod, ${sum(own)} % are asked for`;
+  }
+  return undefined;
+}

@@ -1,0 +1,296 @@
+// Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
+// plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase. What totals are, and how
+// they are left, is in totals.ts.
+
+import { clockJumpMs } from '../../common/clock-step.ts';
+import { USE_COUNTS, type UseCounts, useKey } from '../compute/usage-account.ts';
+import { isOfAnother, type SampledProcess, type SampledUse, tellsCompute } from '../sampling/sample.ts';
+import type { ContainerCardState, ContainerState, NodeState } from '../usage/node-usage.ts';
+import { basesOf, nameKey } from './retired-series.ts';
+import {
+  assignedKey,
+  type ContainerTotals,
+  type ForeignTotals,
+  foreignKey,
+  type KeptTotals,
+  type Minute,
+  movedBy,
+  NO_TOTALS,
+  namesOf,
+  overIn,
+  type Totals,
+  totalsKey,
+  withoutOver,
+} from './totals.ts';
+import { countXids } from './xid-counts.ts';
+
+/** Time of each engine of a card, in microseconds. */
+type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>;
+
+/**
+ * Totals to go on from with a sample of `atMs`, of what an agent before this one kept. What has ended meanwhile stays as long as
+ * if it ended now.
+ */
+export function totalsOf(kept: KeptTotals, atMs: number): Totals {
+  const foreign = kept.foreign.map((one): ForeignTotals => {
+    const { namespace = '', pod = '', container = '' } = one as Partial<ForeignTotals>;
+    // An agent before it counted these has left none.
+    return { ...one, namespace, pod, container, ...secondsWith(one, NONE), seenMs: atMs };
+  });
+  const there = namesOf(kept.containers, kept.assigned, foreign);
+  const uses = new Map((kept.uses ?? []).map((use) => [useKey(use.grantId, use.card), countsOf(use)]));
+  return {
+    ...NO_TOTALS,
+    atMs,
+    containers: new Map(
+      kept.containers.map((one) => [
+        totalsKey(one.grantId, one.gpuUuid),
+        { ...one, ...(one.place !== undefined && uses.get(useKey(one.grantId, one.place))), seenMs: undefined },
+      ]),
+    ),
+    assigned: new Map(kept.assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
+    foreign: new Map(foreign.map((one) => [foreignKey(one.containerId || one.podUid, one.gpuUuid), one])),
+    bases: basesOf(kept.bases.filter((one) => there.has(nameKey(one)))),
+    xids: kept.xids,
+  };
+}
+/** How long counters outlive what they counted: a few scrapes. */
+export const KEEP_MS = 5 * 60 * 1000;
+/**
+ * Time between samples that is still integrated as one step; a longer silence is not made up. The driver keeps its own
+ * samples for as long: when it tells nothing for less, its next answer makes good for it.
+ */
+const LONGEST_STEP_MS = 10_000;
+
+/** Shorter means say more about the driver's few samples than about the container. */
+const PEAK_WINDOW_MS = 60_000;
+
+const countsOf = (use: UseCounts): UseCounts => ({
+  chargedSeconds: use.chargedSeconds,
+  contendedSeconds: use.contendedSeconds,
+  throttledSeconds: use.throttledSeconds,
+  overruns: use.overruns,
+  faults: use.faults,
+});
+
+const NONE: Engines = { smUs: 0, memoryUs: 0, encoderUs: 0, decoderUs: 0 };
+const each = (value: (engine: keyof Engines) => number): Engines => ({
+  smUs: value('smUs'),
+  memoryUs: value('memoryUs'),
+  encoderUs: value('encoderUs'),
+  decoderUs: value('decoderUs'),
+});
+const sumOf = (a: Engines, b: Engines): Engines => each((engine) => a[engine] + b[engine]);
+/** Seconds counted so far and what has grown since. */
+const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSeconds => ({
+  smSeconds: (last?.smSeconds ?? 0) + grown.smUs / 1e6,
+  memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + grown.memoryUs / 1e6,
+  encoderSeconds: (last?.encoderSeconds ?? 0) + grown.encoderUs / 1e6,
+  decoderSeconds: (last?.decoderSeconds ?? 0) + grown.decoderUs / 1e6,
+});
+type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | 'encoderSeconds' | 'decoderSeconds'>;
+
+/** The state that totals of a container on a card were last made of: of the same one they are the same. */
+const madeOf = new WeakMap<ContainerTotals, ContainerState>();
+
+/** The names of a container without a grant, where anybody knows them. */
+type NameOf = (
+  containerId: string,
+  podUid: string,
+) => Pick<ForeignTotals, 'namespace' | 'pod' | 'container'> | undefined;
+
+/** What the arbiter has counted of a grant on one of its cards, by its place there; undefined: it holds it to nothing. */
+export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
+
+export function advance(
+  given: Totals,
+  state: NodeState,
+  ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string; podUid?: string },
+  nameOf: NameOf = () => undefined,
+  useOf: UseOf = () => undefined,
+): Totals {
+  const { sample } = state;
+  const before = movedBy(clockJumpMs(given, sample), given);
+  /** Not in the sample before this one, and not for long. */
+  const isOver = (seenMs: number | undefined): boolean =>
+    seenMs !== undefined && seenMs < before.atMs && sample.atMs - seenMs > KEEP_MS;
+  const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
+  const { processes } = sample;
+  const grown = new Map<string, Engines>();
+  const lastOf = earlierOf(before.processes);
+  const anew = isOfAnother(sample.round, before.round);
+  // Of the very same list nobody's figures have changed.
+  for (const [index, process] of processes === before.processes ? [] : processes.entries()) {
+    const last = lastOf(process.pid, index);
+    if (last === process) continue;
+    const owner = ownerOf(process);
+    const name =
+      owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
+    if (name === undefined) continue;
+    // A new sampler counts from zero: what it has counted is what is new since the last one told.
+    const earlier = last?.startTicks === process.startTicks && !anew ? last?.cards : undefined;
+    for (const use of process.cards) {
+      const then = earlier?.find(({ card }) => card === use.card);
+      const since = (now: number, past: number | undefined) => (past === undefined || now < past ? now : now - past);
+      const key = `${name} ${use.card}`;
+      const fresh = each((engine) => since(use[engine], then?.[engine]));
+      grown.set(key, sumOf(grown.get(key) ?? NONE, fresh));
+    }
+  }
+
+  const computeToldMs = new Map(before.computeToldMs);
+  for (const card of sample.cards) if (tellsCompute(sample, card)) computeToldMs.set(card.uuid, sample.atMs);
+  const isComputeTold = (gpuUuid: string): boolean =>
+    sample.atMs - (computeToldMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS;
+
+  const containers = new Map(before.containers);
+  const minutes = new Map<string, Minute>();
+  const live = new Set<ContainerTotals>();
+  for (const container of state.containers) {
+    const { grant, cards, unknownEntryPoints } = container;
+    for (const [place, card] of cards.entries()) {
+      const key = totalsKey(grant.id, card.gpuUuid);
+      const last = containers.get(key);
+      // A card that the sample has not has no index: its row keeps the one it had, and there is none before it has been seen.
+      const gpuIndex = card.gpuIndex ?? last?.gpuIndex;
+      if (gpuIndex === undefined) continue;
+      const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${gpuIndex}`);
+      const { over } = card;
+      const computeTold = isComputeTold(card.gpuUuid);
+      const minute = before.minutes.get(key);
+      const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;
+      const use = useOf(grant.id, place);
+      const isUsedAsBefore = USE_COUNTS.every((name) => use?.[name] === last?.[name]);
+      if (isSame && isUsedAsBefore && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
+        if (minute) minutes.set(key, minute);
+        live.add(last);
+        continue;
+      }
+      const seconds = secondsWith(last, engines ?? NONE);
+      const mean = meanOfMinute(minute, { sinceMs: sample.atMs, smSeconds: seconds.smSeconds });
+      // A minute of which nothing was told for long has no mean, and what comes after that begins another one.
+      if (computeTold) minutes.set(key, mean.minute);
+      const totals: ContainerTotals = {
+        namespace: grant.namespace,
+        pod: grant.pod,
+        container: grant.container,
+        grantId: grant.id,
+        gpuUuid: card.gpuUuid,
+        gpuIndex,
+        ...seconds,
+        computeTold,
+        overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
+        // The tenant can write the ledger's counts: they may only grow here.
+        denied: Math.max(last?.denied ?? 0, card.denied),
+        unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
+        peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(card)),
+        smPeakRatio:
+          mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
+        place,
+        ...(use && countsOf(use)),
+        seenMs: undefined,
+      };
+      containers.set(key, totals);
+      madeOf.set(totals, container);
+      live.add(totals);
+    }
+  }
+  for (const [key, totals] of containers) {
+    if (!live.has(totals) && totals.seenMs === undefined) containers.set(key, { ...totals, seenMs: before.atMs });
+  }
+
+  const assigned = new Map(before.assigned);
+  for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
+    const key = assignedKey({ namespace, pod, container, mode, gpuUuid });
+    const last = assigned.get(key);
+    const engines = containerIds.map((id) => grown.get(`${id} ${gpuIndex}`) ?? NONE).reduce(sumOf, NONE);
+    assigned.set(key, {
+      namespace,
+      pod,
+      container,
+      mode,
+      gpuUuid,
+      gpuIndex,
+      ...secondsWith(last, engines),
+      computeTold: isComputeTold(gpuUuid),
+      peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
+      seenMs: sample.atMs,
+    });
+  }
+
+  const foreign = new Map<string, ForeignTotals>();
+  for (const [key, totals] of before.foreign) {
+    const id = totals.containerId || totals.podUid;
+    const here = ({ gpuUuid }: { gpuUuid: string }) => gpuUuid === totals.gpuUuid;
+    const told =
+      state.foreign.some((use) => here(use) && (use.containerId || use.podUid) === id) ||
+      state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id)) ||
+      state.containers.some(({ grant }) => grant.id === id && grant.cards.some(here));
+    // What it used up to its end, when it is in no list any more.
+    const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
+    foreign.set(key, { ...totals, ...namedBy(nameOf, totals), ...secondsWith(totals, last) });
+  }
+  for (const use of state.foreign) {
+    const id = use.containerId || use.podUid;
+    const key = foreignKey(id, use.gpuUuid);
+    foreign.set(key, {
+      gpuUuid: use.gpuUuid,
+      gpuIndex: use.gpuIndex,
+      containerId: use.containerId,
+      podUid: use.podUid,
+      ...namedBy(nameOf, foreign.get(key) ?? { ...use, namespace: '', pod: '', container: '' }),
+      ...secondsWith(foreign.get(key), grown.get(`${id} ${use.gpuIndex}`) ?? NONE),
+      computeTold: isComputeTold(use.gpuUuid),
+      seenMs: sample.atMs,
+    });
+  }
+  const { atMs, bootNs, round } = sample;
+  const rows = { containers, assigned, foreign };
+  const over = {
+    containers: overIn(containers, isOver),
+    assigned: overIn(assigned, isOver),
+    foreign: overIn(foreign, isOver),
+  };
+  const bases = withoutOver(rows, over, before.bases);
+  const xids = countXids(before.xids, sample);
+  return { atMs, bootNs, round, ...rows, bases, xids, minutes, computeToldMs, processes };
+}
+
+type Names = Pick<ForeignTotals, 'namespace' | 'pod' | 'container'>;
+/** As told now, else as they were: who has ended is soon known by nobody. */
+function namedBy(nameOf: NameOf, of: Names & Pick<ForeignTotals, 'containerId' | 'podUid'>): Names {
+  const told = nameOf(of.containerId, of.podUid);
+  const isKnown = told && (told.container !== '' || (told.pod !== '' && of.container === ''));
+  const { namespace, pod, container } = isKnown ? told : of;
+  return { namespace, pod, container };
+}
+
+/** Finds a process in the list of the sample before. Most of the time it stands in the same place. */
+function earlierOf(list: readonly SampledProcess[]): (pid: number, index: number) => SampledProcess | undefined {
+  let byPid: ReadonlyMap<number, SampledProcess> | undefined;
+  return (pid, index) => {
+    if (list[index]?.pid === pid) return list[index];
+    byPid ??= new Map(list.map((process) => [process.pid, process]));
+    return byPid.get(pid);
+  };
+}
+
+/**
+ * What the grant had to hold: the driver's count, and managed memory, which is in no such count. The tenant writes the
+ * ledger's figure, and the interposer grants no managed memory beyond the grant.
+ */
+function heldBytes({ usedBytes, limitBytes, ledger }: ContainerCardState): number {
+  return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));
+}
+
+const isGoingOn = ({ sinceMs }: Minute, nowMs: number): boolean => nowMs >= sinceMs && nowMs - sinceMs < PEAK_WINDOW_MS;
+
+/** The mean share over a minute that has just passed, and the minute that goes on or begins. */
+function meanOfMinute(minute: Minute | undefined, now: Minute): { readonly minute: Minute; readonly ratio?: number } {
+  if (minute === undefined) return { minute: now };
+  if (isGoingOn(minute, now.sinceMs)) return { minute };
+  const passedMs = now.sinceMs - minute.sinceMs;
+  // The clock was set back, or nobody sampled for long: no mean of that.
+  if (passedMs < 0 || passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
+  return { minute: now, ratio: Math.min(1, ((now.smSeconds - minute.smSeconds) * 1000) / passedMs) };
+}

@@ -1,0 +1,194 @@
+// Counts of stops, per container and outcome. A counter that is born at 1 shows no increase, so the outcomes that may come
+// are there with 0 from the moment that a grant is seen. Counts go on over restarts: what the next agent is given is counters.ts'.
+
+import { clockJumpMs } from '../../common/clock-step.ts';
+import type { OverReason } from '../../policy/memory-verdict.ts';
+import { hardLimitOf } from '../compute/gpu-policy.ts';
+import { type ActionRecord, ASKED } from '../enforcement/action-record.ts';
+import type { Grant } from '../grants/grant.ts';
+import type { KillTotal, SelfView } from '../snapshot/snapshot.ts';
+import type { NodeState } from '../usage/node-usage.ts';
+
+type Decision = SelfView['decisions'][number]['decision'];
+const DECISIONS: readonly Decision[] = ['would_kill', 'killed', 'refused', 'evicted'];
+const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
+/** As the audit log has them, as the metrics do; all others are refusals. */
+const RESULTS: Readonly<Record<string, string>> = {
+  sent: 'released',
+  'nobody left': 'nobody_left',
+  interrupted: 'interrupted',
+};
+/** Why a stop that was due was refused, by the words that its record has for it. */
+const WHY_REFUSED: readonly (readonly [words: RegExp, why: string])[] = [
+  [/^the data is /, 'stale'],
+  [/^processes are said to hold /, 'inconsistent'],
+  [/ were stopped within a minute/, 'rate'],
+];
+/** `eviction`: the API server's no; `other`: in words that are not known here. */
+const REFUSALS = [...WHY_REFUSED.map(([, why]) => why), 'eviction', 'other'];
+/** Outcomes of a SIGKILL that somebody waits for. */
+const USUAL = ['released', 'stuck', 'refused'];
+const KEEP_MS = 5 * 60 * 1000;
+/** What is kept no longer goes so much later, where nothing else happens. */
+const SEE_AGAIN_MS = 10_000;
+
+const whose = ({ namespace, pod, container }: Pick<KillTotal, 'namespace' | 'pod' | 'container'>): string =>
+  `${namespace} ${pod} ${container}`;
+
+export type KillBook = {
+  see(state: NodeState): void;
+  add(records: readonly ActionRecord[]): void;
+  totals(): readonly KillTotal[];
+  decisions(): SelfView['decisions'];
+  /** Of the refused among them. */
+  refusals(): Refusals;
+  kept(): KeptKills;
+};
+
+/** What has been counted, for the next agent. */
+export type KeptKills = {
+  readonly kills: readonly KillTotal[];
+  readonly decisions: SelfView['decisions'];
+  readonly refusals: Refusals;
+};
+type Refusals = NonNullable<SelfView['refusals']>;
+const MOST_KEPT = 10_000;
+
+export type Earlier = Omit<KeptKills, 'refusals'> & {
+  /** An agent before there were any has left none. */
+  readonly refusals?: Refusals;
+  /** When they are taken over: they stay as long as if they were of now. */
+  readonly atMs: number;
+  /** What was done last, whether it is counted in them or not. */
+  readonly recent: readonly ActionRecord[];
+};
+
+type Entry = { total: KillTotal; seenMs: number; readonly who: string };
+
+export function createKillBook(earlier?: Earlier): KillBook {
+  const totals = new Map<string, Entry>();
+  const decisions = new Map<string, { decision: Decision; reason: string; count: number }>();
+  /** Grants whose usual outcomes are there. */
+  const usual = new WeakSet<Grant>();
+
+  /** What an agent before this one did and had not counted yet stays as long as if it were of then. */
+  let takenOverMs = earlier?.atMs ?? 0;
+
+  const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number): Entry => {
+    const { namespace, pod, container, gpuUuid, reason, action, result } = record;
+    const key = JSON.stringify([namespace, pod, container, gpuUuid, reason, action, result]);
+    const none = { namespace, pod, container, gpuUuid, reason, action, result, count: 0, lastMs: 0 };
+    const found = totals.get(key) ?? { total: none, seenMs, who: whose(record) };
+    found.seenMs = Math.max(found.seenMs, seenMs, takenOverMs);
+    totals.set(key, found);
+    return found;
+  };
+  const usualOf = (grant: Grant, seenMs: number): void => {
+    usual.add(grant);
+    const { namespace, pod, container, cards } = grant;
+    for (const card of cards) {
+      const who = { namespace, pod, container, gpuUuid: card.gpuUuid };
+      // Whose compute no policy would hold is never over a share.
+      const isHeld = hardLimitOf('fixed', grant, card, 1) !== undefined;
+      const reasons = REASONS.filter((reason) => isHeld || reason !== 'over-share');
+      for (const reason of reasons)
+        for (const result of USUAL) entry({ ...who, reason, action: 'kill', result }, seenMs);
+      entry({ ...who, reason: 'over-limit', action: 'terminate', result: 'released' }, seenMs);
+    }
+  };
+
+  /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
+  const stopped = new Map<string, ActionRecord>();
+
+  const decide = (decision: Decision, reason: string) => {
+    const key = `${decision} ${reason}`;
+    const found = decisions.get(key) ?? { decision, reason, count: 0 };
+    decisions.set(key, { ...found, count: found.count + 1 });
+  };
+  for (const decision of DECISIONS) {
+    for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
+  }
+  for (const one of earlier?.decisions ?? []) decisions.set(`${one.decision} ${one.reason}`, one);
+  const refusals = new Map(REFUSALS.map((why) => [why, 0]));
+  for (const { why, count } of earlier?.refusals ?? []) refusals.set(why, count);
+  const refuse = (why: string, reason: string): void => {
+    decide('refused', reason);
+    refusals.set(why, (refusals.get(why) ?? 0) + 1);
+  };
+  for (const total of earlier?.kills ?? []) entry(total, earlier?.atMs ?? 0).total = total;
+  for (const record of earlier?.recent ?? []) if (record.action === 'kill') stopped.set(record.grantId, record);
+
+  /** Those of the last sample, when that was, and since when they are the same. */
+  let seen: {
+    readonly containers: NodeState['containers'];
+    readonly atMs: number;
+    readonly bootNs: number;
+    readonly sinceMs: number;
+  } = { containers: [], atMs: 0, bootNs: 0, sinceMs: 0 };
+  /** By the time of day as it is now: what is kept for a while is so by the clock that nobody sets. */
+  const moveBy = (jumpMs: number): void => {
+    if (jumpMs === 0) return;
+    for (const one of totals.values()) one.seenMs += jumpMs;
+    takenOverMs += jumpMs;
+    seen = { ...seen, atMs: seen.atMs + jumpMs, sinceMs: seen.sinceMs + jumpMs };
+  };
+  const lookAt = (containers: NodeState['containers'], atMs: number): void => {
+    for (const { grant } of containers) if (!usual.has(grant)) usualOf(grant, atMs);
+    const there = new Set(containers.map(({ grant }) => whose(grant)));
+    for (const one of totals.values()) if (there.has(one.who)) one.seenMs = atMs;
+  };
+
+  return {
+    see({ sample, containers }) {
+      moveBy(clockJumpMs(seen, sample));
+      // Of the very same containers nothing is to be done until they are others.
+      if (containers !== seen.containers || sample.atMs - seen.sinceMs > SEE_AGAIN_MS) {
+        lookAt(seen.containers, seen.atMs);
+        lookAt(containers, sample.atMs);
+        const alive = new Set(containers.map(({ grant }) => grant.id));
+        for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
+        for (const [key, one] of totals) if (sample.atMs - one.seenMs > KEEP_MS) totals.delete(key);
+        seen = { ...seen, containers, sinceMs: sample.atMs };
+      }
+      seen = { ...seen, atMs: sample.atMs, bootNs: sample.bootNs };
+    },
+    add(records) {
+      for (const record of records) {
+        const { namespace, pod, container, gpuUuid, reason, atMs } = record;
+        if (record.action === 'would-stop') decide('would_kill', reason);
+        if (record.action === 'refuse') {
+          const [, why] = WHY_REFUSED.find(([words]) => words.test(record.result)) ?? [undefined, 'other'];
+          refuse(why, reason);
+        }
+        if (record.action === 'evict' && record.result === 'sent') decide('evicted', reason);
+        else if (record.action === 'evict' && record.result !== ASKED) refuse('eviction', reason);
+        if (record.action !== 'kill' && record.action !== 'terminate') continue;
+        if (record.action === 'kill') {
+          decide('killed', reason);
+          stopped.set(record.grantId, record);
+        }
+        // Memory is back as a rule. A counter is not taken back where it is not: then "stuck" is counted beside it.
+        const result = RESULTS[record.result] ?? 'refused';
+        const found = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
+        const { total } = found;
+        // When it was last stopped, not when that was last tried.
+        const lastMs = result === 'released' || result === 'interrupted' ? atMs : total.lastMs;
+        found.total = { ...total, count: total.count + 1, lastMs };
+      }
+      for (const record of records.filter((one) => one.action === 'stuck')) {
+        const { namespace, pod, container, atMs } = record;
+        const { gpuUuid, reason } = stopped.get(record.grantId) ?? record;
+        const found = entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'stuck' }, atMs);
+        found.total = { ...found.total, count: found.total.count + 1 };
+      }
+    },
+    totals: () => [...totals.values()].map(({ total }) => total),
+    decisions: () => [...decisions.values()],
+    refusals: () => [...refusals].map(([why, count]) => ({ why, count })),
+    kept: () => ({
+      kills: [...totals.values()].flatMap(({ total }) => (total.count > 0 ? [total] : [])).slice(-MOST_KEPT),
+      decisions: [...decisions.values()],
+      refusals: [...refusals].map(([why, count]) => ({ why, count })),
+    }),
+  };
+}

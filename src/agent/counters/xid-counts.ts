@@ -1,0 +1,66 @@
+// Xids of cards, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
+
+import { remembering } from '../../common/memo.ts';
+import type { Sample } from '../sampling/sample.ts';
+
+/**
+ * After these the whole card is to be reset or the node restarted, whoever caused them: NVIDIA's own Xid catalogue says
+ * RESET_GPU, RESTART_BM or a workflow that ends so. docs/operate/faults.md says what each means.
+ */
+export const RESETTING_XIDS: readonly number[] = [
+  46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158,
+];
+/** Memory that fails, and one process at most with it. */
+export const CONTAINED_XIDS: readonly number[] = [63, 92, 94];
+
+export type XidTotal = {
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  /** A number, or `other`: more kinds than are told apart. */
+  readonly xid: string;
+  readonly count: number;
+  /** Wall clock of the last one; undefined: none yet. */
+  readonly lastMs: number | undefined;
+};
+
+/** Kinds that are told apart on one card. */
+const MOST_KINDS = 48;
+const OTHER = 'other';
+
+const cardKey = (gpuUuid: string, gpuIndex: number): string => `${gpuIndex} ${gpuUuid}`;
+/** Cards whose kinds stand there, under the numbers that they have. */
+const cardsOf = remembering(
+  (totals: readonly XidTotal[]) => new Set(totals.map(({ gpuUuid, gpuIndex }) => cardKey(gpuUuid, gpuIndex))),
+);
+
+/** Those that alerts are about stand with 0 from the start, so that the first one is an increase. */
+export function countXids(before: readonly XidTotal[], sample: Sample): readonly XidTotal[] {
+  const raised = sample.xids ?? [];
+  const stands = cardsOf(before);
+  if (
+    raised.length === 0 &&
+    sample.cards.every((card) => !card.tellsEvents || stands.has(cardKey(card.uuid, card.index)))
+  )
+    return before;
+  const totals = new Map(before.map((total) => [`${total.gpuUuid} ${total.xid}`, total]));
+  const kinds = new Map<string, number>();
+  const add = (gpuUuid: string, gpuIndex: number, code: number, count: number, atMs: number | undefined) => {
+    const full = (kinds.get(gpuUuid) ?? 0) >= MOST_KINDS;
+    const xid = full && !totals.has(`${gpuUuid} ${code}`) ? OTHER : String(code);
+    const key = `${gpuUuid} ${xid}`;
+    const last = totals.get(key);
+    if (!last) kinds.set(gpuUuid, (kinds.get(gpuUuid) ?? 0) + 1);
+    const lastMs = atMs === undefined ? last?.lastMs : Math.max(atMs, last?.lastMs ?? 0);
+    totals.set(key, { gpuUuid, gpuIndex, xid, count: (last?.count ?? 0) + count, lastMs });
+  };
+  for (const { gpuUuid } of before) kinds.set(gpuUuid, (kinds.get(gpuUuid) ?? 0) + 1);
+  for (const { uuid, index, tellsEvents } of sample.cards) {
+    if (!tellsEvents) continue;
+    for (const code of [...RESETTING_XIDS, ...CONTAINED_XIDS]) add(uuid, index, code, 0, undefined);
+  }
+  for (const { card, xid, count, atMs } of raised) {
+    const on = sample.cards.find(({ index }) => index === card);
+    if (on) add(on.uuid, on.index, xid, count, atMs);
+  }
+  return [...totals.values()];
+}

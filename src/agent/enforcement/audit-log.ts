@@ -1,0 +1,277 @@
+// The audit file: one JSON object per line for everything that was done, only ever added to, a full file kept beside it. Owns that
+// no line is lost when the agent ends at any moment or the disk is full for a while, and what the next one reads of it.
+import {
+  appendFileSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  statSync,
+  truncateSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import type { ActionRecord } from './action-record.ts';
+
+export type RecordName = Pick<ActionRecord, 'atMs' | 'action' | 'grantId'>;
+/**
+ * Up to where the file has been written: its inode, and bytes of it. Inode 0: there was none. `ahead`: what waits for room, and
+ * will be written after that.
+ */
+export type AuditPosition = {
+  readonly inode: number;
+  readonly bytes: number;
+  readonly ahead?: readonly RecordName[];
+};
+export const isNamed = (one: RecordName, other: RecordName | undefined): boolean =>
+  one.atMs === other?.atMs && one.action === other.action && one.grantId === other.grantId;
+
+export type Audit = {
+  add(record: ActionRecord): void;
+  /** Before the first signal of a stop: written down apart, until `add` tells what became of it. */
+  begin(record: ActionRecord): void;
+  /** Now and then: what could not be written is tried again. */
+  retry(): void;
+  readonly recent: () => readonly ActionRecord[];
+  /** The last of those after which somebody stands elsewhere on the ladder: however often others are warned or refused. */
+  readonly steps: () => readonly ActionRecord[];
+  /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
+  readonly interrupted: ActionRecord | undefined;
+  readonly position: () => AuditPosition;
+  /** What was written after that and was not ahead, oldest first; of files that were put aside the last one. Undefined: all there is. */
+  since(position: AuditPosition | undefined): readonly ActionRecord[];
+};
+
+const MIB = 1024 * 1024;
+const RECENT = 200;
+const STEPS = 500;
+const MOST_BYTES = 16 * MIB;
+/** Read at once: a full file is never in memory as a whole. */
+const PIECE_BYTES = 256 * 1024;
+/** Of lines that wait for room: some thousands. */
+const MOST_WAITING_BYTES = 4 * MIB;
+
+/** After these everybody stands where he stood. */
+const SAID_ONLY: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse', 'would-stop']);
+/** Told without reading all of it: what is inside of a text has its quotation marks escaped. */
+const isStepLine = (line: string): boolean => !/"action":"(?:warn|refuse|would-stop)"/.test(line);
+
+/** Adds text to the end of a file; where it throws, a part of it may stand there. */
+export type Append = (path: string, text: string) => void;
+const append: Append = (path, text) => appendFileSync(path, text, { mode: 0o640 });
+
+/** What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
+export function openAudit(stateFolder: string, onProblem: (text: string) => void, appendTo = append): Audit {
+  const path = join(stateFolder, 'audit.log');
+  const files = [`${path}.1`, path];
+  mkdirSync(stateFolder, { recursive: true });
+  const stopping = join(stateFolder, 'stopping.json');
+  const recordIn = (line: string, onOdd = onProblem): ActionRecord | undefined => {
+    try {
+      const record = JSON.parse(line) as Partial<ActionRecord> | null;
+      if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
+    } catch {
+      // told below
+    }
+    onOdd(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
+    return undefined;
+  };
+  const recent = latest(files, RECENT).flatMap((line) => recordIn(line) ?? []);
+  const steps = latest(files, STEPS, isStepLine).flatMap((line) => recordIn(line, () => {}) ?? []);
+  /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
+  let gap = endsMidLine(path) ? '\n' : '';
+  let position = endOf(path) ?? endOf(`${path}.1`) ?? { inode: 0, bytes: 0 };
+  const begun = readBegun(stopping, onProblem);
+  // It may have come as far as its line.
+  const isTold = recent.some((record) => isNamed(record, begun));
+  let isBegun = begun !== undefined;
+  const finish = () => {
+    try {
+      if (isBegun) unlinkSync(stopping);
+      isBegun = false;
+    } catch (error) {
+      onProblem(`stopping.json: ${(error as Error).message}`);
+    }
+  };
+  if (isTold) finish();
+
+  const waiting: { readonly record: ActionRecord; readonly line: string }[] = [];
+  const write = (line: string): void => {
+    const before = endOf(path)?.bytes ?? 0;
+    try {
+      appendTo(path, `${gap}${line}\n`);
+    } catch (error) {
+      // A disk that is full takes a part of it.
+      gap = cutAt(path, before) ? '\n' : '';
+      throw error;
+    }
+    gap = '';
+    position = endOf(path) ?? position;
+    if (position.bytes > MOST_BYTES) putAside(path, onProblem);
+  };
+  /** In their order: as far as there is room. Throws where there is none. */
+  const writeWaiting = (): void => {
+    for (let first = waiting[0]; first; first = waiting[0]) {
+      write(first.line);
+      waiting.shift();
+    }
+    finish();
+  };
+  const forget = (): void => {
+    let bytes = waiting.reduce((sum, { line }) => sum + line.length, 0);
+    for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.line.length ?? bytes)
+      onProblem('audit.log: more waits for room than there is memory for: the oldest record is in this log alone');
+  };
+  return {
+    interrupted: begun === undefined || isTold ? undefined : { ...begun, result: 'interrupted' },
+    begin(record) {
+      try {
+        writeFileSync(`${stopping}.new`, JSON.stringify(record), { mode: 0o640 });
+        renameSync(`${stopping}.new`, stopping);
+        isBegun = true;
+      } catch (error) {
+        // Whoever is over is stopped all the same.
+        onProblem(`stopping.json: ${(error as Error).message}`);
+      }
+    },
+    add(record) {
+      recent.push(record);
+      if (recent.length > RECENT) recent.shift();
+      if (!SAID_ONLY.has(record.action)) steps.push(record);
+      if (steps.length > STEPS) steps.shift();
+      waiting.push({ record, line: JSON.stringify(record) });
+      try {
+        writeWaiting();
+      } catch (error) {
+        const text = `audit.log: ${(error as Error).message}; it is tried again; the record: ${JSON.stringify(record)}`;
+        onProblem(text);
+        forget();
+      }
+    },
+    retry() {
+      const count = waiting.length;
+      if (count === 0) return;
+      try {
+        writeWaiting();
+        onProblem(`audit.log: it can be written again, and has the ${count} records that waited`);
+      } catch {
+        // told with the record
+      }
+    },
+    recent: () => recent,
+    steps: () => steps,
+    position: () => {
+      const ahead = waiting.map(({ record: { atMs, action, grantId } }) => ({ atMs, action, grantId }));
+      return ahead.length === 0 ? position : { ...position, ahead };
+    },
+    since(from) {
+      const records: ActionRecord[] = [];
+      const use = (line: string) => records.push(...[recordIn(line) ?? []].flat());
+      const ends = files.map(endOf);
+      const place = ends.findIndex((end) => end?.inode === from?.inode && (end?.bytes ?? 0) >= (from?.bytes ?? 0));
+      if (from === undefined || from.inode === 0) for (const file of files) eachLine(file, 0, use);
+      // Somebody has taken the file away: what stands in its place is younger.
+      else if (place < 0) eachLine(path, 0, use);
+      else for (const [index, file] of files.slice(place).entries()) eachLine(file, index === 0 ? from.bytes : 0, use);
+      const ahead = [...(from?.ahead ?? [])];
+      return records.filter((record) => {
+        const index = ahead.findIndex((one) => isNamed(one, record));
+        if (index >= 0) ahead.splice(index, 1);
+        return index < 0;
+      });
+    },
+  };
+}
+
+/** Takes away what stands after that, none of which is a whole line. True: the file ends amid a line all the same. */
+function cutAt(path: string, bytes: number): boolean {
+  try {
+    if ((endOf(path)?.bytes ?? 0) > bytes) truncateSync(path, bytes);
+    return endsMidLine(path);
+  } catch {
+    return true; // an empty line at most
+  }
+}
+
+function putAside(path: string, onProblem: (text: string) => void): void {
+  try {
+    renameSync(path, `${path}.1`);
+  } catch (error) {
+    onProblem(`audit.log: it is full and cannot be put aside: ${(error as Error).message}`);
+  }
+}
+
+function endOf(path: string): AuditPosition | undefined {
+  const found = statSync(path, { throwIfNoEntry: false });
+  return found && { inode: found.ino, bytes: found.size };
+}
+
+/** The last lines of these files, of the older one as far as the younger one has too few. */
+function latest(
+  files: readonly string[],
+  most: number,
+  isWanted: (line: string) => boolean = () => true,
+): readonly string[] {
+  let lines: string[] = [];
+  for (const file of files.toReversed()) {
+    const own: string[] = [];
+    eachLine(file, 0, (line) => {
+      if (!isWanted(line)) return;
+      own.push(line);
+      if (own.length > 2 * most) own.splice(0, most);
+    });
+    lines = [...own, ...lines].slice(-most);
+    if (lines.length === most) break;
+  }
+  return lines;
+}
+
+/** Lines of a file from that byte on; none where there is no such file. */
+function eachLine(path: string, from: number, use: (line: string) => void): void {
+  if (!existsSync(path)) return;
+  const fd = openSync(path, 'r');
+  try {
+    const piece = Buffer.alloc(PIECE_BYTES);
+    let rest = Buffer.alloc(0);
+    for (let at = from; ; ) {
+      const count = readSync(fd, piece, 0, piece.length, at);
+      at += count;
+      const bytes = Buffer.concat([rest, piece.subarray(0, count)]);
+      const end = count === 0 ? bytes.length : bytes.lastIndexOf(0x0a) + 1;
+      for (const line of bytes.toString('utf8', 0, end).split('\n')) if (line !== '') use(line);
+      if (count === 0) return;
+      rest = bytes.subarray(end);
+    }
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function endsMidLine(path: string): boolean {
+  const size = endOf(path)?.bytes ?? 0;
+  if (size === 0) return false;
+  const fd = openSync(path, 'r');
+  try {
+    const last = Buffer.alloc(1);
+    readSync(fd, last, 0, 1, size - 1);
+    return last[0] !== 0x0a;
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function readBegun(path: string, onProblem: (text: string) => void): ActionRecord | undefined {
+  if (!existsSync(path)) return undefined;
+  try {
+    const record = JSON.parse(readFileSync(path, 'utf8')) as Partial<ActionRecord> | null;
+    if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
+    throw new Error('not a record');
+  } catch (error) {
+    onProblem(`stopping.json cannot be read: ${(error as Error).message}`);
+    return undefined;
+  }
+}

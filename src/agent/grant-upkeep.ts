@@ -1,0 +1,253 @@
+// What follows a sample once everybody has been told of it: books of the containers are taught, grants that were made smaller
+// come down, and those whose owner is gone end. Owns what lives from sample to sample for that. Each grant is dealt with by
+// itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
+
+import type { CardGrant } from '../api/gpu.ts';
+import type { KnownOwners } from './attribution/attribute.ts';
+import { insideView } from './attribution/pid-namespaces.ts';
+import { removeGroup, unifiedMount } from './enforcement/targets.ts';
+import { feedbackOf, type Living, NOTHING_TWICE, type Round, roundOf, type Twice } from './grants/driver-feedback.ts';
+import { type Grant, isOfPod } from './grants/grant.ts';
+import type { LiveGrant, Registry } from './grants/registry.ts';
+import { givenBack, toldBytes } from './grants/resize.ts';
+import type { Feedback, LedgerReading, Native } from './os/addon.ts';
+import { type Sample, type SampledProcess, tellsAll, toldCard } from './sampling/sample.ts';
+
+export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
+/** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
+export type ProcessesOf = (id: string) => readonly SampledProcess[];
+
+export type Housekeeping = {
+  after(sample: Sample, grants: readonly ReadGrant[], processesOf: ProcessesOf): void;
+  /** It has other amounts since then (CLOCK_BOOTTIME): samples of before tell nothing about them. */
+  resized(id: string, atNs: number): void;
+  /** False: there is no such grant. */
+  takeDown(id: string): boolean;
+};
+
+export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & {
+  readonly registry: Registry;
+  readonly native: Native;
+  readonly onProblem: (text: string) => void;
+};
+
+/** Nobody of them is waited for: each is free, or its lock says that its process lives. */
+const settled = new WeakMap<LedgerReading['slots'], boolean>();
+const isSettled = (slots: LedgerReading['slots']): boolean => {
+  const found = settled.get(slots) ?? slots.every(({ locked, pid }) => locked || pid === 0);
+  settled.set(slots, found);
+  return found;
+};
+
+/** Samples without its owner and without any process, after which a plain grant is taken down. */
+const SAMPLES_UNTIL_ENDED = 2;
+
+type ToldCard = { readonly index: number; readonly isTold: boolean; readonly twice: Twice };
+
+/** So long what is told twice must be told to be no matter of a moment. */
+const STEADY_NS = 10e9;
+
+/** By card: what was told twice in the samples of that time, and when they began to be looked at. */
+type Looks = { readonly sinceNs: number; readonly looks: readonly { readonly atNs: number; readonly bytes: number }[] };
+
+function looked(before: Looks | undefined, atNs: number, bytes: number): Looks {
+  const looks = (before?.looks ?? []).filter((look) => atNs - look.atNs < STEADY_NS);
+  // Of samples in which nothing is told twice one says as much as many.
+  const isAsBefore = bytes === 0 && looks.length === 1 && looks[0]?.bytes === 0;
+  return { sinceNs: before?.sinceNs ?? atNs, looks: isAsBefore ? [{ atNs, bytes }] : [...looks, { atNs, bytes }] };
+}
+
+function toldCards(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<string, ToldCard> {
+  const listed = new Map<number, number>();
+  for (const { cards } of sample.processes) {
+    for (const use of cards) if (use.listed) listed.set(use.card, (listed.get(use.card) ?? 0) + (use.bytes ?? 0));
+  }
+  return new Map(
+    sample.cards.map((card) => {
+      const { uuid, index, usedBytes } = card;
+      const bytes = usedBytes === undefined ? 0 : Math.max(0, (listed.get(index) ?? 0) - usedBytes);
+      const { sinceNs, looks } = looked(watched.get(uuid), sample.bootNs, bytes);
+      watched.set(uuid, { sinceNs, looks });
+      const steadyBytes = Math.min(...looks.map((look) => look.bytes));
+      const twice = { bytes, steadyBytes, isSteady: sample.bootNs - sinceNs >= STEADY_NS };
+      return [uuid, { index, isTold: toldCard(sample, uuid) === card, twice }];
+    }),
+  );
+}
+
+/** What the last lesson was made of. */
+type Learnt = {
+  readonly from: LedgerReading['slots'];
+  readonly to: LedgerReading['slots'];
+  readonly processes: readonly SampledProcess[];
+  readonly cardIndex: readonly (number | undefined)[];
+  readonly listsComplete: boolean;
+};
+
+function isLearnt(
+  last: Learnt | undefined,
+  before: Round,
+  reading: LedgerReading,
+  processes: readonly SampledProcess[],
+  cards: Grant['cards'],
+  told: ReadonlyMap<string, ToldCard>,
+): boolean {
+  if (last?.from !== before.ledger.slots || last.to !== reading.slots || last.processes !== processes) return false;
+  if (!isSettled(reading.slots) || last.cardIndex.length !== cards.length) return false;
+  let listsComplete = true;
+  for (let position = 0; position < cards.length; position += 1) {
+    const card = told.get((cards[position] as CardGrant).gpuUuid);
+    if (card?.index !== last.cardIndex[position]) return false;
+    listsComplete &&= card?.isTold === true;
+  }
+  return listsComplete === last.listsComplete;
+}
+
+export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
+  const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
+  const isAliveInside = insideView(native);
+  const rounds = new Map<string, Round>();
+  const watched = new Map<string, Looks>();
+  const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
+  /** What the last lesson was made of, where it had nothing new. */
+  const learnt = new Map<string, Learnt>();
+  const ending = new Map<string, number>();
+  const justResized = new Map<string, number>();
+  const failing = new Map<string, string>();
+
+  /** A failure that lasts is told once. */
+  const trying = (grant: Grant, what: string, work: () => void): void => {
+    try {
+      work();
+      if (failing.size > 0) failing.delete(`${grant.id} ${what}`);
+    } catch (error) {
+      const key = `${grant.id} ${what}`;
+      const text = `grant ${grant.id} of ${grant.namespace}/${grant.pod}: ${what}: ${(error as Error).message}`;
+      if (failing.get(key) !== text) onProblem(text);
+      failing.set(key, text);
+    }
+  };
+
+  const teach = (
+    sample: Sample,
+    told: ReadonlyMap<string, ToldCard>,
+    { live, reading }: ReadGrant,
+    living: Living,
+    processes: readonly SampledProcess[],
+  ) => {
+    const { id, cards } = live.grant;
+    const before = rounds.get(id);
+    // Of the same readings with the same processes between them nothing new can be learnt.
+    if (before && isLearnt(learnt.get(id), before, reading, processes, cards, told)) {
+      registry.touch(live);
+      return;
+    }
+    const cardIndex = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.index);
+    const listsComplete = tellsAll(sample, cards);
+    const after = roundOf(reading, living);
+    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
+    const text = (entry: Feedback) =>
+      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
+    const twice = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOTHING_TWICE);
+    const taughtBytes = (of: Pick<Feedback, 'slot' | 'card' | 'stamp'>): number | undefined => {
+      const last = written.get(`${id} ${of.slot} ${of.card}`)?.entry;
+      return last?.stamp === of.stamp ? last.residualBytes : undefined;
+    };
+    const news = feedbackOf(
+      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete, twice, taughtBytes },
+      (entry) => written.get(key(entry))?.text !== text(entry),
+    );
+    registry.writeFeedback(live, news);
+    for (const entry of news) written.set(key(entry), { text: text(entry), entry });
+    // Not where some were left for the next time, or the sample was from before the first reading, or may have counted twice.
+    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twice.every(({ bytes }) => bytes === 0))
+      learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, cardIndex, listsComplete });
+    else learnt.delete(id);
+    // Samples may queue up: only a reading that this one came after is done with.
+    if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
+  };
+
+  /** A grant that was made smaller comes down to what its holders have, and to its new size in the end. */
+  const shrink = (sample: Sample, grant: Grant, processes: readonly SampledProcess[]): void => {
+    // A sample that was under way tells of the time before.
+    const resizedNs = justResized.get(grant.id);
+    if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
+    justResized.delete(grant.id);
+    if (grant.cards.every(({ heldBytes }) => heldBytes === undefined)) return;
+    // By the driver's word: a ledger could claim forever what a smaller grant took away.
+    const after = grant.cards.map((card) => {
+      const bytes = toldBytes(card.gpuUuid, sample, processes);
+      return bytes === undefined ? card : givenBack(card, bytes);
+    });
+    if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
+  };
+
+  /** A plain grant ends when its owner is gone and its processes are, too; that of a pod at the kubelet's word. */
+  const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
+    if (isOfPod(owner)) return;
+    // What the sample tells costs nothing; /proc is asked last.
+    const over = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
+    const samples = over ? (ending.get(id) ?? 0) + 1 : 0;
+    ending.set(id, samples);
+    if (samples >= SAMPLES_UNTIL_ENDED) takeDown(id);
+  };
+
+  const takeDown = (id: string): boolean => {
+    const entry = registry.get(id);
+    if (!entry) return false;
+    registry.remove(id);
+    removeGroup(entry.grant, unifiedMount());
+    rounds.delete(id);
+    learnt.delete(id);
+    ending.delete(id);
+    justResized.delete(id);
+    for (const map of [written, failing]) {
+      for (const key of map.keys()) if (key.startsWith(`${id} `)) map.delete(key);
+    }
+    return true;
+  };
+
+  return {
+    after(sample, grants, processesOf) {
+      const told = toldCards(sample, watched);
+      for (const entry of grants) {
+        const { grant } = entry.live;
+        const processes = processesOf(grant.id);
+        const inside = isOfPod(grant.owner) ? { isAliveInside } : {};
+        trying(grant, 'its page cannot be taught', () =>
+          teach(sample, told, entry, { ownPidNamespace, isAlive, ...inside }, processes),
+        );
+        trying(grant, 'what was given back is not noted', () => shrink(sample, grant, processes));
+        // Of a card that is out of sight nobody knows who holds it.
+        if (!grant.cards.every(({ gpuUuid }) => told.get(gpuUuid)?.isTold)) continue;
+        trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
+      }
+      registry.repair();
+      registry.renew();
+    },
+    resized: (id, atNs) => void justResized.set(id, atNs),
+    takeDown,
+  };
+}
+
+/**
+ * What is known after a sample: what it showed, and of grants that it did not tell of what was known before, as long as
+ * those processes live. A process that is not seen for a moment must not lose its grant.
+ */
+export function stillKnown(
+  shown: KnownOwners,
+  before: KnownOwners,
+  isUntold: (grantId: string) => boolean,
+  isAlive: Living['isAlive'],
+): KnownOwners {
+  const byProcess = new Map(shown.byProcess);
+  const grantByPid = new Map(shown.grantByPid);
+  for (const [key, owner] of before.byProcess) {
+    if (owner.kind !== 'grant' || byProcess.has(key) || !isUntold(owner.id)) continue;
+    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
+    if (!isAlive(pid, startTicks)) continue;
+    byProcess.set(key, owner);
+    grantByPid.set(pid, { id: owner.id, startTicks });
+  }
+  return { byProcess, grantByPid };
+}

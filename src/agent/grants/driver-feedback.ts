@@ -1,0 +1,168 @@
+// What the driver's truth teaches a container's own books: pure, from two readings of its ledger with a sample between.
+// A row that did not change from one reading to the next was the same when the driver was asked in between, so the
+// difference is real: memory that no call of the process shows (code, local memory), or memory that a pool has given back.
+import type { Feedback, LedgerReading, LedgerSlot } from '../os/addon.ts';
+import type { SampledProcess } from '../sampling/sample.ts';
+
+/** One reading, and the stamps of slots whose processes were gone for certain when it was made. */
+export type Round = { readonly ledger: LedgerReading; readonly dead: ReadonlySet<bigint> };
+
+export type FeedbackInput = {
+  readonly before: Round | undefined;
+  readonly after: Round;
+  /** CLOCK_BOOTTIME at which the sample began. A sample from before the first reading teaches nothing. */
+  readonly sampledNs: number;
+  /** The processes of this container in that sample. */
+  readonly processes: readonly SampledProcess[];
+  /** Sampled card of each card of the grant; undefined: not in the sample. */
+  readonly cardIndex: readonly (number | undefined)[];
+  /** Every process list of that card was answered. */
+  readonly listsComplete: boolean;
+  /** Of each card of the grant. Absent: nothing is told twice. */
+  readonly twice?: readonly Twice[];
+  /** The residual that the page has of a slot's row by this agent. Absent, or its answer undefined: none. */
+  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'card' | 'stamp'>) => number | undefined;
+};
+
+/** What a card's processes are said to hold more than it has in use: now, and at the least over some time, which has passed or not. */
+export type Twice = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
+export const NOTHING_TWICE: Twice = { bytes: 0, steadyBytes: 0, isSteady: true };
+
+/**
+ * Drivers may count memory that processes share for each of them, though its owner alone is charged for it. So what may be counted
+ * twice raises no residual. It lowers one only where it stays, for figures of a moment may not belong together; and of a row that
+ * this agent has not taught nothing is said before it is known to stay. `othersBytes`: of the container's other processes there,
+ * for it is theirs that this one has open.
+ */
+function notTwice(
+  residualBytes: number,
+  taughtBytes: number | undefined,
+  { bytes, steadyBytes, isSteady }: Twice,
+  othersBytes: number,
+): number | undefined {
+  const [now, steady] = [Math.min(bytes, othersBytes), Math.min(steadyBytes, othersBytes)];
+  if (now === 0 || residualBytes <= 0) return residualBytes;
+  if (taughtBytes === undefined && !isSteady) return undefined;
+  return Math.max(0, residualBytes - now, Math.min(taughtBytes ?? 0, residualBytes - steady));
+}
+
+export type Living = {
+  readonly ownPidNamespace: number;
+  /** Is there a process with this pid and start time (in the agent's own PID namespace)? */
+  readonly isAlive: (pid: number, startTicks: number) => boolean;
+  /**
+   * Is there one that sees itself so in its own PID namespace? Absent where the agent would not see it: then the end of a
+   * process in another namespace is not certain.
+   */
+  readonly isAliveInside?: (pidNamespace: number, pid: number, startTicks: number) => boolean;
+};
+
+const NO_SIGNATURE = 0n;
+
+/** What is announced is a multiple of it; the rest counts requests that are charged already, while their calls last. */
+const PENDING_GRAIN = 4096;
+
+/** Unlocked slots of one ledger that are looked for in /proc at a time: all 1024 may be a tenant's invention. */
+const MOST_LOOKED_FOR = 64;
+/** Rows taught at a time; who is left out is taught at the next sample. */
+const MOST_TAUGHT = 256;
+
+const identityOf = (
+  pidNamespace: number | undefined,
+  pid: number | undefined,
+  startTicks: number | undefined,
+): string => `${pidNamespace} ${pid} ${startTicks}`;
+
+/** Finds the process behind a slot, as the sample knows it. Whose pid inside could not be read is known by the rest. */
+export function processFinder(
+  processes: readonly SampledProcess[],
+): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
+  const byIdentity = new Map(
+    processes.map((process) => [identityOf(process.pidNamespace, process.namespacePid, process.startTicks), process]),
+  );
+  return ({ pidNamespace, pid, startTicks }) =>
+    byIdentity.get(identityOf(pidNamespace, pid, startTicks)) ??
+    byIdentity.get(identityOf(pidNamespace, undefined, startTicks));
+}
+
+export function roundOf(ledger: LedgerReading, living: Living): Round {
+  const dead = ledger.slots
+    .filter((slot) => !slot.locked && slot.pid !== 0)
+    .slice(0, MOST_LOOKED_FOR)
+    .filter((slot) => isGone(slot, living));
+  return { ledger, dead: new Set(dead.map((slot) => slot.stamp)) };
+}
+
+/** `isNews`: what the page says already is not said again. */
+export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => boolean = () => true): Feedback[] {
+  const { before } = input;
+  if (!input.listsComplete || !before || input.sampledNs <= before.ledger.readNs) return [];
+  const processOf = processFinder(input.processes);
+  const earlier = new Map(before.ledger.slots.map((slot) => [slot.index, slot]));
+  const entries: Feedback[] = [];
+  for (const slot of input.after.ledger.slots) {
+    const was = earlier.get(slot.index);
+    const same = was?.stamp === slot.stamp ? was : undefined;
+    entries.push(...slotFeedback(slot, same, processOf(slot), before, input).filter(isNews));
+    if (entries.length >= MOST_TAUGHT) break;
+  }
+  return entries.slice(0, MOST_TAUGHT);
+}
+
+const heldOn = (card: number, processes: readonly SampledProcess[]): number =>
+  processes
+    .flatMap(({ cards }) => cards)
+    .reduce((sum, use) => sum + (use.card === card && use.listed ? (use.bytes ?? 0) : 0), 0);
+
+function slotFeedback(
+  slot: LedgerSlot,
+  earlier: LedgerSlot | undefined,
+  process: SampledProcess | undefined,
+  before: Round,
+  input: FeedbackInput,
+): Feedback[] {
+  // Dead already when the driver was asked: what it still held for the process, it would have listed.
+  const dead = !process && before.dead.has(slot.stamp) && input.after.dead.has(slot.stamp);
+  return slot.cards.flatMap((row, card) => {
+    const sampled = input.cardIndex[card];
+    const empty = {
+      slot: slot.index,
+      card,
+      stamp: slot.stamp,
+      residualBytes: 0,
+      releasedBytes: 0,
+      signature: NO_SIGNATURE,
+    };
+    if (dead) return [{ ...empty, deadStamp: slot.stamp }];
+    const stable = earlier?.cards[card]?.signature === row.signature;
+    // Nobody may conclude from a process that was not recognised that it holds nothing.
+    if (!stable || sampled === undefined || !process) return [];
+    // The driver may not have given yet what such a call is charged for.
+    if (row.pendingBytes % PENDING_GRAIN > 0) return [];
+    const use = process.cards.find((entry) => entry.card === sampled);
+    if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
+    const truth = use?.bytes ?? 0;
+    const charged = Math.max(0, row.heldBytes - row.managedBytes);
+    const twice = input.twice?.[card] ?? NOTHING_TWICE;
+    const others = twice.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
+    const residualBytes = notTwice(truth - charged, input.taughtBytes?.(empty), twice, others);
+    if (residualBytes === undefined) return [];
+    return [
+      {
+        ...empty,
+        residualBytes,
+        // Nothing moved for a whole round: what was freed before it has left the card, or it is part of the residual.
+        releasedBytes: row.freedBytes,
+        signature: row.signature,
+        deadStamp: 0n,
+      },
+    ];
+  });
+}
+
+/** Is whoever holds no lock gone for certain? A lock for life ends with the process; for another the agent has to look. */
+function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
+  if (slot.lockedForLife) return true;
+  if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);
+  return isAliveInside !== undefined && !isAliveInside(slot.pidNamespace, slot.pid, slot.startTicks);
+}

@@ -1,0 +1,62 @@
+// Grants are brought to the engine that is wanted, one at a time. Owns whose turn it is, and what was said of those that cannot be
+// brought to it; how a file comes into a folder and a number into a page is the file keeper's.
+import { engineName } from './engine-files.ts';
+import type { FileKeeper, GrantFiles } from './files.ts';
+import type { Grant } from './grant.ts';
+
+type Renewable = GrantFiles & { readonly grant: Grant; readonly folder: string };
+
+export type Renewal = {
+  /** Brings the first of them that is behind, and was not tried just now, to the engine that is wanted. */
+  next(entries: readonly Renewable[]): void;
+  isBehind(entry: GrantFiles): boolean;
+  forget(id: string): void;
+};
+
+/** A volume that is full stays full, as a rule. */
+const RETRY_MS = 60_000;
+
+export function createRenewal(options: {
+  readonly files: Pick<FileKeeper, 'changeEngine'>;
+  /** Numbers of the engines in the build. */
+  readonly brought: readonly number[];
+  readonly wanted: number | undefined;
+  readonly onProblem: (text: string) => void;
+  /** Each time that one was brought to it. */
+  readonly onChange: (text: string) => void;
+}): Renewal {
+  const { files, brought, wanted, onProblem, onChange } = options;
+  const failed = new Map<string, { readonly text: string; readonly atMs: number }>();
+  const isBehind = ({ engine }: GrantFiles): boolean => wanted !== undefined && engine !== wanted;
+  const isDue = ({ grant }: Renewable): boolean => {
+    const last = failed.get(grant.id);
+    return last === undefined || performance.now() - last.atMs >= RETRY_MS;
+  };
+
+  if (wanted !== undefined && !brought.includes(wanted)) {
+    onProblem(
+      `interposerEngine: this build has no engine ${wanted} (it has ${brought.join(', ')}): only grants whose folder has ${engineName(wanted)} change to it`,
+    );
+  }
+  return {
+    isBehind,
+    next(entries) {
+      const entry = entries.find((one) => isBehind(one) && isDue(one));
+      if (!entry || wanted === undefined) return;
+      const { id, namespace, pod, container } = entry.grant;
+      try {
+        if (!brought.includes(wanted) && !entry.engines.includes(wanted))
+          throw new Error(`${engineName(wanted)} is neither in its folder nor in this build`);
+        files.changeEngine(entry.grant, entry.folder, entry, wanted);
+        failed.delete(id);
+        onChange(`${namespace}/${pod}/${container} (grant ${id}) is told to run engine ${wanted} of the interposer`);
+      } catch (error) {
+        const why = `engine ${wanted}: ${(error as Error).message}`;
+        const text = `${namespace}/${pod}/${container} (grant ${id}) keeps the engine that it has, for it cannot be given ${why}`;
+        if (failed.get(id)?.text !== text) onProblem(text);
+        failed.set(id, { text, atMs: performance.now() });
+      }
+    },
+    forget: (id) => void failed.delete(id),
+  };
+}

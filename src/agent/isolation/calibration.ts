@@ -1,0 +1,126 @@
+// What this node's cards really cost, measured by a process of its own, kept by card and driver so that a restart does not
+// measure again. Without it the interposer charges a context only when the agent has seen it.
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type CardProfile, UNMEASURED } from '../grants/registry.ts';
+import type { Tools } from '../os/helper-process.ts';
+
+export type Profiles = {
+  of(gpuUuid: string): CardProfile;
+  /** Measures the GPUs that were not measured with this driver and are due; true when anything is new. */
+  measure(cards: readonly string[], driverVersion: string): Promise<boolean>;
+};
+
+type Stored = CardProfile & { readonly driverVersion: string };
+const TIMEOUT_MS = 60_000;
+const FIRST_WAIT_MS = 1000;
+const LONGEST_WAIT_MS = 300_000;
+
+/**
+ * How long a GPU is left alone after so many failed calibrations in a row: each takes a context on it, beside the
+ * containers. Doubles, with up to half taken off by chance, so that the nodes of a cluster do not retry in step.
+ */
+export function calibrationWaitMs(failures: number, random: number): number {
+  const longest = Math.min(FIRST_WAIT_MS * 2 ** (failures - 1), LONGEST_WAIT_MS);
+  return longest * (1 - random / 2);
+}
+
+export type ProfilesOptions = {
+  readonly stateFolder: string;
+  readonly libraries: { readonly cuda: string; readonly nvml: string };
+  readonly tools: Pick<Tools, 'run' | 'isGivenUp'>;
+  readonly onProblem: (text: string) => void;
+  /** Monotonic, in milliseconds. */
+  readonly clock: () => number;
+  /** From 0 to 1. */
+  readonly random?: () => number;
+};
+
+type Failure = { readonly driverVersion: string; readonly count: number; readonly againMs: number };
+
+/** Throws where the text is none; a card of which it does not say all is measured anew. */
+function parseProfiles(text: string): Record<string, Stored> {
+  const value = JSON.parse(text) as Record<string, Partial<Stored> | null> | null;
+  if (typeof value !== 'object' || value === null) throw new Error('not an object');
+  const isWhole = (entry: Partial<Stored> | null): entry is Stored =>
+    Number.isSafeInteger(entry?.contextBytes) &&
+    Number.isSafeInteger(entry?.granuleBytes) &&
+    typeof entry?.releasesLate === 'boolean' &&
+    typeof entry.driverVersion === 'string';
+  return Object.fromEntries(Object.entries(value).flatMap(([uuid, entry]) => (isWhole(entry) ? [[uuid, entry]] : [])));
+}
+
+export function openProfiles(options: ProfilesOptions): Profiles {
+  const { stateFolder, libraries, tools, onProblem, clock, random = Math.random } = options;
+  const path = join(stateFolder, 'profiles.json');
+  let stored: Record<string, Stored> = {};
+  let isKept = true;
+  const failures = new Map<string, Failure>();
+  try {
+    if (existsSync(path)) stored = parseProfiles(readFileSync(path, 'utf8'));
+  } catch (error) {
+    onProblem(`${path} cannot be read and is measured anew: ${(error as Error).message}`);
+  }
+
+  const isDue = (gpuUuid: string, driverVersion: string): boolean => {
+    if (stored[gpuUuid]?.driverVersion === driverVersion) return false;
+    const failure = failures.get(gpuUuid);
+    return failure?.driverVersion !== driverVersion || clock() >= failure.againMs;
+  };
+
+  const noteFailure = (gpuUuid: string, driverVersion: string): void => {
+    const before = failures.get(gpuUuid);
+    const count = before?.driverVersion === driverVersion ? before.count + 1 : 1;
+    failures.set(gpuUuid, { driverVersion, count, againMs: clock() + calibrationWaitMs(count, random()) });
+  };
+
+  const measureOne = async (gpuUuid: string, driverVersion: string): Promise<boolean> => {
+    const { LD_PRELOAD: _, ...env } = process.env;
+    const answer = await tools.run({
+      program: 'cotenant-calibrate',
+      args: ['--cuda', libraries.cuda, '--nvml', libraries.nvml],
+      env: { ...env, CUDA_VISIBLE_DEVICES: gpuUuid },
+      timeoutMs: TIMEOUT_MS,
+    });
+    if (!answer) return false;
+    try {
+      if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
+      const found = JSON.parse(answer.stdout) as CardProfile & { uuid: string };
+      if (found.uuid !== gpuUuid) throw new Error(`it measured ${found.uuid}`);
+      const { contextBytes, granuleBytes, releasesLate } = found;
+      stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
+      failures.delete(gpuUuid);
+      return true;
+    } catch (error) {
+      noteFailure(gpuUuid, driverVersion);
+      const text = (error as Error).message;
+      onProblem(`${gpuUuid} could not be measured, so contexts on it are charged only once they are seen: ${text}`);
+      return false;
+    }
+  };
+
+  /** What cannot be kept is good until this agent ends, and tried again at the next sample. */
+  const keep = (): void => {
+    try {
+      writeFileSync(`${path}.new`, JSON.stringify(stored, null, 2));
+      renameSync(`${path}.new`, path);
+      isKept = true;
+    } catch (error) {
+      if (isKept) onProblem(`what was measured cannot be kept for the next agent: ${(error as Error).message}`);
+      isKept = false;
+    }
+  };
+
+  return {
+    of: (gpuUuid) => stored[gpuUuid] ?? UNMEASURED,
+    async measure(cards, driverVersion) {
+      let fresh = false;
+      for (const gpuUuid of cards) {
+        if (tools.isGivenUp() || !isDue(gpuUuid, driverVersion)) continue;
+        fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
+      }
+      if (fresh || !isKept) keep();
+      return fresh;
+    },
+  };
+}

@@ -1,0 +1,106 @@
+// The driver's own limit of memory as a canary tries it: in a group of its own that has one, without the interposer. Owns that
+// group and its limit, which are there for the time of the try; what an agent that was ended meanwhile left of them is left-behind.ts'.
+import { mkdirSync, rmdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { isAsSet } from '../../../policy/isolation.ts';
+import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../../policy/isolation-check.ts';
+import { unifiedMount } from '../../enforcement/targets.ts';
+import type { CardProfile } from '../../grants/registry.ts';
+import type { Native } from '../../os/addon.ts';
+import { unifiedPath } from '../../os/cgroup.ts';
+import type { Tools } from '../../os/helper-process.ts';
+import {
+  askDriverLimits,
+  FUNCTION_NOT_FOUND,
+  getLine,
+  type LimitPlace,
+  NOT_SUPPORTED,
+  setLine,
+} from '../driver-limits/client.ts';
+import type { Trial } from './canary.ts';
+import { canaryGroup, type LeftBehind } from './cleanup.ts';
+import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
+
+export type DriverLimitTrialOptions = {
+  readonly native: Pick<Native, 'readProcess'>;
+  readonly tools: Tools;
+  readonly run: RunCanary;
+  readonly nvmlLibrary: string;
+  readonly profileOf: (gpuUuid: string) => CardProfile;
+  readonly leftBehind: LeftBehind;
+};
+
+const GRANULES_BYTES = 4 * 1024 * 1024;
+
+export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
+  const { native, tools, run, nvmlLibrary, profileOf, leftBehind } = options;
+  const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
+
+  /** Where its group lies; undefined: there is no unified hierarchy, or our path in it is not that of the mount. */
+  const ownFolder = (): string | undefined => {
+    const mount = unifiedMount();
+    const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');
+    return mount === undefined || own === undefined || own.includes('../..') ? undefined : join(mount, own);
+  };
+
+  /** What cannot be taken back now stays written down, and is tried again. */
+  const takeDown = async (place: LimitPlace): Promise<void> => {
+    try {
+      const [set, read] = (await ask([setLine(place, undefined), getLine(place)])) ?? [];
+      const isNone = read?.result === 0 && read.softBytes === 0 && read.hardBytes === null;
+      if (set?.result !== 0 && !isNone) return;
+      rmdirSync(place.folder);
+      leftBehind.end(place);
+    } catch {
+      // Whoever hangs in the driver is still in it.
+    }
+  };
+
+  const inGroup = async (
+    gpuUuid: string,
+    group: string,
+    contextBytes: number,
+  ): Promise<CanaryVerdict | 'none' | undefined> => {
+    const limitBytes = contextBytes + ROOM_BYTES;
+    const place = { gpuUuid, folder: group };
+    leftBehind.begin({ ...place, hardBytes: limitBytes });
+    mkdirSync(group, { recursive: true });
+    const answers = await ask([setLine(place, limitBytes), getLine(place)]);
+    if (!answers) return undefined;
+    const [set, read] = answers;
+    if (set?.result !== 0) return { result: 'untried', why: `the driver sets no limit (NVML code ${set?.result})` };
+    if (read?.result !== 0 || !isAsSet(read.hardBytes, limitBytes))
+      return { result: 'fails', why: `a limit of ${limitBytes} bytes is read back as ${read?.hardBytes ?? 'none'}` };
+    // As much as the limit itself: with a context beside it that is beyond, whatever the context takes.
+    const first = await run({ gpuUuid, beyondBytes: limitBytes, preload: '', group });
+    if (!first || !isUnclear(first)) return first && driverVerdictOf(first);
+    const alone = await run({ gpuUuid, beyondBytes: limitBytes, preload: '' });
+    return alone && driverVerdictOf(first, alone);
+  };
+
+  return {
+    identity: () => '',
+    async tryCard({ gpuUuid, roomBytes }) {
+      const contextBytes = profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES;
+      const need = 2 * contextBytes + ROOM_BYTES + GRANULES_BYTES;
+      const own = ownFolder();
+      if (own === undefined) return 'none';
+      if (roomBytes() < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
+      const asked = await ask([getLine({ gpuUuid, folder: own })]);
+      if (!asked) return undefined;
+      if (asked.some(({ result }) => result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED)) return 'none';
+      const group = canaryGroup(own);
+      try {
+        return await inGroup(gpuUuid, group, contextBytes);
+      } finally {
+        await takeDown({ gpuUuid, folder: group });
+      }
+    },
+    words: {
+      fails: (gpuUuid, why) =>
+        `the driver's limits do not hold a container to its grant on ${gpuUuid}, and are not used there: ${why}`,
+      untried: (gpuUuid, why) => `whether the driver's limits hold on ${gpuUuid} could not be tried: ${why}`,
+      again: (gpuUuid) => `the driver's limits hold containers to their grants on ${gpuUuid} again`,
+    },
+  };
+}

@@ -1,0 +1,46 @@
+// The canary's program, cotenant-canary, run once: what it is given, and what it said.
+import { dirname } from 'node:path';
+import { type CanaryFacts, type CanaryRun, WITHIN_BYTES } from '../../../policy/isolation-check.ts';
+import type { Tools } from '../../os/helper-process.ts';
+
+/** Undefined: the driver was given up meanwhile. */
+export type RunCanary = (run: {
+  readonly gpuUuid: string;
+  readonly beyondBytes: number;
+  /** Objects, with blanks between them; empty: none. */
+  readonly preload: string;
+  /** Folder of a group of the unified hierarchy that it goes into first. */
+  readonly group?: string;
+}) => Promise<CanaryRun | undefined>;
+
+const TIMEOUT_MS = 20_000;
+/** The name by which programs ask for the driver; a whole path leads a preloaded interposer by. */
+const DRIVER = 'libcuda.so.1';
+
+export const canaryProgram =
+  (tools: Tools, cudaLibrary: string): RunCanary =>
+  async ({ gpuUuid, beyondBytes, preload, group }) => {
+    const { LD_PRELOAD: _, LD_LIBRARY_PATH: inherited = '', ...env } = process.env;
+    const folders = [...(cudaLibrary.includes('/') ? [dirname(cudaLibrary)] : []), ...(inherited ? [inherited] : [])];
+    const args = ['--within', String(WITHIN_BYTES), '--beyond', String(beyondBytes), '--cuda', DRIVER];
+    const answer = await tools.run({
+      program: 'cotenant-canary',
+      args: group === undefined ? args : [...args, '--group', group],
+      env: {
+        ...env,
+        CUDA_VISIBLE_DEVICES: gpuUuid,
+        ...(folders.length > 0 && { LD_LIBRARY_PATH: folders.join(':') }),
+        ...(preload && { LD_PRELOAD: preload }),
+      },
+      timeoutMs: TIMEOUT_MS,
+    });
+    if (!answer) return undefined;
+    try {
+      return JSON.parse(answer.stdout) as CanaryFacts;
+    } catch {
+      return { broken: answer.problem ?? 'it said nothing that can be read' };
+    }
+  };
+
+/** Of a card that was not measured; contexts of today's cards are smaller. */
+export const ASSUMED_CONTEXT_BYTES = 1024 ** 3;

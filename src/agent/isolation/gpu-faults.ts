@@ -1,0 +1,114 @@
+// Cards that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
+// is said when one comes or goes. What counts, and what ends it, is decided in quota/card-fault.ts.
+import { join } from 'node:path';
+import { bootIdOfMachine } from '../../common/boot-id.ts';
+import { field, isObject } from '../../common/json.ts';
+import { openStateFile, type StateFormat } from '../../common/state-file.ts';
+import { type CardFault, faultWords, followFaults, parseXidList } from '../../policy/gpu-health.ts';
+import type { Sample } from '../sampling/sample.ts';
+
+export type CardFaults = {
+  see(sample: Sample): void;
+  of(gpuUuid: string): CardFault | undefined;
+  /** A clause; undefined: nothing is held against it. */
+  wordsOf(gpuUuid: string): string | undefined;
+  /** By an operator's word; undefined: nothing was held against it. */
+  clear(gpuUuid: string): CardFault | undefined;
+  list(): readonly CardFault[];
+};
+
+export type CardFaultsOptions = {
+  readonly stateFolder: string;
+  /** As parseXidList takes it. */
+  readonly unhealthyXids: string;
+  readonly onProblem: (text: string) => void;
+  readonly onChange: (text: string) => void;
+  /** Of the machine; another one after each start of it. */
+  readonly bootId?: string;
+};
+
+/** More than cards can come; a file beyond that is none of ours. */
+const MOST = 256;
+
+const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value >= 0;
+
+function parseFault(value: unknown): CardFault | undefined {
+  const [gpuUuid, xid, atMs] = [field(value, 'gpuUuid'), field(value, 'xid'), field(value, 'atMs')];
+  const [bootId, driverVersion] = [field(value, 'bootId'), field(value, 'driverVersion')];
+  const [lost, counts] = [field(value, 'lost'), field(value, 'counts')];
+  if (typeof gpuUuid !== 'string' || typeof bootId !== 'string' || typeof driverVersion !== 'string') return undefined;
+  if (!isNumber(xid) || !isNumber(atMs) || atMs > 8.64e15 || typeof lost !== 'boolean') return undefined;
+  if (!isObject(counts) || !Object.values(counts).every(isNumber)) return undefined;
+  return { gpuUuid, xid, atMs, bootId, driverVersion, lost, counts };
+}
+
+export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly CardFault[] }> = {
+  version: 1,
+  read(value) {
+    const given = field(value, 'faults');
+    if (!Array.isArray(given) || given.length > MOST) return { wrong: 'its faults are no list of them' };
+    const faults = given.map(parseFault);
+    const bad = faults.indexOf(undefined);
+    if (bad >= 0) return { wrong: `its faults[${bad}] is none` };
+    return { faults: faults.filter((fault) => fault !== undefined) };
+  },
+};
+
+export function openCardFaults(options: CardFaultsOptions): CardFaults {
+  const { stateFolder, unhealthyXids, onProblem, onChange, bootId = bootIdOfMachine() } = options;
+  const xids = parseXidList(unhealthyXids);
+  if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
+  const lost = 'cards that an Xid was held against are offered';
+  const file = openStateFile(join(stateFolder, 'card-faults.json'), FAULTS_FORMAT, { lost, onProblem });
+  let faults: readonly CardFault[] = file.found?.faults ?? [];
+  /** What counts grew by is not worth a write: what the file has is less, and a reset is seen all the same. */
+  const keyOf = (list: readonly CardFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
+  let kept = keyOf(faults);
+
+  const keep = () => {
+    const key = keyOf(faults);
+    if (key === kept) return;
+    try {
+      file.write({ faults });
+      kept = key;
+    } catch (error) {
+      onProblem(`what is held against cards is not kept for the next agent: ${(error as Error).message}`);
+    }
+  };
+
+  const of = (gpuUuid: string) => faults.find((fault) => fault.gpuUuid === gpuUuid);
+  return {
+    of,
+    wordsOf(gpuUuid) {
+      const fault = of(gpuUuid);
+      return fault && faultWords(fault);
+    },
+    see(sample) {
+      if (sample.problem !== undefined) return;
+      const { driverVersion, cards } = sample;
+      const raised = (sample.xids ?? []).flatMap(({ card, xid, atMs }) => {
+        const gpuUuid = cards.find(({ index }) => index === card)?.uuid;
+        return gpuUuid === undefined ? [] : [{ gpuUuid, xid, atMs }];
+      });
+      const before = faults;
+      const next = followFaults(before, { bootId, driverVersion, cards, raised }, xids);
+      faults = next.faults;
+      for (const { fault, why } of next.ended)
+        onChange(`${fault.gpuUuid} is offered again after Xid ${fault.xid}: ${why}`);
+      for (const fault of faults) {
+        if (before.some(({ gpuUuid, atMs }) => gpuUuid === fault.gpuUuid && atMs === fault.atMs)) continue;
+        onChange(`${fault.gpuUuid} takes nobody new: ${faultWords(fault)}; who runs on it is left alone`);
+      }
+      keep();
+    },
+    clear(gpuUuid) {
+      const cleared = of(gpuUuid);
+      if (!cleared) return undefined;
+      faults = faults.filter((fault) => fault !== cleared);
+      onChange(`${gpuUuid} is offered again after Xid ${cleared.xid}: by command`);
+      keep();
+      return cleared;
+    },
+    list: () => faults,
+  };
+}

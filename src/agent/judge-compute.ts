@@ -1,0 +1,114 @@
+// Whose compute is judged, and by which figures: containers whose share of a card is a hard limit, where the arbiter holds it and
+// the driver tells who is on the card. A plain value in, a plain value out; the judgement is src/policy/compute-verdict.ts.
+import type { CardGrant } from '../api/gpu.ts';
+import { sameList } from '../common/memo.ts';
+import {
+  judgeShare,
+  type ShareLook,
+  type ShareVerdict,
+  type ShareWatch,
+  watchShare,
+} from '../policy/compute-verdict.ts';
+import { harder, type MemoryVerdict } from '../policy/memory-verdict.ts';
+import { hardLimitOf } from './compute/gpu-policy.ts';
+import type { ShareState } from './compute/shares.ts';
+import { type Totals, totalsKey } from './counters/totals.ts';
+import { type SampledCard, tellsCompute } from './sampling/sample.ts';
+import { isMpsClient } from './usage/gpu-processes.ts';
+import type { ContainerState, NodeState } from './usage/node-usage.ts';
+
+/** By the grant's id and the card's UUID. */
+export type Watched = ReadonlyMap<string, ShareWatch>;
+export const NOBODY_WATCHED: Watched = new Map();
+
+export type Watching = {
+  readonly totals: Totals;
+  readonly stateOf: (grantId: string, card: number) => ShareState;
+  readonly highCapPercent: number;
+  readonly isGateClosed: (grantId: string) => boolean;
+  readonly windowSeconds: number;
+  /** Processes use the card that are of no grant, as far as it is known whose they are. */
+  readonly isUsedOutside: (card: SampledCard) => boolean;
+};
+
+/** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
+export function judgeCompute(
+  before: Watched,
+  state: NodeState,
+  watching: Watching,
+): { readonly watched: Watched; readonly state: NodeState } {
+  const watched = new Map<string, ShareWatch>();
+  // What was used while nobody told of it is in the total at once when somebody does: what was watched before says nothing
+  // any more then.
+  const cards = new Map<string, OnCard>();
+  for (const { card, processes } of state.devices) {
+    if (!tellsCompute(state.sample, card)) continue;
+    const { mps: mpsClients } = processes;
+    cards.set(card.uuid, { card, mpsClients, outside: mpsClients > 0 && watching.isUsedOutside(card) });
+  }
+  const containers = state.containers.map((container): ContainerState => {
+    let share: ShareVerdict | undefined;
+    const mixed: string[] = [];
+    for (let position = 0; position < container.grant.cards.length; position += 1) {
+      const { gpuUuid } = container.grant.cards[position] as CardGrant;
+      const on = cards.get(gpuUuid);
+      const key = totalsKey(container.grant.id, gpuUuid);
+      const look = on && lookAt(container, position, on.card, key, state.sample.bootNs / 1e6, watching);
+      if (!look) continue;
+      if (isMixed(container, position, on)) {
+        mixed.push(gpuUuid);
+        continue;
+      }
+      const watch = watchShare(before.get(key), look, watching.windowSeconds);
+      watched.set(key, watch);
+      const verdict = judgeShare(gpuUuid, watch, watching.windowSeconds);
+      if (verdict.severity === 'hard' ? share?.severity !== 'hard' : verdict.severity === 'soft' && !share)
+        share = verdict;
+    }
+    if (!share && mixed.length === 0) return container;
+    return {
+      ...container,
+      ...(share && { verdict: harder(container.verdict as MemoryVerdict, share) }),
+      ...(mixed.length > 0 && { mixedShare: mixed }),
+    };
+  });
+  return { watched, state: { ...state, containers: sameList(containers, state.containers) } };
+}
+
+/** `outside`: a server may be there that is in no container with a grant. */
+type OnCard = { readonly card: SampledCard; readonly mpsClients: number; readonly outside: boolean };
+
+/**
+ * Concurrent kernels of several clients of one MPS server are told of one of them, or of the server, which is in the list of
+ * compute. What is told of a container is its own where none of its processes is a client, where all clients on the card are its
+ * own, and where no server can be one that somebody gave to several: then each is in the group of whoever started it, who answers
+ * for it. Else it may be another's, for whom nobody shall be stopped.
+ */
+function isMixed({ cards }: ContainerState, position: number, { mpsClients, outside }: OnCard): boolean {
+  const own = cards[position]?.processes.filter(isMpsClient).length ?? 0;
+  return outside && own > 0 && own < mpsClients;
+}
+
+function lookAt(
+  { grant }: ContainerState,
+  position: number,
+  card: SampledCard,
+  key: string,
+  atMs: number,
+  { totals, stateOf, highCapPercent, isGateClosed }: Watching,
+): ShareLook | undefined {
+  const { policy, use } = stateOf(grant.id, position);
+  if (!use) return undefined;
+  const limitRatio = hardLimitOf(policy, grant, grant.cards[position] as CardGrant, highCapPercent);
+  const used = totals.containers.get(key);
+  // What the arbiter holds it to is behind what was said for a moment.
+  if (limitRatio === undefined || !used || Math.abs(use.limitRatio - limitRatio) > 1e-3) return undefined;
+  return {
+    atMs,
+    usedSeconds: used.smSeconds,
+    chargedSeconds: use.chargedSeconds,
+    limitRatio,
+    gateClosed: isGateClosed(grant.id),
+    gaps: card.utilizationGaps,
+  };
+}

@@ -1,0 +1,89 @@
+// A CDI specification as its file has it: checked as far as it is divided here, everything else kept as it is. Which of
+// several files counts for a card is here too, by the rules that every reader of these folders goes by.
+import { field, isObject, type JsonObject, listAt, textAt } from '../../../common/json.ts';
+
+/** What is done to a container; lists that are not named here are carried along. */
+export type Edits = JsonObject & {
+  readonly mounts?: readonly (JsonObject & { readonly containerPath: string })[];
+  readonly deviceNodes?: readonly (JsonObject & { readonly path: string })[];
+  readonly hooks?: readonly (JsonObject & { readonly args?: readonly string[] })[];
+};
+export type CdiDevice = JsonObject & { readonly name: string; readonly containerEdits: Edits };
+export type CdiSpec = JsonObject & {
+  readonly cdiVersion: string;
+  readonly kind: string;
+  /** Of every device of the specification. */
+  readonly containerEdits: Edits;
+  readonly devices: readonly CdiDevice[];
+};
+
+/** The specification in what a file holds; `wrong` is a clause about it. */
+export function readSpec(value: unknown): CdiSpec | { readonly wrong: string } {
+  if (!isObject(value)) return { wrong: 'it is no map' };
+  for (const key of ['cdiVersion', 'kind'])
+    if ((textAt(value, key) ?? '') === '') return { wrong: `${key} is no text` };
+  const devices = field(value, 'devices');
+  if (!Array.isArray(devices) || devices.length === 0) return { wrong: 'devices is no list of some' };
+  for (const [index, device] of devices.entries()) {
+    if ((textAt(device, 'name') ?? '') === '') return { wrong: `devices[${index}].name is no text` };
+    const fault = faultOf(field(device, 'containerEdits'), `devices[${index}].containerEdits`);
+    if (fault !== undefined) return { wrong: fault };
+  }
+  const common = field(value, 'containerEdits') ?? {};
+  const fault = faultOf(common, 'containerEdits');
+  return fault === undefined ? ({ ...value, containerEdits: common } as CdiSpec) : { wrong: fault };
+}
+
+function faultOf(edits: unknown, path: string): string | undefined {
+  if (!isObject(edits)) return `${path} is no map`;
+  for (const key of ['mounts', 'deviceNodes', 'hooks'])
+    if (field(edits, key) !== undefined && !Array.isArray(edits[key])) return `${path}.${key} is no list`;
+  const texts = (list: string, ...keys: readonly string[]) =>
+    listAt(edits, list).flatMap((entry, index) =>
+      keys.filter((key) => !textAt(entry, key)).map((key) => `${path}.${list}[${index}].${key} is no text`),
+    )[0];
+  const args = listAt(edits, 'hooks').findIndex((hook) => !isTexts(field(hook, 'args') ?? []));
+  return (
+    texts('mounts', 'hostPath', 'containerPath') ??
+    texts('deviceNodes', 'path') ??
+    (args < 0 ? undefined : `${path}.hooks[${args}].args is no list of texts`)
+  );
+}
+
+const isTexts = (value: unknown): boolean => Array.isArray(value) && value.every((entry) => typeof entry === 'string');
+
+export type Found = {
+  readonly path: string;
+  /** Its folder's place in the list: devices of a later folder hide those of the same name in an earlier one. */
+  readonly folder: number;
+  readonly spec: CdiSpec;
+};
+
+export type Source = {
+  readonly found: Found;
+  /** UUIDs of the cards that count from this file. */
+  readonly cards: readonly string[];
+};
+
+/** As the driver and NVIDIA's toolkit begin a card's name; numbers and `all` are other names of the same. */
+const CARD = /^GPU-/;
+
+/**
+ * The file of the kind that has the cards; of several the one with the most. A name that two files of one folder have counts
+ * from neither: runtimes refuse it.
+ */
+export function sourceOf(all: readonly Found[], kind: string): Source | undefined {
+  const ofKind = all.filter(({ spec }) => spec.kind === kind);
+  const names = new Set(ofKind.flatMap(({ spec }) => spec.devices.map(({ name }) => name)).filter((n) => CARD.test(n)));
+  const cardsOf = new Map<Found, string[]>();
+  for (const name of names) {
+    const having = ofKind.filter(({ spec }) => spec.devices.some((device) => device.name === name));
+    const last = Math.max(...having.map(({ folder }) => folder));
+    const [one, another] = having.filter(({ folder }) => folder === last);
+    if (one && !another) cardsOf.set(one, [...(cardsOf.get(one) ?? []), name]);
+  }
+  const [best] = [...cardsOf].sort(
+    ([a, ours], [b, theirs]) => theirs.length - ours.length || b.folder - a.folder || (a.path < b.path ? -1 : 1),
+  );
+  return best && { found: best[0], cards: best[1] };
+}

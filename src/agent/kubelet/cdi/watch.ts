@@ -1,0 +1,241 @@
+// The CDI folders of the node: reads NVIDIA's specification there, writes ours beside it, both again when they change, and keeps
+// in memory what the runtime can be told of, for it waits for no file. Owns files and their watching; what is whose part is
+// decided in divide.ts.
+import {
+  closeSync,
+  existsSync,
+  type FSWatcher,
+  fchmodSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  watch,
+  writeFileSync,
+} from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { DRIVER_CAPABILITIES_VARIABLE } from '../../../api/names.ts';
+import { type Found, readSpec, sourceOf } from './spec.ts';
+import { allowedBy, type Divided, devicesFor, divide, OWN_KIND } from './split-spec.ts';
+
+const require = createRequire(import.meta.url);
+
+/** In the last folder. Readers take what ends in .json or .yaml, and nothing else, for a specification. */
+export const OWN_FILE = `${OWN_KIND.replace('/', '-')}.json`;
+const BEING_WRITTEN = `.${OWN_FILE}.new`;
+/** A specification of eight cards has some 50 KB. */
+const MOST_BYTES = 4 * 2 ** 20;
+/** Folders may come late, and file systems exist that send no events: both are caught by looking. */
+const LOOK_EVERY_MS = 10_000;
+/** After an event, so that a file that is written in place is read whole. */
+const SETTLE_MS = 100;
+
+export type CdiOptions = {
+  /** As the runtime reads them: of two specifications that have a card, that of the later folder counts. Ours is in the last. */
+  readonly folders: readonly string[];
+  /** Of the specification that is divided. */
+  readonly kind: string;
+  readonly onProblem: (text: string) => void;
+  readonly lookEveryMs?: number;
+};
+
+export type Cdi = {
+  /** Devices by their names for a container with these cards and this environment (`NAME=value`). From memory. */
+  devicesFor(cards: readonly string[], env: readonly string[]): readonly string[];
+  close(): void;
+};
+
+/** Reads once before it returns. */
+export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_MS }: CdiOptions): Cdi {
+  const folder = folders.at(-1) ?? '';
+  const own = join(folder, OWN_FILE);
+  let divided: Divided | undefined;
+  /** The file that it was made of. */
+  let source = '';
+  let seen = '';
+  /** Of files that are not read yet. */
+  let changing = '';
+  const told = new Set<string>();
+  const watchers = new Map<string, { readonly watcher: FSWatcher; readonly ino: number }>();
+
+  const problem = (text: string) => {
+    if (!told.has(text)) onProblem(`CDI: ${text}`);
+    told.add(text);
+  };
+  const undivided = `as ${kind}=<UUID>, with all parts of the driver, whatever ${DRIVER_CAPABILITIES_VARIABLE} says`;
+
+  /** Throws where the folder cannot be written. */
+  const write = (made: Divided | undefined) => {
+    const text = made && `${JSON.stringify(made.spec, null, 1)}\n`;
+    if (text === undefined) return rmSync(own, { force: true });
+    if (existsSync(own) && readFileSync(own, 'utf8') === text) return;
+    const temporary = join(folder, BEING_WRITTEN);
+    const fd = openSync(temporary, 'w', 0o644);
+    try {
+      writeFileSync(fd, text);
+      fchmodSync(fd, 0o644); // Podman and Docker's client read it as anybody
+    } finally {
+      closeSync(fd);
+    }
+    renameSync(temporary, own);
+  };
+
+  const read = () => {
+    const { found, unreadable } = specificationsIn(folders);
+    const best = sourceOf(found, kind);
+    const why = unreadable.map(({ path, wrong }) => `; ${path} cannot be read: ${wrong}`).join('');
+    // Half a file says nothing about the driver: what it was divided into before is as good, and nothing is given beyond it.
+    if (best?.found.path !== source && unreadable.some(({ path }) => path === source) && divided !== undefined)
+      return problem(`cards are given by what ${source} said before${why}`);
+    const made = best && divide(best);
+    if (made === undefined || made.cards.size === 0) {
+      divided = undefined; // before the file goes, so that nobody is told of it any more
+      source = '';
+      problem(`cards are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
+      return write(undefined);
+    }
+    write(made);
+    divided = made;
+    source = best?.found.path ?? '';
+    told.clear();
+  };
+
+  /** What is seen to change is read once it stays the same for a moment: half a file may look like a whole one. */
+  const look = () => {
+    let sources: string;
+    try {
+      for (const each of folders) follow(each);
+      sources = signatureOf(folders);
+    } catch (error) {
+      return problem(`cards are given as before, for the folders cannot be read: ${(error as Error).message}`);
+    }
+    try {
+      if (sources + signature(own) === seen) return;
+      if (seen !== '' && sources !== changing) {
+        changing = sources;
+        return onEvent();
+      }
+      read();
+      seen = sources + signature(own); // what changed while it was read is read again
+    } catch (error) {
+      divided = undefined;
+      problem(`cards are given ${undivided}: ${(error as Error).message}`);
+    }
+  };
+
+  let settling: NodeJS.Timeout | undefined;
+  const onEvent = () => {
+    clearTimeout(settling);
+    settling = setTimeout(look, SETTLE_MS);
+  };
+  const follow = (path: string) => {
+    const { ino } = statSync(path, { throwIfNoEntry: false }) ?? {};
+    const before = watchers.get(path);
+    if (before?.ino === ino) return;
+    // A folder that was made anew is another one.
+    before?.watcher.close();
+    watchers.delete(path);
+    if (ino === undefined) return;
+    try {
+      const watcher = watch(path, { persistent: false }, onEvent);
+      const end = () => {
+        watcher.close();
+        if (watchers.get(path)?.watcher === watcher) watchers.delete(path);
+      };
+      watcher.on('error', end);
+      watchers.set(path, { watcher, ino });
+    } catch {
+      // Too many of them on this machine: looking is enough.
+    }
+  };
+
+  look();
+  const looking = setInterval(look, lookEveryMs);
+  looking.unref();
+  return {
+    devicesFor(cards, env) {
+      const devices = divided && devicesFor(divided, cards, allowedBy(env, DRIVER_CAPABILITIES_VARIABLE));
+      if (devices !== undefined) return devices;
+      if (divided !== undefined) problem(`${cards.join(', ')} is given ${undivided}: ${source} does not list it`);
+      return cards.map((card) => `${kind}=${card}`);
+    },
+    close() {
+      clearInterval(looking);
+      clearTimeout(settling);
+      for (const { watcher } of watchers.values()) watcher.close();
+    },
+  };
+}
+
+const isSpecification = (name: string) => name.endsWith('.json') || name.endsWith('.yaml');
+
+/** Where no such folder is, nothing. Throws where it cannot be read: that says nothing of what is in it. */
+function namesIn(folder: string): readonly string[] {
+  try {
+    return readdirSync(folder).filter(isSpecification).toSorted();
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR') return [];
+    throw error;
+  }
+}
+
+const codeOf = (error: unknown): string => (error as NodeJS.ErrnoException).code ?? String(error);
+/** Whoever reads a pipe waits, and a device may have no end. */
+const statOf = (path: string) => {
+  const found = statSync(path);
+  return { size: found.size, isFile: found.isFile() };
+};
+
+/** Another text where it is another file. */
+function signature(path: string): string {
+  try {
+    const { ino, size, mtimeMs, ctimeMs } = statSync(path);
+    return `${path} ${ino} ${size} ${mtimeMs} ${ctimeMs}\n`;
+  } catch (error) {
+    return `${path} ${codeOf(error)}\n`; // a link that leads nowhere, or in a circle
+  }
+}
+const signatureOf = (folders: readonly string[]): string =>
+  sourcesIn(folders)
+    .map(({ path }) => signature(path))
+    .join('');
+
+/** All but our own. */
+const sourcesIn = (folders: readonly string[]) =>
+  folders.flatMap((folder, index) =>
+    namesIn(folder).flatMap((name) => (name === OWN_FILE ? [] : [{ path: join(folder, name), folder: index }])),
+  );
+
+type Unreadable = { readonly path: string; readonly wrong: string };
+
+function specificationsIn(folders: readonly string[]): { found: readonly Found[]; unreadable: readonly Unreadable[] } {
+  const found: Found[] = [];
+  const unreadable: Unreadable[] = [];
+  for (const { path, folder } of sourcesIn(folders)) {
+    const spec = readFile(path);
+    if ('wrong' in spec) unreadable.push({ path, wrong: String(spec.wrong) });
+    else found.push({ path, folder, spec });
+  }
+  return { found, unreadable };
+}
+
+function readFile(path: string): ReturnType<typeof readSpec> {
+  try {
+    const { size, isFile } = statOf(path);
+    if (!isFile) return { wrong: 'it is no file' };
+    if (size > MOST_BYTES) return { wrong: `it has more than ${MOST_BYTES} bytes` };
+    const text = readFileSync(path, 'utf8');
+    return readSpec(path.endsWith('.json') ? JSON.parse(text) : parseYaml(text));
+  } catch (error) {
+    return { wrong: (error as Error).message.split('\n')[0] ?? '' };
+  }
+}
+
+/** As CDI's readers do, by YAML 1.1: 0660 is octal there. Without such a file nobody needs the parser. */
+function parseYaml(text: string): unknown {
+  const { parse } = require('yaml') as typeof import('yaml');
+  return parse(text, { version: '1.1' });
+}

@@ -1,0 +1,226 @@
+// The CSI driver of the node: what the kubelet asks before the first container of a pod starts, and after the last one has
+// ended. Owns when a volume may be refused and when it must not be; whether a pod gets one, and what stands in it, is its
+// publisher's. Four rules, each the way out of pods that could neither start nor end:
+//   - a volume that was given once is never refused again: a kubelet that restarts asks for all of them anew, and older ones
+//     (seen with 1.20, not with 1.36) cannot end a pod whose volume they are refused then;
+//   - a first publish that fails leaves nothing behind;
+//   - taking down needs neither the API server nor anything remembered, and what is not there is taken down;
+//   - calls for one pod take turns, those for others do not wait for them.
+import { join, normalize } from 'node:path';
+import {
+  type handleUnaryCall,
+  type ServerErrorResponse,
+  type ServerUnaryCall,
+  type ServiceDefinition,
+  status,
+} from '@grpc/grpc-js';
+import { loadSync } from '@grpc/proto-loader';
+import { CSI_DRIVER } from '../../../api/csi-volume.ts';
+import { loadNative } from '../../os/addon.ts';
+import type { PublishResult } from '../../snapshot/snapshot.ts';
+import { ownerOf, type PublishRequest, readAsk, type UnpublishRequest, type VolumeAsk } from './request.ts';
+import { type Endpoint, keepListening } from './sockets.ts';
+import { isPublished, markPublished, unmountVolume } from './volume.ts';
+
+export type { VolumeAsk } from './request.ts';
+
+/** Why a volume is not given; the text reaches the pod's event. */
+export class VolumeRefused extends Error {
+  /** It may be given later without a change to the pod. */
+  readonly later: boolean;
+
+  constructor(text: string, { later = false } = {}) {
+    super(text);
+    this.later = later;
+  }
+}
+
+export type Publisher = {
+  /**
+   * `mounted` false: mounts the volume and writes its pages, or throws, a VolumeRefused where it is meant; it may find a
+   * volume that an earlier try has left half made. `mounted` true: brings up to date what it can; the volume stays given
+   * whatever happens.
+   */
+  publish(ask: VolumeAsk & { readonly mounted: boolean }): Promise<void>;
+  /**
+   * Called before a volume is unmounted, so that descriptors can be closed; also after a first publish that failed, and for
+   * volumes that nobody knows. Must not need the API server.
+   */
+  unpublish(ask: { readonly podUid: string; readonly target: string }): void;
+};
+
+export type CsiOptions = {
+  readonly kubeletRoot: string;
+  readonly nodeName: string;
+  readonly publisher: Publisher;
+  /** What came of each volume that was asked for the first time. */
+  readonly onResult: (result: PublishResult) => void;
+  readonly onProblem: (text: string) => void;
+};
+
+/** Serves until it is closed; pods can neither start nor end with a volume while it does not. */
+export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<void> }> {
+  const { nodeName, onProblem } = options;
+  const kubeletRoot = normalize(options.kubeletRoot).replace(/(?<=.)\/$/, '');
+  const { publish, unpublish } = volumes({ ...options, kubeletRoot });
+  const socket = join(kubeletRoot, 'plugins', CSI_DRIVER, 'csi.sock');
+  const identity = {
+    GetPluginInfo: answer(() => ({ name: CSI_DRIVER, vendor_version: '1' })),
+    GetPluginCapabilities: answer(() => ({})),
+    Probe: answer(() => ({})),
+  };
+  const node = {
+    NodeGetInfo: answer(() => ({ node_id: nodeName })),
+    NodeGetCapabilities: answer(() => ({})),
+    NodePublishVolume: answer(publish),
+    NodeUnpublishVolume: answer(unpublish),
+  };
+  const registration = {
+    GetInfo: answer(() => ({ type: 'CSIPlugin', name: CSI_DRIVER, endpoint: socket, supported_versions: ['1.0.0'] })),
+    NotifyRegistrationStatus: answer(
+      ({ plugin_registered: good, error }: { plugin_registered: boolean; error: string }) => {
+        if (!good) onProblem(`the kubelet does not register the CSI driver: ${error}`);
+        return {};
+      },
+    ),
+  };
+  // The kubelet calls the driver as soon as it finds its registration.
+  const endpoints: Endpoint[] = [
+    {
+      path: socket,
+      services: [
+        [serviceNamed('csi.v1.Identity'), identity],
+        [serviceNamed('csi.v1.Node'), node],
+      ],
+    },
+    {
+      path: join(kubeletRoot, 'plugins_registry', `${CSI_DRIVER}-reg.sock`),
+      services: [[serviceNamed('pluginregistration.Registration'), registration]],
+    },
+  ];
+  return keepListening(endpoints, onProblem);
+}
+
+const protocols = ['csi.proto', 'registration.proto'].map((name) => join(import.meta.dirname, name));
+const definitions = loadSync(protocols, { keepCase: true, defaults: true });
+const serviceNamed = (name: string) => definitions[name] as unknown as ServiceDefinition;
+
+/** A status of the call, with a text that begins with our name wherever it is shown. */
+class Answer extends Error {
+  readonly code: status;
+  readonly details: string;
+
+  constructor(code: status, text: string) {
+    super(text);
+    this.code = code;
+    this.details = `cotenant: ${text}`;
+  }
+}
+
+type Call<Q> = Pick<ServerUnaryCall<Q, object>, 'cancelled'>;
+
+function answer<Q>(work: (request: Q, call: Call<Q>) => object | Promise<object>): handleUnaryCall<Q, object> {
+  return async (call, reply) => {
+    try {
+      reply(null, await work(call.request, call));
+    } catch (error) {
+      reply(error instanceof Answer ? error : unexpected(error));
+    }
+  };
+}
+
+/** UNAVAILABLE: the kubelet takes it that something may have been mounted, tries again, and takes it down in the end. */
+function unexpected(error: unknown): Answer & Partial<ServerErrorResponse> {
+  return new Answer(status.UNAVAILABLE, error instanceof Error ? error.message : String(error));
+}
+
+function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
+  const native = loadNative();
+  const inTurn = turns();
+
+  const takeDown = (podUid: string, target: string): void => {
+    try {
+      publisher.unpublish({ podUid, target });
+    } catch (error) {
+      onProblem(`the volume of pod ${podUid} is taken down all the same: ${(error as Error).message}`);
+    }
+    unmountVolume(native, target);
+  };
+
+  const publishFirst = async (ask: VolumeAsk): Promise<void> => {
+    try {
+      await publisher.publish({ ...ask, mounted: false });
+      markPublished(native, ask.target);
+      onResult('given');
+    } catch (error) {
+      const named = `pod ${ask.namespace}/${ask.pod}`;
+      try {
+        takeDown(ask.podUid, ask.target);
+      } catch (left) {
+        onProblem(`the refused volume of ${named} is not gone: ${(left as Error).message}`);
+      }
+      if (error instanceof VolumeRefused) {
+        onResult(error.later ? 'waiting' : 'refused');
+        throw new Answer(error.later ? status.UNAVAILABLE : status.FAILED_PRECONDITION, error.message);
+      }
+      const text = `the volume of ${named} cannot be made: ${error instanceof Error ? error.message : error}`;
+      onProblem(text);
+      onResult('failed');
+      throw new Answer(status.UNAVAILABLE, text);
+    }
+  };
+
+  const publishAgain = async (ask: VolumeAsk | { readonly wrong: string }): Promise<void> => {
+    try {
+      if ('wrong' in ask) throw new Error(ask.wrong);
+      await publisher.publish({ ...ask, mounted: true });
+    } catch (error) {
+      onProblem(`a volume that is in use stays as it is: ${(error as Error).message}`);
+    }
+  };
+
+  const ownerAt = (target: string) => {
+    const owner = ownerOf(target, kubeletRoot);
+    if (owner) return owner;
+    throw new Answer(status.INVALID_ARGUMENT, `${target} is not where an inline volume lies below ${kubeletRoot}`);
+  };
+
+  return {
+    async publish(request: PublishRequest, call: Call<PublishRequest>) {
+      const target = request.target_path;
+      return inTurn(ownerAt(target).podUid, async () => {
+        // The kubelet has given up on it, and asks again or has it taken down.
+        if (call.cancelled) throw new Answer(status.CANCELLED, 'the kubelet waits no longer');
+        const ask = readAsk(request, kubeletRoot);
+        if (isPublished(target)) await publishAgain(ask);
+        else if ('wrong' in ask) {
+          onResult('refused');
+          throw new Answer(status.INVALID_ARGUMENT, ask.wrong);
+        } else await publishFirst(ask);
+        return {};
+      });
+    },
+    async unpublish({ target_path: target }: UnpublishRequest) {
+      const { podUid } = ownerAt(target);
+      return inTurn(podUid, async () => {
+        takeDown(podUid, target);
+        return {};
+      });
+    },
+  };
+}
+
+/** Work under one key, one after the other. */
+function turns(): <T>(key: string, work: () => Promise<T>) => Promise<T> {
+  const last = new Map<string, Promise<unknown>>();
+  return (key, work) => {
+    const turn = (last.get(key) ?? Promise.resolve()).then(work);
+    const over = turn
+      .catch(() => {})
+      .then(() => {
+        if (last.get(key) === over) last.delete(key);
+      });
+    last.set(key, over);
+    return turn;
+  };
+}

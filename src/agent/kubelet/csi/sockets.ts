@@ -1,0 +1,107 @@
+// Sockets that the kubelet finds the agent by: made in order, taken over from an agent that was killed, and made again when
+// they vanish. What is answered there is the driver's.
+import { chmodSync, type FSWatcher, lstatSync, mkdirSync, rmSync, watch } from 'node:fs';
+import { dirname } from 'node:path';
+import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
+import { inTurn } from '../../../common/single-flight.ts';
+
+export type Endpoint = {
+  readonly path: string;
+  readonly services: readonly (readonly [ServiceDefinition, UntypedServiceImplementation])[];
+};
+
+/** Watches of folders can be lost, with the folder or without a word. */
+const LOOK_MS = 5000;
+/** For calls under way when it ends. */
+const GRACE_MS = 5000;
+
+type Listener = { isThere(): boolean; close(): Promise<void> };
+
+/** Tells a file from another one of its name, also where the file system hands out its number again. */
+function identity(path: string): string | undefined {
+  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  return found && `${found.dev}:${found.ino}:${found.ctimeNs}`;
+}
+
+async function listen({ path, services }: Endpoint): Promise<Listener> {
+  mkdirSync(dirname(path), { recursive: true, mode: 0o750 });
+  rmSync(path, { force: true });
+  const server = new Server();
+  for (const [definition, implementation] of services) server.addService(definition, implementation);
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  server.bindAsync(`unix:${path}`, ServerCredentials.createInsecure(), (error) => (error ? reject(error) : resolve()));
+  await promise;
+  chmodSync(path, 0o600);
+  const own = identity(path);
+  return {
+    isThere: () => identity(path) === own,
+    close() {
+      // The socket's name goes at once, so that another one may be made there while calls end.
+      const { promise: ended, resolve: end } = Promise.withResolvers<void>();
+      const timer = setTimeout(() => {
+        server.forceShutdown();
+        end();
+      }, GRACE_MS);
+      server.tryShutdown(() => {
+        clearTimeout(timer);
+        end();
+      });
+      return ended;
+    },
+  };
+}
+
+/** Throws when a socket cannot be made at first; later that is a problem, and tried again. */
+export async function keepListening(
+  endpoints: readonly Endpoint[],
+  onProblem: (text: string) => void,
+): Promise<{ close(): Promise<void> }> {
+  const listeners: (Listener | undefined)[] = endpoints.map(() => undefined);
+  let watchers: FSWatcher[] = [];
+  let told = '';
+
+  const follow = () => {
+    for (const watcher of watchers) watcher.close();
+    watchers = endpoints.map(({ path }) => {
+      const watcher = watch(dirname(path), { persistent: false }, looking.ask);
+      watcher.on('error', () => watcher.close());
+      return watcher;
+    });
+  };
+
+  const makeMissing = async () => {
+    let made = false;
+    for (const [index, endpoint] of endpoints.entries()) {
+      if (listeners[index]?.isThere()) continue;
+      void listeners[index]?.close();
+      listeners[index] = undefined;
+      listeners[index] = await listen(endpoint);
+      made = true;
+    }
+    if (made) follow();
+  };
+
+  const lookOnce = async () => {
+    try {
+      await makeMissing();
+      told = '';
+    } catch (error) {
+      const text = `the kubelet cannot reach the CSI driver, and it is tried again: ${(error as Error).message}`;
+      if (text !== told) onProblem(text);
+      told = text;
+    }
+  };
+
+  const looking = inTurn(lookOnce);
+  await makeMissing();
+  const timer = setInterval(looking.ask, LOOK_MS).unref();
+  return {
+    async close() {
+      clearInterval(timer);
+      await looking.close();
+      for (const watcher of watchers) watcher.close();
+      // The last one is what the kubelet looks for.
+      await Promise.all(listeners.toReversed().map((listener) => listener?.close()));
+    },
+  };
+}

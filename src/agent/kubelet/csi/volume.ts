@@ -1,0 +1,244 @@
+// Files and mounts of one pod's volume, all below the path that the kubelet names. Owns its layout, to which the containers'
+// mounts lead by subPath, and what in it can be written. Pages and ledgers have their folders here; the files are made, and
+// written, by who knows what stands in them.
+//
+// The volume is a tmpfs whose superblock is read-only: the flag of a single mount would not be seen by the kubelet's binds.
+// Ledgers lie on a tmpfs of their own in it, bounded, for tenants write them. Each pod has copies of the libraries, so that an
+// upgrade never rewrites a file that a running pod has mapped; engines of later builds come beside them.
+//
+// Nothing is kept beside what is mounted: a new agent finds what the last one made. A file that has its name is whole.
+import {
+  closeSync,
+  constants,
+  existsSync,
+  fchmodSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { HOME } from '../../../api/csi-volume.ts';
+import { isContainerName } from '../../../api/names.ts';
+import { copyLibrary, engineNumber } from '../../grants/engine-files.ts';
+import type { Native } from '../../os/addon.ts';
+import { memoryPageBytes } from './page-size.ts';
+
+export type VolumePlan = {
+  readonly target: string;
+  readonly containers: readonly string[];
+  /** Of each container. */
+  readonly ledgerBytes: number;
+  /** Paths on the host; copied. */
+  readonly libraries: readonly string[];
+};
+
+const PUBLISHED = 'published';
+/** More than the largest limits page has, that of 16 cards and 4096 slots. Only the agent writes there. */
+const PAGE_BYTES = 5 << 20;
+const SLACK_PAGES = 16;
+const SLACK_INODES = 4;
+/** Engines of later builds that a volume has room for; memory is taken by those that come. */
+const LATER_ENGINES = 16;
+const LATER_ENGINE_BYTES = 1 << 20;
+/** Readable under every category of every pod; and the kubelet then does not try to label what it cannot write. */
+const SELINUX_CONTEXT = 'system_u:object_r:container_file_t:s0';
+
+export function pagePath(target: string, container: string): string {
+  return join(target, 'containers', container, 'limits');
+}
+
+/** What is mounted at HOME in its containers. */
+export function libraryFolder(target: string): string {
+  return join(target, 'lib');
+}
+
+export function ledgerPath(target: string, container: string): string {
+  return join(target, 'ledgers', container, 'ledger');
+}
+
+/** Names of those that the volume was made for. */
+export function containersOf(target: string): readonly string[] {
+  return readdirSync(join(target, 'containers'));
+}
+
+/** Makes what is missing, all but pages and ledgers, and leaves the volume read-only. */
+export function mountVolume(native: Native, plan: VolumePlan): void {
+  const { target, containers } = plan;
+  const wrong = containers.find((name) => !isContainerName(name));
+  if (wrong !== undefined) throw new Error(`${JSON.stringify(wrong)} is no name of a container`);
+  mkdirSync(target, { recursive: true, mode: 0o750 });
+  const pieces = piecesOf(plan);
+  const slack = SLACK_PAGES * memoryPageBytes();
+  const fill = () => {
+    for (const { path, make } of pieces) if (!existsSync(path)) make(path);
+  };
+  if (!isMounted(target)) {
+    const bytes = plan.libraries.reduce((sum, path) => sum + inPages(statSync(path).size), 0);
+    const room = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + slack;
+    const inodes = pieces.length + containers.length + LATER_ENGINES + SLACK_INODES;
+    native.mountTmpfs(target, tmpfsOptions(room, inodes), true);
+  }
+  if (!isReadOnly(target) || pieces.some(({ path }) => !existsSync(path))) withWritable(native, target, fill);
+  const ledgers = join(target, 'ledgers');
+  if (!isMounted(ledgers)) {
+    const bytes = containers.length * inPages(plan.ledgerBytes) + slack;
+    native.mountTmpfs(ledgers, tmpfsOptions(bytes, 2 * containers.length + SLACK_INODES), false);
+  }
+  for (const container of containers) makeLedgerFolder(join(ledgers, container));
+}
+
+/** Marks the volume as given to its pod to the end: from now on the kubelet must never be refused it. */
+export function markPublished(native: Native, target: string): void {
+  withWritable(native, target, () => makeFile(join(target, PUBLISHED), 0o644));
+}
+
+/** False also for a volume that an agent was making when it ended. */
+export function isPublished(target: string): boolean {
+  return isMounted(target) && existsSync(join(target, PUBLISHED));
+}
+
+/** Descriptors for writing that `write` leaves open keep the volume writable, which is an error. */
+export function withWritable<T>(native: Native, target: string, write: () => T): T {
+  native.remount(target, false);
+  let failed: unknown;
+  try {
+    return write();
+  } catch (error) {
+    failed = error;
+    throw error;
+  } finally {
+    seal(native, target, failed);
+  }
+}
+
+function seal(native: Native, target: string, failed: unknown): void {
+  try {
+    native.remount(target, true);
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const why = code === 'EBUSY' ? `EBUSY: a file of it is open or mapped for writing` : message;
+    const before = failed === undefined ? '' : `; before that: ${failed instanceof Error ? failed.message : failed}`;
+    throw new Error(`the volume at ${target} stays writable: ${why}${before}`, { cause: failed ?? error });
+  }
+}
+
+/** Takes down what is mounted there, and the folder. What is not there is fine. */
+export function unmountVolume(native: Native, target: string): void {
+  let failed: unknown;
+  for (const { path } of mountsAt(target).toReversed()) {
+    try {
+      native.unmount(path, false);
+    } catch {
+      try {
+        native.unmount(path, true); // somebody still uses it
+      } catch (error) {
+        failed = error; // it may lie under another one, and has gone with that
+      }
+    }
+  }
+  const [left] = mountsAt(target);
+  if (left) throw failed ?? new Error(`${left.path} is still mounted`);
+  rmSync(target, { recursive: true, force: true });
+}
+
+export function isMounted(target: string): boolean {
+  const root = whereIs(target);
+  return mountsAt(target).some(({ path }) => path === root);
+}
+
+/** Of the file system, not of one mount of it. */
+function isReadOnly(target: string): boolean {
+  const root = whereIs(target);
+  return mountsAt(target).some(({ path, options }) => path === root && options.includes('ro'));
+}
+
+/** The kernel names mounts by where they really are; a kubelet's root may be reached through a link. */
+function whereIs(target: string): string {
+  const parent = dirname(target);
+  return existsSync(parent) ? join(realpathSync(parent), basename(target)) : target;
+}
+
+/** Mounts at and below a path, the last one made last. Format: proc_pid_mountinfo(5). */
+function mountsAt(target: string): { readonly path: string; readonly options: readonly string[] }[] {
+  const root = whereIs(target);
+  return readFileSync('/proc/self/mountinfo', 'utf8')
+    .split('\n')
+    .flatMap((line) => {
+      const words = line.split(' ');
+      const path = (words[4] ?? '').replace(/\\([0-7]{3})/g, (_, octal) =>
+        String.fromCharCode(Number.parseInt(octal, 8)),
+      );
+      if (path !== root && !path.startsWith(`${root}/`)) return [];
+      return [{ path, options: (words.at(-1) ?? '').split(',') }];
+    });
+}
+
+type Piece = { readonly path: string; make(path: string): void };
+
+/** All but the ledgers, parents before children. */
+function piecesOf({ target, containers, libraries }: VolumePlan): readonly Piece[] {
+  const folder = (...names: string[]): Piece => ({ path: join(target, ...names), make: makeFolder });
+  const file = (make: (path: string) => void, ...names: string[]): Piece => ({ path: join(target, ...names), make });
+  const empty = (path: string) => makeFile(path, 0o644);
+  const names = libraries.map((path) => basename(path));
+  const preload = names
+    .filter((name) => engineNumber(name) === undefined)
+    .map((name) => `${HOME}/${name}\n`)
+    .join('');
+  return [
+    ...['lib', 'containers', 'ledgers'].map((name) => folder(name)),
+    ...libraries.map((from, index) => file((path) => copyLibrary(from, path), 'lib', names[index] ?? '')),
+    // Nothing can be made where it is read-only, so what is mounted over must be there.
+    ...['limits', 'ledger'].map((name) => file(empty, 'lib', name)),
+    ...containers.map((name) => folder('containers', name)),
+    file((path) => makeFile(path, 0o644, preload), 'ld.so.preload'),
+  ];
+}
+
+function makeFolder(path: string): void {
+  mkdirSync(path);
+  const fd = openSync(path, constants.O_DIRECTORY);
+  fchmodSync(fd, 0o755); // what the umask took away is meant
+  closeSync(fd);
+}
+
+/** Under its name only when it is whole. */
+function makeFile(path: string, mode: number, text = ''): void {
+  const fresh = `${path}.new`;
+  rmSync(fresh, { force: true });
+  const fd = openSync(fresh, 'wx', mode);
+  writeSync(fd, text);
+  fchmodSync(fd, mode);
+  closeSync(fd);
+  renameSync(fresh, path);
+}
+
+/** Ledgers have names that tenants cannot change: the folder is not theirs. */
+function makeLedgerFolder(path: string): void {
+  if (lstatSync(path, { throwIfNoEntry: false })?.isDirectory()) return;
+  rmSync(path, { force: true });
+  makeFolder(path);
+}
+
+/** A tmpfs takes memory by the page. */
+function inPages(bytes: number): number {
+  const page = memoryPageBytes();
+  return Math.ceil(bytes / page) * page;
+}
+
+function tmpfsOptions(bytes: number, inodes: number): string {
+  const options = `size=${bytes},nr_inodes=${inodes},mode=0755`;
+  return hasSelinux() ? `${options},context="${SELINUX_CONTEXT}"` : options;
+}
+
+/** The folder of its settings is not to be seen in every container; the kernel's list of file systems is. */
+function hasSelinux(): boolean {
+  return /\bselinuxfs$/m.test(readFileSync('/proc/filesystems', 'utf8'));
+}

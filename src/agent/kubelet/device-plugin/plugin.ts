@@ -1,0 +1,197 @@
+// The device plugin's life beside the kubelet: it listens, registers, tells what changed, and does all of it again whenever
+// the kubelet was started anew. A kubelet that starts removes every socket in the folder and forgets every plugin, so what
+// counts is whether its socket is the one that was registered with, and ours still the one that was made.
+import { type FSWatcher, rmSync, watch } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Client, credentials, Server, ServerCredentials, type ServiceError } from '@grpc/grpc-js';
+import { GPU } from '../../../api/names.ts';
+import { inTurn } from '../../../common/single-flight.ts';
+import { createService, DEVICE_PLUGIN, devicesOf, REGISTRATION, type Slots, type Watcher } from './service.ts';
+
+export type DevicePluginOptions = {
+  /** Where the kubelet has its socket for plugins. */
+  readonly folder?: string;
+  /** Asked at each start and after `changed`. */
+  readonly slots: () => Slots;
+  readonly onProblem: (text: string) => void;
+};
+
+export type DevicePlugin = {
+  /** To be called when `slots` may answer something else. */
+  changed(): void;
+  close(): Promise<void>;
+};
+
+export const DEVICE_PLUGIN_FOLDER = '/var/lib/kubelet/device-plugins';
+const SOCKET = 'cotenant.sock';
+const KUBELET_SOCKET = 'kubelet.sock';
+/** Watches of folders can be lost, with the folder or without a word. */
+const LOOK_MS = 5000;
+/** From a registration to the kubelet's question for devices. */
+const UNASKED_MS = 10_000;
+const REGISTER_MS = 5000;
+const SHORTEST_RETRY_MS = 200;
+// Enough for any number of ids; the default of 4 MB ends at some 10,000 of them.
+const MESSAGE_LIMITS = { 'grpc.max_receive_message_length': 64 << 20, 'grpc.max_send_message_length': 64 << 20 };
+
+/** Tells a file from another one of its name, also where the file system hands out its number again. */
+async function identity(path: string): Promise<string | undefined> {
+  try {
+    const { dev, ino, ctimeNs } = await stat(path, { bigint: true });
+    return `${dev}:${ino}:${ctimeNs}`;
+  } catch {
+    return undefined;
+  }
+}
+
+export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
+  const { folder = DEVICE_PLUGIN_FOLDER } = options;
+  const [socket, kubelet] = [join(folder, SOCKET), join(folder, KUBELET_SOCKET)];
+  const watchers = new Map<Watcher, string>();
+  let server: Server | undefined;
+  let own: string | undefined;
+  let registered: { readonly kubelet: string; readonly atMs: number } | undefined;
+  let following: { readonly watcher: FSWatcher; readonly folder: string } | undefined;
+  let lookAgain: NodeJS.Timeout | undefined;
+  let closing = false;
+  let cancelRegistration = () => {};
+  let retryMs = SHORTEST_RETRY_MS;
+  let told = '';
+
+  const problem = (text: string) => {
+    if (text !== told) options.onProblem(`device plugin: ${text}`);
+    told = text;
+  };
+
+  const tell = (watcher: Watcher) => {
+    const devices = devicesOf(options.slots());
+    const text = JSON.stringify(devices);
+    if (watchers.get(watcher) === text) return;
+    watchers.set(watcher, text);
+    watcher.write({ devices });
+  };
+
+  const onWatcher = (watcher: Watcher) => {
+    watchers.set(watcher, '');
+    const gone = () => {
+      if (watchers.delete(watcher)) looking.ask();
+    };
+    watcher.on('cancelled', gone);
+    watcher.on('close', gone);
+    watcher.on('error', gone);
+    tell(watcher);
+  };
+
+  const stopServing = () => {
+    watchers.clear();
+    // At once: a server that closes later would remove the socket of the one after it.
+    server?.forceShutdown();
+    server = undefined;
+    own = undefined;
+  };
+
+  const listen = async () => {
+    stopServing();
+    rmSync(socket, { force: true });
+    const fresh = new Server(MESSAGE_LIMITS);
+    fresh.addService(DEVICE_PLUGIN, createService(onWatcher));
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    fresh.bindAsync(`unix:${socket}`, ServerCredentials.createInsecure(), (error) =>
+      error ? reject(error) : resolve(),
+    );
+    await promise;
+    server = fresh;
+    own = await identity(socket);
+  };
+
+  const register = async () => {
+    // Servers in Go accept any authority; that of a socket's path is none.
+    const client = new Client(`unix:${kubelet}`, credentials.createInsecure(), {
+      'grpc.default_authority': 'localhost',
+      ...MESSAGE_LIMITS,
+    });
+    const { Register: method } = REGISTRATION;
+    if (!method) throw new Error('deviceplugin.proto has no Register');
+    const request = { version: 'v1beta1', endpoint: SOCKET, resource_name: GPU, options: {} };
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const call = client.makeUnaryRequest(
+      method.path,
+      method.requestSerialize,
+      method.responseDeserialize,
+      request,
+      { deadline: Date.now() + REGISTER_MS },
+      (error: ServiceError | null) =>
+        error ? reject(new Error(`${kubelet}: ${error.details.replace(/\. Resolution note: *$/, '')}`)) : resolve(),
+    );
+    cancelRegistration = () => call.cancel();
+    await promise.finally(() => client.close());
+  };
+
+  /** Follows the folder for as long as it is the same one. */
+  const follow = async () => {
+    const current = await identityOfFolder(folder);
+    if (following?.folder === current) return;
+    following?.watcher.close();
+    following = undefined;
+    if (current === undefined || closing) return;
+    const watcher = watch(folder, (_event, name) => {
+      if (name === KUBELET_SOCKET || name === SOCKET) looking.ask();
+    });
+    watcher.on('error', () => watcher.close());
+    following = { watcher, folder: current };
+  };
+
+  const serve = async () => {
+    await follow();
+    const there = await identity(kubelet);
+    if (there === undefined) throw new Error(`there is no ${kubelet}: no kubelet runs with this folder`);
+    const unasked = watchers.size === 0 && registered !== undefined && Date.now() - registered.atMs > UNASKED_MS;
+    const listening = own !== undefined && own === (await identity(socket));
+    if (listening && registered?.kubelet === there && !unasked) return;
+    registered = undefined;
+    if (!listening) await listen();
+    await register();
+    registered = { kubelet: there, atMs: Date.now() };
+  };
+
+  const lookOnce = async () => {
+    clearTimeout(lookAgain);
+    let nextMs = LOOK_MS;
+    try {
+      await serve();
+      retryMs = SHORTEST_RETRY_MS;
+      told = '';
+    } catch (error) {
+      problem(`the kubelet is not told of the slots, and it is tried again: ${(error as Error).message}`);
+      nextMs = retryMs;
+      retryMs = Math.min(2 * retryMs, LOOK_MS);
+    }
+    if (!closing) lookAgain = setTimeout(looking.ask, nextMs);
+  };
+
+  const looking = inTurn(lookOnce);
+  looking.ask();
+  return {
+    changed() {
+      for (const watcher of watchers.keys()) tell(watcher);
+    },
+    async close() {
+      closing = true;
+      clearTimeout(lookAgain);
+      cancelRegistration();
+      following?.watcher.close();
+      await looking.close();
+      stopServing();
+    },
+  };
+}
+
+async function identityOfFolder(folder: string): Promise<string | undefined> {
+  try {
+    const { dev, ino } = await stat(folder, { bigint: true });
+    return `${dev}:${ino}`;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,292 @@
+// The agent as a plugin of the container runtime: each granted container gets exactly its cards when it is made, by their CDI
+// names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
+// goes on without us, so nothing here waits for anything; who was made meanwhile is told with the next connection. Owns the
+// connection and its return after the runtime's restart.
+import { connect, type Socket } from 'node:net';
+import { GIVEN_ANNOTATION, NRI_PLUGIN } from '../../../api/names.ts';
+import { terminationLogBehind } from '../../enforcement/termination-message.ts';
+import { refusalOf } from '../cdi/split-spec.ts';
+import {
+  adjustment,
+  answer,
+  call,
+  decode,
+  type Kinds,
+  nothing,
+  RUNTIME_SERVICE,
+  type RuntimeContainer,
+  type RuntimePod,
+  refuse,
+  registration,
+  subscription,
+  synchronized,
+} from './messages.ts';
+import {
+  createFrameReader,
+  framesOf,
+  type Message,
+  PLUGIN_CONNECTION,
+  REQUEST,
+  RESPONSE,
+  RUNTIME_CONNECTION,
+} from './ttrpc.ts';
+
+export type NriContainer = {
+  readonly containerId: string;
+  readonly podUid: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  /** Name of the kubelet's file that the container sees at its terminationMessagePath. */
+  readonly terminationLog?: string;
+};
+
+export type NriOptions = {
+  readonly socket?: string;
+  /** Two digits: plugins are asked in this order. */
+  readonly index?: string;
+  /** Of the names under which the node's CDI specs list its cards: `kind=UUID`. */
+  readonly cdiKind?: string;
+  /** UUIDs of a granted container's cards; undefined: it has no grant. Must answer at once. */
+  readonly cardsOf: (podUid: string, container: string) => readonly string[] | undefined;
+  /** CDI devices for these cards in a container of this environment; at once, too. Without it: each card by `cdiKind`. */
+  readonly devicesFor?: (cards: readonly string[], env: readonly string[]) => readonly string[];
+  /** Once for each container: those that are there at the start, and new ones before they run. */
+  readonly onContainer: (container: NriContainer) => void;
+  /** With each connection, of a container that is there and was made without a card, by all that the runtime shows; also without a grant. */
+  readonly onPassedBy?: (container: NriContainer) => void;
+  /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
+  readonly onSandbox?: (sandboxId: string, podUid: string) => void;
+  /** A container, or a sandbox. */
+  readonly onRemoved: (containerId: string) => void;
+  readonly onProblem: (text: string) => void;
+};
+
+export type Nri = {
+  /** Whether the runtime asks us about the containers that it makes. */
+  readonly connected: () => boolean;
+  close(): void;
+};
+
+export const NRI_SOCKET = '/var/run/nri/nri.sock';
+export const CDI_KIND = 'nvidia.com/gpu';
+export const DEFAULT_INDEX = '10';
+const EVENT = {
+  runPodSandbox: 1,
+  removePodSandbox: 3,
+  createContainer: 4,
+  postCreateContainer: 5,
+  startContainer: 6,
+  removeContainer: 11,
+};
+/** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no card any more. */
+const LIVING: readonly number[] = [1, 2, 3];
+/** As gRPC numbers them. The runtime makes no container that a plugin answers with one, and its pod says the text. */
+const FAILED_PRECONDITION = 9;
+const UNIMPLEMENTED = 12;
+/** What is said to the runtime in place of an answer. */
+type Refused = { readonly code: number; readonly message: string };
+const SHORTEST_RETRY_MS = 100;
+/** Containers that start meanwhile get no cards. */
+const LONGEST_RETRY_MS = 1000;
+const REGISTER_MS = 5000;
+
+export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriContainer {
+  // By what is mounted: where it is mounted is the tenant's choice, who may have mounted something else there.
+  const [terminationLog] = container.mounts.flatMap(
+    ({ source }) => terminationLogBehind(source, pod.uid, container.name) ?? [],
+  );
+  return {
+    containerId: container.id,
+    podUid: pod.uid,
+    namespace: pod.namespace,
+    pod: pod.name,
+    container: container.name,
+    ...(terminationLog === undefined ? {} : { terminationLog }),
+  };
+}
+
+const CARD_NODE = /^\/dev\/nvidia\d+$/;
+
+/** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing gave cards, too. */
+const wasGivenCards = ({ annotations, linux }: RuntimeContainer): boolean =>
+  GIVEN_ANNOTATION in annotations || (linux?.devices.some(({ path }) => CARD_NODE.test(path)) ?? false);
+
+export function startNri(options: NriOptions): Nri {
+  const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
+  const { devicesFor = (cards) => cards.map((uuid) => `${cdiKind}=${uuid}`) } = options;
+  const known = new Set<string>();
+  let trunk: Socket | undefined;
+  let retry: NodeJS.Timeout | undefined;
+  let retryMs = SHORTEST_RETRY_MS;
+  let inSync = false;
+  let closing = false;
+  let told = '';
+
+  const problem = (text: string) => {
+    if (text !== told) options.onProblem(`NRI: ${text}`);
+    told = text;
+  };
+
+  const learnSandbox = (pod: RuntimePod | undefined | null) => {
+    if (!pod || pod.id === '' || known.has(pod.id)) return;
+    known.add(pod.id);
+    options.onSandbox?.(pod.id, pod.uid);
+  };
+  const learn = (pod: RuntimePod | undefined | null, container: RuntimeContainer | null) => {
+    learnSandbox(pod);
+    if (!pod || !container || container.id === '' || known.has(container.id)) return;
+    known.add(container.id);
+    options.onContainer(containerOf(pod, container));
+  };
+  const forget = (id: string) => {
+    if (known.delete(id)) options.onRemoved(id);
+  };
+
+  const begin = () => {
+    const current = connect(path);
+    trunk = current;
+    const reader = createFrameReader();
+    const present = new Set<string>();
+    const podsSeen = new Map<string, RuntimePod>();
+    const send = (message: Message) => {
+      current.write(framesOf(message));
+    };
+    const end = (why: string) => {
+      clearTimeout(silence);
+      if (trunk !== current) return;
+      trunk = undefined;
+      inSync = false;
+      current.destroy();
+      if (closing) return;
+      problem(`${why}; containers that start meanwhile get no cards`);
+      retry = setTimeout(begin, retryMs);
+      retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
+    };
+    const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
+
+    /** The payload of the answer, or a refusal; undefined: nobody has such a method. Throws where the bytes are no such request. */
+    const handle = (method: string, payload: Buffer): Buffer | Refused | undefined => {
+      switch (method) {
+        case 'Configure':
+          return subscription(Object.values(EVENT));
+        case 'Synchronize': {
+          const { pods, containers, more } = readable('SynchronizeRequest', payload);
+          for (const pod of pods) {
+            podsSeen.set(pod.id, pod);
+            present.add(pod.id);
+            learnSandbox(pod);
+          }
+          for (const container of containers) {
+            present.add(container.id);
+            const pod = podsSeen.get(container.pod_sandbox_id);
+            learn(pod, container);
+            if (pod && LIVING.includes(container.state) && !wasGivenCards(container))
+              options.onPassedBy?.(containerOf(pod, container));
+          }
+          if (!more) {
+            for (const id of known) if (!present.has(id)) forget(id);
+            podsSeen.clear();
+            present.clear();
+            clearTimeout(silence);
+            inSync = true;
+            retryMs = SHORTEST_RETRY_MS;
+            told = '';
+          }
+          return synchronized(more);
+        }
+        case 'CreateContainer': {
+          const { pod, container } = readable('ContainerRequest', payload);
+          learn(pod, container);
+          const cards = pod && container ? (options.cardsOf(pod.uid, container.name) ?? []) : [];
+          const env = container?.env ?? [];
+          const devices = cards.length === 0 ? [] : devicesFor(cards, env);
+          // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up to 2.3).
+          const refusal = refusalOf(devices, env);
+          if (refusal !== undefined) {
+            const message = `${pod?.namespace}/${pod?.name}/${container?.name} is not made: ${refusal}`;
+            problem(message);
+            return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
+          }
+          return adjustment(devices, { [GIVEN_ANNOTATION]: cards.join(',') });
+        }
+        case 'RunPodSandbox':
+        case 'RemovePodSandbox': {
+          const { pod } = readable('ContainerRequest', payload);
+          onEvent(method === 'RunPodSandbox' ? EVENT.runPodSandbox : EVENT.removePodSandbox, pod, null);
+          return nothing();
+        }
+        case 'PostCreateContainer':
+        case 'StartContainer':
+        case 'RemoveContainer': {
+          const { pod, container } = readable('ContainerRequest', payload);
+          onEvent(method === 'RemoveContainer' ? EVENT.removeContainer : EVENT.startContainer, pod, container);
+          return nothing();
+        }
+        case 'StateChange': {
+          const { event, pod, container } = readable('StateChangeEvent', payload);
+          onEvent(event, pod, container);
+          return nothing();
+        }
+        case 'Shutdown':
+          return nothing();
+        default:
+          return undefined;
+      }
+    };
+    const onEvent = (event: number, pod: RuntimePod | null, container: RuntimeContainer | null) => {
+      if (event === EVENT.removeContainer) forget(container?.id ?? '');
+      else if (event === EVENT.removePodSandbox) forget(pod?.id ?? '');
+      else if (event === EVENT.runPodSandbox) learnSandbox(pod);
+      else learn(pod, container);
+    };
+
+    const take = ({ connection, stream, type, payload }: Message) => {
+      if (connection === RUNTIME_CONNECTION && type === RESPONSE) {
+        const { status } = readable('TtrpcResponse', payload);
+        if (status && status.code !== 0) throw new Error(`the runtime refuses the plugin: ${status.message}`);
+        return;
+      }
+      if (connection !== PLUGIN_CONNECTION || type !== REQUEST) throw new Error(`a message of type ${type}`);
+      const { method, payload: asked } = readable('TtrpcRequest', payload);
+      const said = handle(method, asked) ?? { code: UNIMPLEMENTED, message: `no method ${method}` };
+      const reply = Buffer.isBuffer(said) ? answer(said) : refuse(said.code, said.message);
+      send({ connection, stream, type: RESPONSE, payload: reply });
+    };
+
+    current.on('connect', () => {
+      const payload = call(RUNTIME_SERVICE, 'RegisterPlugin', registration(NRI_PLUGIN, index));
+      send({ connection: RUNTIME_CONNECTION, stream: 1, type: REQUEST, payload });
+    });
+    current.on('data', (piece: Buffer) => {
+      const { messages, wrong } = reader.push(piece);
+      try {
+        for (const message of messages) if (trunk === current) take(message);
+      } catch (error) {
+        return end(`${path} said what cannot be used: ${(error as Error).message}`);
+      }
+      if (wrong !== undefined) end(`${path} sent ${wrong}`);
+    });
+    current.on('error', (error) => end(`${path}: ${error.message}`));
+    current.on('close', () => end(`${path}: the runtime closed the connection`));
+  };
+
+  begin();
+  return {
+    connected: () => inSync,
+    close() {
+      closing = true;
+      clearTimeout(retry);
+      const last = trunk;
+      trunk = undefined;
+      inSync = false;
+      last?.destroy();
+    },
+  };
+}
+
+function readable<K extends keyof Kinds>(kind: K, bytes: Buffer): Kinds[K] {
+  const value = decode(kind, bytes);
+  if (value === undefined) throw new Error(`a ${kind} that is none`);
+  return value;
+}

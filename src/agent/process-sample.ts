@@ -1,0 +1,113 @@
+// A sample taken in: processes are attributed, ledgers read, all of it compared, added up, and compute judged. Owns what lives from
+// sample to sample for that; what is done about it is the node's.
+import { type Assignments, NOTHING_ASSIGNED } from './attribution/other-allocations.ts';
+import type { Owners } from './attribution/owner-tracker.ts';
+import { NOTHING_OWNED, type Owned } from './attribution/processes-by-owner.ts';
+import type { ShareState, Shares } from './compute/shares.ts';
+import type { AgentConfiguration } from './config.ts';
+import { advance, totalsOf } from './counters/accumulate.ts';
+import { type KeptTotals, NO_TOTALS, type Totals } from './counters/totals.ts';
+import type { ReadGrant } from './grant-upkeep.ts';
+import type { Grant } from './grants/grant.ts';
+import type { Registry } from './grants/registry.ts';
+import { judgeCompute, NOBODY_WATCHED } from './judge-compute.ts';
+import type { Sample } from './sampling/sample.ts';
+import type { NameOf } from './snapshot/snapshot.ts';
+import { onCard } from './usage/gpu-processes.ts';
+import { withRoom } from './usage/memory-pressure.ts';
+import type { NodeState } from './usage/node-usage.ts';
+import { compare } from './usage/reconcile.ts';
+
+/** What a sample comes to. */
+export type Taken = {
+  readonly state: NodeState;
+  readonly totals: Totals;
+  readonly owned: Owned;
+  /** Of each grant, as it was read for this sample. */
+  readonly ledgers: readonly ReadGrant[];
+  readonly stateOf: (grantId: string, card: number) => ShareState;
+};
+
+export type IntakeOptions = {
+  readonly registry: Pick<Registry, 'list' | 'get' | 'readLedger' | 'isBehind'>;
+  readonly shares: Pick<Shares, 'stateOf' | 'highCapPercent'>;
+  readonly owners: Owners;
+  readonly policy: AgentConfiguration['enforcement'];
+  readonly driverHolds: (grant: Grant) => boolean;
+  readonly interposerFails: (grant: Grant) => boolean;
+  readonly assignments: Assignments | undefined;
+  readonly nameOf: NameOf;
+  /** What agents before this one counted. */
+  readonly earlier?: KeptTotals;
+};
+
+export type Intake = {
+  take(sample: Sample): Taken;
+  /** The newest state; undefined: no sample was taken in yet. */
+  readonly state: () => NodeState | undefined;
+};
+
+/**
+ * Who lives is asked of each slot's lock, which is most of what reading a ledger takes. Whoever holds memory of a card and ends is
+ * missed in the sample, or told of as gone, and then locks are asked for at once. Who holds none is in no sample: its end is seen
+ * so much later, and nobody waits for that, for other processes of its container look at its lock themselves.
+ */
+const LOCKS_FOR_MS = 5000;
+
+export function createIntake(options: IntakeOptions): Intake {
+  const { registry, shares, owners, policy, driverHolds, interposerFails, assignments, nameOf } = options;
+  let { earlier } = options;
+  let state: NodeState | undefined;
+  let totals = NO_TOTALS;
+  let watched = NOBODY_WATCHED;
+  let owned = NOTHING_OWNED;
+
+  return {
+    state: () => state,
+    take(sample) {
+      const before = owned;
+      owned = owners.of(sample);
+      const { ofGrant, ownerOf } = owned;
+      const ledgers = registry.list().map((live) => {
+        const { id } = live.grant;
+        const isQuiet = ofGrant(id) === before.ofGrant(id);
+        return { live, reading: registry.readLedger(live, isQuiet ? LOCKS_FOR_MS : 0) };
+      });
+      const told = compare(
+        sample,
+        ledgers.map(({ live, reading }) => ({
+          grant: live.grant,
+          ledger: reading,
+          engines: live.engines,
+          behind: registry.isBehind(live),
+          driverHolds: driverHolds(live.grant),
+          interposerFails: interposerFails(live.grant),
+        })),
+        owned,
+        policy,
+        { assigned: assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf },
+        state,
+      );
+      const compared = withRoom(told, policy);
+      assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
+      if (earlier) totals = totalsOf(earlier, sample.atMs);
+      earlier = undefined;
+      const stateOf = shares.stateOf(registry.list());
+      totals = advance(totals, compared, ownerOf, nameOf, (grantId, place) => stateOf(grantId, place).use);
+      const judged = judgeCompute(watched, compared, {
+        totals,
+        stateOf,
+        highCapPercent: shares.highCapPercent(),
+        isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
+        windowSeconds: policy.shareSeconds,
+        isUsedOutside: (card) =>
+          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onCard(process, card) !== undefined) ||
+          compared.assigned.some(({ gpuUuid, processes }) => gpuUuid === card.uuid && processes.length > 0) ||
+          compared.foreign.some(({ gpuUuid }) => gpuUuid === card.uuid),
+      });
+      watched = judged.watched;
+      state = judged.state;
+      return { state, totals, owned, ledgers, stateOf };
+    },
+  };
+}

@@ -1,0 +1,70 @@
+// How soon the next sample is wanted: sooner while somebody has to be watched closely; later while nothing on the node has changed
+// for a while, which is what most of a node's time is like, and half of what an agent takes there. Decides from what is handed
+// over and remembers how long it has been quiet.
+
+import type { Sample, SampledCard } from './sampling/sample.ts';
+import type { NodeState } from './usage/node-usage.ts';
+
+export type PaceSettings = {
+  readonly intervalMs: number;
+  readonly urgentIntervalMs: number;
+  readonly silenceMs: number;
+};
+
+export type Pace = {
+  /** Milliseconds to the next sample, after the one of which `state` was made. */
+  after(state: NodeState): number;
+  /** Something was asked for that the next samples will show: as if the node had not been quiet. */
+  stir(): number;
+};
+
+/** Samples in a row in which nothing is other than in the one before. */
+const QUIET_SAMPLES = 10;
+/** Between samples of a quiet node: two of the usual intervals. */
+const REST = 2;
+/** The driver keeps what happened on a card for some 16 s. */
+const MOST_REST_MS = 5000;
+
+const isIdle = (card: SampledCard, before: SampledCard | undefined): boolean =>
+  card.uuid === before?.uuid &&
+  card.usedBytes === before.usedBytes &&
+  card.healthy === before.healthy &&
+  card.lists.length === before.lists.length &&
+  (card.utilizationPercent ?? 0) === 0;
+
+function isQuiet(sample: Sample, before: Sample | undefined): boolean {
+  return (
+    before !== undefined &&
+    sample.problem === undefined &&
+    before.problem === undefined &&
+    sample.processes === before.processes &&
+    sample.cards.length === before.cards.length &&
+    (sample.xids?.length ?? 0) === 0 &&
+    sample.cards.every((card, index) => isIdle(card, before.cards[index]))
+  );
+}
+
+const isUrgent = ({ containers }: NodeState): boolean =>
+  containers.some(
+    ({ verdict, cards }) => verdict.severity !== 'within' || cards.some(({ bypassBytes }) => bypassBytes > 0),
+  );
+
+export function createPace({ intervalMs, urgentIntervalMs, silenceMs }: PaceSettings): Pace {
+  // A sampler that rests must not pass for one that hangs.
+  const restMs = Math.max(intervalMs, Math.min(REST * intervalMs, Math.floor(silenceMs / 2), MOST_REST_MS));
+  let before: NodeState | undefined;
+  let quiet = 0;
+  return {
+    after(state) {
+      const isSame = before?.containers === state.containers && isQuiet(state.sample, before.sample);
+      before = state;
+      quiet = isSame ? quiet + 1 : 0;
+      if (isUrgent(state)) return urgentIntervalMs;
+      return quiet >= QUIET_SAMPLES ? restMs : intervalMs;
+    },
+    stir() {
+      quiet = 0;
+      return before && isUrgent(before) ? urgentIntervalMs : intervalMs;
+    },
+  };
+}

@@ -1,0 +1,85 @@
+// The last minutes of use, for people who look at the status page: one point per few seconds, of what there is now. A small ring
+// in memory; whoever wants more has Prometheus.
+import type { View } from './snapshot.ts';
+
+export type Line = {
+  /** Most bytes that were held in each step; null: it was not there, or nobody tells. */
+  readonly usedBytes: readonly (number | null)[];
+  /** Share of the card's time, in percent, as the mean of each step; null: it was not there, or nobody tells. */
+  readonly busyPercent: readonly (number | null)[];
+};
+
+export type History = {
+  readonly stepMs: number;
+  /** Wall clock of the beginning of each step, oldest first. */
+  readonly atMs: readonly number[];
+  /** By the card's UUID. */
+  readonly cards: Readonly<Record<string, Line>>;
+  /**
+   * By the grant's id and the card's UUID, with a blank between; of a container on a card that others gave it by its names with
+   * slashes instead of the id, of one that nobody gave it to by the container's id, or its pod's UID where that is not known.
+   */
+  readonly containers: Readonly<Record<string, Line>>;
+};
+
+export type Recorder = { push(view: View): void; history(): History };
+
+const STEP_MS = 5000;
+const KEEP_MS = 10 * 60 * 1000;
+export const POINTS = KEEP_MS / STEP_MS;
+
+type Figure = { usedBytes: number | undefined; busySum: number; busyCount: number };
+type Point = { readonly atMs: number; readonly cards: Map<string, Figure>; readonly containers: Map<string, Figure> };
+
+export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
+  let points: Point[] = [];
+  return {
+    push(view) {
+      const atMs = view.atMs - (view.atMs % stepMs);
+      // A clock that was set back would have points of the future.
+      points = points.filter((point) => point.atMs <= atMs && point.atMs > atMs - keepMs);
+      let point = points.at(-1);
+      if (point?.atMs !== atMs) {
+        point = { atMs, cards: new Map(), containers: new Map() };
+        points.push(point);
+      }
+      for (const { card } of view.devices) add(point.cards, card.uuid, card.usedBytes, card.utilizationPercent);
+      for (const { grantId, gpuUuid, usedBytes, bytesTold, smPercent } of view.containers)
+        add(point.containers, `${grantId} ${gpuUuid}`, bytesTold ? usedBytes : undefined, smPercent);
+      for (const { namespace, pod, container, gpuUuid, usedBytes, smPercent } of view.assigned)
+        add(point.containers, `${namespace}/${pod}/${container} ${gpuUuid}`, usedBytes, smPercent);
+      for (const { containerId, podUid, gpuUuid, usedBytes, smPercent } of view.foreign)
+        add(point.containers, `${containerId || podUid} ${gpuUuid}`, usedBytes, smPercent);
+    },
+    history: () => ({
+      stepMs,
+      atMs: points.map(({ atMs }) => atMs),
+      cards: lines(points, 'cards'),
+      containers: lines(points, 'containers'),
+    }),
+  };
+}
+
+function add(figures: Map<string, Figure>, key: string, usedBytes: number | undefined, busy: number | undefined): void {
+  const before = figures.get(key) ?? { usedBytes: undefined, busySum: 0, busyCount: 0 };
+  figures.set(key, {
+    usedBytes: usedBytes === undefined ? before.usedBytes : Math.max(before.usedBytes ?? 0, usedBytes),
+    busySum: before.busySum + (busy ?? 0),
+    busyCount: before.busyCount + (busy === undefined ? 0 : 1),
+  });
+}
+
+/** Of what is in the newest point. */
+function lines(points: readonly Point[], of: 'cards' | 'containers'): Readonly<Record<string, Line>> {
+  const keys = [...(points.at(-1)?.[of].keys() ?? [])];
+  const line = (key: string): Line => {
+    const figures = points.map((point) => point[of].get(key));
+    return {
+      usedBytes: figures.map((figure) => figure?.usedBytes ?? null),
+      busyPercent: figures.map((figure) =>
+        figure && figure.busyCount > 0 ? Math.round(figure.busySum / figure.busyCount) : null,
+      ),
+    };
+  };
+  return Object.fromEntries(keys.map((key) => [key, line(key)]));
+}

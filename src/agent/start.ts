@@ -1,0 +1,232 @@
+// The agent put together: sampler, node half, local socket, and the exporter half, or the socket on which that one is told of views
+// (page.socket). Owns their start, their order of ending, and what is said on standard error.
+import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { selfMetrics } from '../exporter/process-metrics.ts';
+import { serve } from '../exporter/routes.ts';
+import type { ReviewCall } from '../kube/token-review.ts';
+import { createAdmin } from './admin-api.ts';
+import type { DeviceUuids } from './attribution/resource-slices.ts';
+import type { RefusedChange } from './compute/node-policy.ts';
+import { type AgentConfiguration, SOCKET_NAME } from './config.ts';
+import type { ActionRecord } from './enforcement/action-record.ts';
+import type { EvictCall } from './enforcement/evictions.ts';
+import { createLastWords } from './enforcement/termination-message.ts';
+import type { Cluster, PodServices } from './kubelet/start.ts';
+import { openNode } from './node.ts';
+import type { PassedBy } from './node-api.ts';
+import { loadNative } from './os/addon.ts';
+import { createDriver } from './os/driver-handle.ts';
+import { startSampler } from './sampling/sampler-process.ts';
+import { createRecorder } from './snapshot/history.ts';
+import { serveViews } from './snapshot/ipc/server.ts';
+import type { NameOf, View } from './snapshot/snapshot.ts';
+import { type Here, sourceHere, standingOf } from './snapshot/source.ts';
+
+export type Agent = {
+  /** Undefined: it listens on none. */
+  readonly port: number | undefined;
+  readonly socket: string;
+  close(): Promise<void>;
+};
+
+export type AgentHooks = {
+  readonly log: (text: string) => void;
+  /** Names of containers without a grant; a watch of pods where there is a cluster. */
+  readonly nameOf?: NameOf;
+  /** Has that pod ended, by the cluster's word? */
+  readonly isOver?: (namespace: string, pod: string) => boolean;
+  /** Which cards the devices of DRA drivers are; none: they are told by their names. */
+  readonly deviceUuids?: () => DeviceUuids;
+  readonly onActions?: (records: readonly ActionRecord[]) => void;
+  readonly onRefused?: (change: RefusedChange) => void;
+  readonly onPassedBy?: (container: PassedBy, message: string) => void;
+  /** Needed where the API server says who may read the page. */
+  readonly review?: ReviewCall;
+  /** Needed where pods that are stopped too often are evicted. */
+  readonly evict?: EvictCall;
+  /** Needed where pods are served. */
+  readonly cluster?: Cluster;
+};
+
+export const VERSION = (
+  JSON.parse(readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')) as { version: string }
+).version;
+const LOOK_AT_AGE_MS = 1000;
+const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
+
+/** Another agent on the same state folder would fight over its files. */
+async function isServed(socket: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const probe = connect(socket);
+    probe.on('connect', () => {
+      probe.destroy();
+      resolve(true);
+    });
+    probe.on('error', () => resolve(false));
+  });
+}
+
+type Publishing = {
+  readonly port: number | undefined;
+  publish(view: View): void;
+  /** To be called each second or so. */
+  beat(): void;
+  close(): Promise<void>;
+};
+
+/** The exporter half in this process, or what one in another process connects to; rejects where it cannot be had. */
+async function openPublishing(
+  configuration: AgentConfiguration,
+  here: Here,
+  hooks: AgentHooks,
+  problem: (text: string) => void,
+): Promise<Publishing> {
+  const { socket: path, socketUser, tokenReview } = configuration.page;
+  const review = tokenReview ? hooks.review : undefined;
+  if (path === '') {
+    // What serves a network is not even there in a process that must not.
+    const { guardOf, startExporter } = await import('../exporter/start.ts');
+    const access = await guardOf(configuration, review, problem);
+    const exporter = await startExporter(configuration, sourceHere(here), access, {
+      log: hooks.log,
+      onProblem: problem,
+    });
+    return { ...exporter, publish: (view) => exporter.tell(standingOf(view)), beat: () => {} };
+  }
+  if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
+  if (await isServed(path))
+    throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
+  return { port: undefined, ...(await serveViews({ ...here, path, review, user: socketUser, onProblem: problem })) };
+}
+
+export async function startAgent(configuration: AgentConfiguration, hooks: AgentHooks): Promise<Agent> {
+  const native = loadNative();
+  mkdirSync(configuration.stateFolder, { recursive: true, mode: 0o755 });
+  const socket = join(configuration.stateFolder, SOCKET_NAME);
+  if (await isServed(socket))
+    throw new Error(`${socket}: another agent serves this folder; give this one its own stateFolder`);
+  rmSync(socket, { force: true });
+
+  let lastProblem = '';
+  const problem = (text: string) => {
+    if (text !== lastProblem) hooks.log(text);
+    lastProblem = text;
+  };
+  const { kubernetes } = configuration;
+  const { cluster } = hooks;
+  const servesPods = kubernetes.enabled && kubernetes.pods;
+  if (servesPods && !cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
+  // Loaded where there is a kubelet: they bring gRPC, which is large.
+  const pods = servesPods ? await import('./kubelet/start.ts') : undefined;
+  const assignments =
+    kubernetes.enabled && kubernetes.podResources !== ''
+      ? (await import('./attribution/pod-resources.ts')).followAssignments({
+          socket: kubernetes.podResources,
+          isOver: hooks.isOver ?? (() => false),
+          uuids: hooks.deviceUuids,
+          onProblem: hooks.log,
+        })
+      : undefined;
+  const self = selfMetrics();
+  const recorder = createRecorder();
+  let services: PodServices | undefined;
+  const driver = createDriver(() => {
+    hooks.log('the driver is given up on command; nobody is watched or stopped until it is taken again');
+    node.lookAtAge();
+    services?.changed();
+  });
+  const node = openNode(configuration, native, {
+    onView: (view) => {
+      if (view.self.problem !== undefined) problem(view.self.problem);
+      recorder.push(view);
+      publishing.publish(view);
+    },
+    onActions: (records) => {
+      for (const record of records) hooks.log(`${record.action}: ${record.message} (${record.result})`);
+      hooks.onActions?.(records);
+    },
+    onProblem: problem,
+    onChange: hooks.log,
+    onRefused: hooks.onRefused,
+    onPassedBy: hooks.onPassedBy,
+    evict: hooks.evict,
+    onInterval: (intervalMs) => sampler.setInterval(intervalMs),
+    samplers: () => sampler.leftBehind(),
+    driver,
+    nameOf: hooks.nameOf ?? NAMELESS,
+    assignments,
+    volumes: pods?.volumesOf(native),
+    lastWords: createLastWords(kubernetes.kubeletRoot, problem),
+    version: VERSION,
+    revision: process.env.COTENANT_REVISION ?? '',
+    clock: () => performance.now(),
+  });
+
+  const here: Here = {
+    view: node.view,
+    history: recorder.history,
+    own: () =>
+      self.metrics().catch((error: unknown) => {
+        problem(`the process's own metrics cannot be read: ${String(error)}`);
+        return '';
+      }),
+  };
+  const publishing = await openPublishing(configuration, here, hooks, problem);
+  const admin = await serve(createAdmin(node, driver), { socket }).catch(async (error: unknown) => {
+    await publishing.close();
+    throw error;
+  });
+  chmodSync(socket, 0o660);
+  // Before the driver is read: pods that end need us whether there is a driver or not.
+  if (pods && cluster) {
+    services = await pods.startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
+      await Promise.all([publishing.close(), admin.close()]);
+      throw error;
+    });
+  }
+  // Last: where a port is taken, nothing is left running.
+  const sampler = startSampler({
+    intervalMs: configuration.intervalMs,
+    library: configuration.nvmlLibrary,
+    silenceMs: configuration.silenceMs,
+    onProblem: problem,
+    onSample: (sample) => {
+      try {
+        node.onSample(sample);
+        services?.changed();
+      } catch (error) {
+        problem(`a sample could not be worked on: ${(error as Error).stack ?? String(error)}`);
+      }
+    },
+  });
+
+  driver.join({
+    letGo: sampler.release,
+    take() {
+      hooks.log('the driver is taken again');
+      sampler.take();
+    },
+    held: () => sampler.leftBehind().hung,
+  });
+
+  const ageing = setInterval(() => {
+    node.lookAtAge();
+    publishing.beat();
+    services?.changed();
+  }, LOOK_AT_AGE_MS);
+
+  return {
+    port: publishing.port,
+    socket,
+    async close() {
+      clearInterval(ageing);
+      await Promise.all([services?.close(), assignments?.close()]);
+      await sampler.close();
+      await Promise.all([publishing.close(), admin.close()]);
+      await node.close();
+      rmSync(socket, { force: true });
+    },
+  };
+}

@@ -1,0 +1,196 @@
+// The state of one container with a grant: what the driver tells of its processes, held against its grant and its ledger. Pure; one of
+// which nothing has changed is the very same object again.
+import type { CardGrant } from '../../api/gpu.ts';
+import { fenceOf } from '../../policy/isolation.ts';
+import type { Tolerance } from '../../policy/memory-verdict.ts';
+import { type CardUse, judge } from '../../policy/memory-verdict.ts';
+import { processFinder } from '../grants/driver-feedback.ts';
+import type { Grant } from '../grants/grant.ts';
+import { allowedBytes } from '../grants/resize.ts';
+import type { LedgerReading } from '../os/addon.ts';
+import {
+  type Sample,
+  type SampledCard,
+  type SampledProcess,
+  sumTold,
+  tellsAll,
+  tellsCompute,
+  toldCard,
+} from '../sampling/sample.ts';
+import { processState, type Using, usingOf } from './gpu-processes.ts';
+import type { ContainerCardState, ContainerState, EngineUse, Holding, Observed } from './node-usage.ts';
+
+export type GrantReading = {
+  readonly grant: Grant;
+  readonly ledger: LedgerReading;
+  /** Those in its folder. */
+  readonly engines: readonly number[];
+  readonly behind: boolean;
+  /** The driver's own limits are in force for it. */
+  readonly driverHolds?: boolean;
+  /** On one of its cards a canary got past the interposer. */
+  readonly interposerFails?: boolean;
+};
+
+export type Told = { readonly card: SampledCard; readonly isTold: boolean; readonly computeTold: boolean };
+/** All that a container's state is made of; of its cards their number, and what of them is told. */
+type MadeOf = {
+  readonly reading: GrantReading;
+  readonly own: readonly SampledProcess[];
+  readonly tolerance: Tolerance;
+  readonly on: readonly {
+    readonly index: number | undefined;
+    readonly isTold: boolean | undefined;
+    readonly computeTold: boolean | undefined;
+  }[];
+};
+const madeOf = new WeakMap<ContainerState, MadeOf>();
+
+function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<string, Told>): boolean {
+  const [then, reading] = [made.reading, now.reading];
+  return (
+    then.grant === reading.grant &&
+    made.own === now.own &&
+    made.tolerance === now.tolerance &&
+    then.engines === reading.engines &&
+    then.behind === reading.behind &&
+    then.driverHolds === reading.driverHolds &&
+    then.interposerFails === reading.interposerFails &&
+    then.ledger.slots === reading.ledger.slots &&
+    then.ledger.denied === reading.ledger.denied &&
+    then.ledger.whole === reading.ledger.whole &&
+    then.ledger.untouched === reading.ledger.untouched &&
+    then.ledger.unknown === reading.ledger.unknown &&
+    areToldAs(made.on, reading.grant.cards, told)
+  );
+}
+
+function areToldAs(on: MadeOf['on'], cards: Grant['cards'], told: ReadonlyMap<string, Told>): boolean {
+  for (let position = 0; position < cards.length; position += 1) {
+    const after = told.get((cards[position] as CardGrant).gpuUuid);
+    const before = on[position];
+    if (before?.index !== after?.card.index || before?.isTold !== after?.isTold) return false;
+    if (before?.computeTold !== after?.computeTold) return false;
+  }
+  return true;
+}
+
+/** The state of the sample before, where it was made of the same. */
+export function containerStateOf(
+  before: ContainerState | undefined,
+  sample: Sample,
+  told: ReadonlyMap<string, Told>,
+  reading: GrantReading,
+  own: readonly SampledProcess[],
+  tolerance: Tolerance,
+): ContainerState {
+  const made = before && madeOf.get(before);
+  if (before && made && isMadeOf(made, { reading, own, tolerance }, told)) return before;
+  const on = reading.grant.cards.map(({ gpuUuid }) => {
+    const card = told.get(gpuUuid);
+    return { index: card?.card.index, isTold: card?.isTold, computeTold: card?.computeTold };
+  });
+  const state = containerState(sample, reading, own, tolerance, before?.holding);
+  madeOf.set(state, { reading, own, tolerance, on });
+  return state;
+}
+
+function containerState(
+  sample: Sample,
+  { grant, ledger, engines, behind, driverHolds = false, interposerFails = false }: GrantReading,
+  own: readonly SampledProcess[],
+  tolerance: Tolerance,
+  holdingBefore: Holding | undefined,
+): ContainerState {
+  const processOf = processFinder(own);
+  const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
+  const seenOn = grant.cards.map((granted, position): Omit<ContainerCardState, 'over'> => {
+    const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
+    const using = usingOf(sample, own, card);
+    const usersTold = toldCard(sample, granted.gpuUuid) !== undefined;
+    const sum = (pick: (entry: Using) => number) => using.reduce((total, entry) => total + pick(entry), 0);
+    const rows = ledger.slots.flatMap((slot) => slot.cards[position] ?? []);
+    const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
+    const [contextBytes, managedBytes, poolBytes] = [
+      column((row) => row.contextBytes),
+      column((row) => row.managedBytes),
+      column((row) => row.poolBytes),
+    ];
+    const activeUs = Math.max(
+      0,
+      ...own.flatMap((process) => process.cards.flatMap((use) => (use.card === card?.index ? (use.activeUs ?? 0) : 0))),
+    );
+    return {
+      gpuUuid: granted.gpuUuid,
+      gpuIndex: card?.index,
+      limitBytes: granted.limitBytes,
+      coresPercent: granted.coresPercent,
+      usedBytes: sum(({ use }) => use.bytes ?? 0),
+      bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
+      usersTold,
+      bytesTold: usersTold && using.every(({ use }) => use.bytes !== undefined),
+      ledger: {
+        contextBytes,
+        managedBytes,
+        poolBytes,
+        bufferBytes: Math.max(0, column((row) => row.heldBytes) - contextBytes - managedBytes - poolBytes),
+      },
+      denied: ledger.denied[position] ?? 0,
+      smPercent: tellsCompute(sample, card) ? sumTold(using.map(({ smPercent }) => smPercent)) : undefined,
+      lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
+      processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
+    };
+  });
+  const uses = grant.isolateMemory ? judgedUses(sample, grant, seenOn) : [];
+  const over = new Set(uses.flatMap((use) => (judge([use], tolerance).severity === 'within' ? [] : [use.gpuUuid])));
+  const cards = seenOn.map((card) => ({ ...card, over: over.has(card.gpuUuid) }));
+  const told = tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold);
+  const seen = {
+    holdsMemory: cards.some((card) => card.usedBytes > 0),
+    inLedger: cards.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
+  };
+  // Who is seen with nothing by a sample that does not tell is as it was.
+  const holding = told || seen.holdsMemory ? seen : (holdingBefore ?? seen);
+  return {
+    grant,
+    fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),
+    holding,
+    cards,
+    verdict: judge(uses, tolerance),
+    told,
+    tampered: !ledger.whole || !ledger.untouched,
+    unknownEntryPoints: ledger.unknown,
+    engines: { ...enginesUsed(ledger, engines), behind },
+    observed: observedIn(ledger),
+  };
+}
+
+/** What it is judged by: its use of the cards that are told of. */
+export const judgedUses = (
+  sample: Sample,
+  grant: Grant,
+  cards: readonly Pick<ContainerCardState, 'gpuUuid' | 'usedBytes' | 'bypassBytes'>[],
+): readonly CardUse[] =>
+  cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
+    toldCard(sample, gpuUuid)
+      ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
+      : [],
+  );
+
+/** Tenants write the ledger: what they make up must not become names of series. */
+function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<EngineUse, 'behind'> {
+  const living = ledger.slots.filter((slot) => slot.locked);
+  const byEngine = Map.groupBy(living, ({ engine }) => (known.includes(engine) ? String(engine) : 'other'));
+  return {
+    processes: [...byEngine].map(([engine, slots]) => ({ engine, count: slots.length })),
+    refused: living.filter(({ engineRefused }) => engineRefused !== 0).length,
+  };
+}
+
+function observedIn({ slots }: LedgerReading): Observed {
+  const living = slots.filter((slot) => slot.locked);
+  return {
+    debugger: living.filter(({ debugged }) => debugged).length,
+    profiler: living.filter(({ profiled }) => profiled).length,
+  };
+}

@@ -1,0 +1,56 @@
+// Who uses a card: the processes of a sample with what each has there. Pure.
+import {
+  type Sample,
+  type SampledCard,
+  type SampledProcess,
+  type SampledUse,
+  tellsCompute,
+} from '../sampling/sample.ts';
+
+export type ProcessState = {
+  readonly pid: number;
+  readonly startTicks: number;
+  readonly command: string;
+  readonly cgroup: string;
+  /** Undefined: the driver does not tell. */
+  readonly usedBytes: number | undefined;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent: number | undefined;
+  readonly types: number;
+};
+
+/** By the driver's list of them; the server is in the list of compute alone. */
+export const isMpsClient = ({ types }: Pick<ProcessState, 'types'>): boolean => (types & 4) !== 0;
+
+/** A container on one card; `smPercent`: undefined where the driver did not tell. */
+export type Using = {
+  readonly process: SampledProcess;
+  readonly use: SampledUse;
+  readonly smPercent: number | undefined;
+};
+
+export const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>
+  process.cards.find((use) => use.card === card.index && use.listed);
+
+/** Those of these that are on the card now. */
+export function usingOf(
+  sample: Sample,
+  processes: readonly SampledProcess[],
+  card: SampledCard | undefined,
+): readonly Using[] {
+  const computeTold = tellsCompute(sample, card);
+  return processes.flatMap((process) => {
+    const use = card && onCard(process, card);
+    return use ? [{ process, use, smPercent: computeTold ? use.smPercent : undefined }] : [];
+  });
+}
+
+export const processState = ({ process, use, smPercent }: Using): ProcessState => ({
+  pid: process.pid,
+  startTicks: process.startTicks ?? 0,
+  command: process.command ?? '',
+  cgroup: process.cgroup ?? '',
+  usedBytes: use.bytes,
+  smPercent,
+  types: use.types,
+});

@@ -1,0 +1,104 @@
+// The state of a node as one sample shows it: the driver's truth held against grants and ledgers. Plain values; compare.ts makes them.
+import type { Fence, FenceFacts } from '../../policy/isolation.ts';
+import type { Verdict } from '../../policy/memory-verdict.ts';
+import type { ShareMode } from '../attribution/device-ids.ts';
+import type { Grant } from '../grants/grant.ts';
+import type { Sample, SampledCard } from '../sampling/sample.ts';
+import type { ProcessState } from './gpu-processes.ts';
+import type { AssignedState, ForeignState } from './ungranted-usage.ts';
+
+/** `inLedger`: its memory is in the container's ledger. */
+export type GrantedProcess = ProcessState & { readonly inLedger: boolean };
+
+export type ContainerCardState = {
+  readonly gpuUuid: string;
+  /** Undefined: the sample has no such card. */
+  readonly gpuIndex: number | undefined;
+  readonly limitBytes: number;
+  readonly coresPercent: number;
+  /** As far as the driver tells. */
+  readonly usedBytes: number;
+  /** Held by processes that the ledger does not know. */
+  readonly bypassBytes: number;
+  /** The driver tells who uses the card. */
+  readonly usersTold: boolean;
+  /** And of each of its processes what it holds. */
+  readonly bytesTold: boolean;
+  /** More than its grant on this card and the tolerance, as far as is told; never without isolation. */
+  readonly over: boolean;
+  readonly ledger: {
+    readonly contextBytes: number;
+    readonly managedBytes: number;
+    readonly poolBytes: number;
+    readonly bufferBytes: number;
+  };
+  readonly denied: number;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent: number | undefined;
+  readonly lastActiveMs: number | undefined;
+  readonly processes: readonly GrantedProcess[];
+};
+
+/** Which engine of the interposer its living processes run. */
+export type EngineUse = {
+  /** By number; `other`: processes that tell none, or one that the agent did not put there. */
+  readonly processes: readonly { readonly engine: string; readonly count: number }[];
+  /** Processes that could not change to the one that was wanted. */
+  readonly refused: number;
+  /** It was not told of the engine that is wanted. */
+  readonly behind: boolean;
+};
+
+/** Its living processes that somebody watched when they began with CUDA: their times are longer than they would be. */
+export type Observed = { readonly debugger: number; readonly profiler: number };
+
+export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
+
+export type ContainerState = {
+  readonly grant: Grant;
+  readonly fence: Fence;
+  /** What that was told by: of the last sample that told. */
+  readonly holding: Holding;
+  readonly cards: readonly ContainerCardState[];
+  /** Of its memory, until its compute is looked at, too. */
+  readonly verdict: Verdict;
+  /** Cards on which its share is a limit and its use cannot be told from that of other clients of MPS; absent: none. */
+  readonly mixedShare?: readonly string[];
+  /** The sample says of each of its cards who uses it: only then is memory that is not there memory given back. */
+  readonly told: boolean;
+  /** Its ledger was shortened, overwritten or replaced. */
+  readonly tampered: boolean;
+  /** Entry points that its processes looked up and the interposer does not know. */
+  readonly unknownEntryPoints: number;
+  readonly engines: EngineUse;
+  readonly observed: Observed;
+};
+
+/** By the lists that they are in; `both`: in those of compute and of graphics. `mps`: whatever other list they are in, too. */
+export type ProcessCounts = Readonly<Record<'compute' | 'graphics' | 'both' | 'mps', number>>;
+
+export type DeviceState = {
+  readonly card: SampledCard;
+  readonly grantedBytes: number;
+  readonly grantedCoresPercent: number;
+  /** That hold memory of it; undefined: the driver does not tell who uses it. */
+  readonly containers: number | undefined;
+  /** Each counted once. */
+  readonly processes: ProcessCounts;
+  /** How it is given out. `shared` also where somebody has the whole of it by another's word. */
+  readonly mode: ShareMode | 'none';
+  /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
+   * be told, for the driver does not tell who uses the card, or says of some process only that it is there. */
+  readonly unattributedBytes: number | undefined;
+};
+
+export type NodeState = {
+  readonly sample: Sample;
+  readonly devices: readonly DeviceState[];
+  readonly containers: readonly ContainerState[];
+  readonly assigned: readonly AssignedState[];
+  readonly foreign: readonly ForeignState[];
+  /** Devices of GPUs that others gave out, and whose card cannot be told. */
+  readonly unknownDevices: number;
+  readonly failures: Readonly<Record<string, number>>;
+};

@@ -1,0 +1,154 @@
+// The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
+// published, shown or acted upon is read from this value.
+
+import { remembering, sameList } from '../../common/memo.ts';
+import type { CardNeed } from '../../placement/demand.ts';
+import type { Tolerance } from '../../policy/memory-verdict.ts';
+import type { Owned } from '../attribution/processes-by-owner.ts';
+import type { Grant } from '../grants/grant.ts';
+import { grantedByCard } from '../grants/sums.ts';
+import {
+  type Sample,
+  type SampledCard,
+  type SampledProcess,
+  type SampledUse,
+  tellsCompute,
+  toldCard,
+} from '../sampling/sample.ts';
+import { containerStateOf, type GrantReading } from './container-usage.ts';
+import type { ContainerState, DeviceState, NodeState, ProcessCounts } from './node-usage.ts';
+import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted-usage.ts';
+
+/**
+ * `before`: the state of the sample before. Containers of which nothing has changed are the very same objects again, and the list
+ * of them where none has.
+ */
+export function compare(
+  sample: Sample,
+  readings: readonly GrantReading[],
+  owned: Owned,
+  tolerance: Tolerance,
+  others: Others = NO_OTHERS,
+  before?: NodeState,
+): NodeState {
+  const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
+  const told = new Map(
+    sample.cards.map((card) => {
+      const isTold = toldCard(sample, card.uuid) === card;
+      return [card.uuid, { card, isTold, computeTold: isTold && tellsCompute(sample, card) }];
+    }),
+  );
+  const containers = sameList(
+    readings.map((reading) => {
+      const { id } = reading.grant;
+      return containerStateOf(earlier.get(id), sample, told, reading, owned.ofGrant(id), tolerance);
+    }),
+    before?.containers,
+  );
+  const uses = usesOf(sample.processes);
+  const failures: Record<string, number> = {
+    gone: 0,
+    no_cgroup: 0,
+    container_not_known: 0,
+    host: 0,
+    memory_not_available: uses.processesUntold,
+  };
+  for (const { process, owner } of owned.others) {
+    const reason = owner.kind === 'unknown' ? owner.reason : owner.kind;
+    if (owner.kind !== 'container' && process.cards.some(isListed)) failures[reason] = (failures[reason] ?? 0) + 1;
+  }
+  const grants = readings.map(({ grant }) => grant);
+  const { assigned, foreign } = ungranted(sample, owned, grants, others);
+  const granted = grantedOf(...grants);
+  const held = heldOf(containers);
+  const devices = sample.cards.map((card) =>
+    deviceState(
+      card,
+      told.get(card.uuid)?.isTold === true,
+      uses.onCard.get(card.index),
+      granted.get(card.uuid),
+      held.get(card.uuid),
+      assigned,
+      foreign,
+    ),
+  );
+  return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
+}
+
+const isListed = (use: SampledUse): boolean => use.listed;
+
+/** Processes in the lists of one card, by kind. */
+type CardUses = { compute: number; graphics: number; both: number; mps: number; bytesTold: boolean };
+const NO_USES: CardUses = { compute: 0, graphics: 0, both: 0, mps: 0, bytesTold: true };
+
+/** `types`: bits of the lists, 1 compute, 2 graphics, 4 MPS. */
+const kindOf = (types: number): keyof ProcessCounts | undefined =>
+  types & 4 ? 'mps' : ([undefined, 'compute', 'graphics', 'both'] as const)[types & 3];
+
+const usesOf = remembering((processes: readonly SampledProcess[]) => {
+  const onCard = new Map<number, CardUses>();
+  let processesUntold = 0;
+  for (const { cards } of processes) {
+    let isUntold = false;
+    for (const { card, listed, types, bytes } of cards) {
+      if (!listed) continue;
+      const uses = onCard.get(card) ?? { ...NO_USES };
+      onCard.set(card, uses);
+      const kind = kindOf(types);
+      if (kind) uses[kind] += 1;
+      if (bytes !== undefined) continue;
+      uses.bytesTold = false;
+      isUntold = true;
+    }
+    if (isUntold) processesUntold += 1;
+  }
+  return { onCard, processesUntold };
+});
+
+const grantedOf = remembering((...grants: readonly Grant[]) => grantedByCard(grants));
+
+/** What containers with grants hold of a card, and how many of them hold something. */
+type Held = { bytes: number; containers: number };
+
+const heldOf = remembering((containers: readonly ContainerState[]) => {
+  const onCard = new Map<string, Held>();
+  for (const { gpuUuid, usedBytes } of containers.flatMap(({ cards }) => cards)) {
+    if (usedBytes <= 0) continue;
+    const held = onCard.get(gpuUuid) ?? { bytes: 0, containers: 0 };
+    onCard.set(gpuUuid, { bytes: held.bytes + usedBytes, containers: held.containers + 1 });
+  }
+  return onCard;
+});
+
+/** `uses`: who is on it now, as far as `isTold` says that it is told. */
+function deviceState(
+  card: SampledCard,
+  isTold: boolean,
+  { bytesTold, ...processes }: CardUses = NO_USES,
+  granted: CardNeed | undefined,
+  held: Held = { bytes: 0, containers: 0 },
+  assigned: readonly AssignedState[],
+  foreign: readonly ForeignState[],
+): DeviceState {
+  const { memoryBytes: grantedBytes = 0, coresPercent: grantedCoresPercent = 0 } = granted ?? {};
+  const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === card.uuid);
+  const attributed = others.reduce((total, entry) => total + (entry.usedBytes ?? 0), held.bytes);
+  const onThis = assigned.filter((entry) => entry.gpuUuid === card.uuid);
+  const shared = grantedBytes > 0 || onThis.length > 1;
+  return {
+    card,
+    grantedBytes,
+    grantedCoresPercent,
+    // Those of a divided card are its instances'.
+    containers:
+      isTold || card.divided ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
+    processes,
+    mode: card.divided
+      ? 'mig'
+      : shared && onThis.every(({ mode }) => mode !== 'mig')
+        ? 'shared'
+        : (onThis[0]?.mode ?? 'none'),
+    unattributedBytes:
+      card.usedBytes !== undefined && isTold && bytesTold ? Math.max(0, card.usedBytes - attributed) : undefined,
+  };
+}

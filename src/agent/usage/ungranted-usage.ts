@@ -1,0 +1,197 @@
+// Containers on cards of which they have no grant of ours: those that somebody else gave the card to, and those that nobody did.
+// A container with a grant is one of them on all other cards, and goes by the id of its grant there. Pure.
+
+import type { Owner } from '../attribution/attribute.ts';
+import type { ShareMode } from '../attribution/device-ids.ts';
+import { type Assigned, type Assignment, NOTHING_ASSIGNED } from '../attribution/other-allocations.ts';
+import type { Owned } from '../attribution/processes-by-owner.ts';
+import { type Grant, podUidOf } from '../grants/grant.ts';
+import { ownerOf } from '../os/cgroup.ts';
+import {
+  type Sample,
+  type SampledCard,
+  type SampledProcess,
+  sumTold,
+  tellsCompute,
+  toldCard,
+} from '../sampling/sample.ts';
+import { onCard, type ProcessState, processState, usingOf } from './gpu-processes.ts';
+
+/** A container on a card that it was given by others: a whole card, a replica, a MIG instance. Its limits are not ours. */
+export type AssignedState = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  /** Of its processes; empty while none uses the card. */
+  readonly podUid: string;
+  /** Of one that has a grant of other cards, the grant's. */
+  readonly containerIds: readonly string[];
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly mode: ShareMode;
+  /** Undefined: the driver does not tell it of each of its processes. */
+  readonly usedBytes: number | undefined;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent: number | undefined;
+  readonly lastActiveMs: number | undefined;
+  readonly processes: readonly ProcessState[];
+};
+
+export type ForeignState = {
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  /** Of one that has a grant of other cards, the grant's. */
+  readonly containerId: string;
+  readonly podUid: string;
+  /** Undefined: the driver does not tell it of each of its processes. */
+  readonly usedBytes: number | undefined;
+  /** Undefined: the driver did not tell. */
+  readonly smPercent?: number | undefined;
+  readonly processes: number;
+};
+
+type Named = { readonly namespace: string; readonly pod: string; readonly container: string };
+
+/** What others gave out on this node, and the names of containers. */
+export type Others = {
+  readonly assigned: Assigned;
+  readonly nameOf: (containerId: string, podUid?: string) => Named;
+};
+export const NO_OTHERS: Others = {
+  assigned: NOTHING_ASSIGNED,
+  nameOf: () => ({ namespace: '', pod: '', container: '' }),
+};
+
+type Ungranted = {
+  readonly process: SampledProcess;
+  readonly owner: Extract<Owner, { kind: 'container' }>;
+  readonly grant?: Grant;
+};
+
+const NOBODY: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
+
+/** Containers on cards of which they have no grant: those that somebody else gave the card to, and those that nobody did. */
+export function ungranted(
+  sample: Sample,
+  owned: Pick<Owned, 'others' | 'ofGrant'>,
+  grants: readonly Grant[],
+  { assigned: { list }, nameOf }: Others,
+): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
+  const processes = [
+    ...owned.others.flatMap(({ process, owner }): Ungranted[] =>
+      owner.kind === 'container' ? [{ process, owner }] : [],
+    ),
+    ...strays(sample, owned, grants),
+  ];
+  if (processes.length === 0 && list.length === 0) return NOBODY;
+  const names = new Map(
+    processes.map(({ owner, grant }) => [idOf(owner), grant ?? nameOf(owner.containerId, owner.podUid)] as const),
+  );
+  // On a card of its grant a container is told of with its grant, whatever else the kubelet has given it.
+  const granted = Map.groupBy(grants, nameKey);
+  const taken = Map.groupBy(
+    list.filter((entry) => !granted.get(nameKey(entry))?.some((grant) => hasCard(grant, entry.gpuUuid))),
+    nameKey,
+  );
+  /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
+  const assignmentOf = ({ owner }: Ungranted, card: SampledCard): Assignment | undefined => {
+    const name = names.get(idOf(owner));
+    const own = name ? (taken.get(nameKey(name)) ?? (owner.containerId === '' ? onlyOf(name, taken) : [])) : [];
+    return own.find(({ gpuUuid }) => gpuUuid === card.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
+  };
+  const assigned: AssignedState[] = [];
+  const foreign: ForeignState[] = [];
+  for (const card of sample.cards) {
+    const here = processes.filter(({ grant }) => !(grant && hasCard(grant, card.uuid)));
+    const using = here.filter(({ process }) => onCard(process, card));
+    const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
+    const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
+    // What has ended since the last sample is in no list any more, and was the container's all the same.
+    const met = Map.groupBy(
+      here.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
+      (entry) => assignmentOf(entry, card),
+    );
+    for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
+      if (assignment) assigned.push(assignedState(sample, assignment, card, entries, met.get(assignment) ?? []));
+      else foreign.push(...foreignOn(sample, card, entries));
+    }
+  }
+  return { assigned, foreign };
+}
+
+const hasCard = ({ cards }: Grant, uuid: string | undefined): boolean => cards.some(({ gpuUuid }) => gpuUuid === uuid);
+
+/** Processes of grants on cards that are not in them. */
+function strays(sample: Sample, { ofGrant }: Pick<Owned, 'ofGrant'>, grants: readonly Grant[]): readonly Ungranted[] {
+  if (sample.cards.length < 2) return [];
+  return grants.flatMap((grant) => {
+    const own = new Set(sample.cards.flatMap((card) => (hasCard(grant, card.uuid) ? [card.index] : [])));
+    return ofGrant(grant.id)
+      .filter(({ cards }) => cards.some(({ card }) => !own.has(card)))
+      .map((process): Ungranted => {
+        const podUid = podUidOf(grant) || ownerOf(process.cgroup ?? '').podUid;
+        const owner = { kind: 'container', containerId: grant.id, ...(podUid && { podUid }) } as const;
+        return { process, owner, grant };
+      });
+  });
+}
+
+const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);
+/** Of a pod of which no more can be told, the pod's. */
+const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
+
+/** What a sandbox's pod has, if one container has all of it. A container that nobody has named yet may be any other one of its pod. */
+function onlyOf({ namespace, pod }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
+  const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
+  return own.length === 1 ? (own[0] ?? []) : [];
+}
+
+function assignedState(
+  sample: Sample,
+  assignment: Assignment,
+  card: SampledCard,
+  entries: readonly Ungranted[],
+  met: readonly Ungranted[],
+): AssignedState {
+  const { namespace, pod, container, mode } = assignment;
+  const using = usingOf(
+    sample,
+    entries.map(({ process }) => process),
+    card,
+  );
+  const activeUs = Math.max(0, ...using.map(({ use }) => use.activeUs ?? 0));
+  return {
+    namespace,
+    pod,
+    container,
+    podUid: met[0]?.owner.podUid ?? '',
+    containerIds: [...new Set(met.map(({ owner }) => idOf(owner)))],
+    gpuUuid: card.uuid,
+    gpuIndex: card.index,
+    mode,
+    usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
+    smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+    lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
+    processes: using.map(processState),
+  };
+}
+
+function foreignOn(sample: Sample, card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
+  const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
+  return [...byContainer.values()].map((own) => {
+    const using = usingOf(
+      sample,
+      own.map(({ process }) => process),
+      card,
+    );
+    return {
+      gpuUuid: card.uuid,
+      gpuIndex: card.index,
+      containerId: own[0]?.owner.containerId ?? '',
+      podUid: own[0]?.owner.podUid ?? '',
+      usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
+      smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+      processes: own.length,
+    };
+  });
+}

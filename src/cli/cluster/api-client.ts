@@ -1,0 +1,158 @@
+// The API server from the CLI's side: where it is, who asks, and GET, and for `set` a merge patch. Answers are plain
+// JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the reader.
+import { existsSync } from 'node:fs';
+import { request as plainRequest } from 'node:http';
+import { type RequestOptions, request as tlsRequest } from 'node:https';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { problemOf } from '../../kube/api-error.ts';
+import { UsageError } from '../lib/command.ts';
+
+export type Refusal = { readonly ok: false; readonly status: number; readonly message: string };
+export type Got<T> = { readonly ok: true; readonly value: T } | Refusal;
+
+export type Cluster = {
+  readonly server: string;
+  /** Of the context. */
+  readonly namespace: string;
+  /** One object, by its path. */
+  get<T>(path: string): Promise<Got<T>>;
+  /** Merges into one object. */
+  patch<T>(path: string, body: unknown): Promise<Got<T>>;
+  /** All objects of a list, page by page. */
+  list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<Got<readonly T[]>>;
+  /** Text that the server fetches from somewhere else. No answer in time, or one that is too long, is a refusal of status 0. */
+  text(path: string): Promise<Got<string>>;
+};
+
+type Answer = { readonly status: number; readonly body: string };
+
+const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
+const PATIENCE_MS = 15_000;
+const PROXY_PATIENCE_MS = 5000;
+const PAGE = 500;
+/** Of a text that somebody else has written. A node of 16 cards with 50 tenants each tells half of it. */
+const LONGEST_TEXT = 8 * 2 ** 20;
+
+/** Where a kubeconfig would be taken from if none is named; undefined: there is none. */
+export function defaultKubeconfig(): string | undefined {
+  if (process.env.KUBECONFIG) return process.env.KUBECONFIG;
+  return [join(homedir(), '.kube/config'), TOKEN].find((path) => existsSync(path));
+}
+
+export async function connect(file: string | undefined, context: string | undefined): Promise<Cluster> {
+  const from = file ?? defaultKubeconfig();
+  if (from === undefined) {
+    throw new UsageError('no cluster is configured: name a kubeconfig with --kubeconfig, or in KUBECONFIG');
+  }
+  // Large, and of no use without a cluster.
+  const { KubeConfig } = await import('@kubernetes/client-node');
+  const config = new KubeConfig();
+  try {
+    if (file === undefined) config.loadFromDefault();
+    else config.loadFromFile(file);
+  } catch (error) {
+    throw new UsageError(`${from}: no kubeconfig can be read: ${(error as Error).message}`);
+  }
+  if (context !== undefined) {
+    if (!config.getContextObject(context)) {
+      const known = config.getContexts().map(({ name }) => name);
+      throw new UsageError(`${from}: no context ${context}; there are ${known.join(', ') || 'none'}`);
+    }
+    config.setCurrentContext(context);
+  }
+  const server = config.getCurrentCluster()?.server;
+  if (!server) {
+    throw new UsageError(`${from}: its current context names no cluster; choose one with --context`);
+  }
+  const options: RequestOptions = {};
+  try {
+    await config.applyToHTTPSOptions(options);
+  } catch (error) {
+    throw new UsageError(`${from}: no credentials for ${server}: ${problemOf(error)}`);
+  }
+  const namespace = config.getContextObject(config.getCurrentContext())?.namespace || 'default';
+  return clusterAt(server, namespace, options);
+}
+
+function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
+  const base = server.replace(/\/+$/, '');
+  const ask = (path: string, patienceMs: number, most = Number.POSITIVE_INFINITY, patch?: string): Promise<Answer> => {
+    const url = new URL(`${base}${path}`);
+    const send = url.protocol === 'http:' ? plainRequest : tlsRequest;
+    return new Promise((resolve, reject) => {
+      const method = patch === undefined ? 'GET' : 'PATCH';
+      const headers = {
+        ...options.headers,
+        ...(patch !== undefined && { 'Content-Type': 'application/merge-patch+json' }),
+      };
+      const signal = AbortSignal.timeout(patienceMs);
+      const call = send(url, { ...options, method, headers, signal }, (response) => {
+        const parts: Buffer[] = [];
+        let length = 0;
+        response.on('data', (part: Buffer) => {
+          length += part.length;
+          if (length > most) response.destroy(new Error(`its answer is longer than ${most / 2 ** 20} MiB`));
+          else parts.push(part);
+        });
+        response.on('error', reject);
+        response.on('end', () =>
+          resolve({ status: response.statusCode ?? 0, body: Buffer.concat(parts).toString('utf8') }),
+        );
+      });
+      call.on('error', reject);
+      call.end(patch);
+    });
+  };
+  const json = async <T>(path: string, patch?: string): Promise<Got<T>> => {
+    let answer: Answer;
+    try {
+      answer = await ask(path, PATIENCE_MS, undefined, patch);
+    } catch (error) {
+      const why = whyNot(error, PATIENCE_MS);
+      throw new UsageError(`no API server answers at ${base} (${why}); is this the right kubeconfig?`);
+    }
+    if (answer.status === 401) throw new UsageError(`${base} does not accept these credentials (status 401)`);
+    if (answer.status !== 200) return refusalOf(answer);
+    try {
+      return { ok: true, value: JSON.parse(answer.body) as T };
+    } catch {
+      throw new UsageError(`${base} answers what is not JSON; is it an API server?`);
+    }
+  };
+  return {
+    server: base,
+    namespace,
+    get: (path) => json(path),
+    patch: (path, body) => json(path, JSON.stringify(body)),
+    async list<T>(path: string, query: Readonly<Record<string, string>> = {}) {
+      const items: T[] = [];
+      let next = '';
+      do {
+        const words = new URLSearchParams({ ...query, limit: String(PAGE), ...(next && { continue: next }) });
+        const got = await json<{ items?: readonly T[] | null; metadata?: { continue?: string } }>(`${path}?${words}`);
+        if (!got.ok) return got;
+        items.push(...(got.value.items ?? []));
+        next = got.value.metadata?.continue ?? '';
+      } while (next !== '');
+      return { ok: true, value: items };
+    },
+    async text(path) {
+      try {
+        const answer = await ask(path, PROXY_PATIENCE_MS, LONGEST_TEXT);
+        return answer.status === 200 ? { ok: true, value: answer.body } : refusalOf(answer);
+      } catch (error) {
+        return { ok: false, status: 0, message: whyNot(error, PROXY_PATIENCE_MS) };
+      }
+    },
+  };
+}
+
+function refusalOf({ status, body }: Answer): Refusal {
+  return { ok: false, status, message: problemOf({ body: body.trim(), message: 'without a word' }) };
+}
+
+function whyNot(error: unknown, patienceMs: number): string {
+  const { code, message } = error as NodeJS.ErrnoException;
+  return code === 'ABORT_ERR' ? `no answer within ${patienceMs / 1000} s` : (code ?? message);
+}

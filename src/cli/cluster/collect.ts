@@ -1,0 +1,229 @@
+// Reads what `inspect` and `why` tell of: nodes, pods, events, and the agents' pages through the API server. Owns which calls
+// are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
+import type { View } from '../../agent/snapshot/snapshot.ts';
+import { CSI_DRIVER } from '../../api/csi-volume.ts';
+import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../api/names.ts';
+import { UsageError } from '../lib/command.ts';
+import type { Cluster, Got, Refusal } from './api-client.ts';
+import type { PodFacts } from './explain-pod.ts';
+import type { ClusterObjects } from './inventory.ts';
+import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
+import { type UnknownUse, type Use, useOf } from './parse-metrics.ts';
+
+const METRICS_PORT = 9837;
+const AT_ONCE = 16;
+const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
+
+export type Selection = {
+  /** Of the context where none was named: what is left to read for whom not all is allowed. */
+  readonly namespace: string;
+  readonly node?: string | undefined;
+  /** Where Cotenant is installed, if it need not be asked for. */
+  readonly system?: string | undefined;
+};
+
+export async function readCluster(cluster: Cluster, { namespace, node, system }: Selection): Promise<ClusterObjects> {
+  const notes: string[] = [];
+  const nodes = await readNodes(cluster, node, notes);
+  const fieldSelector = node === undefined ? ALIVE : `${ALIVE},spec.nodeName=${node}`;
+  let pods = await cluster.list<Pod>('/api/v1/pods', { fieldSelector });
+  if (!pods.ok) {
+    const all = pods;
+    pods = await cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, { fieldSelector });
+    if (!pods.ok) throw new Refused('pods cannot be listed', pods);
+    notes.push(`Only pods of namespace ${namespace} are counted: ${said(all)}.`);
+  }
+  const granted = new Set(pods.value.flatMap((pod) => pod.spec.nodeName ?? []));
+  const names = new Set([
+    ...(nodes ?? []).map(({ metadata }) => metadata.name),
+    ...(nodes === undefined ? granted : []),
+  ]);
+  return { nodes, pods: pods.value, use: await readUse(cluster, system, names, notes), notes };
+}
+
+async function readNodes(cluster: Cluster, name: string | undefined, notes: string[]): Promise<Node[] | undefined> {
+  if (name === undefined) {
+    const got = await cluster.list<Node>('/api/v1/nodes');
+    if (got.ok) return [...got.value];
+    notes.push(`Sizes and models of cards are not shown: ${said(got)}.`);
+    return undefined;
+  }
+  const got = await cluster.get<Node>(`/api/v1/nodes/${encodeURIComponent(name)}`);
+  if (got.ok) return [got.value];
+  if (got.status === 404) throw new UsageError(`--node ${name}: there is no node of that name`);
+  notes.push(`Sizes and models of cards are not shown: ${said(got)}.`);
+  return undefined;
+}
+
+/**
+ * Pods of a part of Cotenant. Anybody may label a pod as one, so only those count that are where Cotenant is installed, which
+ * a cluster's administrators say: in the CSIDriver, or whoever asks, by `system`.
+ */
+async function listParts(
+  cluster: Cluster,
+  system: string | undefined,
+  component: 'agent' | 'scheduler',
+  node?: string,
+): Promise<Got<readonly Pod[]>> {
+  let namespace = system;
+  if (namespace === undefined) {
+    const driver = await cluster.get<CsiDriver>(`/apis/storage.k8s.io/v1/csidrivers/${CSI_DRIVER}`);
+    if (!driver.ok && driver.status !== 404) return driver;
+    namespace = driver.ok ? driver.value.metadata.annotations?.[NAMESPACE_ANNOTATION] : undefined;
+  }
+  if (namespace === undefined) {
+    const message = `no CSIDriver ${CSI_DRIVER} says where Cotenant is installed; name the namespace with --system-namespace`;
+    return { ok: false, status: 404, message };
+  }
+  return cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, {
+    labelSelector: `${COMPONENT_LABEL}=${component}`,
+    ...(node === undefined ? {} : { fieldSelector: `spec.nodeName=${node}` }),
+  });
+}
+
+/** Use by node, for those that are asked for and have an agent; nodes without one are left out. `lack` begins what is noted. */
+export async function readUse(
+  cluster: Cluster,
+  system: string | undefined,
+  nodes: ReadonlySet<string>,
+  notes: string[],
+  lack = 'Use is not shown',
+): Promise<Map<string, Use>> {
+  const agents = await listParts(cluster, system, 'agent');
+  if (!agents.ok) {
+    notes.push(`${lack}: ${said(agents)}.`);
+    const word = agents.status === 403 ? 'forbidden' : 'not asked';
+    const unknown: Use = { known: false, word, why: said(agents) };
+    return new Map([...nodes].map((name) => [name, unknown]));
+  }
+  const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
+  const use = new Map<string, Use>();
+  await forEach(waiting, async (pod) => {
+    const name = pod.spec.nodeName ?? '';
+    const found = await readPage(cluster, pod);
+    // While an agent is replaced, the node has two.
+    if (!use.get(name)?.known) use.set(name, found);
+  });
+  const refused = [...use.values()].find((one) => !one.known && one.word === 'forbidden');
+  if (refused && !refused.known) notes.push(`${lack} everywhere: ${refused.why}.`);
+  return use;
+}
+
+/** One of the paths that an agent serves. */
+async function askAgent(
+  cluster: Cluster,
+  pod: Pod,
+  path: string,
+): Promise<{ readonly known: true; readonly text: string } | UnknownUse> {
+  const { namespace = '', name } = pod.metadata;
+  const ports = pod.spec.containers.flatMap(({ ports = [], readinessProbe }) =>
+    ports.map((one) => ({ ...one, isSecure: readinessProbe?.httpGet?.scheme === 'HTTPS' })),
+  );
+  const found = ports.find((one) => one.name === 'metrics');
+  const at = `${found?.isSecure ? 'https:' : ''}${name}:${found?.containerPort ?? METRICS_PORT}`;
+  if (hasEnded(pod) || pod.status?.phase === 'Pending') {
+    return { known: false, word: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
+  }
+  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/${path}`);
+  if (got.ok) return { known: true, text: got.value };
+  const word = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
+  return { known: false, word, why: `its agent ${namespace}/${name} cannot be asked: ${got.message}` };
+}
+
+async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
+  const got = await askAgent(cluster, pod, 'metrics');
+  return got.known ? useOf(got.text) : got;
+}
+
+export type Views = {
+  readonly views: readonly View[];
+  /** Why agents are missing, a sentence each. */
+  readonly missing: readonly string[];
+};
+
+/** What each agent of the cluster tells of its node. */
+export async function readViews(cluster: Cluster, system: string | undefined): Promise<Views> {
+  const agents = await listParts(cluster, system, 'agent');
+  if (!agents.ok) throw new UsageError(`the agents cannot be found: ${said(agents)}`);
+  const views: View[] = [];
+  const missing: string[] = [];
+  await forEach(agents.value, async (pod) => {
+    const got = await askAgent(cluster, pod, 'status.json');
+    const view = got.known ? viewOf(got.text) : undefined;
+    if (view) views.push(view);
+    else missing.push(got.known ? `its agent ${pod.metadata.name} has no sample yet` : got.why);
+  });
+  return { views, missing };
+}
+
+function viewOf(text: string): View | undefined {
+  try {
+    const view = JSON.parse(text) as View | null;
+    return Array.isArray(view?.containerTotals) ? view : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Some at a time. */
+async function forEach<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
+  const waiting = [...items];
+  const some = async () => {
+    for (let item = waiting.pop(); item !== undefined; item = waiting.pop()) await work(item);
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, some));
+}
+
+/** What explains one pod. Every part but the pod itself may be missing, and is then told in `notes`. */
+export async function readPod(
+  cluster: Cluster,
+  namespace: string,
+  name: string,
+  system: string | undefined,
+): Promise<PodFacts> {
+  const notes: string[] = [];
+  const home = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
+  const got = await cluster.get<Pod>(`${home}/pods/${encodeURIComponent(name)}`);
+  if (!got.ok && got.status !== 404) throw new Refused(`pod ${namespace}/${name} cannot be read`, got);
+  const pod = got.ok ? got.value : undefined;
+  const orNote = <T>(list: Got<readonly T[]>, what: string) => {
+    if (!list.ok) notes.push(`${what}: ${said(list)}.`);
+    return list.ok ? list.value : undefined;
+  };
+  const tryEvents = async (fieldSelector: string) =>
+    orNote(await cluster.list<Event>(`${home}/events`, { fieldSelector }), 'Events are not told');
+  const about = await tryEvents(`involvedObject.name=${name}`);
+  const base = { namespace, name, notes, events: about ?? [] };
+  if (!pod) {
+    const refusals = about && (await tryEvents('reason=FailedCreate'));
+    return { ...base, ...(refusals ? { refusals } : {}) };
+  }
+  const nodeName = pod.spec.nodeName;
+  if (!nodeName) {
+    const schedulers = orNote(await listParts(cluster, system, 'scheduler'), 'Schedulers are not looked at');
+    return { ...base, pod, ...(schedulers ? { schedulers } : {}) };
+  }
+  const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
+  if (!node.ok) notes.push(`Node ${nodeName} is not looked at: ${said(node)}.`);
+  const found = await listParts(cluster, system, 'agent', nodeName);
+  const agents = orNote(found, `The agent of node ${nodeName} is not looked at`);
+  const [agent] = agents ?? [];
+  const use = agent && !hasEnded(pod) ? await readPage(cluster, agent) : undefined;
+  return {
+    ...base,
+    pod,
+    ...(node.ok ? { node: node.value } : {}),
+    ...(agents ? { agents } : {}),
+    ...(use ? { use } : {}),
+  };
+}
+
+/** The one thing that was asked for may not be read. */
+export class Refused extends Error {
+  constructor(what: string, refusal: Refusal) {
+    super(`${what}: ${refusal.message}`);
+  }
+}
+
+/** Without the full stop that some of the server's sentences have. */
+const said = ({ message }: Refusal): string => message.replace(/\.$/, '');

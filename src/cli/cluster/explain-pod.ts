@@ -1,0 +1,376 @@
+// Why a pod is where it is, in sentences: from the pod, its events and what stands around it. Pure. Owns the order (what it
+// is now, then causes, the newest first, then what it has and what stands around it); reading is gather.ts's business.
+
+import { parsePodGrant } from '../../api/grant-annotation.ts';
+import { CARDS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { parseNodeCards } from '../../api/node-annotation.ts';
+import { parseRecord } from '../../api/request-annotation.ts';
+import { age, askedByPod, mib, oneLine } from '../lib/words.ts';
+import {
+  conditionOf,
+  countOfEvent,
+  type Event,
+  hasEnded,
+  type Node,
+  type Pod,
+  statusesOf,
+  type Terminated,
+  timeOfEvent,
+  writerOfEvent,
+} from './objects.ts';
+import { type Use, useOn } from './parse-metrics.ts';
+
+export type PodFacts = {
+  readonly namespace: string;
+  readonly name: string;
+  /** Undefined: there is none of the name. */
+  readonly pod?: Pod;
+  /** Of objects of the pod's name. */
+  readonly events: readonly Event[];
+  /** Where there is no pod: the namespace's events of what could not be created. */
+  readonly refusals?: readonly Event[];
+  readonly node?: Node;
+  /** On the pod's node; undefined: may not be read. */
+  readonly agents?: readonly Pod[];
+  /** Pods of our own scheduler; undefined: may not be read. */
+  readonly schedulers?: readonly Pod[];
+  readonly use?: Use;
+  readonly notes: readonly string[];
+};
+
+export type PodState = 'absent' | 'no share' | 'pending' | 'waiting' | 'running' | 'ended' | 'terminating';
+export type Cause = { readonly at?: string; readonly text: string };
+export type Explanation = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly state: PodState;
+  readonly headline: string;
+  readonly causes: readonly Cause[];
+  readonly notes: readonly string[];
+};
+
+/** Kubernetes' own names of what only other systems read unless their dialect is switched on. */
+const FOREIGN_RESOURCES = /^(aliyun\.com\/gpu-(mem|core)|cnvrg\.io\/metagpu|nvidia\.com\/gpu)/;
+const DEFAULT_SCHEDULER = 'default-scheduler';
+const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
+const DRIVER = 'cotenant.io';
+/** What the agent tells of a pod: what it did about too much, and when that was over; what it did not change, or could not give. */
+const AGENT_EVENTS = [
+  'GPUMemoryQuotaExceeded',
+  'GPUMemoryQuotaRestored',
+  'GPUComputeQuotaExceeded',
+  'GPUComputeQuotaRestored',
+  'GPUComputeChangeRefused',
+  'GPUCardsMissing',
+];
+const STOPPED = /; it is (stopped|asked to end)\.?$/;
+const AGENT = 'cotenant-agent';
+
+export function explain(all: PodFacts, nowMs: number): Explanation {
+  const { namespace, name, pod, notes } = all;
+  const facts = { ...all, events: all.events.filter((event) => isAbout(event, pod)) };
+  const whole = (state: PodState, headline: string, ...causes: readonly (readonly Cause[])[]): Explanation => {
+    return { namespace, pod: name, state, headline: oneLine(headline), causes: causes.flat(), notes };
+  };
+  const who = `${namespace}/${name}`;
+  if (!pod) {
+    const causes = newestFirst([...refusalsOf(facts, nowMs), ...quotaEvents(facts)]);
+    return whole('absent', `There is no pod ${who}.`, causes.length > 0 ? causes : [nothingRefused(facts)]);
+  }
+  const [request, grant] = [REQUEST_ANNOTATION, GRANT_ANNOTATION].map((key) => pod.metadata.annotations?.[key]);
+  if (request === undefined && grant === undefined) {
+    return whole('no share', `${who} asks for no share of a GPU (phase ${pod.status?.phase}).`, unread(pod));
+  }
+  const asked = request === undefined ? [] : [askedCause(request)];
+  const stops = newestFirst([...stopsOf(pod, facts), ...quotaEvents(facts)]);
+  const got = grant === undefined ? [] : grantCauses(grant, facts);
+  const { nodeName } = pod.spec;
+  if (pod.metadata.deletionTimestamp !== undefined) {
+    const { deletionTimestamp, deletionGracePeriodSeconds: graceSeconds = 0 } = pod.metadata;
+    const since = age(deletionTimestamp, nowMs + graceSeconds * 1000);
+    return whole('terminating', `${who} is being deleted, for ${since}.`, endingOf(pod, facts), stops);
+  }
+  if (hasEnded(pod)) {
+    const { phase, reason, message } = pod.status ?? {};
+    const why = reason === undefined ? '' : `: ${reason}${message ? `, ${message}` : ''}`;
+    return whole('ended', `${who} has ended (${phase}${why}).`, stops, got, asked);
+  }
+  if (!nodeName) {
+    const since = age(pod.metadata.creationTimestamp, nowMs);
+    const headline = `${who} is pending for ${since}: no node was chosen for it yet.`;
+    return whole('pending', headline, pendingOf(pod, facts, nowMs), asked);
+  }
+  if (statusesOf(pod).some(({ state }) => state?.running)) {
+    return whole('running', `${who} runs on node ${nodeName}.`, got, stops, nodeCauses(facts));
+  }
+  const headline = `${who} is bound to node ${nodeName} and waits: none of its containers runs.`;
+  const past = newestFirst([...mountCauses(facts), ...stops]);
+  return whole('waiting', headline, waitingOf(pod), past, nodeCauses(facts), got);
+}
+
+/** Of the pod itself, not of an earlier one of its name. The agent does not always know the uid. */
+function isAbout({ involvedObject: { kind, uid } }: Event, pod: Pod | undefined): boolean {
+  return kind === 'Pod' && (!pod || !uid || uid === pod.metadata.uid);
+}
+
+/** Lines for people. */
+export function explanationLines({ headline, causes, notes }: Explanation): string[] {
+  const told = causes.map(({ at, text }) => `  ${at === undefined ? '' : `${at} `}${oneLine(text)}`);
+  return [headline, ...told, ...notes.map((note) => oneLine(note))];
+}
+
+/** What has no time is so now. */
+const timeOf = ({ at }: Cause): number => (at === undefined ? Number.POSITIVE_INFINITY : Date.parse(at));
+const newestFirst = (causes: readonly Cause[]): Cause[] => causes.toSorted((a, b) => timeOf(b) - timeOf(a));
+/** Whole seconds, as most of Kubernetes writes them. */
+const cause = (at: string | undefined, text: string): Cause =>
+  at === undefined ? { text } : { at: at.replace(/\.\d+Z$/, 'Z'), text };
+
+// --- there is no such pod
+
+/** One per owner and reason: the names of pods that never came to be make each event's text another one. */
+function refusalsOf({ name, refusals = [] }: PodFacts, nowMs: number): Cause[] {
+  const ours = refusals.filter(
+    ({ involvedObject, message = '' }) => isOwner(involvedObject.name ?? '', name) && /cotenant/.test(message),
+  );
+  const alike = Object.groupBy(ours, ({ involvedObject: { kind, name: owner }, message = '' }) =>
+    JSON.stringify([kind, owner, reasonOf(message).replace(/pods "[^"]*"/, '')]),
+  );
+  return Object.values(alike).flatMap((events = []) => {
+    const [newest] = events.toSorted((a, b) => eventMs(b) - eventMs(a));
+    if (!newest) return [];
+    const { kind, name: owner } = newest.involvedObject;
+    const times = events.reduce((sum, event) => sum + countOfEvent(event), 0);
+    const first = events.map(({ firstTimestamp }) => firstTimestamp ?? '').toSorted()[0];
+    const often = times > 1 ? `, ${times} times in ${age(first, nowMs)}` : '';
+    const reason = reasonOf(newest.message ?? '');
+    const down = /failed calling webhook/.test(reason)
+      ? ' The webhook does not answer: pods that ask for a share are not created until it does.'
+      : '';
+    return cause(timeOfEvent(newest), `${kind} ${owner} could not create its pod${often}: ${sentence(reason)}${down}`);
+  });
+}
+
+const eventMs = (event: Event): number => Date.parse(timeOfEvent(event) ?? '');
+
+/** Without what controllers put before the API server's words. */
+const reasonOf = (message: string): string =>
+  message
+    .replace(/^\(combined from similar events\): /, '')
+    .replace(/^(Error creating|Create Pod \S+ in StatefulSet \S+ failed error): /, '');
+
+/** The owner's name is the beginning of its pods' names; people also ask by the name of what owns the owner. */
+const isOwner = (owner: string, asked: string): boolean =>
+  owner !== '' && (asked === owner || asked.startsWith(`${owner}-`) || owner.startsWith(`${asked}-`));
+
+function nothingRefused({ refusals }: PodFacts): Cause {
+  const text =
+    refusals === undefined
+      ? 'Whether one was refused cannot be told.'
+      : 'No event says that one of that name was refused; events are kept for an hour unless the cluster says otherwise.';
+  return { text };
+}
+
+// --- it asks for nothing
+
+function unread(pod: Pod): Cause[] {
+  const names = [...pod.spec.containers, ...(pod.spec.initContainers ?? [])].flatMap(({ resources }) =>
+    Object.keys({ ...resources?.requests, ...resources?.limits }),
+  );
+  const [own, foreign] = [names.find(isOwnKey), names.find((key) => FOREIGN_RESOURCES.test(key))];
+  if (own !== undefined) {
+    return [{ text: `It names ${own}, but has not passed the webhook, so nobody will give it a share.` }];
+  }
+  return foreign === undefined
+    ? []
+    : [{ text: `It names ${foreign}, which the webhook does not read here: its dialect is not switched on.` }];
+}
+
+// --- it waits for a node
+
+function askedCause(text: string): Cause {
+  const request = parseRecord(text);
+  return { text: request.ok ? `${askedByPod(request.value)}.` : 'What it asks for cannot be read.' };
+}
+
+function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): Cause[] {
+  const scheduler = pod.spec.schedulerName ?? DEFAULT_SCHEDULER;
+  const scheduled = conditionOf(pod, 'PodScheduled');
+  if (scheduled?.reason === 'SchedulingGated') {
+    return [cause(scheduled.lastTransitionTime, 'It is held back by its own scheduling gates.')];
+  }
+  const [failed] = events
+    .filter(({ reason }) => reason === 'FailedScheduling')
+    .toSorted((a, b) => eventMs(b) - eventMs(a));
+  const said = failed?.message ?? scheduled?.message;
+  if (said !== undefined) {
+    const at = (failed && timeOfEvent(failed)) ?? scheduled?.lastTransitionTime;
+    return [cause(at, `The scheduler ${scheduler} finds no place: ${sentence(said)}`), ...noSlots(said)];
+  }
+  const since = age(pod.metadata.creationTimestamp, nowMs);
+  const silent = { text: `The scheduler ${scheduler} has said nothing about it in ${since}: is it running?` };
+  const ready = schedulers?.filter((one) => conditionOf(one, 'Ready')?.status === 'True');
+  if (ready?.length !== 0 || scheduler === DEFAULT_SCHEDULER) return [silent];
+  const names = schedulers?.map(({ metadata }) => metadata.name).join(', ');
+  return [silent, { text: `No pod of Cotenant's own scheduler is ready (${names || 'there is none'}).` }];
+}
+
+/** The kubelet takes the slots back when the agent goes, and kube-scheduler knows no more than their number. */
+const noSlots = (said: string): Cause[] =>
+  /Insufficient cotenant\.io\/gpu\b(?!-)/.test(said)
+    ? [{ text: 'A node without cotenant.io/gpu shares no GPU, takes no more tenants, or its agent is away.' }]
+    : [];
+
+// --- it waits for its node
+
+/** What the kubelet told of our volume: our own words where they came through, else what their absence means. */
+function mountCauses({ events, pod }: PodFacts): Cause[] {
+  const ours = events.filter(({ reason, message = '' }) => reason === 'FailedMount' && /cotenant/.test(message));
+  const told = ours.flatMap((event) => {
+    const text = mountText(event.message ?? '', pod?.spec.nodeName ?? '');
+    return text === undefined ? [] : [cause(timeOfEvent(event), text)];
+  });
+  return newestFirst(told).slice(0, 1);
+}
+
+function mountText(message: string, node: string): string | undefined {
+  const own = /desc = cotenant: (.*)$/s.exec(message)?.[1];
+  if (own !== undefined) return `The node's agent gives it no volume: ${sentence(own)}`;
+  if (/no CSIDriver object/.test(message)) {
+    return `The cluster has no CSIDriver ${DRIVER}: is Cotenant installed, with its volumes switched on?`;
+  }
+  if (/not found in the list of registered CSI drivers/.test(message)) {
+    return `The agent has not announced itself to the kubelet of node ${node}: it is missing there, or just starts.`;
+  }
+  if (/code = Unavailable|connection refused|no such file/.test(message)) {
+    return `The agent of node ${node} does not answer; the pod starts when it does.`;
+  }
+  // "timed out waiting": says nothing that the others do not.
+  return /timed out waiting/.test(message) ? undefined : `Its volume cannot be mounted: ${sentence(message)}`;
+}
+
+function nodeCauses({ pod, node, agents }: PodFacts): Cause[] {
+  const name = pod?.spec.nodeName ?? '';
+  const ready = node && conditionOf(node, 'Ready');
+  const causes: Cause[] = [];
+  if (ready && ready.status !== 'True') {
+    causes.push(cause(ready.lastTransitionTime, `Node ${name} is not ready: ${sentence(ready.message ?? '')}`));
+  }
+  const down = agents && agentDown(agents, name);
+  return down ? [...causes, down] : causes;
+}
+
+function agentDown(agents: readonly Pod[], node: string): Cause | undefined {
+  if (agents.length === 0) return { text: `No agent of Cotenant runs on node ${node}.` };
+  if (agents.some((agent) => conditionOf(agent, 'Ready')?.status === 'True')) return undefined;
+  const [agent] = agents;
+  const { lastTransitionTime, message } = (agent && conditionOf(agent, 'Ready')) ?? {};
+  const text = `The agent of node ${node} (pod ${agent?.metadata.name}) is not ready${message ? `: ${message}` : ''}.`;
+  return cause(lastTransitionTime, text);
+}
+
+function waitingOf(pod: Pod): Cause[] {
+  return statusesOf(pod).flatMap(({ name, state }) => {
+    const { reason, message } = state?.waiting ?? {};
+    if (reason === undefined || USUAL_WAITS.has(reason)) return [];
+    return [{ text: `Container ${name} waits: ${reason}${message ? `: ${sentence(message)}` : '.'}` }];
+  });
+}
+
+// --- it runs, or ran
+
+function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
+  const grant = parsePodGrant(text);
+  if ('wrong' in grant) return [{ text: `Its grant cannot be read: ${grant.wrong}.` }];
+  const at = pod && conditionOf(pod, 'PodScheduled')?.lastTransitionTime;
+  const list = parseNodeCards(node?.metadata.annotations?.[CARDS_ANNOTATION] ?? '');
+  const known = 'wrong' in list ? [] : list.cards;
+  return grant.containers.flatMap((container) =>
+    container.cards.map((card) => {
+      const told = known.find(({ gpuUuid }) => gpuUuid === card.gpuUuid);
+      const where = told ? `GPU ${told.index} (${told.model}, ${card.gpuUuid})` : card.gpuUuid;
+      const limit = card.limitBytes === card.memoryBytes ? '' : ` (limit ${mib(card.limitBytes)})`;
+      const cores = card.coresPercent > 0 ? ` and ${card.coresPercent} % of the compute` : '';
+      const seen = useOn(use, {
+        namespace: pod?.metadata.namespace ?? '',
+        pod: pod?.metadata.name ?? '',
+        container: container.name,
+        gpuUuid: card.gpuUuid,
+      });
+      const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
+      const fence = seen?.fence === undefined ? '' : `, and ${fenceWords(seen.fence)}`;
+      const off = container.memoryIsolation === 'off' ? '; nothing holds it to that, as it asked' : '';
+      const amounts = `${mib(card.memoryBytes)}${limit}${cores}`;
+      return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
+    }),
+  );
+}
+
+const fenceWords = (fence: string): string =>
+  fence === 'none' ? 'nothing holds it to its limit' : `its limit is held by the ${fence}`;
+
+/** How its containers came to their ends, by what their states still say. */
+function stopsOf(pod: Pod, facts: PodFacts): Cause[] {
+  return statusesOf(pod).flatMap(({ name, state, lastState, restartCount }) => {
+    const ends = [state?.terminated, lastState?.terminated].filter((one) => one !== undefined);
+    return ends
+      .filter(({ exitCode, message }) => exitCode !== 0 || message)
+      .map((ended, index) => {
+        const restarts = index === 0 && restartCount > 0 ? ` (restarted ${restartCount} times so far)` : '';
+        const how = endOf(ended, stoppedByAgent(facts, name, ended));
+        return cause(ended.finishedAt, `Container ${name}${restarts} ended with ${how}.`);
+      });
+  });
+}
+
+function endOf({ exitCode, signal, reason, message }: Terminated, byAgent: boolean): string {
+  const how = byAgent ? ', stopped by the agent' : reason && reason !== 'Error' ? ` (${reason})` : '';
+  return `exit code ${exitCode}${signal ? `, signal ${signal}` : ''}${how}${message ? `: ${message.trim().replace(/\.$/, '')}` : ''}`;
+}
+
+/** An event of the agent that says so of the container, from within a minute of its end. */
+function stoppedByAgent({ events }: PodFacts, container: string, ended: Terminated): boolean {
+  return events.some((event) => {
+    const apartMs = Math.abs(eventMs(event) - Date.parse(ended.finishedAt ?? ''));
+    const { message = '' } = event;
+    return isQuotaEvent(event) && apartMs <= 60_000 && message.includes(`/${container} `) && STOPPED.test(message);
+  });
+}
+
+const isQuotaEvent = (event: Event): boolean =>
+  AGENT_EVENTS.includes(event.reason ?? '') && writerOfEvent(event) === AGENT;
+
+/** What the agent told of the pod, but for what a container's last words say already. */
+function quotaEvents({ events, pod }: PodFacts): Cause[] {
+  const words = (pod ? statusesOf(pod) : []).flatMap(({ state, lastState }) =>
+    [state, lastState].flatMap((one) => one?.terminated?.message ?? []),
+  );
+  return events
+    .filter((event) => isQuotaEvent(event) && !words.some((text) => text.includes(event.message ?? '')))
+    .map((event) => cause(timeOfEvent(event), `The agent: ${sentence(event.message ?? '')}`));
+}
+
+// --- it ends
+
+function endingOf(pod: Pod, facts: PodFacts): Cause[] {
+  const node = pod.spec.nodeName ?? '';
+  const running = statusesOf(pod).filter(({ state }) => state?.running);
+  const ours = pod.spec.volumes?.some(({ csi }) => csi?.driver === DRIVER) ?? false;
+  const causes: Cause[] = [...nodeCauses(facts)];
+  if (running.length > 0) {
+    causes.push({ text: `Still running: ${running.map(({ name }) => name).join(', ')}.` });
+  } else if (ours && facts.agents && agentDown(facts.agents, node)) {
+    causes.push({
+      text: 'Its containers have ended, and so has their use of cards; the pod goes when the agent is back and gives its volume up.',
+    });
+  }
+  const { finalizers = [] } = pod.metadata;
+  if (finalizers.length > 0) causes.push({ text: `It is kept by the finalizers ${finalizers.join(', ')}.` });
+  return causes;
+}
+
+/** Others' words with an end. */
+const sentence = (text: string): string => {
+  const line = oneLine(text);
+  return /[.!?…]$/.test(line) ? line : `${line}.`;
+};

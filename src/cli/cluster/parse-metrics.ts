@@ -1,0 +1,128 @@
+// What an agent's page says about use, card by card and container by container. Pure: the page's text comes in. Owns the
+// few names of metrics that the CLI shows; the page itself is the agent's.
+import { type EffectiveMode, type Mode, modeNamed, SAYERS } from '../../policy/mode.ts';
+
+export type ContainerUse = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  readonly usedBytes?: number;
+  /** Of the card's compute, 0 to 1. */
+  readonly smRatio?: number;
+  readonly fence?: string;
+};
+
+export type KnownUse = {
+  readonly known: true;
+  /** Bytes in use, by the card's UUID. */
+  readonly cards: ReadonlyMap<string, number>;
+  readonly containers: readonly ContainerUse[];
+  /** Those without a grant. */
+  readonly foreign: readonly ContainerUse[];
+  /** Of enforcement, of the node; absent: the agent does not tell. */
+  readonly mode?: Mode;
+  /** Of containers, by `nameKey`. */
+  readonly modes: ReadonlyMap<string, EffectiveMode>;
+};
+
+/** `word` fits into a column, `why` is the sentence. */
+export type UnknownUse = {
+  readonly known: false;
+  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'not asked' | 'no driver';
+  readonly why: string;
+};
+
+export type Use = KnownUse | UnknownUse;
+
+type Series = { readonly name: string; readonly labels: Readonly<Record<string, string>>; readonly value: number };
+
+const SERIES = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$/;
+const LABEL = /(?:^|,)([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
+const ESCAPES: Readonly<Record<string, string>> = { n: '\n', '"': '"', '\\': '\\' };
+const CARD_USED = 'cotenant_device_memory_used_bytes';
+const USED = 'cotenant_container_memory_used_bytes';
+const SM = 'cotenant_container_sm_utilization_ratio';
+const INFO = 'cotenant_container_info';
+const FOREIGN_USED = 'cotenant_foreign_memory_used_bytes';
+const UP = 'cotenant_up';
+const NODE_MODE = 'cotenant_enforcement_mode';
+const MODE = 'cotenant_container_enforcement';
+
+type Names = Pick<ContainerUse, 'namespace' | 'pod' | 'container'>;
+const nameKey = ({ namespace, pod, container }: Names): string => JSON.stringify([namespace, pod, container]);
+
+function seriesOf(page: string): readonly Series[] {
+  return page.split('\n').flatMap((line) => {
+    const [, name, labels = '', value] = SERIES.exec(line) ?? [];
+    if (name === undefined) return [];
+    const pairs = [...labels.matchAll(LABEL)].map(
+      ([, label = '', text = '']) =>
+        [label, text.replace(/\\(.)/g, (_, mark: string) => ESCAPES[mark] ?? mark)] as const,
+    );
+    return [{ name, labels: Object.fromEntries(pairs), value: Number(value) }];
+  });
+}
+
+export function useOf(page: string): Use {
+  const all = seriesOf(page);
+  const up = all.find(({ name }) => name === UP);
+  if (up === undefined) return { known: false, word: 'no answer', why: "its page is not an agent's" };
+  // An exporter half says only that where it hears nothing of its node half.
+  if (up.value !== 1 && !all.some(({ name }) => name.startsWith('cotenant_') && name !== UP))
+    return { known: false, word: 'no answer', why: 'its agent has no sample yet, or its node half is away' };
+  if (up.value !== 1) return { known: false, word: 'no driver', why: 'its driver does not answer' };
+  const of = (name: string) => all.filter((series) => series.name === name);
+  const keyOf = ({ labels }: Series) =>
+    JSON.stringify([labels.namespace, labels.pod, labels.container, labels.gpu_uuid]);
+  const collect = (bytes: string, ratio?: string, info?: string): ContainerUse[] => {
+    const ratios = new Map((ratio ? of(ratio) : []).map((series) => [keyOf(series), series.value]));
+    const infos = new Map((info ? of(info) : []).map((series) => [keyOf(series), series.labels.fence]));
+    return of(bytes).map((series) => {
+      const [smRatio, fence] = [ratios.get(keyOf(series)), infos.get(keyOf(series))];
+      const { namespace = '', pod = '', container = '', gpu_uuid: gpuUuid = '' } = series.labels;
+      return {
+        namespace,
+        pod,
+        container,
+        gpuUuid,
+        usedBytes: series.value,
+        ...(smRatio === undefined ? {} : { smRatio }),
+        ...(fence === undefined ? {} : { fence }),
+      };
+    });
+  };
+  const mode = modeNamed(of(NODE_MODE).find(({ value }) => value === 1)?.labels.mode);
+  return {
+    known: true,
+    ...(mode && { mode }),
+    modes: new Map(
+      of(MODE).flatMap(({ labels: { namespace = '', pod = '', container = '', enforcement, said_by: saidBy } }) => {
+        const [is, by] = [modeNamed(enforcement), (['node', ...SAYERS] as const).find((one) => one === saidBy)];
+        return is && by ? [[nameKey({ namespace, pod, container }), { mode: is, by }]] : [];
+      }),
+    ),
+    cards: new Map(of(CARD_USED).map(({ labels, value }) => [labels.gpu_uuid ?? '', value])),
+    containers: collect(USED, SM, INFO),
+    foreign: collect(FOREIGN_USED),
+  };
+}
+
+/** Of one container on one card; undefined: the agent does not say, or is not heard. */
+export const useOn = (
+  use: Use | undefined,
+  of: Pick<ContainerUse, 'namespace' | 'pod' | 'container' | 'gpuUuid'>,
+): ContainerUse | undefined =>
+  use?.known
+    ? use.containers.find(
+        (one) =>
+          one.namespace === of.namespace &&
+          one.pod === of.pod &&
+          one.container === of.container &&
+          one.gpuUuid === of.gpuUuid,
+      )
+    : undefined;
+
+/** Of one container; undefined: the agent does not say, or is not heard. */
+export const modeOn = (use: Use | undefined, of: Names): EffectiveMode | undefined =>
+  use?.known ? use.modes.get(nameKey(of)) : undefined;

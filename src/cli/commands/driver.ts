@@ -1,0 +1,51 @@
+// `cotenant driver`: has this machine's agent give the driver up, or take it again, or forgive a card its Xid.
+import type { DriverState } from '../../agent/os/driver-handle.ts';
+import type { CardFault } from '../../policy/gpu-health.ts';
+import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
+import { type Command, UsageError } from '../lib/command.ts';
+
+const WORDS = ['release', 'take', 'status'];
+const CLEAR = 'clear-xid';
+
+export const driver: Command = {
+  name: 'driver',
+  summary: "Has this machine's agent give the driver up for an upgrade of it, or take it again.",
+  usage: 'release | take | status | clear-xid GPU',
+  options: { ...STATE_OPTION },
+  notes:
+    'While it is given up nobody is watched or stopped; limits that the interposer holds go on. clear-xid offers a card again that an Xid was held against; GPU is its UUID or index.',
+  async run(parsed) {
+    const [word = '', ...rest] = parsed.words;
+    const folder = stateFolder(parsed);
+    if (word === CLEAR) return clear(folder, rest);
+    if (!WORDS.includes(word) || rest.length > 0)
+      throw new UsageError(`want one of ${WORDS.join(', ')}, or ${CLEAR} and a card`);
+    const answer =
+      word === 'status' ? await ask(folder, 'GET', '/v1/driver') : await ask(folder, 'POST', `/v1/driver/${word}`);
+    if (answer.status !== 200) {
+      console.error(`cotenant: ${errorOf(answer)}`);
+      return 1;
+    }
+    const { releasedMs, held } = answer.body as DriverState;
+    if (releasedMs === undefined) {
+      console.log('the agent has the driver');
+      return 0;
+    }
+    console.log(`given up since ${new Date(releasedMs).toISOString()}; nobody is watched or stopped`);
+    if (held === 0) return 0;
+    console.error(`cotenant: ${held} of its processes hang in the driver and hold it all the same`);
+    return 1;
+  },
+};
+
+async function clear(folder: string, [gpu, ...rest]: readonly string[]): Promise<number> {
+  if (gpu === undefined || rest.length > 0) throw new UsageError(`${CLEAR}: want one card, by UUID or index`);
+  const answer = await ask(folder, 'POST', `/v1/driver/${CLEAR}`, { gpu });
+  if (answer.status !== 200) {
+    console.error(`cotenant: ${errorOf(answer)}`);
+    return 1;
+  }
+  const { gpuUuid, xid, atMs } = answer.body as Pick<CardFault, 'gpuUuid' | 'xid' | 'atMs'>;
+  console.log(`${gpuUuid} is offered again; Xid ${xid} of ${new Date(atMs).toISOString()} is not held against it`);
+  return 0;
+}

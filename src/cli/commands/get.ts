@@ -1,0 +1,198 @@
+// `cotenant get`: how compute is divided, of cards and of whoever has a share, and how far each is held to its grant: of this machine
+// by its agent, or of a cluster by what Nodes, pods and the pages of their agents say.
+import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
+import type { View } from '../../agent/snapshot/snapshot.ts';
+import { changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
+import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { parseRecord } from '../../api/request-annotation.ts';
+import type { Cluster } from '../cluster/api-client.ts';
+import { readUse } from '../cluster/collect.ts';
+import type { Pod } from '../cluster/objects.ts';
+import type { Use } from '../cluster/parse-metrics.ts';
+import { ask, errorOf, readView, stateFolder } from '../lib/agent-client.ts';
+import { type Command, text, UsageError } from '../lib/command.ts';
+import { jsonText, oneLine } from '../lib/words.ts';
+import { columns, tenantName } from '../output/node-table.ts';
+import { modeOf, type ShownMode } from './enforcement-options.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+
+type CardRow = { readonly where: string; readonly card: string; readonly policy: string; readonly source: string };
+export type ShareRow = {
+  readonly name: string;
+  readonly where: string;
+  /** Null: the card's, which a cluster does not tell. */
+  readonly policy: string | null;
+  readonly priority: string;
+  readonly weight: number | null;
+  readonly coresPercent: number;
+  readonly coresLimitPercent: number | null;
+  /** Parts of the card; null: nothing holds it, or nobody here knows. */
+  readonly guaranteedRatio: number | null;
+  readonly mostRatio: number | null;
+  /** How far the agent goes when it is over its grant, and who says so. */
+  readonly enforcement: ShownMode;
+};
+type Compute = {
+  readonly cards: readonly CardRow[];
+  readonly shares: readonly ShareRow[];
+  /** What could not be read, a sentence each. */
+  readonly notes: readonly string[];
+};
+
+export const get: Command = {
+  name: 'get',
+  summary: 'Shows how compute is divided, the policies of cards and what each is due, and how far it is held to that.',
+  usage: '[-o table|json] [-n NAMESPACE]',
+  options: {
+    ...OUTPUT_OPTIONS,
+    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pods (default the context's)" },
+    ...WHERE_OPTIONS,
+  },
+  notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
+  async run(parsed) {
+    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
+    const cluster = await clusterOf(parsed);
+    const found = cluster
+      ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace, systemOf(parsed))
+      : await ofMachine(stateFolder(parsed));
+    if (typeof found === 'string') {
+      console.error(`cotenant: ${found}`);
+      return 1;
+    }
+    console.log(wantsJson(parsed) ? jsonText(found) : lines(found).join('\n'));
+    return 0;
+  },
+};
+
+async function ofMachine(folder: string): Promise<Compute | string> {
+  const view = await readView(folder);
+  const answer = await ask(folder, 'GET', '/v1/compute');
+  return answer.status === 200 ? machineCompute(view, answer.body as NodeComputeState) : errorOf(answer);
+}
+
+export function machineCompute(view: Pick<View, 'containers'>, state: NodeComputeState): Compute {
+  return {
+    cards: state.cards.map(({ index, gpuUuid, policy, source }) => ({
+      where: String(index),
+      card: gpuUuid,
+      policy,
+      source,
+    })),
+    shares: view.containers.map((one) => ({
+      name: tenantName(one),
+      where: String(one.gpuIndex ?? '-'),
+      policy: one.computePolicy,
+      priority: one.priority,
+      weight: one.computeWeight || null,
+      coresPercent: one.coresPercent,
+      coresLimitPercent: one.coresLimitPercent ?? null,
+      guaranteedRatio: one.compute?.guaranteeRatio ?? null,
+      mostRatio: one.compute?.limitRatio ?? null,
+      enforcement: one.enforcement,
+    })),
+    notes: [],
+  };
+}
+
+async function ofCluster(cluster: Cluster, namespace: string, system: string | undefined): Promise<Compute | string> {
+  const pods = await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`);
+  if (!pods.ok) return pods.message;
+  const nodes = await cluster.list<Pod>('/api/v1/nodes');
+  const labelled = nodes.ok ? nodes.value : [];
+  const notes: string[] = [];
+  const use = await usesOf(cluster, system, pods.value, notes);
+  return {
+    cards: labelled.flatMap(({ metadata: { name, labels } }) => {
+      const policy = labels?.[COMPUTE_POLICY_ANNOTATION];
+      return policy === undefined ? [] : [{ where: name, card: 'all', policy, source: 'label' }];
+    }),
+    shares: pods.value.flatMap((pod) => podShares(pod, use.get(pod.spec.nodeName ?? ''))),
+    notes,
+  };
+}
+
+/** What the agents of these pods' nodes say. */
+async function usesOf(
+  cluster: Cluster,
+  system: string | undefined,
+  pods: readonly Pod[],
+  notes: string[],
+): Promise<ReadonlyMap<string, Use>> {
+  const sharing = pods.filter((pod) => pod.metadata.annotations?.[REQUEST_ANNOTATION] !== undefined);
+  const names = new Set(sharing.flatMap((pod) => pod.spec.nodeName ?? []));
+  if (names.size === 0) return new Map();
+  const uses = await readUse(cluster, system, names, notes, 'Modes of nodes are not known');
+  for (const name of names) {
+    const use = uses.get(name);
+    if (use === undefined) notes.push(`The mode of node ${name} is not known: no agent runs there.`);
+    else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
+      notes.push(`The mode of node ${name} is not known: ${use.why}.`);
+  }
+  return uses;
+}
+
+/** What its containers chose, with what operators changed since; `use`: of its node. */
+export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, use?: Use): readonly ShareRow[] {
+  const { annotations = {} } = metadata;
+  const record = parseRecord(annotations[REQUEST_ANNOTATION]);
+  if (!record.ok) return [];
+  const { computePolicy, priority, computeWeight, containers } = record.value;
+  const changes = readChanges(annotations[COMPUTE_ANNOTATION] ?? '{}');
+  return containers.map(({ name, cards }) => {
+    const chosen = {
+      cards: cards.map((card) => ({ ...card, coresPercent: card.coresPercent ?? 0 })),
+      compute: {
+        priority,
+        ...(computePolicy && { policy: computePolicy }),
+        ...(computeWeight && { weight: computeWeight }),
+      },
+    };
+    const now = changed(chosen, isWrong(changes) ? {} : (changes.get(name) ?? {}));
+    const { cards: held, compute } = isWrong(now) ? chosen : now;
+    return {
+      name: `${metadata.namespace}/${metadata.name}/${name}`,
+      where: spec.nodeName ?? '',
+      policy: compute.policy ?? null,
+      priority: compute.priority ?? 'normal',
+      weight: compute.weight ?? (held[0]?.coresPercent || null),
+      coresPercent: held[0]?.coresPercent ?? 0,
+      coresLimitPercent: held[0]?.coresLimitPercent ?? null,
+      guaranteedRatio: null,
+      mostRatio: null,
+      enforcement: modeOf(
+        use,
+        { namespace: metadata.namespace ?? '', pod: metadata.name, container: name },
+        annotations,
+      ),
+    };
+  });
+}
+
+const percent = (value: number | null): string => (value === null ? '-' : `${Math.round(value * 10) / 10}%`);
+const part = (ratio: number | null): string => percent(ratio === null ? null : 100 * ratio);
+
+function lines({ cards, shares, notes }: Compute): readonly string[] {
+  const ofCards = cards.map(({ where, card, policy, source }) => [where, card, policy, source]);
+  const ofShares = shares.map((share) => [
+    share.name,
+    share.where,
+    share.policy ?? "the card's",
+    share.priority,
+    share.weight === null ? '-' : String(share.weight),
+    share.coresPercent === 0 ? '-' : percent(share.coresPercent),
+    percent(share.coresLimitPercent),
+    part(share.guaranteedRatio),
+    part(share.mostRatio),
+    share.enforcement.atMost ? `${share.enforcement.mode} at most` : share.enforcement.mode,
+    share.enforcement.by,
+  ]);
+  return [
+    ...columns([['WHERE', 'CARD', 'POLICY', 'SAID BY'], ...ofCards]),
+    '',
+    ...columns([
+      ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MOST', 'MODE', 'SAID BY'],
+      ...ofShares,
+    ]),
+    ...(notes.length > 0 ? ['', ...notes.map((note) => oneLine(note))] : []),
+  ];
+}

@@ -1,0 +1,217 @@
+// `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
+// this machine's agent keeps.
+import { isPodGrantId } from '../../agent/grants/grant.ts';
+import type { KillTotal, View, ViewContainer } from '../../agent/snapshot/snapshot.ts';
+import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../../policy/rightsizing.ts';
+import type { Cluster } from '../cluster/api-client.ts';
+import { readViews } from '../cluster/collect.ts';
+import { readView, stateFolder } from '../lib/agent-client.ts';
+import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
+import { jsonText } from '../lib/words.ts';
+import { recommendationJson, recommendationLines } from '../output/recommendation.ts';
+import { durationOf, PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
+import { containersOf, queries, type Selection } from '../prometheus/container-series.ts';
+import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+
+const DEFAULT_WINDOW = '5m';
+
+export const recommend: Command = {
+  name: 'recommend',
+  summary: 'Says the smallest share in which each container would have fitted, with the lines to paste.',
+  usage: '[POD | NAMESPACE/POD] [--prometheus URL] [--range TIME] [-o table|json]',
+  options: {
+    ...OUTPUT_OPTIONS,
+    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: 'only containers of this one' },
+    'memory-headroom': { type: 'string', value: 'PERCENT', help: 'to add to the peak of memory (default 0)' },
+    'cores-headroom': { type: 'string', value: 'PERCENT', help: 'to add to the peak of compute (default 0)' },
+    window: {
+      type: 'string',
+      value: 'TIME',
+      help: `over which compute is a mean, 1m to 1h (default ${DEFAULT_WINDOW}; of an agent, 1m)`,
+    },
+    ...PROMETHEUS_OPTIONS,
+    ...WHERE_OPTIONS,
+  },
+  notes:
+    "Without a Prometheus it goes by the peaks that this machine's agent, or those of a cluster, have kept since they began.",
+  async run(parsed) {
+    const selection = selectionOf(parsed);
+    const headroom = headroomOf(parsed);
+    const json = wantsJson(parsed);
+    const prometheus = prometheusOf(parsed, Date.now());
+    const other = Object.keys(WHERE_OPTIONS).find((name) => parsed.values[name] !== undefined);
+    if (prometheus && other !== undefined) {
+      const named = other === 'state' ? 'an agent of this machine' : 'a cluster';
+      throw new UsageError(`--${other} names ${named}, --prometheus a Prometheus: want one of them`);
+    }
+    const { containers, source } = prometheus
+      ? await fromPrometheus(prometheus, selection, windowOf(parsed))
+      : await fromAgents(parsed, selection);
+    const sizes = containers.map((container) => sizesOf(container, headroom));
+    console.log(json ? jsonText(recommendationJson(sizes)) : recommendationLines(sizes, source).join('\n'));
+    return sizes.length === 0 ? 1 : 0;
+  },
+};
+
+type Seen = { readonly containers: readonly ContainerSeries[]; readonly source: string };
+type Wanted = Omit<Selection, 'job'>;
+
+function selectionOf(parsed: Parsed): Wanted {
+  const [word, ...rest] = parsed.words;
+  if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.words.join(' ')}`);
+  const given = text(parsed, 'namespace');
+  const [first, second, ...more] = word?.split('/') ?? [];
+  if (more.length > 0) throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
+  if (second === undefined) return { namespace: given, pod: first };
+  if (given !== undefined && given !== first)
+    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
+  return { namespace: first, pod: second };
+}
+
+function headroomOf(parsed: Parsed): Headroom {
+  const of = (name: string) => {
+    const value = text(parsed, name) ?? '0';
+    if (!/^\d{1,3}$/.test(value)) throw new UsageError(`--${name} ${value}: want whole percent, 0 to 999`);
+    return Number(value);
+  };
+  return { memoryPercent: of('memory-headroom'), coresPercent: of('cores-headroom') };
+}
+
+function windowOf(parsed: Parsed): number {
+  const value = text(parsed, 'window') ?? DEFAULT_WINDOW;
+  const seconds = durationOf(value);
+  if (seconds === undefined || seconds < 60 || seconds > 3600) throw new UsageError(`--window ${value}: want 1m to 1h`);
+  return seconds;
+}
+
+async function fromAgents(parsed: Parsed, wanted: Wanted): Promise<Seen> {
+  if (text(parsed, 'window') !== undefined)
+    throw new UsageError('--window is about a Prometheus: name one with --prometheus URL');
+  const cluster = await clusterOf(parsed, ['namespace']);
+  return cluster
+    ? fromCluster(cluster, systemOf(parsed), wanted)
+    : fromAgent(await readView(stateFolder(parsed)), wanted);
+}
+
+async function fromCluster(cluster: Cluster, system: string | undefined, wanted: Wanted): Promise<Seen> {
+  const { views, missing } = await readViews(cluster, system);
+  if (views.length === 0 && missing.length > 0) throw new UsageError(missing.join('; '));
+  return {
+    containers: fromViews(views, wanted),
+    source: [`agents of ${views.length} node${views.length === 1 ? '' : 's'}, each since it began`, ...missing].join(
+      '; ',
+    ),
+  };
+}
+
+async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeconds: number): Promise<Seen> {
+  const { job, rangeSeconds, atSeconds, url } = prometheus;
+  const asked = [...queries({ job, ...wanted }, { rangeSeconds, windowSeconds })];
+  const answers = await Promise.all(
+    asked.map(async ([name, expression]) => [name, await query(prometheus, expression)] as const),
+  );
+  const [from, until] = [atSeconds - rangeSeconds, atSeconds].map((at) => new Date(at * 1000).toISOString());
+  return { containers: containersOf(new Map(answers)), source: `${url}, ${from} to ${until}` };
+}
+
+const fromAgent = (view: View, wanted: Wanted): Seen => ({
+  containers: fromViews([view], wanted),
+  source: "this machine's agent, since it began",
+});
+
+/** One life of a container on one card, with the grant that it has now. */
+type Life = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  /** Of the container that lived, on whichever cards. */
+  readonly life: string;
+  /** Plain processes: on which node, for two of one name on two nodes have nothing to do with one another. */
+  readonly plainOn: number | undefined;
+  readonly peakBytes: number;
+  readonly smPeakRatio: number | undefined;
+  readonly denied: number;
+  readonly granted: ViewContainer | undefined;
+};
+
+function livesOf(view: View, node: number): readonly Life[] {
+  const now = new Map(view.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
+  return [
+    ...view.containerTotals.map((totals) => ({
+      ...totals,
+      life: totals.grantId,
+      plainOn: isPodGrantId(totals.grantId) ? undefined : node,
+      granted: now.get(`${totals.grantId} ${totals.gpuUuid}`),
+    })),
+    // Of a peak that nobody was told of, no size comes.
+    ...view.assignedTotals
+      .filter(({ peakBytes }) => peakBytes > 0)
+      .map((totals) => ({
+        ...totals,
+        life: `${node}`,
+        plainOn: undefined,
+        smPeakRatio: undefined,
+        denied: 0,
+        granted: undefined,
+      })),
+  ];
+}
+
+/**
+ * What has ended is there for the few minutes that the agent remembers it, and its grant is not. What came again under one name
+ * is one container, as it is to a Prometheus.
+ */
+export function fromViews(views: readonly View[], { namespace, pod }: Wanted): readonly ContainerSeries[] {
+  const seen = views
+    .flatMap(livesOf)
+    .filter(
+      (one) => (namespace === undefined || one.namespace === namespace) && (pod === undefined || one.pod === pod),
+    );
+  const stops = Map.groupBy(
+    views.flatMap((view, node) => view.kills.filter(isStopForMemory).map((kill) => ({ ...kill, node }))),
+    nameKey,
+  );
+  const containers = [...Map.groupBy(seen, (one) => JSON.stringify([nameKey(one), one.plainOn]))];
+  return containers
+    .flatMap(([, all]): ContainerSeries[] => {
+      const [first] = all;
+      if (first === undefined) return [];
+      const { plainOn } = first;
+      const own = (stops.get(nameKey(first)) ?? []).filter(({ node }) => plainOn === undefined || node === plainOn);
+      return [
+        {
+          namespace: first.namespace,
+          pod: first.pod,
+          container: first.container,
+          plain: plainOn !== undefined,
+          cardCount: Math.max(...[...Map.groupBy(all, ({ life }) => life).values()].map((cards) => cards.length)),
+          stops: own.reduce((sum, { count }) => sum + count, 0),
+          cards: [...Map.groupBy(all, ({ gpuUuid }) => gpuUuid)].map(([gpuUuid, lives]) => {
+            const granted = lives.flatMap((one) => one.granted ?? [])[0];
+            const smPeaks = lives.flatMap(({ smPeakRatio }) => smPeakRatio ?? []);
+            return {
+              gpuUuid,
+              grantedBytes: granted?.limitBytes,
+              grantedCoresPercent: granted && granted.coresPercent > 0 ? granted.coresPercent : undefined,
+              coresHeld: granted?.compute !== undefined,
+              memory: { peak: Math.max(...lives.map(({ peakBytes }) => peakBytes)) },
+              compute: smPeaks.length === 0 ? undefined : { peak: Math.max(...smPeaks) },
+              denied: lives.reduce((sum, { denied }) => sum + denied, 0),
+            };
+          }),
+        },
+      ];
+    })
+    .toSorted(byName);
+}
+
+const byName = (a: ContainerSeries, b: ContainerSeries): number =>
+  [a.namespace, a.pod, a.container].join('/') < [b.namespace, b.pod, b.container].join('/') ? -1 : 1;
+
+const nameKey = (of: { readonly namespace: string; readonly pod: string; readonly container: string }): string =>
+  JSON.stringify([of.namespace, of.pod, of.container]);
+
+/** One that was carried out, as far as anybody knows. */
+const isStopForMemory = ({ reason, result }: KillTotal): boolean =>
+  reason !== 'over-share' && (result === 'released' || result === 'interrupted');

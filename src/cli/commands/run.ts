@@ -1,0 +1,222 @@
+// `cotenant run`: a grant for a plain process on a plain machine, through the same pages, ledger and agent as a container's.
+// Owns the process and its group: it ends when the command ends, passes signals on, and leaves nothing behind.
+import { spawn } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { constants } from 'node:os';
+import { basename, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { GrantAnswer, GrantBody } from '../../agent/admin-api.ts';
+import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
+import { unifiedMount } from '../../agent/enforcement/targets.ts';
+import { loadNative } from '../../agent/os/addon.ts';
+import { tenantGroup, unifiedPath } from '../../agent/os/cgroup.ts';
+import { type CardShare, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { MIB, parseWhole } from '../../common/quantity.ts';
+import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
+import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
+
+const PASSED_ON: readonly NodeJS.Signals[] = [
+  'SIGINT',
+  'SIGTERM',
+  'SIGHUP',
+  'SIGQUIT',
+  'SIGUSR1',
+  'SIGUSR2',
+  'SIGCONT',
+];
+/** How long an agent that is just starting may take to have measured its cards. */
+const PATIENCE_MS = 60_000;
+
+export const run: Command = {
+  name: 'run',
+  summary: 'Runs a command with a share of a GPU: it sees its slice, and is held to it.',
+  usage: '--gpu-memory 2Gi [options] -- COMMAND [ARGUMENT ...]',
+  options: {
+    'gpu-memory': {
+      type: 'string',
+      short: 'm',
+      value: 'SIZE',
+      help: 'GPU memory, contexts included, in total over its cards; whole MiB per card (2Gi, 513Mi)',
+    },
+    gpus: { type: 'string', short: 'n', value: 'N', help: 'number of cards (default 1)' },
+    'gpu-cores': {
+      type: 'string',
+      value: 'PERCENT',
+      help: 'percent of compute in total; not enforced on cards whose policy is native',
+    },
+    gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this card; may be given several times' },
+    name: { type: 'string', value: 'NAME', help: "name in metrics and tables (default: the command's)" },
+    'no-memory-isolation': { type: 'boolean', help: 'count and show, refuse nothing' },
+    quiet: { type: 'boolean', short: 'q', help: 'say nothing but errors' },
+    ...STATE_OPTION,
+  },
+  notes: 'The exit code is that of the command, 128 + N where signal N ended it, 125 where no grant was to be had.',
+  async run(parsed) {
+    const command = parsed.words;
+    if (command.length === 0) throw new UsageError('a command is missing; put it behind --');
+    const folder = stateFolder(parsed);
+    const native = loadNative();
+    const self = native.readProcess(process.pid);
+    if (!self) throw new Error('/proc cannot be read');
+    const shares = sharesOf(parsed);
+    const name = text(parsed, 'name') ?? basename(command[0] ?? '');
+    const body: GrantBody = {
+      name,
+      container: basename(command[0] ?? ''),
+      shares,
+      gpuUuids: (parsed.values.gpu as string[] | undefined) ?? [],
+      isolateMemory: !flag(parsed, 'no-memory-isolation'),
+      pid: process.pid,
+      startTicks: self.startTicks,
+    };
+    const grant = await askForGrant(folder, body);
+    if (typeof grant === 'string') {
+      console.error(`cotenant: no grant: ${grant}`);
+      return 125;
+    }
+    const say = (line: string) => {
+      if (!flag(parsed, 'quiet')) console.error(`cotenant: ${line}`);
+    };
+    const amounts = grant.cards.map((card) => `${card.memoryBytes / MIB} MiB on ${card.gpuUuid}`).join(', ');
+    say(`${name}: ${amounts}`);
+    if (shares[0]?.coresPercent !== undefined)
+      say(
+        `${shares[0].coresPercent} % of each card's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
+      );
+    try {
+      return await runHeld(command, grant, folder, say);
+    } finally {
+      await ask(folder, 'DELETE', `/v1/grants/${grant.id}`).catch(() => {}); // a vanished agent takes it down when it is back
+    }
+  },
+};
+
+/** Equal shares: amounts are totals over the cards. */
+export function sharesOf(parsed: Parsed): CardShare[] {
+  const cards = wholeNumber(text(parsed, 'gpus') ?? '1', '--gpus', 1, 16);
+  const memory = text(parsed, 'gpu-memory');
+  if (memory === undefined) throw new UsageError('--gpu-memory is missing (a size such as 2Gi)');
+  const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
+  if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.wrong}; ${total.right}, such as 2Gi`);
+  const bytes = total.value / cards;
+  if (!Number.isSafeInteger(bytes) || bytes <= 0 || bytes % MIB !== 0) {
+    throw new UsageError(`--gpu-memory ${memory} on ${cards} card(s): want a whole number of MiB on each`);
+  }
+  const cores = text(parsed, 'gpu-cores');
+  if (cores === undefined) return Array.from({ length: cards }, () => ({ memory: { kind: 'bytes', bytes } }));
+  const percent = wholeNumber(cores, '--gpu-cores', cards, 100 * cards);
+  if (percent % cards !== 0)
+    throw new UsageError(`--gpu-cores ${cores} on ${cards} card(s): want a whole percent of each`);
+  return Array.from({ length: cards }, () => ({ memory: { kind: 'bytes', bytes }, coresPercent: percent / cards }));
+}
+
+function wholeNumber(value: string, option: string, least: number, most: number): number {
+  const number = Number(value);
+  if (!/^\d+$/.test(value) || number < least || number > most)
+    throw new UsageError(`${option} ${value}: want ${least} to ${most}`);
+  return number;
+}
+
+async function askForGrant(folder: string, body: GrantBody): Promise<GrantAnswer | string> {
+  const until = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const answer = await ask(folder, 'POST', '/v1/grants', body);
+    if (answer.status === 201) return answer.body as GrantAnswer;
+    if (answer.status !== 503 || Date.now() > until) return errorOf(answer);
+    await delay(250);
+  }
+}
+
+/** The command in its own group where that is permitted, else as our own process tree; ends with the command. */
+async function runHeld(
+  command: readonly string[],
+  grant: GrantAnswer,
+  folder: string,
+  say: (line: string) => void,
+): Promise<number> {
+  const native = loadNative();
+  // From the first thing on that must be taken down again: a signal may come at any time, also before there is a command.
+  const early: NodeJS.Signals[] = [];
+  let passOn = (signal: NodeJS.Signals): void => {
+    early.push(signal);
+  };
+  for (const signal of PASSED_ON) process.on(signal, (name) => passOn(name));
+  const group = makeGroup(grant.id);
+  if (!group) native.becomeSubreaper(); // orphans become our children, so the tree stays one
+  const leave = group === undefined ? undefined : enterGroup(group);
+  const [file = '', ...args] = command;
+  const preload = [grant.preload, process.env.LD_PRELOAD].filter((entry) => entry).join(' ');
+  const child = spawn(file, args, {
+    stdio: 'inherit',
+    env: {
+      ...process.env,
+      LD_PRELOAD: preload,
+      CUDA_VISIBLE_DEVICES: grant.cards.map((card) => card.gpuUuid).join(','),
+    },
+  });
+  leave?.();
+  passOn = (signal) => {
+    child.kill(signal);
+  };
+  for (const signal of early) passOn(signal);
+  const ended = await new Promise<{ code: number; signal: NodeJS.Signals | null }>((resolve) => {
+    child.on('error', (error) => {
+      console.error(`cotenant: ${file}: ${error.message}`);
+      resolve({ code: 127, signal: null });
+    });
+    child.on('exit', (code, signal) => resolve({ code: code ?? 0, signal }));
+  });
+  if (ended.signal !== null) await tellWhy(folder, grant.id, say);
+  if (group) await endGroup(group);
+  return ended.signal === null ? ended.code : 128 + constants.signals[ended.signal];
+}
+
+/** The agent's own words, when it was the agent. */
+async function tellWhy(folder: string, id: string, say: (line: string) => void): Promise<void> {
+  const answer = await ask(folder, 'GET', `/v1/actions?of=${id}`).catch(() => undefined);
+  const records = Array.isArray(answer?.body) ? (answer.body as ActionRecord[]) : [];
+  const last = records.findLast((record) => record.action === 'kill' || record.action === 'terminate');
+  if (last) say(`stopped by the agent: ${last.message}`);
+}
+
+const ownUnifiedPath = (): string | undefined => unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));
+
+/** A group below our own in the unified hierarchy; undefined where that is not permitted. */
+function makeGroup(id: string): string | undefined {
+  const mount = unifiedMount();
+  const own = ownUnifiedPath();
+  if (!mount || own === undefined) return undefined;
+  const path = join(mount, own, tenantGroup(id));
+  try {
+    mkdirSync(path);
+    return path;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Children are born into the group of their parent: in, and out again once the child is there. */
+function enterGroup(group: string): (() => void) | undefined {
+  const mount = unifiedMount() ?? '';
+  const before = ownUnifiedPath() ?? '/';
+  try {
+    writeFileSync(join(group, 'cgroup.procs'), String(process.pid));
+  } catch {
+    return undefined;
+  }
+  return () => {
+    writeFileSync(join(mount, before, 'cgroup.procs'), String(process.pid));
+  };
+}
+
+/** What the command left running ends with it, as in a container. */
+async function endGroup(group: string): Promise<void> {
+  const busy = () => existsSync(group) && readFileSync(join(group, 'cgroup.procs'), 'utf8').trim() !== '';
+  if (busy() && existsSync(join(group, 'cgroup.kill'))) writeFileSync(join(group, 'cgroup.kill'), '1');
+  for (let tries = 0; tries < 200 && busy(); tries++) await delay(10);
+  try {
+    rmdirSync(group);
+  } catch {
+    console.error(`cotenant: ${group} could not be removed`);
+  }
+}

@@ -1,0 +1,120 @@
+// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from a Prometheus. Owns the command and
+// its three forms of output.
+import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
+import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
+import { jsonText, oneLine } from '../lib/words.ts';
+import { columns } from '../output/node-table.ts';
+import { PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
+import { selector } from '../prometheus/container-series.ts';
+import { cards, NOT_OF_INSTANCES, RECORDED, RECORDED_CARDS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
+
+const LONGEST_STEP_SECONDS = 60;
+/** Points of a range that is so short that a minute is much of it. */
+const LEAST_POINTS = 60;
+
+export const showback: Command = {
+  name: 'showback',
+  summary: 'Says how many GPU-hours each namespace was granted, used and left idle.',
+  usage: '--prometheus URL [--range TIME] [-n NAMESPACE] [-o table|json|csv]',
+  options: {
+    output: { type: 'string', short: 'o', value: 'FORM', help: 'table (default), json or csv' },
+    json: { type: 'boolean', help: 'the same as -o json' },
+    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: 'only this one' },
+    recorded: { type: 'boolean', help: 'from the series of the recording rules: quicker over long ranges' },
+    ...PROMETHEUS_OPTIONS,
+  },
+  notes: 'A GPU-hour is one hour of all the memory, or all the compute, of one card.',
+  async run(parsed) {
+    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}; see -n`);
+    const form = formOf(parsed);
+    const prometheus = prometheusOf(parsed, Date.now());
+    if (!prometheus) throw new UsageError('--prometheus is missing, and COTENANT_PROMETHEUS names none');
+    const result = await read(prometheus, text(parsed, 'namespace'), flag(parsed, 'recorded'));
+    const { url, atSeconds, rangeSeconds } = prometheus;
+    const [from, until] = [atSeconds - rangeSeconds, atSeconds].map((at) => new Date(at * 1000).toISOString());
+    if (form === 'json') console.log(jsonText({ from, until, ...result }));
+    else
+      console.log((form === 'csv' ? csvLines(result) : tableLines(result, `${url}, ${from} to ${until}`)).join('\n'));
+    return result.shares.length === 0 ? 1 : 0;
+  },
+};
+
+function formOf(parsed: Parsed): 'table' | 'json' | 'csv' {
+  const form = text(parsed, 'output');
+  const json = flag(parsed, 'json');
+  if (form !== undefined && form !== 'table' && form !== 'json' && form !== 'csv')
+    throw new UsageError(`-o ${form}: want table, json or csv`);
+  if (json && form !== undefined && form !== 'json') throw new UsageError(`-o ${form} and --json: want one of them`);
+  return json ? 'json' : (form ?? 'table');
+}
+
+async function read(prometheus: Prometheus, namespace: string | undefined, recorded: boolean): Promise<Showback> {
+  const { job, rangeSeconds } = prometheus;
+  const step = Math.max(1, Math.min(LONGEST_STEP_SECONDS, Math.floor(rangeSeconds / LEAST_POINTS)));
+  const selectors: Selectors = {
+    of: (metric, ...matchers) => selector(metric, { job, namespace }, ...matchers),
+    ofCard: (metric, ...matchers) => selector(metric, { job }, ...matchers),
+  };
+  const now = usage(selectors, '5m');
+  const steps = `[${rangeSeconds}s:${step}s]`;
+  /** A mean over the range, with nothing where there was none: how many steps a range has, Prometheus' versions do not agree. */
+  const hours = (expression: string) =>
+    `sum_over_time((${expression})${steps}) / scalar(count_over_time(vector(1)${steps})) * ${rangeSeconds} / 3600`;
+  const expressionOf = (kind: Kind, amount: keyof Amounts): string => {
+    if (recorded) return hours(selectors.of(RECORDED[kind][amount]));
+    // The counter knows what happened between the steps.
+    if (kind === 'compute' && amount === 'used') {
+      const counter = selectors.of('cotenant_container_sm_seconds_total', NOT_OF_INSTANCES);
+      return `sum by (namespace) (increase(${counter}[${rangeSeconds}s])) / 3600`;
+    }
+    return hours(now[kind][amount]);
+  };
+  const ask = async (kind: Kind, amount: keyof Amounts) => {
+    const series = await query(prometheus, expressionOf(kind, amount));
+    return [`${kind} ${amount}`, new Map(series.map(({ labels, value }) => [labels.namespace ?? '', value]))] as const;
+  };
+  const all = await Promise.all(KINDS.flatMap((kind) => AMOUNTS.map((amount) => ask(kind, amount))));
+  const answers = new Map<string, ReadonlyMap<string, number>>(all);
+  const [had] = await query(prometheus, hours(recorded ? selector(RECORDED_CARDS, { job }) : cards(selectors)));
+  return showbackOf((kind, amount) => answers.get(`${kind} ${amount}`) ?? new Map(), had?.value ?? 0);
+}
+
+export const HEAD: readonly string[] = [
+  'NAMESPACE',
+  'MEMORY GRANTED',
+  'USED',
+  'WASTED',
+  'COMPUTE GRANTED',
+  'USED',
+  'WASTED',
+];
+
+const figures = (of: Readonly<Record<Kind, Amounts>>, digits: number): readonly string[] =>
+  KINDS.flatMap((kind) => AMOUNTS.map((amount) => of[kind][amount].toFixed(digits)));
+
+export function tableLines({ shares, total, cardHours }: Showback, source: string): readonly string[] {
+  if (shares.length === 0) return [`${oneLine(source)}: no container with a share was seen.`];
+  const rows = [
+    ...shares.map((share) => [share.namespace, ...figures(share, 2)]),
+    ...(shares.length > 1 ? [['all', ...figures(total, 2)]] : []),
+  ];
+  return [
+    ...columns([HEAD, ...rows], ['left', ...HEAD.slice(1).map(() => 'right' as const)]),
+    '',
+    `GPU-hours, of ${cardHours.toFixed(2)} that the cards had.`,
+    oneLine(source),
+  ];
+}
+
+/** One line per namespace, for spreadsheets: a cell that they would take for a formula is made text. */
+export function csvLines({ shares }: Showback): readonly string[] {
+  const names = KINDS.flatMap((kind) => AMOUNTS.map((amount) => `${kind}_${amount}_gpu_hours`));
+  const cell = (value: string) => {
+    const safe = /^[=+\-@]/.test(value) ? `'${value}` : value;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return [
+    ['namespace', ...names].join(','),
+    ...shares.map((share) => [cell(share.namespace), ...figures(share, 6)].join(',')),
+  ];
+}

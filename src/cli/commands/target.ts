@@ -1,0 +1,101 @@
+// Whom `inspect` and `why` ask: the agent of this machine, or a cluster. Owns the options that choose, and the choice.
+import { existsSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import { SOCKET_NAME } from '../../agent/config.ts';
+import { type Cluster, connect, defaultKubeconfig } from '../cluster/api-client.ts';
+import { STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
+import { flag, type Option, type Parsed, text, UsageError } from '../lib/command.ts';
+
+export const WHERE_OPTIONS: Record<string, Option> = {
+  ...STATE_OPTION,
+  cluster: { type: 'boolean', help: 'ask the cluster, also where an agent runs on this machine' },
+  kubeconfig: {
+    type: 'string',
+    value: 'FILE',
+    help: "of the cluster (default KUBECONFIG, ~/.kube/config, or a pod's service account)",
+  },
+  context: { type: 'string', value: 'NAME', help: 'in the kubeconfig (default its current one)' },
+  'system-namespace': {
+    type: 'string',
+    value: 'NAMESPACE',
+    help: 'where Cotenant is installed (default as its CSIDriver says)',
+  },
+};
+
+/** Cluster options: whoever names one does not mean this machine. */
+const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node', 'system-namespace'];
+
+type Surroundings = {
+  /** Started as a plugin of kubectl. */
+  readonly plugin: boolean;
+  /** With --state. */
+  readonly stateNamed: boolean;
+  /** An agent's socket, or a variable that says where to look for one. */
+  readonly agentHere: boolean;
+  readonly clusterConfigured: boolean;
+};
+
+/** Pure. `options`: those of the command line that only mean a cluster. */
+export function chooseWhere(options: readonly string[], around: Surroundings): 'local' | 'cluster' | 'nowhere' {
+  if (options.length > 0) return 'cluster';
+  if (around.stateNamed) return 'local';
+  if (around.plugin) return 'cluster';
+  if (around.agentHere) return 'local';
+  return around.clusterConfigured ? 'cluster' : 'nowhere';
+}
+
+/** The cluster to ask; undefined: the agent of this machine. `both`: options that mean something of either. */
+export async function clusterOf(parsed: Parsed, both: readonly string[] = []): Promise<Cluster | undefined> {
+  const options = CLUSTER_ONLY.filter((name) => !both.includes(name)).filter(
+    (name) => parsed.values[name] !== undefined && parsed.values[name] !== false,
+  );
+  const socket = join(stateFolder(parsed), SOCKET_NAME);
+  if (options.length > 0 && text(parsed, 'state') !== undefined) {
+    throw new UsageError(`--state names an agent of this machine, --${options[0]} a cluster: want one of them`);
+  }
+  const where = chooseWhere(options, {
+    plugin: basename(process.argv[1] ?? '') === 'kubectl-cotenant',
+    stateNamed: text(parsed, 'state') !== undefined,
+    agentHere: process.env.COTENANT_STATE !== undefined || existsSync(socket),
+    clusterConfigured: defaultKubeconfig() !== undefined,
+  });
+  if (where === 'local') return undefined;
+  if (where === 'nowhere') {
+    throw new UsageError(
+      `no agent answers at ${socket}, and no cluster is configured; start an agent with "cotenant agent", name its folder with --state, or a cluster with --kubeconfig`,
+    );
+  }
+  return connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
+}
+
+/** Names of Kubernetes' objects (RFC 1123). */
+const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
+
+/** `POD` or `NAMESPACE/POD`; `given`: by -n. */
+export function podNamed(
+  word: string,
+  given: string | undefined,
+  usual: string,
+): { readonly namespace: string; readonly name: string } {
+  const [first = '', second, ...more] = word.split('/');
+  const [namespace, name] = second === undefined ? [given ?? usual, first] : [first, second];
+  if (more.length > 0 || !NAME.test(name) || !NAME.test(namespace))
+    throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
+  if (given !== undefined && given !== namespace)
+    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
+  return { namespace, name };
+}
+
+export const systemOf = (parsed: Parsed): string | undefined => text(parsed, 'system-namespace');
+
+export const OUTPUT_OPTIONS: Record<string, Option> = {
+  output: { type: 'string', short: 'o', value: 'FORM', help: 'table (default) or json' },
+  json: { type: 'boolean', help: 'the same as -o json' },
+};
+
+export function wantsJson(parsed: Parsed): boolean {
+  const form = text(parsed, 'output');
+  if (form !== undefined && form !== 'table' && form !== 'json') throw new UsageError(`-o ${form}: want table or json`);
+  if (form === 'table' && flag(parsed, 'json')) throw new UsageError('-o table and --json: want one of them');
+  return form === 'json' || flag(parsed, 'json');
+}

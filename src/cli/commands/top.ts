@@ -1,0 +1,75 @@
+// `cotenant top`: watching this machine's agent. Owns the keys and the rounds; what a round shows is in top-lines.ts.
+import { setTimeout as delay } from 'node:timers/promises';
+import { readView, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
+import { type Command, flag, text, UsageError } from '../lib/command.ts';
+import { SORTS, type Sort, topLines } from '../output/top-screen.ts';
+
+const ROUND_MS = 1000;
+/** Where the output is no terminal, or one that says no width: some say 0. */
+const WIDTH = 80;
+/** Less says nothing of anybody. */
+const LEAST_WIDTH = 40;
+const SORT_KEYS: Readonly<Record<string, Sort>> = { c: 'card', m: 'memory', s: 'sm', n: 'name' };
+const INTERRUPT = '\u0003';
+
+export const top: Command = {
+  name: 'top',
+  summary: 'Shows cards, and who uses them within which grant, again every second.',
+  usage: '[--sort card|memory|sm|name] [--processes]',
+  options: {
+    sort: { type: 'string', value: 'KEY', help: 'what comes first: card (default), memory, sm or name' },
+    processes: { type: 'boolean', help: 'show single processes below each container' },
+    ...STATE_OPTION,
+  },
+  notes: 'On a terminal: p shows or hides processes; c, m, s and n sort by card, memory, SM and name; q ends it.',
+  async run(parsed) {
+    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
+    const folder = stateFolder(parsed);
+    const look = { sort: sortOf(text(parsed, 'sort')), processes: flag(parsed, 'processes') };
+    const stop = new AbortController();
+    let pause = new AbortController();
+    process.once('SIGINT', () => stop.abort());
+    const release = onKeys((key) => {
+      if (key === 'q' || key === INTERRUPT) stop.abort();
+      if (key === 'p') look.processes = !look.processes;
+      look.sort = SORT_KEYS[key] ?? look.sort;
+      pause.abort();
+    });
+    try {
+      while (!stop.signal.aborted) {
+        pause = new AbortController();
+        const width = Math.max(LEAST_WIDTH, process.stdout.columns || WIDTH);
+        const shown = topLines(await readView(folder), { ...look, width }).join('\n');
+        process.stdout.write(process.stdout.isTTY ? `\x1b[H\x1b[2J${shown}\n` : `${shown}\n\n`);
+        const signal = AbortSignal.any([stop.signal, pause.signal]);
+        await delay(ROUND_MS, undefined, { signal }).catch(() => {});
+      }
+    } finally {
+      release();
+    }
+    return 0;
+  },
+};
+
+function sortOf(word: string | undefined): Sort {
+  const found = SORTS.find((each) => each === (word ?? 'card'));
+  if (found === undefined) throw new UsageError(`--sort ${word}: want ${SORTS.join(', ')}`);
+  return found;
+}
+
+/** Single keys of a terminal, without a line's end behind them; nothing where standard input is none. */
+function onKeys(pressed: (key: string) => void): () => void {
+  const { stdin, stdout } = process;
+  if (!stdin.isTTY || !stdout.isTTY) return () => {};
+  stdin.setRawMode(true);
+  stdin.setEncoding('utf8');
+  const each = (keys: string) => {
+    for (const key of keys) pressed(key);
+  };
+  stdin.on('data', each);
+  return () => {
+    stdin.off('data', each);
+    stdin.setRawMode(false);
+    stdin.pause();
+  };
+}

@@ -1,0 +1,89 @@
+// `cotenant uninstall-check`: whether pods are left that need us to end. The chart runs it before it is uninstalled, so what it
+// says must fit a termination message.
+import { CSI_DRIVER } from '../../api/csi-volume.ts';
+import { COMPONENT_LABEL } from '../../api/names.ts';
+import { connect } from '../cluster/api-client.ts';
+import { conditionOf, hasEnded, nameOf, type Pod, statusesOf } from '../cluster/objects.ts';
+import { type Command, text } from '../lib/command.ts';
+
+/** Kubernetes keeps the last 2048 bytes of a message, so that the sentence at its head is what a longer one would lose. */
+const MOST_BYTES = 2000;
+/** Kubelets unmount what an ended pod leaves within seconds. */
+const UNMOUNTED_AFTER_MS = 60_000;
+
+export const uninstallCheck: Command = {
+  name: 'uninstall-check',
+  summary: 'Fails with a list while pods with a volume of Cotenant are left, which could not end without the agent.',
+  usage: '[--kubeconfig FILE] [--context NAME]',
+  options: {
+    kubeconfig: {
+      type: 'string',
+      value: 'FILE',
+      help: "of the cluster (default KUBECONFIG, ~/.kube/config, or a pod's service account)",
+    },
+    context: { type: 'string', value: 'NAME', help: 'in the kubeconfig (default its current one)' },
+    'system-namespace': {
+      type: 'string',
+      value: 'NAMESPACE',
+      help: "where Cotenant is installed (default the context's, or that of the pod that asks)",
+    },
+  },
+  async run(parsed) {
+    const cluster = await connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
+    const pods = await cluster.list<Pod>('/api/v1/pods');
+    if (!pods.ok) {
+      console.log(`cotenant: whether pods with a volume of Cotenant are left cannot be seen: ${pods.message}`);
+      return 1;
+    }
+    const served = servedNodes(pods.value, text(parsed, 'system-namespace') ?? cluster.namespace);
+    const left = pods.value.filter((pod) => needsUs(pod, served, Date.now()));
+    console.log(listed(left).join('\n'));
+    return left.length === 0 ? 0 : 1;
+  },
+};
+
+/** Nodes with an agent that is ready. Labels are anybody's to write, so only the namespace of the release counts. */
+export function servedNodes(pods: readonly Pod[], system: string): ReadonlySet<string> {
+  const agents = pods.filter(
+    (pod) =>
+      pod.metadata.namespace === system &&
+      pod.metadata.labels?.[COMPONENT_LABEL] === 'agent' &&
+      conditionOf(pod, 'Ready')?.status === 'True',
+  );
+  return new Set(agents.flatMap(({ spec }) => spec.nodeName ?? []));
+}
+
+/**
+ * It has the volume, and its kubelet may still have to unmount it. Of a pod that has ended that is so while its node has no
+ * agent to ask, while it is being deleted, which waits for that, and for a moment after its end.
+ */
+export function needsUs(pod: Pod, served: ReadonlySet<string>, nowMs: number): boolean {
+  const { nodeName, volumes = [] } = pod.spec;
+  if (!volumes.some(({ csi }) => csi?.driver === CSI_DRIVER)) return false;
+  if (!hasEnded(pod)) return true;
+  // Refused by its kubelet, or never bound: nothing of it ever was on a node.
+  const ends = statusesOf(pod).map(({ state }) => Date.parse(state?.terminated?.finishedAt ?? ''));
+  const endMs = Math.max(...ends.filter((ms) => !Number.isNaN(ms)));
+  if (!nodeName || endMs === Number.NEGATIVE_INFINITY) return false;
+  return pod.metadata.deletionTimestamp !== undefined || !served.has(nodeName) || nowMs - endMs < UNMOUNTED_AFTER_MS;
+}
+
+export function listed(left: readonly Pod[]): readonly string[] {
+  if (left.length === 0) return ['no pod with a volume of Cotenant is left'];
+  const lines = [
+    `cotenant: not uninstalled, for ${left.length === 1 ? '1 pod has' : `${left.length} pods have`} a volume of Cotenant and cannot end without its agent. Delete these first:`,
+  ];
+  const named = left.map((pod) => `  ${nameOf(pod)} (${whereOf(pod)})`).toSorted();
+  let bytes = Buffer.byteLength(`${lines[0]}\n  and ${left.length} more\n`);
+  for (const [index, line] of named.entries()) {
+    bytes += Buffer.byteLength(`${line}\n`);
+    if (bytes > MOST_BYTES) return [...lines, `  and ${left.length - index} more`];
+    lines.push(line);
+  }
+  return lines;
+}
+
+function whereOf(pod: Pod): string {
+  if (!pod.spec.nodeName) return 'not bound yet';
+  return `on ${pod.spec.nodeName}${hasEnded(pod) ? ', ended, its volume may still be mounted' : ''}`;
+}

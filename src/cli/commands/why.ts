@@ -1,0 +1,67 @@
+// `cotenant why`: why a pod of the cluster is where it is, or what this machine's agent did to one of its tenants.
+import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
+import type { Cluster } from '../cluster/api-client.ts';
+import { Refused, readPod } from '../cluster/collect.ts';
+import { explain, explanationLines } from '../cluster/explain-pod.ts';
+import { ask, errorOf, readView, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { type Command, text, UsageError } from '../lib/command.ts';
+import { jsonText, oneLine } from '../lib/words.ts';
+import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+
+export const why: Command = {
+  name: 'why',
+  summary: 'Says why a pod is pending, waits, was refused or stopped; or what was done to a tenant of this machine.',
+  usage: 'POD | NAMESPACE/POD | TENANT-OR-ID',
+  options: {
+    ...OUTPUT_OPTIONS,
+    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pod (default the context's)" },
+    ...WHERE_OPTIONS,
+  },
+  notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
+  async run(parsed) {
+    const [name, ...rest] = parsed.words;
+    if (name === undefined || rest.length > 0) throw new UsageError('want one pod, or one tenant by name or id');
+    const json = wantsJson(parsed);
+    const cluster = await clusterOf(parsed);
+    return cluster
+      ? whyPod(cluster, name, text(parsed, 'namespace'), systemOf(parsed), json)
+      : whyTenant(stateFolder(parsed), name, json);
+  },
+};
+
+async function whyPod(
+  cluster: Cluster,
+  word: string,
+  given: string | undefined,
+  system: string | undefined,
+  json: boolean,
+): Promise<number> {
+  const { namespace, name } = podNamed(word, given, cluster.namespace);
+  try {
+    const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
+    console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
+    return explanation.state === 'absent' ? 1 : 0;
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    console.error(`cotenant: ${error.message}`);
+    return 1;
+  }
+}
+
+async function whyTenant(folder: string, name: string, json: boolean): Promise<number> {
+  const known = tenantsNamed(await readView(folder), name);
+  const answer = await ask(folder, 'GET', `/v1/actions?of=${encodeURIComponent(name)}`);
+  if (answer.status !== 200) throw new Error(errorOf(answer));
+  const records = answer.body as readonly ActionRecord[];
+  if (records.length === 0 && known.length === 0) {
+    console.error(`cotenant: no tenant ${name} on this node, and nothing was done to one of that name`);
+    return 1;
+  }
+  if (json) console.log(jsonText(records));
+  else if (records.length === 0) console.log(`nothing was done to ${name}`);
+  for (const record of json ? [] : records) {
+    const said = oneLine(`${record.action}: ${record.message} (${record.result})`);
+    console.log(`${new Date(record.atMs).toISOString()} ${said}`);
+  }
+  return 0;
+}

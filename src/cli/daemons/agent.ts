@@ -1,0 +1,166 @@
+// `cotenant agent`: the node's daemon in the foreground.
+
+import { NO_SLICES, uuidsOfSlices } from '../../agent/attribution/resource-slices.ts';
+import { type AgentConfiguration, DEFAULTS } from '../../agent/config.ts';
+import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
+import { beFrugal } from '../../agent/os/memory-tuning.ts';
+import { type AgentHooks, startAgent } from '../../agent/start.ts';
+import { GRANT_ANNOTATION } from '../../api/names.ts';
+import type { PodEvent } from '../../kube/events.ts';
+import type { ContainerName } from '../../kube/pod-informer.ts';
+import { type Command, text, UsageError } from '../lib/command.ts';
+import { runUntilSignal } from '../lib/run-until-signal.ts';
+import { checkPageFiles, configurationOf, makeStateFolder } from './agent-settings.ts';
+
+export const agent: Command = {
+  name: 'agent',
+  summary: "The node's daemon: samples the driver, publishes metrics, and stops containers that exceed their grant.",
+  usage: '[--config FILE] [--set PATH=VALUE ...]',
+  options: {
+    config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON' },
+    set: {
+      type: 'string',
+      short: 's',
+      multiple: true,
+      value: 'PATH=VALUE',
+      help: 'one setting over the file, such as enforcement.mode=report',
+    },
+  },
+  notes: `Settings and their defaults:\n${JSON.stringify(DEFAULTS, null, 2)}`,
+  async run(parsed) {
+    beFrugal();
+    const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
+    const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
+    const start = async () => {
+      makeStateFolder(configuration, log);
+      await checkPageFiles(configuration);
+      const { hooks, close: closeKube } = await kubeHooks(configuration, log);
+      const started = await startAgent(configuration, { log, ...hooks });
+      const close = async () => {
+        await closeKube();
+        await started.close();
+      };
+      return { ...started, close };
+    };
+    const { host, enforcement, page } = configuration;
+    const scheme = page.certFile === '' ? 'http' : 'https';
+    return runUntilSignal(start, ({ port, socket }) => {
+      const where =
+        port === undefined ? `views on ${page.socket}, no port` : `metrics on ${scheme}://${host}:${port}/metrics`;
+      log(`${where}, grants on ${socket}, mode ${enforcement.mode}`);
+    });
+  },
+};
+
+/** Of what is over, and that it is not any more: people find all of it under one reason, and its end is nothing to worry about. */
+const EVENTS = {
+  memory: ['GPUMemoryQuotaExceeded', 'GPUMemoryQuotaRestored'],
+  compute: ['GPUComputeQuotaExceeded', 'GPUComputeQuotaRestored'],
+} as const;
+
+function kindOf({ action, resource }: ActionRecord): Pick<PodEvent, 'reason' | 'type'> {
+  const [exceeded, restored] = EVENTS[resource];
+  return action === 'released' || action === 'open-gate'
+    ? { reason: restored, type: 'Normal' }
+    : { reason: exceeded, type: 'Warning' };
+}
+
+/** What pods are told of what was done to them. Plain processes have no pod to tell. */
+export function eventsOf(records: readonly ActionRecord[], nodeName: string): readonly PodEvent[] {
+  return records
+    .filter(({ podUid }) => podUid !== '')
+    .map((record) => ({
+      namespace: record.namespace,
+      pod: record.pod,
+      podUid: record.podUid,
+      container: record.container,
+      ...kindOf(record),
+      message: record.message,
+      atMs: record.atMs,
+      by: { component: 'agent', instance: nodeName },
+    }));
+}
+
+async function kubeHooks(
+  configuration: AgentConfiguration,
+  log: (line: string) => void,
+): Promise<{ hooks: Partial<AgentHooks>; close: () => Promise<void> }> {
+  const { enabled, nodeName } = configuration.kubernetes;
+  if (!enabled) return { hooks: {}, close: async () => {} };
+  if (nodeName === '')
+    throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
+  // Large, and of no use without a cluster.
+  const { KubeConfig } = await import('@kubernetes/client-node');
+  const { createReporter } = await import('../../kube/events.ts');
+  const { watchPods } = await import('../../kube/pod-informer.ts');
+  const { startAdvertising } = await import('../../kube/node-status.ts');
+  const { problemOf } = await import('../../kube/api-error.ts');
+  const { evictor } = await import('../../kube/eviction.ts');
+  const { reviewer } = await import('../../kube/token-review.ts');
+  const { followSlices } = await import('../../kube/resource-slices.ts');
+  const config = new KubeConfig();
+  config.loadFromDefault();
+  const pods = watchPods(config, nodeName, log);
+  let uuids = NO_SLICES;
+  const slices =
+    configuration.kubernetes.podResources === ''
+      ? undefined
+      : followSlices(
+          config,
+          nodeName,
+          (told) => {
+            uuids = uuidsOfSlices(told, nodeName);
+          },
+          log,
+        );
+  const report = createReporter(config, log);
+  const nowhere: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };
+  return {
+    hooks: {
+      nameOf(containerId, podUid) {
+        const found = pods.of(containerId);
+        if (found || podUid === undefined) return found ?? nowhere;
+        const { namespace = '', name = '' } = pods.cached(podUid)?.metadata ?? {};
+        return { namespace, pod: name, podUid, container: '' };
+      },
+      isOver: (namespace, pod) => /^(Succeeded|Failed)$/.test(pods.named(namespace, pod)?.status?.phase ?? ''),
+      onActions: (records) => {
+        for (const event of eventsOf(records, nodeName)) void report(event);
+      },
+      deviceUuids: () => uuids,
+      review: reviewer(config),
+      evict: evictor(config),
+      onRefused: (change) => {
+        const by = { component: 'agent', instance: nodeName } as const;
+        void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by });
+      },
+      onPassedBy: ({ namespace, pod, podUid, container }, message) => {
+        const by = { component: 'agent', instance: nodeName } as const;
+        const of = { namespace, pod, podUid, container };
+        void report({ ...of, reason: 'GPUCardsMissing', type: 'Warning', message, atMs: Date.now(), by });
+      },
+      cluster: {
+        pods,
+        onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
+        advertise(cards, withSlots, onLabels) {
+          const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
+          const advertising = startAdvertising({
+            config,
+            nodeName,
+            cards,
+            grantTextOf,
+            withSlots,
+            onLabels,
+            onProblem: log,
+          });
+          void pods.ready.then(advertising.changed);
+          return advertising;
+        },
+        problemOf,
+      },
+    },
+    async close() {
+      await Promise.all([pods.close(), slices?.close()]);
+    },
+  };
+}

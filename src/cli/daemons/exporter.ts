@@ -1,0 +1,71 @@
+// `cotenant exporter`: the agent's exporter half as a process of its own, which may do nothing but serve.
+
+import { beFrugal } from '../../agent/os/memory-tuning.ts';
+import { followViews } from '../../agent/snapshot/ipc/client.ts';
+import type { Standing } from '../../agent/snapshot/source.ts';
+import { guardOf, startExporter } from '../../exporter/start.ts';
+import { type Command, text, UsageError } from '../lib/command.ts';
+import { runUntilSignal } from '../lib/run-until-signal.ts';
+import { checkPageFiles, configurationOf } from './agent-settings.ts';
+
+export const exporter: Command = {
+  name: 'exporter',
+  summary:
+    "The agent's exporter half: serves the page of metrics of an agent that listens on no port, from its socket.",
+  usage: '[--config FILE] --set page.socket=PATH [--set PATH=VALUE ...]',
+  options: {
+    config: { type: 'string', short: 'c', value: 'FILE', help: "the agent's settings, YAML or JSON" },
+    set: {
+      type: 'string',
+      short: 's',
+      multiple: true,
+      value: 'PATH=VALUE',
+      help: 'one setting over the file, such as port=9837',
+    },
+  },
+  notes:
+    'Of the settings of `cotenant agent` it goes by host, port, page, processMetrics, compatibilityMetrics and kubernetes.nodeName.',
+  async run(parsed) {
+    beFrugal();
+    const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
+    const { host, page } = configuration;
+    if (page.socket === '')
+      throw new UsageError('page.socket is missing: the socket of the node half, as it is set for `cotenant agent`');
+    const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
+    let lastProblem = '';
+    const onProblem = (problem: string) => {
+      if (problem !== lastProblem) log(problem);
+      lastProblem = problem;
+    };
+    const start = async () => {
+      await checkPageFiles(configuration);
+      // Heard of before there is somebody to tell: nothing is known of anybody then.
+      let tell = (_standing: Standing | undefined) => {};
+      const source = followViews({
+        path: page.socket,
+        onStanding: (standing) => tell(standing),
+        reviews: page.tokenReview,
+        log,
+      });
+      try {
+        const access = await guardOf(configuration, source.review, onProblem);
+        const started = await startExporter(configuration, source, access, { log, onProblem });
+        tell = started.tell;
+        tell(source.standing());
+        return {
+          port: started.port,
+          async close() {
+            await Promise.all([started.close(), source.close()]);
+          },
+        };
+      } catch (error) {
+        await source.close();
+        throw error;
+      }
+    };
+    const scheme = page.certFile === '' ? 'http' : 'https';
+    return runUntilSignal(start, ({ port }) =>
+      log(`metrics on ${scheme}://${host}:${port}/metrics, views from ${page.socket}`),
+    );
+  },
+};

@@ -1,0 +1,122 @@
+// `cotenant webhook`: admission in the foreground.
+import { readFileSync } from 'node:fs';
+import { parse as parseYaml } from 'yaml';
+import { parseConfiguration } from '../../../webhook/config.ts';
+import { startWebhook } from '../../../webhook/server.ts';
+import { formatProblem } from '../../common/problem.ts';
+import { fromFiles } from '../../serving/tls-files.ts';
+import type { CertificateSource } from '../../serving/x509.ts';
+import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
+import { runUntilSignal } from '../lib/run-until-signal.ts';
+
+export const webhook: Command = {
+  name: 'webhook',
+  summary: 'Admission: gives pods that ask for a share of a GPU what they need for it, or refuses them with a reason.',
+  usage: '[--config FILE] [CERTIFICATE] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
+  options: {
+    config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/operate/webhook.md)' },
+    cert: {
+      type: 'string',
+      value: 'FILE',
+      help: 'certificate in PEM, followed when it changes',
+    },
+    key: { type: 'string', value: 'FILE', help: 'its private key' },
+    secret: {
+      type: 'string',
+      value: 'NAMESPACE/NAME',
+      help: 'Secret of a cluster in which all replicas keep a certificate that they make and renew themselves',
+    },
+    service: { type: 'string', value: 'NAME', help: 'Service of that namespace through which API servers call' },
+    registration: {
+      type: 'string',
+      value: 'NAME',
+      help: 'mutating and validating webhook configuration into which its authority is written',
+    },
+    host: {
+      type: 'string',
+      value: 'ADDRESS',
+      help: 'address to listen on (default 127.0.0.1 with a self-signed certificate, else all)',
+    },
+    port: { type: 'string', short: 'p', value: 'N', help: 'port (default 8443)' },
+    drain: {
+      type: 'string',
+      value: 'SECONDS',
+      help: 'how long to go on after being told to stop, each answer the last one on its connection (default 0)',
+    },
+    'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
+  },
+  notes: [
+    'CERTIFICATE is either --cert and --key, or --secret, --service and --registration. Without any a self-signed one for',
+    'loopback is made, for development.',
+  ].join('\n'),
+  async run(parsed) {
+    const file = text(parsed, 'config');
+    const read = parseConfiguration(file === undefined ? undefined : parseFile(file));
+    if (!read.ok) throw new UsageError(`${file}:\n  ${read.problems.map(formatProblem).join('\n  ')}`);
+    const certificate = await certificateOf(parsed);
+    const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
+    const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
+    const drainMs = secondsOf(text(parsed, 'drain'), '--drain') * 1000;
+    const port = portOf(text(parsed, 'port'), '--port') ?? 8443;
+    const start = () =>
+      startWebhook({
+        timeouts: { drainMs },
+        configuration: read.value,
+        port,
+        ...(host === undefined ? {} : { host }),
+        ...(certificate === undefined ? {} : { certificate }),
+        ...(healthPort === undefined ? {} : { healthPort }),
+      });
+    return runUntilSignal(start, (running) => {
+      const probes = running.healthPort === undefined ? '' : `, probes on port ${running.healthPort}`;
+      console.error(`admission on ${running.url}${probes}`);
+      if (!certificate) console.error('self-signed certificate, for development only');
+    });
+  },
+};
+
+async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefined> {
+  const [certFile, keyFile] = [text(parsed, 'cert'), text(parsed, 'key')];
+  const [place, service, registration] = ['secret', 'service', 'registration'].map((name) => text(parsed, name));
+  const managed = [place, service, registration].filter((value) => value !== undefined);
+  if ((certFile === undefined) !== (keyFile === undefined)) throw new UsageError('--cert and --key go together');
+  if (certFile !== undefined && keyFile !== undefined) {
+    if (managed.length > 0) throw new UsageError('--cert and --key, or --secret, --service and --registration');
+    return fromFiles({ certFile, keyFile });
+  }
+  if (managed.length === 0) return undefined;
+  if (place === undefined || service === undefined || registration === undefined) {
+    throw new UsageError('--secret, --service and --registration go together');
+  }
+  const [, namespace, secret] = /^([^/]+)\/([^/]+)$/.exec(place) ?? [];
+  if (namespace === undefined || secret === undefined) throw new UsageError(`--secret ${place}: want NAMESPACE/NAME`);
+  // Only this way of getting a certificate talks to the API server.
+  const [{ KubeConfig }, { fromSecret }] = await Promise.all([
+    import('@kubernetes/client-node'),
+    import('../../../webhook/certificates/secret.ts'),
+  ]);
+  const config = new KubeConfig();
+  config.loadFromDefault();
+  return fromSecret(config, { namespace, secret, service, registration });
+}
+
+function parseFile(path: string): unknown {
+  try {
+    return parseYaml(readFileSync(path, 'utf8'));
+  } catch (error) {
+    throw new UsageError(`${path}: ${(error as Error).message}`);
+  }
+}
+
+function portOf(value: string | undefined, option: string): number | undefined {
+  if (value === undefined) return undefined;
+  const port = Number(value);
+  if (!/^\d+$/.test(value) || port > 65535) throw new UsageError(`${option} ${value}: want 0 to 65535`);
+  return port;
+}
+
+function secondsOf(value: string | undefined, option: string): number {
+  const seconds = Number(value ?? 0);
+  if (!/^\d+$/.test(value ?? '0') || seconds > 300) throw new UsageError(`${option} ${value}: want 0 to 300`);
+  return seconds;
+}

@@ -1,0 +1,71 @@
+// Amounts, times and requests in words, the same in every sentence that people read. Pure.
+
+import type { CardShare, ContainerRequest, MemoryAmount, PodRequest } from '../../api/request.ts';
+import { MIB } from '../../common/quantity.ts';
+
+export const mib = (bytes: number): string => `${Math.ceil(bytes / MIB)} MiB`;
+
+/** "5 min", for what lies so far back; a clock that is ahead of the server's makes it 0. */
+export function age(at: string | undefined, nowMs: number): string {
+  const seconds = Math.max(0, Math.round((nowMs - Date.parse(at ?? '')) / 1000));
+  if (Number.isNaN(seconds)) return 'unknown time';
+  if (seconds < 120) return `${seconds} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} d`;
+}
+
+const UNPRINTABLE = /[\p{Cc}\p{Cf}\u2028\u2029]+/gu;
+const clipped = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most)}…` : text);
+
+/** One line that does nothing to a terminal: names and messages of pods and containers are their tenants' texts. */
+export const oneLine = (text: string, most = 1000): string => clipped(text.replace(UNPRINTABLE, ' ').trim(), most);
+
+/** The same for one cell of a table, whose blanks at the beginning count. */
+export const oneCell = (text: string, most = 400): string => clipped(text.replace(UNPRINTABLE, ' '), most);
+
+/** JSON for people and programs. Its own escapes leave control characters above 126 as they are. */
+export const jsonText = (value: unknown): string =>
+  JSON.stringify(value, null, 2).replace(/(?!\n)[\p{Cc}\p{Cf}]/gu, (character) => {
+    const units = Array.from({ length: character.length }, (_, at) => character.charCodeAt(at));
+    return units.map((unit) => `\\u${unit.toString(16).padStart(4, '0')}`).join('');
+  });
+
+export function amount(memory: MemoryAmount): string {
+  switch (memory.kind) {
+    case 'bytes':
+      return mib(memory.bytes);
+    case 'units':
+      return `${memory.units} units of ${mib(memory.unitBytes)}`;
+    case 'percent':
+      return `${memory.percent} % of the memory`;
+    case 'whole':
+      return 'the whole memory';
+  }
+}
+
+function share({ memory, memoryLimit, coresPercent }: CardShare): string {
+  const limit = memoryLimit ? ` (limit ${amount(memoryLimit)})` : '';
+  return `${amount(memory)}${limit}${coresPercent === undefined ? '' : ` and ${coresPercent} % of the compute`}`;
+}
+
+/** "4096 MiB of one card", "6144 MiB and 25 % of the compute of each of 2 cards" */
+export function askedBy({ cards }: Pick<ContainerRequest, 'cards'>): string {
+  const counts = new Map<string, number>();
+  for (const card of cards) counts.set(share(card), (counts.get(share(card)) ?? 0) + 1);
+  return [...counts]
+    .map(([text, count]) => `${text} of ${count === 1 ? 'one card' : `each of ${count} cards`}`)
+    .join(', and ');
+}
+
+/** What a pod asks for, container by container, and what it says about the cards. */
+export function askedByPod({ containers, gpuModels, gpuUuids }: PodRequest): string {
+  const each = containers.map((container) => {
+    const kind = container.kind === 'app' ? '' : ` (${container.kind})`;
+    return `${container.name}${kind} asks for ${askedBy(container)}`;
+  });
+  const among = [
+    ...(gpuModels.length > 0 ? [`of model ${gpuModels.join(' or ')}`] : []),
+    ...(gpuUuids.length > 0 ? [`among ${gpuUuids.join(', ')}`] : []),
+  ];
+  return `${each.join('; ')}${among.length > 0 ? `; cards ${among.join(' ')}` : ''}`;
+}

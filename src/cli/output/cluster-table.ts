@@ -1,0 +1,122 @@
+// The cluster as text: one table for all nodes, what waits, a line with the sums, and what could not be read. Pure.
+
+import type { Inventory, InventoryCard, InventoryNode, Tenant } from '../cluster/inventory.ts';
+import { age, mib, oneLine } from '../lib/words.ts';
+import { columns } from './node-table.ts';
+
+export const HEAD = [
+  'NODE',
+  'GPU',
+  'CARD, CONTAINER',
+  'MODEL, STATE',
+  'GRANTED MiB',
+  'USABLE',
+  'USED',
+  'CORES',
+  'TENANTS',
+  'MODE',
+  '',
+];
+const ALIGN = ['left', 'right', 'left', 'left', 'right', 'right', 'right', 'right', 'right', 'left', 'left'] as const;
+const number = (bytes: number): string => mib(bytes).replace(' MiB', '');
+const numberOr = (bytes: number | undefined, otherwise: string): string =>
+  bytes === undefined ? otherwise : number(bytes);
+const percent = (value: number): string => (value > 0 ? `${value}%` : '-');
+
+export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
+  const { nodes, pending, notes, totals } = inventory;
+  const table = nodes.length === 0 ? ['No node tells of cards.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
+  const waiting = pending.map(({ namespace, pod, createdAt, asks, says }) => {
+    const since = createdAt === undefined ? '' : ` for ${age(createdAt, nowMs)}`;
+    return oneLine(`${namespace}/${pod} waits${since}: ${asks}.${says === undefined ? '' : ` The scheduler: ${says}`}`);
+  });
+  const share = totals.usableBytes > 0 ? ` (${Math.floor((totals.grantedBytes / totals.usableBytes) * 100)}%)` : '';
+  const usable = totals.usableBytes > 0 ? number(totals.usableBytes) : '-';
+  const sums = [
+    `Granted/usable GPU memory: ${number(totals.grantedBytes)}/${usable} MiB${share}`,
+    `${count(totals.cards, 'card')} on ${count(totals.nodes, 'node')}`,
+    `${count(totals.containers, 'container')} with a share`,
+    `${count(pending.length, 'pod')} pending`,
+  ];
+  const blocks = [table, waiting, [`${sums.join(', ')}.`, ...notes.map((note) => oneLine(note))]];
+  return blocks.filter((block) => block.length > 0).flatMap((block, index) => (index > 0 ? ['', ...block] : block));
+}
+
+const count = (of: number, what: string): string => `${of} ${what}${of === 1 ? '' : 's'}`;
+
+function nodeRows(node: InventoryNode): string[][] {
+  return node.cards.flatMap((card, index) => [cardRow(node, card, index === 0), ...containerRows(node, card)]);
+}
+
+function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): string[] {
+  const { mostTenantsPerCard: most } = node;
+  const warnings = [
+    ...(card.fault !== undefined ? [`NOT HEALTHY: ${card.fault}`] : card.healthy === false ? ['LOST'] : []),
+    ...(node.ready === false ? ['NODE NOT READY'] : []),
+    ...(card.usableBytes !== undefined && card.grantedBytes > card.usableBytes ? ['OVERBOOKED'] : []),
+  ];
+  return [
+    first ? node.name : '',
+    card.index === undefined ? '?' : String(card.index),
+    card.gpuUuid,
+    card.model ?? '-',
+    number(card.grantedBytes),
+    numberOr(card.usableBytes, '-'),
+    numberOr(card.usedBytes, node.use === 'known' ? '-' : node.use),
+    percent(card.grantedCoresPercent),
+    most === undefined ? String(card.tenants) : `${card.tenants}/${most}`,
+    first ? (node.mode ?? '') : '',
+    warnings.join(', '),
+  ];
+}
+
+/** Where it is another one than its node's. */
+const otherMode = (node: InventoryNode, { enforcement }: Tenant): string =>
+  enforcement && enforcement.mode !== node.mode ? `${enforcement.mode}, ${enforcement.by}` : '';
+
+function containerRows(node: InventoryNode, { containers, foreign, others }: InventoryCard): string[][] {
+  const byAgent = others
+    ? [
+        [
+          '',
+          '',
+          "  by the node's agent",
+          '',
+          number(others.memoryBytes),
+          '',
+          '',
+          percent(others.coresPercent),
+          '',
+          '',
+          '',
+        ],
+      ]
+    : [];
+  const granted = containers.map((one) => [
+    '',
+    '',
+    `  ${one.namespace}/${one.pod}/${one.container}`,
+    one.kind === 'app' ? one.state : `${one.kind}, ${one.state}`,
+    number(one.memoryBytes),
+    '',
+    numberOr(one.usedBytes, '-'),
+    percent(one.coresPercent),
+    '',
+    otherMode(node, one),
+    one.memoryIsolation === 'off' ? 'not limited' : (one.fence ?? ''),
+  ]);
+  const without = foreign.map((one) => [
+    '',
+    '',
+    `  ${one.namespace}/${one.pod}/${one.container}`,
+    'WITHOUT A GRANT',
+    '0',
+    '',
+    numberOr(one.usedBytes, '-'),
+    '-',
+    '',
+    '',
+    '',
+  ]);
+  return [...granted, ...byAgent, ...without];
+}

@@ -1,0 +1,222 @@
+// One screen of `cotenant top`: a line for each card, one for each container on it with what it has of its grant, and the processes on
+// request. Pure; no line is wider than the terminal: a name's beginning is cut off, then columns go that say less than what is wrong.
+import type { View, ViewProcess } from '../../agent/snapshot/snapshot.ts';
+import { oneCell, oneLine } from '../lib/words.ts';
+import { columns, containerName, stateOf, tenantName } from './node-table.ts';
+
+export const SORTS = ['card', 'memory', 'sm', 'name'] as const;
+export type Sort = (typeof SORTS)[number];
+export type Look = { readonly sort: Sort; readonly processes: boolean; readonly width: number };
+
+/** Power, temperature, tenants; then how busy it is. */
+const OF_CARDS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
+/** Who holds the limit, in short and then not at all; the share; SM. A state is told in full as far as its first words go. */
+const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
+const MIB = 2 ** 20;
+
+/** Whoever holds memory of a card: by a grant, by others' word, or by nobody's. */
+type User = {
+  readonly gpuIndex: number | undefined;
+  readonly name: string;
+  readonly usedBytes: number | undefined;
+  readonly limitBytes: number | undefined;
+  readonly smPercent: number | undefined;
+  readonly share: string;
+  readonly heldBy: string;
+  readonly state: string;
+  readonly processes: readonly Omit<ViewProcess, 'inLedger'>[];
+};
+
+const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
+const percent = (value: number | undefined): string => (value === undefined ? '-' : `${Math.round(value)}%`);
+/** Of many names in one namespace the end tells which. */
+const endOf = (text: string, width: number): string =>
+  text.length <= width ? text : `…${text.slice(text.length + 1 - width)}`.slice(0, width);
+const startOf = (text: string, width: number): string =>
+  text.length <= width ? text : `${text.slice(0, Math.max(0, width - 1))}…`.slice(0, width);
+
+const GIVEN = { exclusive: 'whole card', mig: 'instance', shared: "others' share" } as const;
+
+export function usersOf(view: View): readonly User[] {
+  return [
+    ...view.containers.map((one): User => {
+      const { coresPercent, coresLimitPercent, compute } = one;
+      const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
+      return {
+        gpuIndex: one.gpuIndex,
+        name: tenantName(one),
+        usedBytes: one.bytesTold ? one.usedBytes : undefined,
+        limitBytes: one.limitBytes,
+        smPercent: one.smPercent,
+        // What nothing holds it to is no more than a wish.
+        share: coresPercent === 0 ? '-' : `${compute ? '' : '~'}${coresPercent}${most}%`,
+        heldBy: one.fence,
+        state: stateOf(one),
+        processes: one.processes,
+      };
+    }),
+    ...view.assigned.map(
+      (one): User => ({
+        ...one,
+        name: containerName(one),
+        limitBytes: undefined,
+        share: '-',
+        heldBy: 'none',
+        state: GIVEN[one.mode],
+      }),
+    ),
+    ...view.foreign.map(
+      (one): User => ({
+        gpuIndex: one.gpuIndex,
+        name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : containerName(one),
+        usedBytes: one.usedBytes,
+        limitBytes: undefined,
+        smPercent: one.smPercent,
+        share: '-',
+        heldBy: 'none',
+        state: 'NO GRANT',
+        processes: [],
+      }),
+    ),
+  ];
+}
+
+const falling = (a: number | undefined, b: number | undefined): number => (b ?? -1) - (a ?? -1);
+const byCard = (a: User, b: User): number =>
+  (a.gpuIndex ?? Number.MAX_SAFE_INTEGER) - (b.gpuIndex ?? Number.MAX_SAFE_INTEGER);
+const ORDERS: Readonly<Record<Sort, (a: User, b: User) => number>> = {
+  card: (a, b) => byCard(a, b) || falling(a.usedBytes, b.usedBytes),
+  memory: (a, b) => falling(a.usedBytes, b.usedBytes),
+  sm: (a, b) => falling(a.smPercent, b.smPercent),
+  name: (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : byCard(a, b)),
+};
+
+export function cardLines(view: View, width: number): readonly string[] {
+  const rows = view.devices.map(({ card, containers, fault }) => {
+    const usable = card.totalBytes === undefined ? undefined : card.totalBytes - (card.reservedBytes ?? 0);
+    const most = card.powerLimitMw === undefined ? '' : `/${Math.round(card.powerLimitMw / 1000)}`;
+    return [
+      String(card.index),
+      card.name,
+      `${mib(card.usedBytes)}/${mib(usable)}`,
+      percent(card.utilizationPercent),
+      card.temperatureC === undefined ? '-' : `${card.temperatureC}C`,
+      card.powerMw === undefined ? '-' : `${Math.round(card.powerMw / 1000)}${most}W`,
+      containers === undefined ? '-' : String(containers),
+      fault ? `XID ${fault.xid}` : card.healthy ? '' : 'LOST',
+    ];
+  });
+  const head = ['GPU', 'MODEL', 'USED/USABLE MiB', 'BUSY', 'TEMP', 'POWER', 'IN USE BY', 'FAULT'];
+  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width, OF_CARDS);
+}
+
+export function userLines(view: View, { sort, processes, width }: Look): readonly string[] {
+  const head = ['GPU', 'CONTAINER', 'USED/GRANT MiB', 'SM', 'SHARE', 'HELD BY', 'STATE'];
+  const rows = usersOf(view)
+    .toSorted(ORDERS[sort])
+    .flatMap((user) => [
+      [
+        String(user.gpuIndex ?? '-'),
+        user.name,
+        `${mib(user.usedBytes)}/${mib(user.limitBytes)}`,
+        percent(user.smPercent),
+        user.share,
+        user.heldBy,
+        user.state,
+      ],
+      ...(processes ? processRows(user, sort) : []),
+    ]);
+  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right'], width, OF_USERS);
+}
+
+function processRows(user: User, sort: Sort): readonly (readonly string[])[] {
+  const first = sort === 'sm' ? 'smPercent' : 'usedBytes';
+  return user.processes
+    .toSorted((a, b) => falling(a[first], b[first]) || a.pid - b.pid)
+    .map(({ pid, command, usedBytes, smPercent }) => [
+      '',
+      `  ${pid} ${command}`,
+      mib(usedBytes),
+      percent(smPercent),
+      '',
+      '',
+      '',
+    ]);
+}
+
+type Yielding = {
+  /** Columns that go when there is no room, the first one first; what says `shortest` is shortened to that before any goes. */
+  readonly going: readonly (number | { readonly column: number; readonly shortest: number })[];
+  /** So much of the second and of the last column is kept before others go. */
+  readonly name: number;
+  readonly end: number;
+};
+
+/** The second column gives way first, as far as it may, then those that yield; the last, which says what is wrong, at the very end. */
+function fitted(
+  table: readonly (readonly string[])[],
+  align: readonly ('left' | 'right')[],
+  width: number,
+  { going, name: leastName, end: leastEnd }: Yielding,
+): readonly string[] {
+  const plain = table.map((row) => row.map((cell) => oneCell(cell)));
+  const natural = (plain[0] ?? []).map((_, column) => Math.max(...plain.map((row) => (row[column] ?? '').length)));
+  const last = natural.length - 1;
+  const [nameWidth, endWidth] = [natural[1] ?? 0, natural[last] ?? 0];
+  const widths = new Map(natural.entries());
+  const room = () =>
+    [...widths].reduce((left, [column, each]) => left - 2 - (column === 1 || column === last ? 0 : each), width + 2);
+  const isTight = () => room() < Math.min(nameWidth, leastName) + Math.min(endWidth, leastEnd);
+  for (const one of going) {
+    if (!isTight()) break;
+    if (typeof one === 'number') widths.delete(one);
+    else widths.set(one.column, Math.min(widths.get(one.column) ?? 0, one.shortest));
+  }
+  const left = Math.max(0, room());
+  const name = Math.min(nameWidth, Math.max(Math.min(leastName, Math.floor(left / 2)), left - endWidth));
+  widths.set(1, name);
+  widths.set(last, Math.min(endWidth, left - name));
+  const kept = [...widths.keys()].toSorted((a, b) => a - b);
+  const rows = plain.map((row, index) =>
+    kept.map((column) => (column === 1 && index > 0 ? endOf : startOf)(row[column] ?? '', widths.get(column) ?? 0)),
+  );
+  return columns(
+    rows,
+    kept.map((column) => align[column] ?? 'left'),
+  ).map((line) => startOf(line, width));
+}
+
+/** As the record's sentences are made: who, why, how much on which card, and what is done. */
+const SENTENCE = /^(?<who>\S+) (?<why>[^:]+): (?<used>[^;]+?) on (?<card>[^ ,;]+)(?<more>[^;]*); (?<what>.+)$/;
+/** Whoever it is about is told by so much. */
+const LEAST_WHO = 12;
+
+/** What was done to whom, how much that one had, and why, in this order: what does not fit is the end of the reason. */
+function actionLine({ atMs, action, message }: View['recent'][number], view: View, width: number): string {
+  const head = `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: `;
+  const found = SENTENCE.exec(oneLine(message))?.groups;
+  if (!found) return startOf(`${head}${oneLine(message)}`, width);
+  const { who = '', why, used = '', card = '', more, what } = found;
+  const index = view.devices.find((device) => device.card.uuid === card)?.card.index;
+  const on = index === undefined ? startOf(card, 12) : `GPU ${index}`;
+  const tail = ` ${used.replace(/^(\d+) (\S+) of (\d+) \2$/, '$1 of $3 $2')} on ${on}; ${what}`;
+  const name = endOf(who, Math.max(LEAST_WHO, width - head.length - tail.length));
+  return startOf(`${head}${name}${tail}: ${why}${more}`, width);
+}
+
+const ACTIONS = 5;
+
+export function topLines(view: View, look: Look): readonly string[] {
+  const head = view.self.up
+    ? `driver ${view.driverVersion}, mode ${view.self.mode}, sorted by ${look.sort}`
+    : `the driver does not answer: ${view.self.problem}`;
+  return [
+    startOf(oneLine(head), look.width),
+    '',
+    ...cardLines(view, look.width),
+    '',
+    ...userLines(view, look),
+    '',
+    ...view.recent.slice(-ACTIONS).map((action) => actionLine(action, view, look.width)),
+  ];
+}

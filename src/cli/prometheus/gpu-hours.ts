@@ -1,0 +1,66 @@
+// How much of the GPUs each namespace was granted, uses and leaves idle at one moment, as PromQL: for the recording rules, and
+// for whoever has none. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one card.
+import type { Amounts, Kind } from '../../policy/chargeback.ts';
+import { heldBytes } from './container-series.ts';
+
+/** `of` makes a selector of a container's metric, `ofCard` of a card's. */
+export type Selectors = {
+  readonly of: (metric: string, ...matchers: readonly string[]) => string;
+  readonly ofCard: (metric: string, ...matchers: readonly string[]) => string;
+};
+
+/** The names of the recorded series. The last word says what was summed over. */
+export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> = {
+  memory: {
+    granted: 'namespace:cotenant_memory_granted_gpus:sum',
+    used: 'namespace:cotenant_memory_used_gpus:sum',
+    wasted: 'namespace:cotenant_memory_wasted_gpus:sum',
+  },
+  compute: {
+    granted: 'namespace:cotenant_compute_granted_gpus:sum',
+    used: 'namespace:cotenant_compute_used_gpus:rate5m',
+    wasted: 'namespace:cotenant_compute_wasted_gpus:rate5m',
+  },
+};
+/** Labels that no other series of a container has. All others stay, those of the scrape's target included. */
+const OF_ITS_RUN = 'pod_uid, container_id, runtime, fence';
+export const RECORDED_CARDS = 'job:cotenant_cards:count';
+
+/** A MIG instance is no card, and what part of one it is nobody tells. */
+const NO_INSTANCE = 'gpu_uuid!~"MIG-.*"';
+export const NOT_OF_INSTANCES = 'mode!="mig"';
+
+export function cards({ ofCard }: Selectors): string {
+  return `count by (job) (${ofCard('cotenant_device_memory_total_bytes', NO_INSTANCE)})`;
+}
+
+export function usage(
+  { of, ofCard }: Selectors,
+  window: string,
+): Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> {
+  const total = ofCard('cotenant_device_memory_total_bytes');
+  // What grants are made of; some drivers do not tell apart what they keep.
+  const usable = `(${total} - ${ofCard('cotenant_device_memory_reserved_bytes')} or ${total})`;
+  // Whoever has a card alone was granted all of it, by whomever.
+  const alone = `max without (${OF_ITS_RUN}) (${of('cotenant_container_info', 'mode="exclusive"')})`;
+  const whole = `${alone} * on (job, instance, gpu_uuid) group_left () ${usable}`;
+  const limit = `(${of('cotenant_container_memory_limit_bytes')} or ${whole})`;
+  const held = heldBytes((metric, ...matchers) => of(metric, ...matchers, NOT_OF_INSTANCES));
+  const share = `rate(${of('cotenant_container_sm_seconds_total', NOT_OF_INSTANCES)}[${window}])`;
+  const cores = `(max without (enforced) (${of('cotenant_container_sm_limit_ratio')}) or ${alone})`;
+  const sum = (expression: string) => `sum by (job, namespace) (${expression})`;
+  const ofMemory = (bytes: string) => sum(`${bytes} / on (job, instance, gpu_uuid) group_left () ${usable}`);
+  return {
+    memory: {
+      granted: ofMemory(limit),
+      used: ofMemory(held),
+      wasted: ofMemory(`clamp_min(${limit} - ${held}, 0)`),
+    },
+    compute: {
+      granted: sum(cores),
+      used: sum(share),
+      // Of who was granted none, nothing can be wasted.
+      wasted: sum(`clamp_min(${cores} - ${share}, 0)`),
+    },
+  };
+}

@@ -1,0 +1,74 @@
+// What was done to whom: stops by container, decisions of the node, the mode.
+
+import type { KillTotal, View } from '../../agent/snapshot/snapshot.ts';
+import { MODES } from '../../policy/mode.ts';
+import { type Family, metricSet } from '../format/family.ts';
+
+const WHO = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'];
+
+const nameOf = ({ namespace, pod, container }: Pick<KillTotal, 'namespace' | 'pod' | 'container'>): string =>
+  JSON.stringify([namespace, pod, container]);
+
+/** What its last time is told by. */
+const stopOf = (kill: KillTotal): string => `${nameOf(kill)} ${kill.gpuUuid} ${kill.reason} ${kill.action}`;
+
+export const enforcement: Family = {
+  name: 'enforcement',
+  create(registry, guard) {
+    const set = metricSet(registry, guard);
+    const kills = set.counter(
+      'cotenant_container_kills_total',
+      'Times that a container was stopped, by reason and outcome.',
+      [...WHO, 'result'],
+    );
+    const last = set.gauge('cotenant_container_last_kill_timestamp_seconds', 'When a container was last stopped.', WHO);
+    const decisions = set.counter(
+      'cotenant_enforcement_decisions_total',
+      'Decisions of this node about containers over their grant.',
+      ['decision', 'reason'],
+    );
+    const refusals = set.counter(
+      'cotenant_enforcement_refusals_total',
+      'Stops and evictions that were due and were not carried out, by what stood against them.',
+      ['why'],
+    );
+    const mode = set.gauge(
+      'cotenant_enforcement_mode',
+      'The mode of the node: the most that is done to any of its containers.',
+      ['mode'],
+    );
+    const told = (kill: KillTotal, newestMs: ReadonlyMap<string, number>) => {
+      const { namespace, pod, container, gpuUuid, reason, action, result, count } = kill;
+      const who = { namespace, pod, container, gpu_uuid: gpuUuid, reason, action };
+      kills({ ...who, result }, count);
+      const lastMs = newestMs.get(stopOf(kill)) ?? 0;
+      if (lastMs > 0) last(who, lastMs / 1000);
+    };
+    /** Of several outcomes, and of several grants of one name, the newest stop is the last one. */
+    const newestOf = (all: readonly KillTotal[]): ReadonlyMap<string, number> => {
+      const newest = new Map<string, number>();
+      for (const kill of all) newest.set(stopOf(kill), Math.max(kill.lastMs, newest.get(stopOf(kill)) ?? 0));
+      return newest;
+    };
+    /** Zeros are as many as the containers that come and go, and say of those that are gone that nothing more happened. */
+    const isZeroOfEnded = ({ containers }: View) => {
+      const there = new Set(containers.map(nameOf));
+      return (kill: KillTotal) => kill.count === 0 && !there.has(nameOf(kill));
+    };
+    return {
+      clear: set.clear,
+      fill(view) {
+        for (const name of MODES) mode({ mode: name }, view.self.mode === name ? 1 : 0);
+        for (const { decision, reason, count } of view.self.decisions) decisions({ decision, reason }, count);
+        for (const { why, count } of view.self.refusals ?? []) refusals({ why }, count);
+        const isLast = isZeroOfEnded(view);
+        const newestMs = newestOf(view.kills);
+        for (const kill of view.kills) if (kill.count > 0) told(kill, newestMs);
+        for (const kill of view.kills) if (kill.count === 0 && !isLast(kill)) told(kill, newestMs);
+      },
+      fillEnded(view) {
+        for (const kill of view.kills.filter(isZeroOfEnded(view))) told(kill, new Map());
+      },
+    };
+  },
+};

@@ -1,0 +1,72 @@
+// The exporter half: the page of metrics, the status page and health over HTTP, for whom they are. It has what it serves from a
+// source (views/source.ts), which is the node half in this process, or its socket: then this half needs no right at all.
+import { hostname } from 'node:os';
+import type { RequestHandler } from 'express';
+import type { AgentConfiguration } from '../agent/config.ts';
+import type { Source, Standing } from '../agent/snapshot/source.ts';
+import type { ReviewCall } from '../kube/token-review.ts';
+import { guard } from '../serving/auth.ts';
+import { openBearerFile } from '../serving/bearer-token-file.ts';
+import { fromFiles } from '../serving/tls-files.ts';
+import { createReviews } from '../serving/token-review-cache.ts';
+import { startPage } from './metrics-cache.ts';
+import { createExporter, serve } from './routes.ts';
+
+export type ExporterHooks = {
+  readonly log: (text: string) => void;
+  /** Hears of what may come again and again. */
+  readonly onProblem: (text: string) => void;
+};
+
+export type Exporter = {
+  readonly port: number;
+  /** There is a newer view; undefined: whoever has them is away. */
+  tell(standing: Standing | undefined): void;
+  close(): Promise<void>;
+};
+
+/** Nothing where everybody may read the page. Rejects where the settings cannot be kept. */
+export async function guardOf(
+  { page: { bearerTokenFile, tokenReview } }: AgentConfiguration,
+  review: ReviewCall | undefined,
+  onProblem: (text: string) => void,
+): Promise<RequestHandler | undefined> {
+  if (bearerTokenFile === '' && !tokenReview) return undefined;
+  if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
+  const clock = () => performance.now();
+  const bearer = bearerTokenFile === '' ? undefined : await openBearerFile(bearerTokenFile, clock);
+  return guard({ bearer, reviews: tokenReview && review ? createReviews(review, clock) : undefined }, onProblem);
+}
+
+/** Listens once it resolves. Rejects where it cannot. */
+export async function startExporter(
+  configuration: AgentConfiguration,
+  source: Source,
+  access: RequestHandler | undefined,
+  { log, onProblem }: ExporterHooks,
+): Promise<Exporter> {
+  const { host, port, processMetrics, compatibilityMetrics, kubernetes } = configuration;
+  const { certFile, keyFile } = configuration.page;
+  const page = startPage({
+    processes: processMetrics,
+    compatibility: compatibilityMetrics,
+    nodeName: kubernetes.nodeName || hostname(),
+    material: source.material,
+    onProblem,
+  });
+  const listening = await serve(
+    createExporter({ ...source, scrape: page.scrape }, access),
+    { host, port },
+    certFile === '' ? undefined : { source: fromFiles({ certFile, keyFile }), log },
+  );
+  return {
+    port: listening.port,
+    tell(standing) {
+      if (standing) page.publish(standing);
+      else page.withdraw();
+    },
+    async close() {
+      await Promise.all([listening.close(), page.close()]);
+    },
+  };
+}

@@ -1,0 +1,175 @@
+// The status page's script, as the browser gets it: reads /status.json each second and /history.json each few, and writes text
+// and lines. Whatever comes from a tenant is set as text, never as HTML.
+import { POINTS } from '../agent/snapshot/history.ts';
+
+export const STATUS_SCRIPT = `
+const MIB = 1048576;
+const mib = (bytes) => bytes === undefined ? '-' : Math.round(bytes / MIB).toLocaleString('en') + ' MiB';
+const gib = (bytes) => (bytes / MIB / 1024).toLocaleString('en', { maximumFractionDigits: 1 }) + ' GiB';
+const percent = (value) => value === undefined ? '-' : value + ' %';
+const element = (name, kind, text) => {
+  const made = document.createElement(name);
+  if (kind) made.className = kind;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+const cell = (row, text, kind) => { const td = row.insertCell(); td.textContent = text; if (kind) td.className = kind; return td; };
+const bar = (used, total, granted) => {
+  const share = total > 0 ? used / total : 0;
+  const outer = element('div', share > 1 ? 'bar over' : 'bar'); const inner = element('i');
+  inner.style.width = Math.min(100, share * 100) + '%';
+  outer.setAttribute('role', 'img'); outer.setAttribute('aria-label', Math.round(share * 100) + ' percent');
+  outer.append(inner);
+  if (granted !== undefined && total > 0) {
+    const mark = element('b'); mark.style.left = Math.min(100, granted / total * 100) + '%'; mark.title = mib(granted) + ' granted';
+    outer.append(mark);
+  }
+  return outer;
+};
+const SVG = 'http://www.w3.org/2000/svg';
+const W = 160, H = 32;
+/** One line over the last minutes; gaps where there was nothing. At the top is the limit, or what is more than it. */
+const spark = (values, limit, what, kind) => {
+  const svg = document.createElementNS(SVG, 'svg');
+  svg.setAttribute('viewBox', '0 0 ' + W + ' ' + H); svg.setAttribute('role', 'img'); svg.setAttribute('class', 'spark ' + kind);
+  svg.setAttribute('aria-label', what);
+  const title = document.createElementNS(SVG, 'title'); title.textContent = what; svg.append(title);
+  const known = values.filter((value) => value !== null);
+  const top = Math.max(limit, ...known, 1);
+  const x = (at) => W - (POINTS > 1 ? (values.length - 1 - at) / (POINTS - 1) * W : 0);
+  const y = (value) => H - 1 - value / top * (H - 2);
+  const runs = []; let run = [];
+  values.forEach((value, at) => {
+    if (value === null) { if (run.length) runs.push(run); run = []; } else run.push([x(at), y(value)]);
+  });
+  if (run.length) runs.push(run);
+  for (const points of runs) {
+    const area = document.createElementNS(SVG, 'path');
+    const line = points.map(([px, py]) => px.toFixed(1) + ' ' + py.toFixed(1)).join(' L ');
+    area.setAttribute('d', 'M ' + points[0][0].toFixed(1) + ' ' + H + ' L ' + line + ' L ' + points.at(-1)[0].toFixed(1) + ' ' + H + ' Z');
+    area.setAttribute('class', 'area');
+    const path = document.createElementNS(SVG, 'path');
+    path.setAttribute('d', 'M ' + line + (points.length === 1 ? ' l .1 0' : '')); path.setAttribute('class', 'line');
+    svg.append(area, path);
+  }
+  if (limit > 0 && limit < top) {
+    const mark = document.createElementNS(SVG, 'path');
+    mark.setAttribute('d', 'M 0 ' + y(limit).toFixed(1) + ' H ' + W); mark.setAttribute('class', 'limit'); svg.append(mark);
+  }
+  return svg;
+};
+let past = { cards: {}, containers: {} };
+const POINTS = ${POINTS};
+const sparks = (row, line, limit, cores) => {
+  const used = line?.usedBytes ?? [], busy = line?.busyPercent ?? [];
+  const most = (values, unit) => {
+    const known = values.filter((value) => value !== null);
+    return ' over the last 10 minutes: ' + (known.length ? 'at most ' + unit(Math.max(0, ...known)) : 'not told');
+  };
+  row.insertCell().append(spark(used, limit, 'memory' + most(used, mib), 'memory'));
+  row.insertCell().append(spark(busy, cores || 100, 'compute' + most(busy, percent), 'compute'));
+};
+const fill = (id, entries, write) => {
+  const table = document.getElementById(id); const body = table.tBodies[0]; body.replaceChildren();
+  const titles = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  for (const entry of entries) {
+    const row = body.insertRow();
+    write(row, entry);
+    // What a narrow window shows in place of the head.
+    [...row.cells].forEach((td, at) => { td.dataset.title = titles[at]; });
+  }
+  if (!entries.length) { const td = body.insertRow().insertCell(); td.colSpan = table.tHead.rows[0].cells.length; td.textContent = 'none'; td.className = 'quiet'; }
+};
+const memory = (row, used, total, granted) => {
+  const td = cell(row, mib(used) + ' of ' + mib(total), 'm'); td.append(bar(used, total, granted));
+};
+const stateOf = (c) => {
+  const words = [];
+  if (c.withoutCards) words.push('made without its cards');
+  if (c.over) words.push('over its grant');
+  else if (c.usedBytes > c.limitBytes) words.push(mib(c.usedBytes - c.limitBytes) + ' above its grant, tolerated');
+  if (c.bypassBytes > 0) words.push(mib(c.bypassBytes) + ' past the interposer');
+  if (c.overShare) words.push('over its share of compute');
+  if (c.tampered) words.push('ledger damaged');
+  return words;
+};
+const containerName = (c) => c.namespace + '/' + c.pod + '/' + c.container;
+/** A plain grant goes by its name alone. */
+const nameOf = (c) => c.podUid === '' ? c.namespace + '/' + c.pod : containerName(c);
+const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
+const show = (view) => {
+  const note = document.getElementById('note');
+  if (!view) { note.textContent = 'no sample yet'; return; }
+  const age = Math.max(0, Math.round((Date.now() - view.atMs) / 1000));
+  note.textContent = view.self.up
+    ? 'driver ' + view.driverVersion + ', mode ' + view.self.mode + ', sampled ' + (age < 2 ? 'just now' : age + ' s ago')
+    : 'the driver does not answer: ' + view.self.problem;
+  note.className = view.self.up ? 'note' : 'note bad';
+  fill('cards', view.devices, (row, d) => {
+    const wrong = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.card.healthy ? '' : ' (lost)';
+    const first = cell(row, d.card.index + ' ' + d.card.name + wrong, wrong ? 'name bad' : 'name');
+    if (d.fault) first.title = 'Xid ' + d.fault.xid + ' at ' + new Date(d.fault.atMs).toISOString() + ': it takes nobody new until it was reset';
+    const usable = d.card.totalBytes === undefined ? undefined : d.card.totalBytes - (d.card.reservedBytes || 0);
+    if (usable === undefined) cell(row, d.card.divided ? 'in instances' : 'not told', 'm quiet');
+    else memory(row, d.card.usedBytes, usable, d.grantedBytes);
+    cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.card.utilizationPercent), 'n');
+    sparks(row, past.cards[d.card.uuid], usable ?? 0);
+    cell(row, d.containers ?? '-', 'n'); cell(row, d.card.temperatureC === undefined ? '-' : d.card.temperatureC + ' °C', 'n');
+    cell(row, d.card.powerMw === undefined ? '-' : Math.round(d.card.powerMw / 1000) + ' W', 'n');
+  });
+  fill('tenants', view.containers, (row, c) => {
+    const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
+    cell(row, c.gpuIndex ?? '-', 'n');
+    if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
+    cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
+    sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
+    row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
+    cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));
+    const words = stateOf(c);
+    cell(row, words.join(', ') || (c.bytesTold ? 'within' : 'not told'), words.length ? 'bad' : c.bytesTold ? '' : 'quiet');
+  });
+  document.getElementById('given').hidden = !view.assigned.length;
+  const usableOf = (uuid) => {
+    const card = view.devices.find((d) => d.card.uuid === uuid)?.card;
+    return card?.totalBytes === undefined ? 0 : card.totalBytes - (card.reservedBytes || 0);
+  };
+  fill('assigned', view.assigned, (row, a) => {
+    cell(row, containerName(a), 'name');
+    cell(row, a.gpuIndex, 'n'); cell(row, a.mode); cell(row, mib(a.usedBytes), 'n'); cell(row, percent(a.smPercent), 'n');
+    sparks(row, past.containers[containerName(a) + ' ' + a.gpuUuid], usableOf(a.gpuUuid));
+    cell(row, a.processes.length, 'n');
+  });
+  document.getElementById('outside').hidden = !view.foreign.length;
+  fill('foreign', view.foreign, (row, f) => {
+    cell(row, (f.namespace || f.pod ? f.namespace + '/' + f.pod + ' ' : '') + (f.container || f.containerId.slice(0, 12)), 'name');
+    cell(row, f.gpuIndex, 'n'); cell(row, mib(f.usedBytes), 'n bad'); cell(row, percent(f.smPercent), 'n');
+    sparks(row, past.containers[(f.containerId || f.podUid) + ' ' + f.gpuUuid], usableOf(f.gpuUuid));
+    cell(row, f.processes, 'n');
+  });
+  const list = document.getElementById('actions'); list.replaceChildren();
+  for (const action of [...view.recent].reverse()) {
+    const item = element('li');
+    item.append(element('time', '', new Date(action.atMs).toLocaleTimeString('en-GB')), ' ', element('strong', 'act ' + action.action, action.action));
+    item.append(': ' + action.message + (action.result ? ' (' + action.result + ')' : ''));
+    list.append(item);
+  }
+  if (!view.recent.length) list.append(element('li', 'quiet', 'nothing yet'));
+};
+const get = async (path) => {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error((await answer.text()).trim());
+  return answer.json();
+};
+let looks = 0;
+const look = async () => {
+  try {
+    if (looks++ % 5 === 0) past = await get('history.json');
+    show(await get('status.json'));
+  } catch (error) {
+    const note = document.getElementById('note'); note.className = 'note bad';
+    note.textContent = error instanceof TypeError ? 'the exporter does not answer' : error.message;
+  }
+  setTimeout(look, 1000);
+};
+look();
+`;

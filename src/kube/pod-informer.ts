@@ -1,0 +1,107 @@
+// The pods of one node, by a watch that the API server limits to it: names of their containers, and the pods themselves. One
+// list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves nothing about a pod that
+// has just been bound.
+import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import { clientOf, PAGE_MS } from './client.ts';
+import { follow } from './list-watch.ts';
+
+export type ContainerName = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly podUid: string;
+  readonly container: string;
+};
+
+export type NodePods = {
+  of(containerId: string): ContainerName | undefined;
+  cached(podUid: string): V1Pod | undefined;
+  named(namespace: string, pod: string): V1Pod | undefined;
+  /** To be told of each pod, now and whenever it changes. */
+  listen(listener: (pod: V1Pod) => void): void;
+  /** Asks the API server. Undefined: there is no such pod. Throws where there is no answer within 3 s. */
+  read(namespace: string, pod: string): Promise<V1Pod | undefined>;
+  /** Resolves when the first list is in. */
+  readonly ready: Promise<void>;
+  close(): Promise<void>;
+};
+
+const READ_MS = 3000;
+
+/** Every container of a pod that has an id, init and debug containers included. */
+export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
+  const { status, metadata } = pod;
+  const all = [
+    ...(status?.containerStatuses ?? []),
+    ...(status?.initContainerStatuses ?? []),
+    ...(status?.ephemeralContainerStatuses ?? []),
+  ];
+  return all.flatMap(({ containerID, name }) => {
+    // "containerd://<64 hexadecimal digits>"
+    const id = /[0-9a-f]{64}$/.exec(containerID ?? '')?.[0];
+    if (id === undefined) return [];
+    const entry = {
+      namespace: metadata?.namespace ?? '',
+      pod: metadata?.name ?? '',
+      podUid: metadata?.uid ?? '',
+      container: name,
+    };
+    return [[id, entry] satisfies [string, ContainerName]];
+  });
+}
+
+export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
+  const api = clientOf(config, CoreV1Api, PAGE_MS);
+  const reader = clientOf(config, CoreV1Api, READ_MS);
+  const fieldSelector = `spec.nodeName=${nodeName}`;
+  const byContainer = new Map<string, ContainerName>();
+  const byPod = new Map<string, V1Pod>();
+  const listeners: ((pod: V1Pod) => void)[] = [];
+  const forget = (pod: V1Pod) => {
+    const uid = pod.metadata?.uid ?? '';
+    const before = byPod.get(uid);
+    for (const [id] of before ? containersOfPod(before) : []) byContainer.delete(id);
+    byPod.delete(uid);
+  };
+  const learn = (pod: V1Pod) => {
+    forget(pod);
+    for (const [id, name] of containersOfPod(pod)) byContainer.set(id, name);
+    byPod.set(pod.metadata?.uid ?? '', pod);
+    for (const listener of listeners) listener(pod);
+  };
+  const following = follow(config, {
+    path: '/api/v1/pods',
+    query: { fieldSelector },
+    list: (limit, from) =>
+      api.listPodForAllNamespaces({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
+    // Of one node, so few; their readers need them whole.
+    keep: (pod: V1Pod) => pod,
+    onList(items) {
+      byPod.clear();
+      byContainer.clear();
+      for (const pod of items) learn(pod);
+    },
+    onChange: learn,
+    onGone: forget,
+    onProblem: (text) => onProblem(`the pods of this node cannot be followed, and are asked for again: ${text}`),
+  });
+  return {
+    of: (containerId) => byContainer.get(containerId),
+    cached: (podUid) => byPod.get(podUid),
+    named: (namespace, name) =>
+      [...byPod.values()].find(({ metadata }) => metadata?.name === name && metadata.namespace === namespace),
+    listen(listener) {
+      listeners.push(listener);
+      for (const pod of byPod.values()) listener(pod);
+    },
+    async read(namespace, pod) {
+      try {
+        return await reader.readNamespacedPod({ namespace, name: pod });
+      } catch (error) {
+        if (error instanceof ApiException && error.code === 404) return undefined;
+        throw error;
+      }
+    },
+    ready: following.ready,
+    close: following.close,
+  };
+}

@@ -1,0 +1,185 @@
+// What a pod's annotations choose beside the amounts: placement, policy, priority, isolation, cards, templates.
+// Owns their values and whether the operator's rules allow them; other annotation keys are not looked at.
+
+import {
+  COMPUTE_POLICY_ANNOTATION,
+  COMPUTE_WEIGHT_ANNOTATION,
+  CORES_LIMIT_ANNOTATION,
+  ENFORCEMENT_ANNOTATION,
+  GPU_MODEL_ANNOTATION,
+  GPU_UUID_ANNOTATION,
+  MEMORY_ISOLATION_ANNOTATION,
+  PLACEMENT_ANNOTATION,
+  PRIORITY_ANNOTATION,
+  TEMPLATE_ANNOTATION,
+} from '../api/names.ts';
+import { type ComputePolicy, type MemoryIsolation, MOST_CARDS, type Placement, type Priority } from '../api/request.ts';
+import { field, type JsonObject } from '../common/json.ts';
+import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts';
+import { parseWhole } from '../common/quantity.ts';
+import { MODES, type Mode, notWeakerThan } from '../policy/mode.ts';
+import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES, policyNamed, type Rules } from './rules/namespace-rules.ts';
+
+export type Choices = {
+  readonly placement: Placement | undefined;
+  readonly computePolicy: ComputePolicy | undefined;
+  readonly computeWeight: number | undefined;
+  /** Percent over all cards, of the only container with a share, or of each container named. */
+  readonly coresLimits: number | ReadonlyMap<string, number> | undefined;
+  readonly priority: Priority;
+  readonly memoryIsolation: MemoryIsolation | undefined;
+  /** Not weaker than the namespace's. */
+  readonly enforcement: Mode | undefined;
+  readonly gpuModels: readonly string[];
+  readonly gpuUuids: readonly string[];
+  /** One template for the only container, or a template for each container named. */
+  readonly templates: string | ReadonlyMap<string, string> | undefined;
+};
+
+const LONGEST_LIST = 32;
+/** Room for a list of that length, each entry with two of Kubernetes' longest names; more is no choice but a burden. */
+const LONGEST_TEXT = 8192;
+
+export function annotationPath(key: string): string {
+  return keyPath('metadata.annotations', key);
+}
+
+/** Reads our annotations; what is wrong or not allowed is added to `problems`, and reads as not chosen. */
+export function readChoices(annotations: JsonObject, rules: Rules, problems: Problem[]): Choices {
+  const text = (key: string): string | undefined => {
+    const value = field(annotations, key);
+    if (value === undefined) return undefined;
+    if (typeof value === 'string' && value.length <= LONGEST_TEXT) return value;
+    const [wrong, right] =
+      typeof value === 'string'
+        ? [`is longer than ${LONGEST_TEXT} characters`, 'write a shorter text']
+        : ['is not text', 'write a text'];
+    problems.push(invalid(annotationPath(key), value, wrong, right));
+    return undefined;
+  };
+  const one = <T extends string>(
+    key: string,
+    known: readonly T[],
+    allowed: readonly T[],
+    named = (value: string): T | undefined => known.find((name) => name === value),
+  ): T | undefined => {
+    const value = text(key);
+    if (value === undefined) return undefined;
+    const chosen = named(value);
+    const right = `write one of ${allowed.join(', ') || 'none: this namespace allows no choice'}`;
+    if (chosen === undefined) problems.push(invalid(annotationPath(key), value, 'is not known', right));
+    else if (!allowed.includes(chosen)) problems.push(notAllowed(key, value, right));
+    else return chosen;
+    return undefined;
+  };
+  const list = (key: string, allowed: boolean, pattern: RegExp, example: string): readonly string[] => {
+    const value = text(key);
+    if (value === undefined) return [];
+    const entries = value.split(',').map((entry) => entry.trim());
+    if (!allowed) problems.push(notAllowed(key, value, 'leave it out'));
+    else if (entries.length > LONGEST_LIST || !entries.every((entry) => pattern.test(entry))) {
+      const wrong = `is not a list of at most ${LONGEST_LIST} names`;
+      problems.push(invalid(annotationPath(key), value, wrong, `write them with commas, such as "${example}"`));
+    } else return [...new Set(entries)].sort();
+    return [];
+  };
+  const isolation: readonly MemoryIsolation[] = rules.allowMemoryIsolationOff ? ['on', 'off'] : ['on'];
+  return {
+    placement: one(PLACEMENT_ANNOTATION, PLACEMENTS, rules.placements),
+    computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies, policyNamed),
+    computeWeight: readWeight(text(COMPUTE_WEIGHT_ANNOTATION), rules, problems),
+    coresLimits: readCoresLimits(text(CORES_LIMIT_ANNOTATION), rules, problems),
+    priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',
+    memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
+    enforcement: one(ENFORCEMENT_ANNOTATION, MODES, notWeakerThan(rules.enforcement)),
+    gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, /^[\w .:+/()-]{1,100}$/, 'NVIDIA H200,Tesla T4'),
+    gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, /^GPU-[0-9A-Za-z-]{1,60}$/, 'GPU-8f3c0d52-...'),
+    templates: readTemplates(text(TEMPLATE_ANNOTATION), rules, problems),
+  };
+}
+
+function notAllowed(key: string, value: string, right: string): Problem {
+  return forbidden(annotationPath(key), value, 'is not allowed in this namespace', right);
+}
+
+function readWeight(text: string | undefined, rules: Rules, problems: Problem[]): number | undefined {
+  if (text === undefined) return undefined;
+  const most = rules.mostComputeWeight;
+  if (most === 0) {
+    problems.push(notAllowed(COMPUTE_WEIGHT_ANNOTATION, text, 'leave it out, or have mostComputeWeight raised'));
+    return undefined;
+  }
+  const weight = parseWhole(text, 1, most);
+  if (weight.ok) return weight.value;
+  problems.push(invalid(annotationPath(COMPUTE_WEIGHT_ANNOTATION), text, weight.wrong, weight.right));
+  return undefined;
+}
+
+/** `80`, or `main=80,helper=40`. */
+function readCoresLimits(text: string | undefined, rules: Rules, problems: Problem[]): Choices['coresLimits'] {
+  if (text === undefined) return undefined;
+  // Who may choose the soft policy may have all that is idle anyway.
+  if (!rules.computePolicies.includes('soft')) {
+    problems.push(notAllowed(CORES_LIMIT_ANNOTATION, text, 'leave it out, or have the policy soft allowed'));
+    return undefined;
+  }
+  const limits = new Map<string, number>();
+  for (const { entry, container, value, repeated } of byContainer(text)) {
+    const percent = parseWhole(value, 1, 100 * MOST_CARDS);
+    if (!percent.ok || repeated || limits.size >= LONGEST_LIST) {
+      const wrong = repeated ? 'names no container, or one twice' : 'is no percentage';
+      const right = 'write percent over all its cards, such as "80", or container=percent with commas';
+      problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, wrong, right));
+      return undefined;
+    }
+    limits.set(container, percent.value);
+  }
+  return limits.get('') ?? limits;
+}
+
+type Entry = {
+  readonly entry: string;
+  /** Empty: it names none. */
+  readonly container: string;
+  readonly value: string;
+  /** It names a container again, or none although there are several entries. */
+  readonly repeated: boolean;
+};
+
+/** `value`, or `container=value` with commas; a few more than are allowed. */
+function byContainer(text: string): readonly Entry[] {
+  const seen = new Set<string>();
+  return text
+    .split(',')
+    .slice(0, LONGEST_LIST + 1)
+    .map((entry) => {
+      // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
+      const equals = entry.indexOf('=');
+      const container = entry.slice(0, Math.max(equals, 0)).trim();
+      const repeated = seen.has(container) || (container === '' && text.includes(','));
+      seen.add(container);
+      return { entry, container, value: entry.slice(equals + 1).trim(), repeated };
+    });
+}
+
+/** `small`, or `main=small,helper=tiny`. */
+function readTemplates(text: string | undefined, rules: Rules, problems: Problem[]): Choices['templates'] {
+  if (text === undefined) return undefined;
+  const path = annotationPath(TEMPLATE_ANNOTATION);
+  if (rules.templates.size === 0) {
+    const right = `leave it out and write amounts under resources.limits`;
+    problems.push(forbidden(path, text, 'names a template, but no templates are configured', right));
+    return undefined;
+  }
+  const chosen = new Map<string, string>();
+  for (const { entry, container, value: template, repeated } of byContainer(text)) {
+    if (!rules.templates.has(template) || repeated || chosen.size >= LONGEST_LIST) {
+      const wrong = repeated ? 'names no container, or one twice' : 'is no configured template';
+      const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
+      problems.push(invalid(path, entry, wrong, right));
+      return undefined;
+    }
+    chosen.set(container, template);
+  }
+  return chosen.get('') ?? chosen;
+}

@@ -1,0 +1,30 @@
+// In a mount namespace of its own, with a small disk at the given folder: a disk that fills up, has room again, and what an agent
+// after that reads.
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { recordOf } from '../../../../src/agent/enforcement/action-record.ts';
+import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
+import { grantOf } from '../../../unit/agent/node.ts';
+
+const [folder = ''] = process.argv.slice(2);
+const filler = join(folder, 'filler');
+writeFileSync(filler, Buffer.alloc(20 * 1024));
+const told: string[] = [];
+const audit = openAudit(folder, (text) => told.push(text));
+const grant = grantOf('one', 100, [0], { pod: 'p'.repeat(3000) });
+let at = 0;
+const add = () => {
+  at += 1;
+  audit.add(recordOf(grant, 'kill', { severity: 'within' }, at, 'sent'));
+};
+while (told.length === 0) add();
+add();
+const full = told.map((text) => text.slice(0, 40));
+const before = openAudit(folder, (text) => told.push(text)).recent().length;
+rmSync(filler);
+audit.retry();
+add();
+const unread: string[] = [];
+const after = openAudit(folder, (text) => unread.push(text));
+const times = after.recent().map(({ atMs }) => atMs);
+process.stdout.write(JSON.stringify({ added: at, full, before, times, unread }));

@@ -1,0 +1,158 @@
+// Ways out of the interposer that a tenant has, each tried by one: what keeps it is either the interposer, which refuses the
+// memory, or the agent, which sees it with the driver and stops the container within five seconds of the first byte over what
+// it may hold.
+import { execFileSync } from 'node:child_process';
+import { chmodSync, copyFileSync, mkdirSync, readdirSync } from 'node:fs';
+import { constants } from 'node:os';
+import { dirname, join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { SOCKET_NAME } from '../../../../src/agent/config.ts';
+import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
+import { OUT_OF_MEMORY } from '../../../support/client.ts';
+import { namespacesReason, testUnless } from '../../../support/gate.ts';
+import { MIB } from '../../../support/grant.ts';
+import { otherLibcs } from '../../../support/libcs.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../../../support/scheduling-delays.ts';
+import { CLIENT, ESCAPES, type Escape, type Ground, ownDriver } from './escape-programs.ts';
+
+const GRANT = 768 * MIB;
+const BLOCK = 64 * MIB;
+const WITHIN_MS = 5000;
+
+async function attempt(
+  t: ExecutionContext,
+  ground: Ground & { readonly agent: RunningAgent },
+  wayOut: Escape,
+  name: string,
+): Promise<void> {
+  const { node, agent } = ground;
+  const { what, end, script = 'exec "$0" "$1"', program = () => CLIENT, way = () => 'libcuda.so.1' } = wayOut;
+  const folder = join(ground.folder, name);
+  mkdirSync(folder);
+  const own = { ...ground, folder };
+  const command = ['/bin/sh', '-c', script, program(own), way(own)];
+  chmodSync(folder, 0o755);
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', `${GRANT / MIB}Mi`, '--name', name], command, {
+    env: { FOLDER: join(folder, 'list') },
+  });
+  for (const line of ['init', 'context 0']) t.is((await tell(tenant, line))[0], 0, `${what}: ${line}`);
+  const holds = () =>
+    node.books().clients.findLast((client) => client.alive && client.command.includes('client'))?.cards[0]?.bytes ?? 0;
+  const bound = end === 'far-over-limit' ? GRANT * DEFAULT_TOLERANCE.hardRatio + DEFAULT_TOLERANCE.bytes : GRANT;
+  let over: ReturnType<typeof startWatch> | undefined;
+  let result = 0;
+  while (result === 0 && over === undefined) {
+    [result = -1] = await tell(tenant, `alloc ${BLOCK}`);
+    if (holds() > bound) over = startWatch(stopping(agent.child, node.child));
+  }
+  if (end === 'refused') {
+    t.is(result, OUT_OF_MEMORY, `${what}: is refused`);
+    t.true(holds() > GRANT - BLOCK && holds() <= GRANT, `${what}: has what it was granted`);
+    t.deepEqual(
+      agent.audit().filter(({ pod }) => pod === name),
+      [],
+      what,
+    );
+    tenant.child.stdin?.end(); // it ends with what it is told
+    await tenant.ended;
+    return;
+  }
+  t.is(result, 0, `${what}: nothing refuses it`);
+  const { code } = await tenant.ended;
+  const taken = over?.();
+  t.is(code, 137, `${what}: it is stopped: ${tenant.output.join('\n')}`);
+  t.true(taken && isWithin(WITHIN_MS, taken), `${what}: ${taken && toldOf(taken)}`);
+  const killed = await eventually(
+    () => agent.audit().find(({ pod, action }) => pod === name && action === 'kill'),
+    `${what}: the audit says so`,
+  );
+  t.is(killed.reason, end, what);
+}
+
+/** A node with an agent, and a tenant beside those that try, who keeps its memory. */
+async function surroundings(t: ExecutionContext) {
+  const folder = temporaryFolder(t);
+  chmodSync(folder, 0o755);
+  const node = await startNode(t, '--card', 'l4');
+  chmodSync(node.folder, 0o755); // for the client that is another user
+  const agent = await startAgent(t, node, { settings: { 'enforcement.mostStopsPerMinute': 60 } });
+  chmodSync(dirname(agent.state), 0o755); // likewise: as in a pod, everybody may read what holds it
+  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
+  for (const line of ['init', 'context 0']) t.is((await tell(neighbour, line))[0], 0);
+  const [, kept] = await tell(neighbour, `alloc ${128 * MIB}`);
+  await tell(neighbour, `set ${kept} 1000000 42`);
+  const isWhole = async () =>
+    t.deepEqual(await tell(neighbour, `check ${kept} 1000000 42`), [0, 0], 'the neighbour has its bytes');
+  return { ground: { node, agent, folder }, isWhole };
+}
+
+testUnless(namespacesReason())(
+  'whoever gets past the interposer is refused or stopped, and nobody else is',
+  async (t) => {
+    t.timeout(180_000);
+    const { ground, isWhole } = await surroundings(t);
+    for (const [index, wayOut] of ESCAPES.entries()) await attempt(t, ground, wayOut, `case-${index}`);
+    await isWhole();
+  },
+);
+
+const libcs = otherLibcs();
+testUnless(libcs.ok ? undefined : `no musl to be had: ${libcs.reason}`)(
+  'a program of musl that has its driver inside is stopped',
+  async (t) => {
+    t.timeout(120_000);
+    if (!libcs.ok) return;
+    const { ground, isWhole } = await surroundings(t);
+    const built = join(ground.folder, 'musl-client');
+    const native = join(import.meta.dirname, '../../../../native');
+    const parts = ['simulator/driver', 'simulator/client'].flatMap((part) =>
+      readdirSync(join(native, part))
+        .filter((name) => name.endsWith('.c'))
+        .map((name) => join(native, part, name)),
+    );
+    const own = join(import.meta.dirname, '../../../native/images/own-driver.c');
+    libcs.buildMuslStatic(
+      [own, ...parts, join(native, 'simulator/library-version.c')],
+      built,
+      ...['-std=c17', '-D_GNU_SOURCE', '-DSIM_LIBRARY_CUDA=13000', `-I${native}`],
+    );
+    const what = 'it is a program of musl';
+    await attempt(t, ground, { what, end: 'bypass', program: () => ownDriver(ground, built) }, 'musl');
+    await isWhole();
+  },
+);
+
+/** Sockets anywhere below a folder. */
+const socketsIn = (folder: string): string[] =>
+  readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isSocket())
+    .map((entry) => join(entry.parentPath, entry.name));
+
+testUnless(namespacesReason())('a tenant reaches no socket of the agent, and is told nothing there', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, { settings: { calibrate: false } });
+  for (const path of [node.folder, agent.state, dirname(agent.state)]) chmodSync(path, 0o755);
+  const knock = join(temporaryFolder(t), 'knock');
+  copyFileSync(join(BUILD, 'tests/knock'), knock);
+  chmodSync(dirname(knock), 0o755);
+  const from = (words: readonly string[], path: string) => {
+    const [file = '', ...args] = [...words, knock, path];
+    return execFileSync(file, args, { encoding: 'utf8' }).trim();
+  };
+  const nobody = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups'];
+  // As a container's: the agent's folder is not in it.
+  const inside = ['unshare', '--mount', 'sh', '-c', `mount -t tmpfs none '${agent.state}' && exec "$@"`, 'sh'];
+  const sockets = socketsIn(agent.state);
+  t.true(sockets.includes(join(agent.state, SOCKET_NAME)), sockets.join());
+  for (const path of sockets) {
+    t.is(from(nobody, path), String(constants.errno.EACCES), `another user, ${path}`);
+    t.is(from(inside, path), String(constants.errno.ENOENT), `root of a container, ${path}`);
+    t.is(from([...inside, ...nobody], path), String(constants.errno.ENOENT), `another user of a container, ${path}`);
+  }
+  const own = from([], join(agent.state, SOCKET_NAME));
+  t.regex(own, /^0 HTTP\/1\.1 4\d\d /, 'who may open it is answered, and is given nothing for nothing asked');
+  t.deepEqual((await agent.view())?.containers, []);
+});

@@ -1,0 +1,99 @@
+// A container that is a little over on a card that others fill: it is stopped before anybody is refused what was granted.
+import { join } from 'node:path';
+import test from 'ava';
+import { runTenant, startAgent, tell } from '../../../support/agent.ts';
+import { OUT_OF_MEMORY, startClient } from '../../../support/client.ts';
+import { MIB } from '../../../support/grant.ts';
+import { BUILD, eventually, startNode } from '../../../support/node.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const GRANT = 2048;
+/** Above the tolerance (2153 MiB), and not far over (2624 MiB), with a context on top. */
+const TAKEN = 1900;
+const STEP = 16;
+
+test('whoever is a little over is stopped at once when its card has nothing left of what others were granted', async (t) => {
+  t.timeout(90_000);
+  const node = await startNode(t, '--card', 'l4,memory=6Gi,context=256Mi');
+  // What is only over the limit would take its time.
+  const settings = { 'enforcement.softSeconds': 600 };
+  const agent = await startAgent(t, node, { settings });
+  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbour, line))[0], 0);
+
+  // It has a slot in its ledger, and finds a way past the interposer all the same.
+  const way = `walk:${join(node.lib, 'libcuda.so.1')}`;
+  const cheat = runTenant(t, node, agent, ['--gpu-memory', `${GRANT}Mi`, '--name', 'cheat'], [CLIENT, way]);
+  for (const line of ['init', 'context 0', `alloc ${TAKEN * MIB}`]) t.is((await tell(cheat, line))[0], 0, line);
+  t.is((await tell(cheat, `alloc ${(GRANT * 1.1 - TAKEN) * MIB}`))[0], 0, 'nothing refuses it');
+  const written = (action: string) =>
+    eventually(() => agent.audit().find((one) => one.pod === 'cheat' && one.action === action), `${action} is written`);
+  t.is((await written('warn')).reason, 'over-limit');
+  t.is(await agent.metric('cotenant_container_kills_total', { pod: 'cheat', reason: 'no-room' }), 0);
+
+  // Somebody outside takes what is left of the card.
+  const host = startClient(t, node);
+  for (const line of ['init', 'context 0']) await host.must(line);
+  let result = 0;
+  while (result === 0) [result = -1] = await host.ask(`alloc ${STEP * MIB}`);
+  t.is(result, OUT_OF_MEMORY);
+  t.is((await cheat.ended).code, 137);
+  const killed = await written('kill');
+  t.is(killed.reason, 'no-room');
+  t.regex(killed.message, /is over its GPU memory grant, and its card has nothing left for others/);
+  t.deepEqual(
+    agent
+      .audit()
+      .map(({ pod, action }) => `${pod} ${action}`)
+      .filter((line) => /terminate|neighbour/.test(line)),
+    [],
+  );
+  t.is((await tell(neighbour, `alloc ${512 * MIB}`))[0], 0, 'what was granted is there');
+});
+
+test('of two that are over by little who is over by more is stopped, and the other one has its time where that is enough', async (t) => {
+  t.timeout(90_000);
+  const node = await startNode(t, '--card', 'l4,memory=8Gi,context=256Mi');
+  const settings = { 'enforcement.softSeconds': 600 };
+  const agent = await startAgent(t, node, { settings });
+  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbour, line))[0], 0);
+  const way = `walk:${join(node.lib, 'libcuda.so.1')}`;
+  const cheats = ['less', 'more'].map((name) =>
+    runTenant(t, node, agent, ['--gpu-memory', `${GRANT}Mi`, '--name', name], [CLIENT, way]),
+  );
+  // With the context: 2306 and 2506 MiB, of which 2624 would be far over.
+  for (const [index, mib] of [2050, 2250].entries()) {
+    const cheat = cheats[index] as (typeof cheats)[number];
+    const lines = ['init', 'context 0', `alloc ${TAKEN * MIB}`, `alloc ${(mib - TAKEN) * MIB}`];
+    for (const line of lines) t.is((await tell(cheat, line))[0], 0, line);
+  }
+  const [less, more] = cheats as [(typeof cheats)[number], (typeof cheats)[number]];
+  const seen = (pod: string, action: string) => agent.audit().some((one) => one.pod === pod && one.action === action);
+  for (const pod of ['less', 'more']) await eventually(() => seen(pod, 'warn') || undefined, `${pod} is warned`);
+
+  // All that is left but less than the reserve, at once.
+  const host = startClient(t, node);
+  for (const line of ['init', 'context 0']) await host.must(line);
+  const [, free = 0] = await host.ask('info');
+  await host.must(`alloc ${free - 8 * MIB}`);
+  t.is((await more.ended).code, 137);
+  await eventually(async () => {
+    const pods = (await agent.view())?.containers.map(({ pod }) => pod) ?? [];
+    return (pods.includes('less') && !pods.includes('more')) || undefined;
+  }, 'its grant has ended');
+  // By samples of after that, of which two would stop the other.
+  const times = new Set<number>();
+  await eventually(async () => {
+    const { atMs = 0 } = (await agent.view()) ?? {};
+    return times.add(atMs).size > 5 || undefined;
+  }, 'further samples are taken');
+  t.deepEqual(
+    agent
+      .audit()
+      .filter(({ action }) => action === 'kill' || action === 'terminate')
+      .map(({ pod, action, reason }) => `${pod} ${action} ${reason}`),
+    ['more kill no-room'],
+  );
+  t.is((await tell(less, 'info'))[0], 0, 'it runs');
+});

@@ -1,0 +1,144 @@
+// Shares of compute that are hard limits, held from outside: whoever launches past the gate is stopped; whoever keeps to its share,
+// with long kernels, too, or has more because the policy lends it, is not.
+import { join } from 'node:path';
+import test from 'ava';
+import { ask } from '../../../../src/cli/lib/agent-client.ts';
+import { type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
+import { startClient } from '../../../support/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/node.ts';
+import { sharesOf } from '../../../support/shares.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+/** The preload is what brings the gate in. Memory stays within the grant. */
+const DODGE = ['env', '-u', 'LD_PRELOAD'];
+const WINDOW_S = 20;
+
+/** A process that the driver lists as a client of MPS: of a server that the tenant started. */
+const SERVED = ['env', 'COTENANT_SIM_PROCESS_TYPE=mps'];
+
+const chargedRatio = async (agent: RunningAgent, pod: string): Promise<number> =>
+  ((await agent.metric('cotenant_container_sm_charged_seconds_total', { pod })) ?? 0) /
+  ((await agent.metric('cotenant_container_sm_seconds_total', { pod })) ?? 1);
+
+test('a tenant that dodges only the gate is stopped, and nobody that keeps to its share or is lent more', async (t) => {
+  t.timeout(240_000);
+  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const agent = await startAgent(t, node, {
+    settings: {
+      calibrate: false,
+      computePolicy: 'soft',
+      'enforcement.shareSeconds': WINDOW_S,
+      'enforcement.softSeconds': 4,
+    },
+  });
+  const answer = await ask(agent.state, 'PATCH', '/v1/compute', { policy: 'fixed', gpuUuid: node.uuid(0) });
+  t.is(answer.status, 200);
+  const start = (name: string, card: number, flags: readonly string[], load: string, words: readonly string[] = []) =>
+    runTenant(
+      t,
+      node,
+      agent,
+      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(card), ...flags],
+      [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', `load async 600000 ${load}`],
+    );
+  start('honest', 0, ['--gpu-cores', '30'], '150000');
+  start('borrower', 1, ['--gpu-cores', '20'], '3000');
+  start('capped', 1, ['--gpu-cores', '10'], '3000');
+  const seen = async (count: number) =>
+    eventually(async () => {
+      const found = (await agent.view())?.containers.filter(({ smPercent = 0 }) => smPercent > 0) ?? [];
+      return found.length === count ? found : undefined;
+    }, `${count} are at work`);
+  const others = await seen(3);
+  const capped = others.find(({ pod }) => pod === 'capped')?.grantId;
+  t.is((await ask(agent.state, 'PATCH', `/v1/grants/${capped}`, { coresLimitPercent: 25 })).status, 200);
+  const cheat = start('cheat', 0, ['--gpu-cores', '20'], '3000', DODGE);
+  await seen(4);
+  const borrower = others.find(({ pod }) => pod === 'borrower')?.processes[0]?.pid ?? 0;
+  await eventually(
+    async () => ((await sharesOf(node, [borrower], 3000))[0] ?? 0) > 40 || undefined,
+    'the borrower has more than its 20 %',
+  );
+
+  const from = Date.now();
+  const { code } = await cheat.ended;
+  t.is(code, 137);
+  t.log(`stopped after ${(Date.now() - from) / 1000} s`);
+  t.deepEqual(
+    agent
+      .audit()
+      .map(({ action, pod, reason }) => `${action} ${pod} ${reason}`)
+      .slice(0, 3),
+    ['warn cheat over-share', 'close-gate cheat over-share', 'kill cheat over-share'],
+  );
+  const kill = agent.audit()[2];
+  t.is(kill?.limitRatio, 0.2);
+  t.true((kill?.usedRatio ?? 0) > 0.5 && kill?.resource === 'compute' && kill.result === 'sent');
+  t.regex(
+    cheat.output.join('\n'),
+    /stopped by the agent: local\/cheat\/\S+ takes more GPU compute than its share: \d+ % of 20 % on GPU-\S+ over 2\d s, and launches past its closed gate/,
+  );
+  await eventually(
+    async () =>
+      (await agent.metric('cotenant_container_kills_total', {
+        pod: 'cheat',
+        reason: 'over-share',
+        result: 'released',
+      })) === 1 || undefined,
+    'the metric says so',
+  );
+  t.true((await chargedRatio(agent, 'honest')) > 0.8);
+  // Those that keep to it have been watched for longer than the one that did not, and are on.
+  const atMs = (await agent.view())?.atMs ?? 0;
+  await eventually(
+    async () => ((await agent.view())?.atMs ?? 0) > atMs + WINDOW_S * 1000 || undefined,
+    'another window',
+  );
+  t.deepEqual([...new Set(agent.audit().map(({ pod }) => pod))], ['cheat']);
+  t.is((await seen(3)).length, 3);
+});
+
+test('who starts MPS gains nothing by it, and whoever else is on the card is judged as before', async (t) => {
+  t.timeout(240_000);
+  const node = await startNode(t, '--card', 'l4');
+  const agent = await startAgent(t, node, {
+    settings: {
+      calibrate: false,
+      computePolicy: 'fixed',
+      'enforcement.shareSeconds': WINDOW_S,
+      'enforcement.softSeconds': 4,
+    },
+  });
+  const start = (name: string, card: number, words: readonly string[]) =>
+    runTenant(
+      t,
+      node,
+      agent,
+      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(card), '--gpu-cores', '20'],
+      [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'],
+    );
+  const served = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'true' });
+  const mixed = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'false' });
+  start('honest', 0, SERVED);
+  await eventually(async () => (await served('honest')) === 1 || undefined, 'a client of MPS is told');
+  const past = start('past', 0, DODGE);
+  t.is((await past.ended).code, 137, 'a client of MPS hides nobody else');
+
+  const dodging = start('dodging', 0, [...DODGE, ...SERVED.slice(1)]);
+  t.is((await dodging.ended).code, 137, 'nor itself, among clients of others');
+  const stops = agent.audit().filter(({ action }) => action === 'kill');
+  t.deepEqual(
+    stops.map(({ pod, reason }) => `${pod} ${reason}`),
+    ['past over-share', 'dodging over-share'],
+  );
+
+  // With a server that is in no container, of two clients the driver may tell the use of one as that of the other.
+  const server = startClient(t, node);
+  await server.must('init');
+  await server.must('context 0');
+  start('second', 0, SERVED);
+  await eventually(async () => (await mixed('second')) === 1 || undefined, 'it cannot be told whose use it is');
+  t.is(await mixed('honest'), 1);
+  t.is(await served('honest'), undefined);
+  t.false(agent.audit().some(({ pod }) => pod === 'honest' || pod === 'second'));
+});

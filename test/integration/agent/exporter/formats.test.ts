@@ -1,0 +1,80 @@
+// What a real Prometheus makes of the page: in OpenMetrics, with every family there is. What boards of other exporters find on it is
+// in compat.test.ts.
+import test from 'ava';
+import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
+import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
+import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
+import { startPage } from '../../../../src/exporter/metrics-cache.ts';
+import { selfMetrics } from '../../../../src/exporter/process-metrics.ts';
+import { createExporter, serve } from '../../../../src/exporter/routes.ts';
+import { testUnless } from '../../../support/gate.ts';
+import { eventually } from '../../../support/node.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../../support/prometheus.ts';
+import { exampleView } from '../../../support/snapshots.ts';
+
+async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
+  const self = selfMetrics();
+  const source = sourceHere({ view: () => exampleView, history: createRecorder().history, own: () => self.metrics() });
+  const problems: string[] = [];
+  const page = startPage({
+    processes: true,
+    compatibility: COMPAT_NAMES.join(','),
+    nodeName: 'node-a',
+    material: source.material,
+    onProblem: (text) => problems.push(text),
+  });
+  const exporter = createExporter({ ...source, scrape: page.scrape });
+  const { close, port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
+  t.teardown(async () => {
+    await close();
+    await page.close();
+  });
+  return { port, problems, publish: () => page.publish({ up: true }) };
+}
+
+const OPEN = 'application/openmetrics-text; version=1.0.0';
+
+test('OpenMetrics is for those who ask for it, and others get the text', async (t) => {
+  const { port, publish } = await startExporter(t);
+  const get = async (accept: string) => {
+    const answer = await fetch(`http://127.0.0.1:${port}/metrics`, { headers: { accept } });
+    return { type: answer.headers.get('content-type'), vary: answer.headers.get('vary'), text: await answer.text() };
+  };
+  t.regex((await get(OPEN)).text, /\n# EOF\n$/, 'before the first page, too');
+  publish();
+  const first = await get(OPEN);
+  t.is(first.type, 'application/openmetrics-text; version=1.0.0; charset=utf-8');
+  t.is(first.vary, 'Accept, Accept-Encoding');
+  t.regex(first.text, /\n# EOF\n$/);
+  t.is((await get(OPEN)).text, first.text);
+  const plain = await get('*/*');
+  t.is(plain.type, 'text/plain; version=0.0.4; charset=utf-8');
+  t.notRegex(plain.text, /# EOF/);
+  publish();
+  const next = await eventually(async () => {
+    const found = await get(OPEN);
+    return found.text === first.text ? undefined : found;
+  }, 'the next page');
+  t.regex(next.text, /\n# EOF\n$/);
+});
+
+const reason = prometheusReason();
+testUnless(reason)('Prometheus reads the page as OpenMetrics, with every family that there is', async (t) => {
+  t.timeout(90_000);
+  const { port, problems, publish } = await startExporter(t);
+  publish();
+  const prometheus = await startPrometheus(t, { configuration: scraping([`http://127.0.0.1:${port}`]) });
+  await eventually(async () => {
+    const [up] = await prometheus.query('up{job="cotenant"}');
+    return up?.value === 1 || undefined;
+  }, 'it is scraped');
+  t.is((await prometheus.query('sum by (fence) (last_over_time(cotenant_container_fence[1m]))')).length, 4);
+  const types = (await (
+    await fetch(`${prometheus.url}/api/v1/metadata?metric=cotenant_container_sm_seconds`)
+  ).json()) as {
+    data: Record<string, { type: string; unit: string }[]>;
+  };
+  // Under this name and with a unit it is only in OpenMetrics.
+  t.like(types.data.cotenant_container_sm_seconds?.[0], { type: 'counter', unit: 'seconds' });
+  t.deepEqual(problems, []);
+});

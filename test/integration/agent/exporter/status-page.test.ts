@@ -1,0 +1,225 @@
+// The status page in a real browser, on a node with a tenant that behaves, one that was stopped, and names that are no HTML.
+import { execFile } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import type { ExecutionContext } from 'ava';
+import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
+import type { View } from '../../../../src/agent/snapshot/snapshot.ts';
+import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
+import { createExporter, serve } from '../../../../src/exporter/routes.ts';
+import { runTenant, startAgent, tell } from '../../../support/agent.ts';
+import { browser, FLAGS, openPage } from '../../../support/browser.ts';
+import { testUnless } from '../../../support/gate.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { exampleContainer, exampleView, withInstance } from '../../../support/snapshots.ts';
+
+const execute = promisify(execFile);
+
+const CLIENT = join(BUILD, 'tests/client');
+const MIB = 2 ** 20;
+const testInBrowser = testUnless(browser === undefined ? 'there is no Chromium or Chrome on the PATH' : undefined);
+
+const show = async (t: ExecutionContext, url: string): Promise<string> => {
+  const flags = [...FLAGS, '--virtual-time-budget=3000'];
+  const data = `--user-data-dir=${temporaryFolder(t)}`;
+  const { stdout, stderr } = await execute(browser ?? '', [...flags, data, '--dump-dom', url], {
+    encoding: 'utf8',
+    timeout: 60_000,
+    maxBuffer: 1 << 24,
+  });
+  t.truthy(stdout, stderr);
+  return stdout;
+};
+/** Whoever uses memory or compute uses so much of it. */
+function partOf(view: View, share: number, atMs: number): View {
+  const less = <T extends { readonly usedBytes?: number | undefined; readonly smPercent?: number | undefined }>(
+    one: T,
+  ) => ({
+    ...one,
+    ...(one.usedBytes !== undefined && { usedBytes: one.usedBytes * share }),
+    ...(one.smPercent !== undefined && { smPercent: one.smPercent * share }),
+  });
+  return {
+    ...view,
+    atMs,
+    devices: view.devices.map((device) => ({ ...device, card: less(device.card) })),
+    containers: view.containers.map(less),
+    assigned: view.assigned.map(less),
+    foreign: view.foreign.map(less),
+  } as View;
+}
+/** The address of a page of this view. */
+async function served(t: ExecutionContext, view: View): Promise<string> {
+  const recorder = createRecorder();
+  // A minute in which all of it came to be.
+  for (let step = 1; step <= 12; step++) recorder.push(partOf(view, step / 12, view.atMs + step * 5000));
+  const { history } = recorder;
+  const source = sourceHere({ view: () => view, history, own: async () => '' });
+  const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
+    host: '127.0.0.1',
+    port: 0,
+  });
+  t.teardown(close);
+  return `http://127.0.0.1:${port}/`;
+}
+
+/** Text of the cells of each row. */
+const rowsOf = (page: string, id: string): string[][] => {
+  const table = new RegExp(`<table id="${id}">.*?<tbody>(.*?)</tbody>`, 's').exec(page)?.[1] ?? '';
+  return [...table.matchAll(/<tr>(.*?)<\/tr>/gs)].map(([, row = '']) =>
+    [...row.matchAll(/<td[^>]*>(.*?)<\/td>/gs)].map(([, cell = '']) => cell.replace(/<[^>]*>/g, '')),
+  );
+};
+
+testInBrowser('the status page shows cards, tenants, limits, use and what was done to whom', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
+  const good = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'good'], [CLIENT]);
+  for (const command of ['init', 'context 0', `alloc ${1000 * MIB}`]) await tell(good, command);
+  const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
+  const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', '<b onload=1>'], bypassing);
+  for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(cheat, command);
+  await cheat.ended;
+  await eventually(async () => {
+    const view = await agent.view();
+    return view?.containers.length === 1 && (view.containers[0]?.usedBytes ?? 0) > 1000 * MIB ? true : undefined;
+  }, 'one tenant is left');
+
+  const page = await show(t, agent.url);
+  t.regex(page, /driver [\d.]+, mode enforce/);
+  const cards = rowsOf(page, 'cards');
+  t.deepEqual(
+    cards.map(([name]) => name),
+    ['0 NVIDIA L4', '1 NVIDIA A10'],
+  );
+  t.regex(cards[0]?.[1] ?? '', /^1,\d{3} MiB of 2\d,\d{3} MiB$/);
+  t.is(cards[0]?.[2], '2,048 MiB');
+  t.regex(cards[0]?.[4] ?? '', /^memory over the last 10 minutes: at most [34],\d{3} MiB$/, 'the cheat is in the past');
+  const tenants = rowsOf(page, 'tenants');
+  t.is(tenants.length, 1);
+  const [name, card, memory, compute, memoryPast, computePast, fence, mode, state] = tenants[0] ?? [];
+  t.deepEqual([name, card, fence, mode, state], ['local/good', '0', 'interposer', 'enforce', 'within']);
+  t.regex(memory ?? '', /^1,\d{3} MiB of 2,048 MiB$/);
+  t.regex(memoryPast ?? '', /^memory over the last 10 minutes: at most 1,\d{3} MiB$/);
+  t.regex(computePast ?? '', /^compute over the last 10 minutes: at most \d+ %$/);
+  t.is([...page.matchAll(/<path d="M [\d.]+ [\d.]+[^"]*" class="line">/g)].length, 6, 'two lines for each row');
+  t.regex(page, /<section id="outside" hidden(="")?>/, 'nobody is without a grant');
+  t.regex(compute ?? '', /^\d+ % of 30 % fixed$/);
+  const actions = /<ol id="actions">(.*?)<\/ol>/s.exec(page)?.[1] ?? '';
+  t.regex(
+    actions,
+    /kill<\/strong>: local\/\S*b\S*onload\S*1\S*\/env holds GPU memory that its limit does not see: .* it is stopped/,
+  );
+  t.notRegex(actions, /<b/);
+
+  node.control('lose', '1');
+  await eventually(async () => {
+    const lost = (await agent.view())?.devices[1];
+    return (lost?.card.healthy === false && lost.fault) || undefined;
+  }, 'the loss, and the Xid that tells of it');
+  t.is(rowsOf(await show(t, agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (Xid 79)');
+});
+
+testInBrowser(
+  'cards that others gave out, and use without a grant, have tables of their own where there is any',
+  async (t) => {
+    t.timeout(120_000);
+    const shown = async (view: View): Promise<string> => show(t, await served(t, view));
+    const page = await shown({
+      ...withInstance,
+      assigned: withInstance.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
+      foreign: withInstance.foreign.map((entry) => ({ ...entry, smPercent: 30 })),
+    });
+    const bare = await shown({
+      ...exampleView,
+      devices: exampleView.devices.map((device) => {
+        const { totalBytes: _, usedBytes: __, utilizationPercent: ___, ...card } = device.card;
+        return { ...device, card };
+      }),
+      containers: exampleView.containers.map((entry) => ({ ...entry, smPercent: undefined })),
+    });
+    t.deepEqual(
+      rowsOf(bare, 'cards').map(([, memory, , busy, past]) => [memory, busy, past]),
+      exampleView.devices.map(() => ['not told', '-', 'memory over the last 10 minutes: not told']),
+    );
+    t.regex(rowsOf(bare, 'tenants')[0]?.[3] ?? '', /^-( |$)/);
+    t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
+    t.regex(page, /<section id="given">/);
+    t.regex(page, /<section id="outside">/);
+    const past = (memory: string, compute: string) => [
+      `memory over the last 10 minutes: ${memory}`,
+      `compute over the last 10 minutes: ${compute}`,
+    ];
+    t.deepEqual(rowsOf(page, 'assigned'), [
+      [
+        'team/&lt;img src=x&gt;/main',
+        '1',
+        'exclusive',
+        '1,024 MiB',
+        '50 %',
+        ...past('at most 1,024 MiB', 'at most 50 %'),
+        '1',
+      ],
+      ['team/&lt;img src=x&gt;/main', '2', 'mig', '0 MiB', '-', ...past('at most 0 MiB', 'not told'), '0'],
+    ]);
+    t.deepEqual(rowsOf(page, 'foreign'), [
+      ['0123456789ab', '1', '5,120 MiB', '30 %', ...past('at most 5,120 MiB', 'at most 30 %'), '1'],
+    ]);
+    const quiet = await shown({ ...exampleView, assigned: [], foreign: [] });
+    t.regex(quiet, /<section id="given" hidden(="")?>/);
+    t.regex(quiet, /<section id="outside" hidden(="")?>/);
+  },
+);
+
+testInBrowser(
+  'the page is laid out within its window, wide and narrow, and the picture of it goes down to its end',
+  async (t) => {
+    t.timeout(120_000);
+    const long = { namespace: 'research-vision-nightly', pod: 'trainer-resnet-7c9f8d5b6-x2x9k', container: 'worker' };
+    const full = {
+      ...exampleContainer,
+      ...long,
+      grantId: 'g2',
+      over: true,
+      usedBytes: 5 * 2 ** 30,
+      bypassBytes: 2 ** 30,
+    };
+    const view: View = { ...withInstance, containers: [exampleContainer, full] };
+    const url = await served(t, view);
+    const page = await openPage(t, url);
+    for (const width of [1280, 800, 400]) {
+      await page.resize(width, 600);
+      await eventually(
+        async () =>
+          (await page.evaluate("document.querySelectorAll('#tenants tbody tr').length === 2")) === true || undefined,
+        'it is filled',
+      );
+      t.is(await page.evaluate('document.documentElement.scrollWidth'), width, `${width}: no need to scroll sideways`);
+      // What matters most stands in the last column of a table that is wider than some windows.
+      const state = (await page.evaluate(
+        "(({ left, right, width, height }) => ({ left, right, width, height }))(document.querySelector('#tenants td.bad').getBoundingClientRect())",
+      )) as { left: number; right: number; width: number; height: number };
+      t.true(
+        state.left >= 0 && state.right <= width && state.width > 0 && state.height > 0,
+        `${width}: the state is in sight`,
+      );
+      const bars = (await page.evaluate(
+        "[...document.querySelectorAll('#tenants .bar')].map((bar) => bar.firstChild.offsetWidth / bar.offsetWidth)",
+      )) as number[];
+      t.deepEqual(
+        bars.map((part) => Math.round(100 * part)),
+        [75, 100],
+        `${width}: bars are as long as what they show`,
+      );
+      const height = (await page.evaluate('document.documentElement.scrollHeight')) as number;
+      await page.resize(width, height);
+      const png = await page.picture();
+      t.deepEqual([png.readUInt32BE(16), png.readUInt32BE(20)], [width, height]);
+      // One colour all over makes some hundreds of bytes.
+      t.true(png.length > 10_000, `${width}: ${png.length} bytes`);
+      if (process.env.PICTURES) writeFileSync(`${process.env.PICTURES}/status-${width}.png`, png);
+    }
+  },
+);

@@ -1,0 +1,159 @@
+// Shares of compute as users get them: the agent with a policy, and programs that `cotenant run` starts.
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import test, { type ExecutionContext } from 'ava';
+import { ask } from '../../../../src/cli/lib/agent-client.ts';
+import { type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
+import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
+import { hold, sharesOf } from '../../../support/shares.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+
+const start = (t: ExecutionContext, node: SimulatedNode, state: string, computePolicy: string) =>
+  startAgent(t, node, { state, settings: { intervalMs: 100, calibrate: false, computePolicy } });
+
+/** A program that launches kernels of half a millisecond until it is stopped. */
+function startWork(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent, name: string, cores?: number) {
+  const flags = ['--gpu-memory', '1Gi', '--name', name, ...(cores === undefined ? [] : ['--gpu-cores', String(cores)])];
+  return runTenant(t, node, agent, flags, [CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 500']);
+}
+
+const workers = (node: SimulatedNode, count: number): Promise<number[]> =>
+  eventually(() => {
+    const clients = node
+      .books()
+      .clients.filter(({ command, alive, cards }) => command === 'client' && alive && (cards[0]?.smNs ?? 0) > 0);
+    return clients.length === count ? clients.map(({ pid }) => pid) : undefined;
+  }, `${count} are at work`);
+
+test('under a fixed policy shares hold, a tenant without one gives way, metrics say so, and a new agent goes on', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 'l4');
+  const state = join(temporaryFolder(t), 'state');
+  const agent = await start(t, node, state, 'fixed');
+  startWork(t, node, agent, 'free');
+  const [free = 0] = await workers(node, 1);
+  await eventually(async () => ((await sharesOf(node, [free]))[0] ?? 0) > 80 || undefined, 'alone it has the card');
+  t.is(await agent.metric('cotenant_container_sm_charged_seconds_total', { pod: 'free' }), undefined);
+
+  const second = startWork(t, node, agent, 'quarter', 25);
+  const pids = await workers(node, 2);
+  const quarter = pids.find((pid) => pid !== free) ?? 0;
+  await hold(t, node, [quarter], [25]);
+  t.is(await agent.metric('cotenant_container_sm_limit_ratio', { pod: 'quarter', enforced: 'true' }), 0.25);
+  await eventually(
+    async () =>
+      ((await agent.metric('cotenant_container_sm_throttled_seconds_total', { pod: 'quarter' })) ?? 0) > 1 || undefined,
+    'it has waited',
+  );
+  t.true(((await agent.metric('cotenant_container_sm_charged_seconds_total', { pod: 'free' })) ?? 0) > 0);
+  t.is(await agent.metric('cotenant_container_sm_most_ratio', { pod: 'quarter' }), 0.25);
+  t.true(
+    second.output.some((line) => /25 % of each card's compute$/.test(line)),
+    second.output.join('\n'),
+  );
+
+  await agent.stop('SIGKILL');
+  await hold(t, node, [quarter], [25]); // by its own credit
+  const next = await start(t, node, state, 'fixed');
+  await eventually(
+    async () =>
+      ((await next.metric('cotenant_container_sm_charged_seconds_total', { pod: 'quarter' })) ?? 0) > 0 || undefined,
+    'the next agent knows it',
+  );
+  await hold(t, node, [quarter], [25]);
+  await next.stop();
+
+  const native = await start(t, node, state, 'native');
+  await eventually(
+    async () => ((await sharesOf(node, [quarter]))[0] ?? 0) > 35 || undefined,
+    'nothing holds it any more',
+  );
+  t.is(await native.metric('cotenant_container_sm_limit_ratio', { pod: 'quarter', enforced: 'false' }), 0.25);
+});
+
+const ABOVE = 3;
+
+/** From 500 ms after the change nobody has more than its new share, and soon all have theirs in one and the same window. */
+async function settles(
+  t: ExecutionContext,
+  { node, agent, pids }: { node: SimulatedNode; agent: RunningAgent; pids: readonly number[] },
+  path: string,
+  change: object,
+  percents: readonly number[],
+  /** Whose percentage only is what it may have at most. */
+  lent: readonly number[] = [],
+): Promise<void> {
+  const answer = await ask(agent.state, 'PATCH', path, change);
+  t.is(answer.status, 200, JSON.stringify(answer.body));
+  await delay(500);
+  await hold(t, node, pids, percents, { above: ABOVE, lent, what: JSON.stringify(change) });
+}
+
+test('policies, shares, weights and priority change under load, within half a second, and outlive the agent', async (t) => {
+  t.timeout(600_000);
+  const node = await startNode(t, '--card', 'l4');
+  const state = join(temporaryFolder(t), 'state');
+  const agent = await start(t, node, state, 'native');
+  for (const [index, name] of ['one', 'two'].entries()) {
+    startWork(t, node, agent, name, 30);
+    await workers(node, index + 1);
+  }
+  const pidOf = async (pod: string) =>
+    eventually(
+      async () => (await agent.view())?.containers.find((entry) => entry.pod === pod)?.processes[0]?.pid,
+      `${pod} is seen`,
+    );
+  const pids = [await pidOf('one'), await pidOf('two')];
+  const idOf = async (pod: string) => (await agent.view())?.containers.find((entry) => entry.pod === pod)?.grantId;
+  const [one, two] = [`/v1/grants/${await idOf('one')}`, `/v1/grants/${await idOf('two')}`];
+  const bench = { node, agent, pids };
+  t.is(await agent.metric('cotenant_container_compute_policy', { pod: 'one', policy: 'native' }), 1);
+
+  await settles(t, bench, '/v1/compute', { policy: 3 }, [30, 30]);
+  await settles(t, bench, two, { coresPercent: 60 }, [30, 60]);
+  await settles(t, bench, '/v1/compute', { policy: 'preemptive' }, [50, 50]);
+  await settles(t, bench, '/v1/compute', { policy: 'weighted' }, [33, 66]);
+  await settles(t, bench, one, { weight: 180 }, [75, 25]);
+  await settles(t, bench, one, { policy: 'fixed' }, [30, 25]);
+  await settles(t, bench, '/v1/compute', { policy: 'fixed', gpuUuid: node.uuid(0) }, [30, 60]);
+  await settles(t, bench, two, { coresPercent: 20, coresLimitPercent: 40 }, [30, 40]);
+  await settles(t, bench, one, { priority: 'high' }, [100, 0]);
+  await settles(t, bench, '/v1/compute', { highCapPercent: 70 }, [70, 30], [1]);
+  await eventually(
+    async () =>
+      (await agent.metric('cotenant_container_compute_policy', { pod: 'one', policy: 'fixed', priority: 'high' })) ===
+        1 || undefined,
+    'metrics follow',
+  );
+
+  await agent.stop();
+  const next = await start(t, node, state, 'native');
+  await eventually(
+    async () =>
+      (await next.metric('cotenant_container_sm_most_ratio', { pod: 'one' })) === 0.7 &&
+      (await next.metric('cotenant_container_sm_most_ratio', { pod: 'two' })) === 0.4
+        ? true
+        : undefined,
+    'a new agent goes on with what was set',
+  );
+  t.is(await next.metric('cotenant_device_compute_policy', { policy: 'fixed', source: 'set' }), 1);
+  const wrong = await ask(state, 'PATCH', '/v1/compute', { policy: 'fair' });
+  t.deepEqual(wrong, {
+    status: 400,
+    body: { error: 'policy: want one of average, preemptive, weighted, fixed, soft, native, or null' },
+  });
+  t.is((await ask(state, 'PATCH', '/v1/compute', { policy: 'soft', gpuUuid: 'GPU-0' })).status, 409);
+  t.is((await ask(state, 'PATCH', one, { coresPercent: 101 })).status, 400);
+  t.is((await ask(state, 'PATCH', one, { coresPercent: 90 })).status, 409);
+  t.is((await ask(state, 'PATCH', one, {})).status, 400);
+  // All of a change, or nothing of it.
+  const has = async () => (await next.view())?.containers.find(({ pod }) => pod === 'one');
+  const before = await has();
+  t.is((await ask(state, 'PATCH', one, { memoryBytes: 2 ** 30 / 2, coresPercent: 90 })).status, 409);
+  t.is((await ask(state, 'PATCH', one, { memoryBytes: 2 ** 50, coresPercent: 10 })).status, 409);
+  const { atMs = 0 } = (await next.view()) ?? {};
+  await eventually(async () => ((await next.view())?.atMs ?? 0) > atMs || undefined, 'another sample');
+  const after = await has();
+  t.deepEqual([after?.limitBytes, after?.coresPercent], [before?.limitBytes, before?.coresPercent]);
+});

@@ -1,0 +1,125 @@
+// A card after an Xid that needs a reset: it takes nobody new, whoever runs on it is left alone, and it comes back with proof or by word.
+import { execFile } from 'node:child_process';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import test from 'ava';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
+import { MIB } from '../../../support/grant.ts';
+import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const MAIN = join(import.meta.dirname, '../../../../src/cli/main.ts');
+const run = promisify(execFile);
+const SETTINGS = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
+const UNHEALTHY = 'cotenant_device_unhealthy_reason';
+
+const cli = async (agent: RunningAgent, ...words: readonly string[]) => {
+  const done = await run(process.execPath, [MAIN, ...words, '--state', agent.state]).catch((error: unknown) => error);
+  const { code = 0, stdout, stderr } = done as { code?: number; stdout: string; stderr: string };
+  return { code, text: stdout + stderr };
+};
+const xids = (agent: RunningAgent, xid: number) =>
+  agent.metric('cotenant_device_xid_errors_total', { xid: String(xid) });
+const isFaulty = (agent: RunningAgent, reason: string) =>
+  eventually(async () => ((await agent.metric(UNHEALTHY, { reason })) === 1 ? true : undefined), `it is ${reason}`);
+const isHealthy = (agent: RunningAgent) =>
+  eventually(
+    async () =>
+      (await agent.metric('cotenant_device_healthy')) === 1 && (await agent.metric(UNHEALTHY)) === undefined
+        ? true
+        : undefined,
+    'it is healthy',
+  );
+
+/** What somebody who asks for memory is told. */
+async function asks(t: Parameters<typeof runTenant>[0], node: SimulatedNode, agent: RunningAgent) {
+  const { ended, output } = runTenant(t, node, agent, ['--gpu-memory', '64Mi', '--name', 'new'], ['true']);
+  return { code: (await ended).code, text: output.join('\n') };
+}
+
+test('after an Xid that needs a reset a card takes nobody new until it was reset, and who runs on it is left alone', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 't4');
+  const state = join(temporaryFolder(t), 'state');
+  let agent = await startAgent(t, node, { state, settings: SETTINGS });
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'inside'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${200 * MIB}`]) t.is((await tell(tenant, line))[0], 0);
+
+  // A program's own faults are counted and change nothing.
+  for (const xid of [31, 43, 45, 94, 109]) node.control('xid', '0', String(xid));
+  await eventually(async () => ((await xids(agent, 109)) === 1 ? true : undefined), 'they are counted');
+  t.is(await agent.metric('cotenant_device_healthy'), 1);
+  t.is((await asks(t, node, agent)).code, 0);
+
+  node.control('xid', '0', '119');
+  await isFaulty(agent, 'xid_119');
+  t.is(await agent.metric('cotenant_device_healthy'), 0);
+  const refused = await asks(t, node, agent);
+  t.not(refused.code, 0);
+  t.regex(refused.text, new RegExp(`${node.uuid(0)} is not healthy: Xid 119 at \\S+Z, and no reset since`));
+  t.true(agent.log.some((line) => /takes nobody new: Xid 119/.test(line)));
+  t.regex((await cli(agent, 'inspect')).text, /XID 119/);
+  t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0, 'who runs on it goes on');
+
+  // Neither another agent nor a driver given up and taken again proves that it was reset.
+  await agent.stop();
+  agent = await startAgent(t, node, { state, settings: SETTINGS });
+  await isFaulty(agent, 'xid_119');
+  t.is((await cli(agent, 'driver', 'release')).code, 0);
+  t.is((await cli(agent, 'driver', 'take')).code, 0);
+  await isFaulty(agent, 'xid_119');
+  t.not((await asks(t, node, agent)).code, 0);
+  t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0);
+  t.deepEqual(agent.audit(), []);
+
+  node.control('reset', '0');
+  await isHealthy(agent);
+  t.true(agent.log.some((line) => /offered again after Xid 119: its count of energy began anew/.test(line)));
+  t.is((await asks(t, node, agent)).code, 0);
+});
+
+test('a card that was lost and is back, one that an operator clears, and one of a machine started anew are offered again', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--card', 't4');
+  const state = join(temporaryFolder(t), 'state');
+  let agent = await startAgent(t, node, { state, settings: SETTINGS });
+  node.control('lose', '0');
+  await isFaulty(agent, 'xid_79');
+  node.control('find', '0');
+  await isHealthy(agent);
+
+  node.control('xid', '0', '48');
+  await isFaulty(agent, 'xid_48');
+  const cleared = await cli(agent, 'driver', 'clear-xid', '0');
+  t.is(cleared.code, 0, cleared.text);
+  t.regex(cleared.text, new RegExp(`^${node.uuid(0)} is offered again; Xid 48`));
+  await isHealthy(agent);
+  const nothing = await cli(agent, 'driver', 'clear-xid', node.uuid(0));
+  t.is(nothing.code, 1);
+  t.regex(nothing.text, /no Xid is held against card GPU-/);
+  t.is((await cli(agent, 'driver', 'clear-xid')).code, 2);
+
+  node.control('xid', '0', '95');
+  await isFaulty(agent, 'xid_95');
+  await agent.stop();
+  const path = join(state, 'card-faults.json');
+  writeFileSync(path, readFileSync(path, 'utf8').replace(/"bootId": "[^"]*"/, '"bootId": "another"'));
+  agent = await startAgent(t, node, { state, settings: SETTINGS });
+  await isHealthy(agent);
+  t.deepEqual(JSON.parse(readFileSync(path, 'utf8')), { version: 1, faults: [] });
+});
+
+test('the settings say which Xids count, and refuse those that a program of a tenant raises by itself', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--card', 't4');
+  const agent = await startAgent(t, node, { settings: { ...SETTINGS, unhealthyXids: 'default,46,-74' } });
+  node.control('xid', '0', '74');
+  await eventually(async () => ((await xids(agent, 74)) === 1 ? true : undefined), 'it is counted');
+  t.is(await agent.metric('cotenant_device_healthy'), 1);
+  node.control('xid', '0', '46');
+  await isFaulty(agent, 'xid_46');
+  await t.throwsAsync(startAgent(t, node, { settings: { ...SETTINGS, unhealthyXids: '31' } }), {
+    message: /unhealthyXids: "31"; want/,
+  });
+});

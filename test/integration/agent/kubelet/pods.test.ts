@@ -1,0 +1,133 @@
+// Grants of pods and their files: in the books whatever a tenant does to them, all of them or none, and ended by their own
+// volume alone. Each scenario of pods-inside.ts in a mount namespace of its own.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import { namespacesReason, testUnless } from '../../../support/gate.ts';
+import { temporaryFolder } from '../../../support/node.ts';
+
+const test = testUnless(namespacesReason());
+
+type Shown = { readonly who: string; readonly tampered: boolean; readonly usedMib: number };
+type Facts = Record<string, unknown> & { readonly shown: readonly Shown[] };
+
+function inside(t: ExecutionContext, scenario: string): Facts {
+  const program = [process.execPath, join(import.meta.dirname, 'pods-inside.ts'), scenario, temporaryFolder(t)];
+  const { status, stdout, stderr } = spawnSync('unshare', ['-m', '--propagation', 'private', ...program], {
+    encoding: 'utf8',
+  });
+  if (status !== 0) throw new Error(`${scenario}: ${stderr}`);
+  return JSON.parse(stdout) as Facts;
+}
+
+test('a container whose ledger is cut, and whose room another one took, is held to its grant by the next agent all the same', (t) => {
+  const facts = inside(t, 'starved') as Facts & { after: { shown: Shown[]; size: number } };
+  t.deepEqual([facts.given, facts.full], ['given', 'ENOSPC']);
+  const problems = facts.told as string[];
+  t.is(problems.length, 1, 'what lasts is said once');
+  t.regex(
+    problems[0] ?? '',
+    /^files of team\/pod-1\/b \(grant [0-9a-f]{24}\) are not right, .* No space left on device$/,
+  );
+  t.deepEqual(facts.shown, [
+    { who: 'pod-1/a', tampered: false, usedMib: 0 },
+    { who: 'pod-1/b', tampered: true, usedMib: 500 },
+  ]);
+  t.deepEqual(facts.foreign, []);
+  t.deepEqual(facts.actions, ['warn b', 'kill b']);
+  t.regex(String(facts.other), /would be overbooked: 300 MiB .* were granted, 200 MiB are left$/);
+  t.is(facts.after.size, facts.size as number, 'it is put right once there is room');
+  t.deepEqual(
+    facts.after.shown.map(({ tampered }) => tampered),
+    [false, false],
+  );
+});
+
+test('a ledger that could not be emptied for a container that starts anew is made as soon as there is room', (t) => {
+  const { cards, problems, during, size, after } = inside(t, 'restarted');
+  t.is((cards as string[]).length, 1, 'it starts all the same');
+  t.deepEqual(problems, ['the ledger of team/pod-1: ledger: No space left on device']);
+  t.deepEqual([during, after], [0, size]);
+});
+
+test('a grant that was lost is in the books again when the kubelet asks for the volume that its pod has', (t) => {
+  const facts = inside(t, 'lost');
+  t.deepEqual(facts.holds, [false, true], 'one of two grants of a pod is not all of them');
+  t.deepEqual([facts.other, facts.again], ['given', 'given'], 'though its room was given away meanwhile');
+  t.deepEqual(facts.shown.map(({ who }) => who).toSorted(), ['pod-1/a', 'pod-1/b', 'pod-2/c']);
+  t.is(facts.granted, 1300);
+  t.deepEqual(facts.problems, []);
+});
+
+test('each pod goes by the mode that its namespace, itself and administrators say, and by none on a node that is off', (t) => {
+  const { asRecorded, changed, after, off, problems } = inside(t, 'modes');
+  t.deepEqual(asRecorded, {
+    done: ['kill a', 'warn a', 'warn a', 'would-stop a'].toSorted(),
+    told: ['pod-1 enforce node', 'pod-2 report namespace', 'pod-3 off namespace'],
+  });
+  // The first goes on as it did; the second is stopped by its own word; the third is reported now.
+  t.deepEqual((changed as { told: string[] }).told, [
+    'pod-1 enforce node',
+    'pod-2 enforce pod',
+    'pod-3 report administrator',
+  ]);
+  const { done } = changed as { done: string[] };
+  for (const action of ['kill a', 'would-stop a']) t.true(done.includes(action), done.join());
+  t.deepEqual(after, (changed as { told: string[] }).told, 'over a restart');
+  t.deepEqual(off, { done: [], told: ['pod-1 off node', 'pod-2 off node', 'pod-3 off node'] });
+  t.deepEqual(problems, []);
+});
+
+test('an init container has a grant and figures of its own, in room that the others use again, and is held to it', (t) => {
+  const { given, phases, room, foreign, actions } = inside(t, 'init');
+  t.is(given, 'given', 'both amounts together would not fit');
+  t.deepEqual(phases, [
+    [
+      { who: 'pod-1/init', tampered: false, usedMib: 650 },
+      { who: 'pod-1/main', tampered: false, usedMib: 0 },
+    ],
+    [
+      { who: 'pod-1/init', tampered: false, usedMib: 0 },
+      { who: 'pod-1/main', tampered: false, usedMib: 550 },
+    ],
+  ]);
+  t.is(room, 700);
+  t.deepEqual(foreign, []);
+  t.deepEqual(actions, ['warn init', 'kill init']);
+});
+
+test('a volume that could not be made leaves no grant and nothing open, however often it is tried', (t) => {
+  const { tries, after, later, stored } = inside(t, 'half');
+  t.is((tries as string[]).length, 1);
+  t.regex((tries as string[])[0] ?? '', /resource busy/);
+  t.deepEqual(after, { more: 0, stored: 0, holds: false });
+  t.deepEqual([later, stored], ['given', 1]);
+});
+
+test('a volume that is not its own ends no grant of a pod', (t) => {
+  t.deepEqual(inside(t, 'otherVolume') as object, { kept: true, after: false, stored: 0 });
+});
+
+test('a container that was made without its cards is told of once, over restarts, until it has them or starts anew', (t) => {
+  const { before, early, phases, after, anew, leftOver, told, again, problems } = inside(t, 'withoutCards');
+  const without = (...names: string[]) => ['a', 'b', 'd'].map((name) => [name, names.includes(name)]);
+  t.deepEqual(before, without());
+  t.deepEqual((phases as unknown[]).slice(0, 2), [without('b', 'd'), without('d')], 'whoever uses a card has it');
+  t.deepEqual((phases as unknown[]).slice(2), [without('d'), without('d')], 'and has it when nothing uses it any more');
+  t.is(early, 0, 'who has a process on a card was given it: a sample says so');
+  t.deepEqual(after, without('d'), 'the next agent says the same');
+  t.deepEqual(anew, without());
+  t.deepEqual(leftOver, [without(), without('d')], 'what is left of the one before it is not its own');
+  t.is((again as string[]).length, 1);
+  const sentences = told as string[];
+  t.is(sentences.length, 2, 'a neighbour without a grant wants no card, and one with a process on it has it');
+  t.regex(sentences[0] ?? '', /^team\/pod-1\/b was made without its GPU: /);
+  t.regex(sentences[1] ?? '', /^team\/pod-1\/d was made without its GPU: /);
+  t.deepEqual(problems, [...sentences, ...(again as string[])]);
+});
+
+test('where a volume was taken away behind its back, the agent holds the files of the new one', (t) => {
+  const { given, same, shown } = inside(t, 'anew');
+  t.deepEqual([given, same], ['given', true]);
+  t.deepEqual(shown, [{ who: 'pod-1/a', tampered: false, usedMib: 0 }]);
+});

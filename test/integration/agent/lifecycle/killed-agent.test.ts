@@ -1,0 +1,105 @@
+// An agent that is killed between any two steps of a stop: the next one finishes what was begun, tells of it once, and hits
+// nobody twice.
+
+import { once } from 'node:events';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { runTenant, startAgent, tell } from '../../../support/agent.ts';
+import { MIB } from '../../../support/grant.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const DODGE = ['env', '-u', 'LD_PRELOAD'];
+/** More than a stop has. */
+const MOST_STEPS = 20;
+
+test('an agent that is killed at any step of a stop loses no line of it, and the next one stops nobody twice', async (t) => {
+  t.timeout(240_000);
+  const node = await startNode(t, '--card', 't4');
+  const steps: string[] = [];
+  for (let dieAt = 1; dieAt <= MOST_STEPS; dieAt += 1) {
+    const folder = temporaryFolder(t);
+    const when = join(folder, 'when');
+    const settings = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
+    const first = await startAgent(t, node, {
+      settings,
+      env: {
+        LD_PRELOAD: join(BUILD, 'tests/dieat.so'),
+        COTENANT_TEST_DIE_AT: String(dieAt),
+        COTENANT_TEST_DIE_WHEN: when,
+      },
+    });
+    const name = `cheat-${dieAt}`;
+    const cheat = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], [...DODGE, CLIENT]);
+    for (const command of ['init', 'context 0']) t.is((await tell(cheat, command))[0], 0);
+    const living = () => node.books().clients.find((one) => one.command === 'client' && one.alive)?.pid;
+    const isAlive = () => living() !== undefined;
+    const pid = living() ?? 0;
+    t.true(pid > 0);
+    const died = once(first.child, 'exit').then(() => 'died');
+    writeFileSync(when, '');
+    await tell(cheat, `alloc ${400 * MIB}`);
+    const told = eventually(
+      () =>
+        (first.audit().some(({ action }) => action === 'kill') && !existsSync(join(first.state, 'stopping.json'))) ||
+        undefined,
+      'a stop from its beginning to its end',
+    ).then(
+      () => 'stopped',
+      () => 'neither',
+    );
+    const end = await Promise.race([
+      died,
+      told.then(
+        async (how) =>
+          await Promise.race([died, new Promise<string>((resolve) => setTimeout(() => resolve(how), 500))]),
+      ),
+    ]);
+    const wasStopped = !isAlive();
+    const taken = readFileSync(when, 'utf8').split('\n').filter(Boolean);
+    const before = first.audit().filter(({ action }) => action === 'kill').length;
+
+    const next = end === 'died' ? await startAgent(t, node, { settings, state: first.state }) : first;
+    t.is((await cheat.ended).code, 137, `step ${dieAt}`);
+    await eventually(() => next.audit().some(({ action }) => action === 'kill') || undefined, 'the stop is told');
+    await eventually(
+      async () =>
+        ((await next.metric('cotenant_enforcement_decisions_total', { decision: 'killed' })) ?? 0) > 0 ||
+        before > 0 ||
+        undefined,
+      'and counted by whoever told it',
+    );
+    const kills = next.audit().filter(({ action }) => action === 'kill');
+    const hits = kills.flatMap(({ result, processes }) => processes.map((one) => ({ ...one, of: result })));
+    const sent = hits.filter(({ pid: hit, result }) => hit === pid && result === 'sent');
+    // Of one that was interrupted it is not known; the others say so.
+    t.is(sent.length, kills.some(({ result }) => result === 'sent') ? 1 : 0, `step ${dieAt}: ${JSON.stringify(kills)}`);
+    const results = kills.map(({ result }) => result);
+    // What the first had done to it is in one line; what it had only begun, in one more.
+    if (wasStopped) t.is(kills.length, 1, `step ${dieAt}: ${results}`);
+    else
+      t.deepEqual(
+        results.filter((result) => result !== 'interrupted'),
+        ['sent'],
+        `step ${dieAt}`,
+      );
+    t.false(existsSync(join(next.state, 'stopping.json')));
+    for (const line of readFileSync(join(next.state, 'audit.log'), 'utf8').trim().split('\n'))
+      t.notThrows(() => JSON.parse(line));
+    t.log(
+      `step ${dieAt}: ${end} after ${taken.join(', ') || 'nothing'}; ${wasStopped ? 'stopped' : 'alive'}; ${results}`,
+    );
+    await next.stop();
+    if (end !== 'died') {
+      steps.push(...taken);
+      break;
+    }
+  }
+  t.true(
+    steps.some((one) => one.startsWith('rename to stopping.json')) &&
+      steps.some((one) => one.startsWith('unlink stopping.json')),
+    `${steps}`,
+  );
+  t.true(steps.length >= 5 && steps.length < MOST_STEPS, `${steps}`);
+});

@@ -1,0 +1,142 @@
+// The driver given up on command: no process of the agent has it open, everything says so, and nothing passes for well meanwhile.
+import { execFile } from 'node:child_process';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import test from 'ava';
+import { ask } from '../../../../src/cli/lib/agent-client.ts';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
+import { OUT_OF_MEMORY } from '../../../support/client.ts';
+import { MIB } from '../../../support/grant.ts';
+import { BUILD, eventually, type SimulatedNode, startNode } from '../../../support/node.ts';
+
+const CLIENT = join(BUILD, 'tests/client');
+const MAIN = join(import.meta.dirname, '../../../../src/cli/main.ts');
+const run = promisify(execFile);
+
+const cli = async (agent: RunningAgent, word: string): Promise<string> =>
+  (await run(process.execPath, [MAIN, 'driver', word, '--state', agent.state])).stdout;
+
+const children = (pid: number): readonly number[] => {
+  const text = readdirSync(`/proc/${pid}/task`).map((task) => {
+    try {
+      return readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8');
+    } catch {
+      return ''; // a thread that has ended
+    }
+  });
+  const own = text.join(' ').split(/\s+/).filter(Boolean).map(Number);
+  return own.flatMap((child) => {
+    try {
+      return [child, ...children(child)];
+    } catch {
+      return []; // it has ended
+    }
+  });
+};
+
+/** Inodes of what is connected to the node's socket: the simulated card's open device nodes. */
+const opened = (node: SimulatedNode): number =>
+  readFileSync('/proc/net/unix', 'utf8')
+    .split('\n')
+    .filter((line) => line.endsWith(` ${node.folder}/node.sock`) && / 03 +\d+ \S+$/.test(line)).length;
+
+/** Processes of the agent that have the driver's libraries mapped, or a device node of it open. */
+const holders = (agent: RunningAgent): readonly number[] => {
+  const pid = agent.child.pid ?? 0;
+  return [pid, ...children(pid)].filter((process) => {
+    try {
+      const files = readdirSync(`/proc/${process}/fd`).map((fd) => readlinkSync(`/proc/${process}/fd/${fd}`));
+      const maps = readFileSync(`/proc/${process}/maps`, 'utf8');
+      return (
+        /libnvidia-ml|libcuda|simulated-facts/.test(maps) || files.some((file) => /simulated|\/dev\/nvidia/.test(file))
+      );
+    } catch {
+      return false; // it has ended
+    }
+  });
+};
+
+test('a driver that is given up is open in no process of the agent, nothing passes for well until it is taken again, and tenants go on', async (t) => {
+  t.timeout(90_000);
+  const node = await startNode(t, '--card', 't4');
+  const agent = await startAgent(t, node, {
+    settings: { intervalMs: 100, urgentIntervalMs: 100, 'enforcement.softSeconds': 0, 'enforcement.softSamples': 2 },
+  });
+  await agent.measured(1);
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'inside'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${200 * MIB}`]) t.is((await tell(tenant, line))[0], 0);
+  await eventually(
+    async () => (await agent.metric('cotenant_container_memory_used_bytes', { pod: 'inside' })) || undefined,
+    'it is seen',
+  );
+  t.is(await agent.metric('cotenant_driver_held'), 1);
+  t.is(await agent.metric('cotenant_up'), 1);
+  t.true(holders(agent).length > 0, 'the test can see who has it open');
+  const tenants = 1;
+  t.true(opened(node) > tenants, `${opened(node)} connections`);
+
+  t.regex(await cli(agent, 'release'), /^given up since \S+; nobody is watched or stopped\n$/);
+  t.deepEqual(holders(agent), []);
+  t.is(opened(node), tenants, 'only the tenant has it open');
+  await eventually(async () => (await agent.metric('cotenant_driver_held')) === 0 || undefined, 'the page says so');
+  t.is(await agent.metric('cotenant_up'), 0);
+  t.is(await agent.metric('cotenant_device_memory_used_bytes'), undefined);
+  t.is(await agent.metric('cotenant_container_memory_used_bytes'), undefined);
+  const ready = await fetch(`${agent.url}/readyz`);
+  t.is(ready.status, 503);
+  t.regex(await ready.text(), /given up on command/);
+  // Of this agent no grant is had meanwhile, and the words say why.
+  const owner = { pid: process.pid, startTicks: 1 };
+  const body = {
+    name: 'late',
+    container: 'c',
+    shares: [{ memory: { kind: 'bytes', bytes: 2 ** 28 } }],
+    gpuUuids: [],
+    isolateMemory: true,
+    ...owner,
+  };
+  const refused = await ask(agent.state, 'POST', '/v1/grants', body);
+  t.is(refused.status, 503);
+  t.regex((refused.body as { error: string }).error, /given up on command at .*cotenant driver take/);
+  // What the interposer refuses, it goes on refusing; nobody is stopped.
+  t.is((await tell(tenant, `alloc ${900 * MIB}`))[0], OUT_OF_MEMORY);
+  t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0);
+  t.regex(await cli(agent, 'status'), /^given up since/);
+  t.regex(await cli(agent, 'release'), /^given up since/, 'a second time changes nothing');
+
+  t.is(await cli(agent, 'take'), 'the agent has the driver\n');
+  await eventually(async () => (await agent.metric('cotenant_driver_held')) === 1 || undefined, 'it is read again');
+  t.is(await agent.metric('cotenant_up'), 1);
+  t.true((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'inside' })) !== undefined);
+  t.true(holders(agent).length > 0);
+  t.deepEqual(agent.audit(), []);
+  t.is(agent.log.filter((line) => /driver is (given up|taken)/.test(line)).length, 2);
+});
+
+test('a calibration that is under way is ended when the driver is given up, and made when it is taken again', async (t) => {
+  t.timeout(90_000);
+  const node = await startNode(t, '--card', 't4');
+  node.control('list-cost', '400000');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
+  await eventually(
+    () =>
+      children(agent.child.pid ?? 0).some((pid) => {
+        try {
+          return readFileSync(`/proc/${pid}/comm`, 'utf8').startsWith('cotenant-calibr');
+        } catch {
+          return false;
+        }
+      }) || undefined,
+    'it measures',
+  );
+  await cli(agent, 'release');
+  t.deepEqual(holders(agent), []);
+  node.control('list-cost', '0');
+  await cli(agent, 'take');
+  await agent.measured(1);
+  t.deepEqual(
+    agent.log.filter((line) => /could not be measured/.test(line)),
+    [],
+  );
+});

@@ -1,0 +1,193 @@
+// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
+// And one whose lines do not add up.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chmodSync, copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import type { Sample } from '../../../../src/agent/sampling/sample.ts';
+import { startSampler } from '../../../../src/agent/sampling/sampler-process.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { childrenOf, startedMs } from '../../../support/scheduling-delays.ts';
+
+const SILENCE_MS = 500;
+
+function start(t: ExecutionContext) {
+  const library = join(temporaryFolder(t), 'hang.so');
+  copyFileSync(join(BUILD, 'tests/hang.so'), library);
+  const samples: Sample[] = [];
+  const problems: string[] = [];
+  const release = () => writeFileSync(`${library}.release`, '');
+  const sampler = startSampler({
+    intervalMs: 100,
+    library,
+    silenceMs: SILENCE_MS,
+    onSample: (sample) => samples.push(sample),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(async () => {
+    release();
+    await sampler.close();
+    await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'nobody is left');
+  });
+  /** Processes that have asked the driver so far. */
+  const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
+  /** When those that the driver holds were started: the kernel's word, however late they or this process came to run. */
+  const startTimes = () =>
+    childrenOf(process.pid)
+      .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes(library))
+      .map(startedMs)
+      .toSorted((left, right) => left - right);
+  return { sampler, samples, problems, release, starts, startTimes };
+}
+
+test('a driver that hangs for good is asked by three samplers and no more; what it lets go of is followed by a new one', async (t) => {
+  const { sampler, samples, problems, release, starts } = start(t);
+  await eventually(() => sampler.leftBehind().hung === 3 || undefined, 'three are left behind');
+  t.is(starts(), 3);
+  t.regex(problems.at(-1) ?? '', /3 hang in the driver; none is started until one has ended$/);
+  const until = Date.now() + 6 * SILENCE_MS;
+  await eventually(() => Date.now() > until || undefined, 'the time of several more');
+  t.is(starts(), 3);
+  t.deepEqual(sampler.leftBehind(), { abandoned: 3, hung: 3 });
+  t.deepEqual(samples, []);
+  release();
+  const sample = await eventually(() => samples.at(-1), 'samples come');
+  t.regex(sample.problem ?? '', /NVML does not start/);
+  await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'those that were held have ended');
+});
+
+test('the more samplers the driver holds, the later the next one is started', async (t) => {
+  const { sampler, startTimes } = start(t);
+  await eventually(() => sampler.leftBehind().hung === 3 || undefined, 'three are left behind');
+  const times = startTimes();
+  t.is(times.length, 3);
+  const [first = 0, second = 0, third = 0] = times;
+  // Each is silent for so long; then comes the pause, of one silence and of two.
+  t.true(second - first >= 1.8 * SILENCE_MS, `${second - first} ms`);
+  t.true(third - second >= 2.8 * SILENCE_MS, `${third - second} ms`);
+});
+
+test('the agent can end while the driver holds its sampler', async (t) => {
+  const { sampler, starts } = start(t);
+  await eventually(() => starts() === 1 || undefined, 'it asks the driver');
+  const begun = Date.now();
+  await sampler.close();
+  t.true(Date.now() - begun < 10_000);
+  t.is(starts(), 1);
+});
+
+test('a sampler that hangs in a driver that is given up is told of, and none is started until it is taken again', async (t) => {
+  const { sampler, starts, release, samples } = start(t);
+  await eventually(() => starts() === 1 || undefined, 'it asks the driver');
+  await sampler.release();
+  t.is(sampler.leftBehind().hung, 1);
+  release();
+  await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'the driver lets go of it');
+  const until = Date.now() + 3 * SILENCE_MS;
+  await eventually(() => Date.now() > until || undefined, 'the time of several more');
+  t.is(starts(), 1);
+  sampler.take();
+  await eventually(() => samples.at(-1), 'samples come');
+});
+
+test('a driver that is taken away is opened anew when another one has come, and a lost card is no driver that is gone', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--card', 't4');
+  const samples: Sample[] = [];
+  const problems: string[] = [];
+  const sampler = startSampler({
+    intervalMs: 100,
+    library: join(node.lib, 'libnvidia-ml.so.1'),
+    silenceMs: 10_000,
+    onSample: (sample) => samples.push(sample),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(() => sampler.close());
+  const until = (looks: (sample: Sample) => boolean, what: string) =>
+    eventually(() => {
+      const last = samples.at(-1);
+      return last && looks(last) ? last : undefined;
+    }, what);
+  const well = (sample: Sample) => sample.problem === undefined && (sample.cards[0]?.totalBytes ?? 0) > 0;
+  await until(well, 'it is seen');
+  node.control('lose', '0');
+  const lost = await until((sample) => sample.cards[0]?.healthy === false, 'the card is lost');
+  await until((sample) => sample.round > lost.round + 3, 'it stays so');
+  t.is(samples.at(-1)?.problem, undefined);
+  node.control('find', '0');
+  await until(well, 'it is back');
+  t.deepEqual(problems, []);
+
+  const ended = once(node.child, 'exit');
+  node.child.kill('SIGKILL');
+  await ended;
+  const silent = await eventually(() => samples.find(({ problem }) => problem !== undefined), 'nothing is answered');
+  t.is(silent.problem, 'the driver answers nothing about any card');
+  await until((sample) => /NVML does not start/.test(sample.problem ?? ''), 'there is no driver');
+  t.true(problems.includes('the driver answers nothing any more; it is opened anew'), problems.join());
+  const program = join(BUILD, 'cotenant-simulator');
+  const next = spawn(program, ['serve', '--dir', node.folder, '--card', 't4', '--driver', '590.1'], {
+    stdio: 'ignore',
+  });
+  t.teardown(() => next.kill('SIGTERM'));
+  t.is((await until(well, 'another driver is there')).driverVersion, '590.1');
+});
+
+test('a sampler whose lines do not add up is ended, and the next one begins with everything', async (t) => {
+  const program = join(temporaryFolder(t), 'sampler');
+  const lineOf = (round: number, processes: unknown[], left: number[], total: number) =>
+    JSON.stringify({
+      ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, cards: [], errors: [], tookUs: 1 },
+      ...{ processes, left, total },
+      // What no driver calls a card is handed on to nobody.
+      usedUntil: ['GPU-a', 'GPU-\u00e9', 'a b', ''].map((uuid) => ({
+        uuid,
+        dayUs: round + 50,
+        bootUs: round,
+        setUs: 0,
+      })),
+    });
+  const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', cards: [] }], [], 1);
+  // The other one finds the first process gone.
+  const other = lineOf(
+    1,
+    [
+      { pid: 7, gone: true, cards: [] },
+      { pid: 8, startTicks: 80, command: 'other', cards: [] },
+    ],
+    [],
+    2,
+  );
+  const goesOn = lineOf(2, [], [], 2);
+  // The first one's second line tells that a process has left which it never told of, and its third one would be right.
+  writeFileSync(`${program}.1`, `${[first, lineOf(2, [], [9], 1), lineOf(2, [], [], 1)].join('\n')}\n`);
+  writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
+  writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
+  chmodSync(program, 0o755);
+  const told: [round: number, commands: (string | undefined)[]][] = [];
+  const problems: string[] = [];
+  const sampler = startSampler({
+    intervalMs: 100,
+    library: 'none',
+    program,
+    silenceMs: 30_000,
+    onSample: ({ round, processes }) => told.push([round, processes.map(({ command }) => command)]),
+    onProblem: (text) => problems.push(text),
+  });
+  t.teardown(() => sampler.close());
+  await eventually(() => told.length === 3 || undefined, 'samples of both');
+  t.deepEqual(told, [
+    [1, ['first']],
+    [1, ['first', 'other']],
+    [2, ['first', 'other']],
+  ]);
+  t.deepEqual(problems, [
+    'the sampler wrote a line that cannot be used, and is ended: left[0]: process 9 was not told of',
+    'the sampler ended (SIGKILL); it is started again',
+  ]);
+  t.deepEqual(sampler.leftBehind(), { abandoned: 0, hung: 0 });
+  const own = '--interval-ms 100 --library none';
+  const starts = readFileSync(`${program}.starts`, 'utf8').trimEnd().split('\n');
+  t.deepEqual(starts, [own, `${own} --used-until 51:1:0:GPU-a`], 'it goes on where the last line that was used ended');
+});

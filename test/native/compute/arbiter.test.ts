@@ -1,0 +1,158 @@
+// The arbiter and the gate as a library, joined by the bytes of pages: cases in programs/arbiter*.c. And the rules without
+// which its model failed, each held and each left out, in the laboratory.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { type Run, runLab, type Tenant } from '../../bench/compute/lab.ts';
+import { after, percentOf } from '../../bench/compute/measure.ts';
+import { BUILD } from '../../support/node.ts';
+
+const run = (program: string, ...words: string[]) =>
+  spawnSync(join(BUILD, 'tests', program), words, { encoding: 'utf8' });
+
+const CASES = {
+  arbiter: [
+    ['probe', 'of a launch whose length nobody knows, one is under way'],
+    ['depth', 'alone, too, no more than a quantum of predicted work is under way'],
+    ['wake', 'a release and a new demand are decided at once, whatever timer was set before'],
+    ['credit', 'who waits for a long launch of a peer keeps what it is owed'],
+    ['anticipation', 'one that pauses for a moment is waited for, one that slept is owed a quantum at most'],
+    ['idle', 'an idle holder loses the card to whoever wants it'],
+    ['overrun', 'a holder that does not drain is passed by, pays, and shares the time that it takes'],
+    ['high', 'high priority launches behind what is under way, and nobody pays for the other'],
+    ['gang', 'containers whose launches on two cards need one another take turns with both'],
+    ['catch-up', 'a turn that ends between two launches that belong together lets the second follow'],
+  ],
+  arbiter_faults: [
+    ['crash', 'a dead process holds nobody up, and its slot goes on with its account'],
+    ['outage', 'without an agent all processes of a container go by one credit, with which a new agent goes on'],
+    [
+      'slept',
+      'what a container loses of its credit while it sleeps through an absence of the agent, no later credit lacks',
+    ],
+    ['record', 'a record half written leaves the one before it'],
+    ['digest', 'a page full of nonsense is counted as faults and as nothing'],
+  ],
+} as const;
+
+for (const [program, cases] of Object.entries(CASES)) {
+  for (const [name, what] of cases) {
+    test(`arbiter: ${what}`, (t) => {
+      const { status, stdout, stderr } = run(program, name);
+      t.is(stdout + stderr, '');
+      t.is(status, 0);
+    });
+  }
+}
+
+for (const [name, what] of [
+  ['exclusive', 'work of two is never under way at once, charges add up to no more than the time, everybody is served'],
+  ['scribbled', 'a container that writes what it likes into its page harms nobody else'],
+] as const) {
+  test(`arbiter, random programs: ${what}`, (t) => {
+    for (let seed = 1; seed <= 20; seed += 1) {
+      const { status, stdout } = run('arbiter_faults', name, String(seed));
+      t.is(stdout, '', `seed ${seed}`);
+      t.is(status, 0, `seed ${seed}`);
+    }
+  });
+}
+
+/** share%:limit%:weight:high:cap%, and :policy where that is another, of each -> guarantee-limit in hundredths of a percent. */
+const POLICIES: readonly (readonly [what: string, policy: number, requests: string[], shares: string[]])[] = [
+  ['average', 0, ['30:0:0:0:0', '70:0:0:0:0'], ['500-500', '500-500']],
+  ['preemptive', 1, ['30:0:0:0:0', '70:0:0:0:0', '0:0:0:0:0'], ['3333-3333', '3333-3333', '3333-3333']],
+  ['weighted', 2, ['0:0:1:0:0', '0:0:3:0:0', '0:0:0:0:0'], ['2000-2000', '6000-6000', '2000-2000']],
+  ['fixed', 3, ['2:0:0:0:0', '75:0:0:0:0'], ['200-200', '7500-7500']],
+  ['fixed, one without an amount', 3, ['60:0:0:0:0', '0:0:0:0:0'], ['6000-6000', '4000-10000']],
+  ['fixed, with a limit above the request', 3, ['20:50:0:0:0', '20:10:0:0:0'], ['2000-5000', '2000-2000']],
+  ['soft', 4, ['30:0:0:0:0', '70:80:0:0:0'], ['3000-10000', '7000-8000']],
+  ['native', 5, ['30:0:0:0:0'], ['3000-3000 native']],
+  ['fixed, one high with a cap', 3, ['10:0:0:1:60', '40:0:0:0:0'], ['1000-6000 high', '4000-4000']],
+  [
+    'fixed, one soft and one native',
+    3,
+    ['30:0:0:0:0', '20:0:0:0:0:4', '10:0:0:0:0:5'],
+    ['3000-3000', '2000-10000', '1000-1000 native'],
+  ],
+  [
+    'soft, one capped and one by weight',
+    4,
+    ['30:0:0:0:0', '20:0:0:0:0:3', '0:0:3:0:0:2'],
+    ['3000-10000', '2000-2000', '6000-6000'],
+  ],
+  ['average, more containers than instances', 0, Array(25).fill('0:0:0:0:0').slice(0, 16), Array(16).fill('500-500')],
+];
+for (const [what, policy, requests, shares] of POLICIES) {
+  test(`shares under policy ${what}`, (t) => {
+    const { stdout } = run('arbiter', 'policy', String(policy), '20', ...requests);
+    t.deepEqual(stdout.trim().split('\n'), shares);
+  });
+}
+
+// ---- rules, in the laboratory: the same run with and without ----
+
+const busy = (kernelUs: number, percent: number, more: Tenant['more'] = {}): Tenant => ({
+  form: 'async',
+  kernelUs,
+  percent,
+  more,
+});
+const second = async (lab: Run) => {
+  const served = (await runLab(lab))[1];
+  if (!served) throw new Error('nobody was served');
+  return { percent: percentOf(after(served.work_us, 2)), maxMs: (served.max_us ?? 0) / 1000 };
+};
+
+test('rule 1: one launch of unknown length at a time, else a queue of long ones has the card for minutes', async (t) => {
+  const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200_000, 30, { spread: 'fixed' }), busy(200, 70)] };
+  t.true((await second(lab)).percent > 66);
+  t.true((await second({ ...lab, words: ['unknown_us=1'] })).percent < 50);
+});
+
+test('rule 2: a quantum of predicted work ahead, else whoever comes back waits for all that was queued', async (t) => {
+  const rare: Tenant = { form: 'requests', kernelUs: 1000, percent: 70, more: { burst: 1, load: 2 } };
+  const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200, 30), rare] };
+  t.true((await second(lab)).maxMs < 40);
+  t.true((await second({ ...lab, words: ['depth_us=10000000'] })).maxMs > 100);
+});
+
+test('rule 3: a timer that is set swallows no ring, else whoever comes back waits for the timer', async (t) => {
+  const urgent: Tenant = { form: 'requests', kernelUs: 200, percent: 50, more: { burst: 5, load: 5, high: 1 } };
+  const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200, 50), urgent] };
+  t.true((await second(lab)).maxMs < 8);
+  t.true((await second({ ...lab, words: ['swallow=1'] })).maxMs > 10);
+});
+
+test('rule 4: credit is capped by the longest launch of a peer, else its neighbours lose what they waited for', async (t) => {
+  const lab: Run = { seconds: 22, tenants: [busy(200_000, 30), busy(200, 70)] };
+  t.true((await second(lab)).percent > 67);
+  t.true((await second({ ...lab, words: ['credit_longest=0'] })).percent < 62);
+});
+
+test('rule 5: a short pause is waited for, else a program that pauses loses its share to one with long launches', async (t) => {
+  const lab: Run = {
+    seconds: 22,
+    policy: 4,
+    tenants: [busy(20_000, 30), { form: 'bursty', kernelUs: 50, percent: 70 }],
+  };
+  t.true((await second(lab)).percent > 60);
+  t.true((await second({ ...lab, words: ['anticipation_us=0'] })).percent < 40);
+});
+
+test('a high one that has used up its cap leaves its neighbour the rest in one piece', async (t) => {
+  for (const cap of [50, 70, 90]) {
+    const high: Tenant = { form: 'async', kernelUs: 200, percent: 50, more: { high: 1, cap } };
+    const served = await runLab({ seconds: 22, policy: 4, tenants: [high, busy(200, 50)] });
+    const got = served.map(({ work_us }) => percentOf(after(work_us, 2)));
+    t.true(Math.abs((got[0] ?? 0) - cap) < 1, `${got[0]} of ${cap}`);
+    t.true((got[1] ?? 0) > 0.9 * (100 - cap), `${got[1]} beside ${cap}`);
+  }
+});
+
+test('while no agent is there no more piles up than a burst of each, so that nobody waits long for it when one is back', async (t) => {
+  const tenants = Array.from({ length: 50 }, () => busy(200, 2));
+  const longest = async (words: readonly string[]) =>
+    Math.max(...(await runLab({ seconds: 12, seed: 2, tenants, words })).map((one) => one.longest_wait_us)) / 1000;
+  t.true((await longest(['stop=4000', 'resume=8000'])) - (await longest([])) < 100);
+});

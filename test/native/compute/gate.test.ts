@@ -1,0 +1,388 @@
+// Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real time.
+// Shares are what the node's books say: time for which kernels ran (test/support/shares.ts).
+import { randomBytes } from 'node:crypto';
+import { closeSync, openSync, readSync, truncateSync, writeFileSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import test, { type ExecutionContext } from 'ava';
+import { type Arbiter, startArbiter, type Tenant } from '../../support/arbiter.ts';
+import { type Client, readyClient, startClient } from '../../support/client.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
+import { eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+import {
+  hold as holdShares,
+  isBusy,
+  ranMs as ran,
+  sharesOf as shares,
+  untilQuiet,
+  windowOf,
+} from '../../support/shares.ts';
+
+/** Points above a share. */
+const ABOVE = 2;
+/** In the ledger's file of 64 slots and one card (native/shared-memory/lease_page.h). */
+const COMPUTE_AT = 65536;
+const REPORTS_AT = COMPUTE_AT + 8192;
+const ROWS_BYTES = 64 + 64 * 64;
+
+const INVALID_CONTEXT = 201;
+
+const WINDOW_MS = 1000;
+
+const pidsOf = (clients: readonly Client[]) => clients.map(({ pid }) => pid);
+const sharesOf = (node: SimulatedNode, clients: readonly Client[], ms?: number) => shares(node, pidsOf(clients), ms);
+const ranMs = (node: SimulatedNode, client: Client) => ran(node, client.pid);
+const hold = (
+  t: ExecutionContext,
+  node: SimulatedNode,
+  clients: readonly Client[],
+  percents: readonly number[],
+  above = ABOVE,
+) => holdShares(t, node, pidsOf(clients), percents, { above });
+
+type Bench = {
+  readonly node: SimulatedNode;
+  readonly arbiter: Arbiter;
+  readonly clients: readonly Client[];
+  readonly grants: readonly GrantFiles[];
+  readonly tenants: readonly Tenant[];
+};
+
+/** A client for each share, on one card. */
+async function bench(t: ExecutionContext, ...percents: readonly number[]): Promise<Bench> {
+  const node = await startNode(t, '--card', 't4');
+  const arbiter = startArbiter(t);
+  const grants = percents.map((coresPercent) =>
+    makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent }]),
+  );
+  const tenants = grants.map((grant, index) => ({
+    id: `tenant-${index}`,
+    grant,
+    cards: [{ card: 0, percent: percents[index] ?? 0 }],
+  }));
+  await arbiter.plan('fixed', tenants);
+  const clients = await Promise.all(grants.map(({ cuda }) => readyClient(t, node, { preload: cuda })));
+  return { node, arbiter, clients, grants, tenants };
+}
+
+/** Longer than any test: it ends with the client. */
+const start = (client: Client | undefined, form = 'async', us = 500): void => {
+  client?.ask(`load ${form} 600000 ${us}`).catch(() => {});
+};
+
+test.serial(
+  'who comes after one that was killed at work has the whole share, whatever that one had under way',
+  async (t) => {
+    const { node, clients, grants } = await bench(t, 30);
+    let [client] = clients;
+    for (let turn = 0; turn < 3; turn++) {
+      start(client, 'async', 200_000);
+      const before = client ? ranMs(node, client) : 0;
+      await eventually(() => (client && ranMs(node, client) > before + 20) || undefined, 'a long kernel runs');
+      await client?.kill();
+      client = await readyClient(t, node, { preload: grants[0]?.cuda ?? '' });
+    }
+    start(client);
+    await hold(t, node, client ? [client] : [], [30]);
+  },
+);
+
+const FORMS = ['async', 'graph', 'graph-ptsz', 'ptsz', 'ex', 'ex-ptsz', 'cooperative', 'cooperative-ptsz', 'streams'];
+for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
+  test.serial(`25 % is 25 % in every form of launching: ${forms.join(', ')}`, async (t) => {
+    const node = await startNode(t, ...forms.flatMap(() => ['--card', 't4']));
+    const arbiter = startArbiter(t);
+    const grants = forms.map((_, card) => makeGrant(t, node, [{ card, memoryBytes: 512 * MIB, coresPercent: 25 }]));
+    await arbiter.plan(
+      'fixed',
+      grants.map((grant, card) => ({ id: `tenant-${card}`, grant, cards: [{ card, percent: 25 }] })),
+    );
+    const clients = await Promise.all(grants.map(({ cuda }, card) => readyClient(t, node, { preload: cuda }, card)));
+    for (const [index, client] of clients.entries()) start(client, forms[index]);
+    await hold(
+      t,
+      node,
+      clients,
+      forms.map(() => 25),
+    );
+  });
+}
+
+test.serial(
+  'a program that synchronises after every launch is charged for all the time that it keeps the card',
+  async (t) => {
+    const { node, arbiter, clients } = await bench(t, 25);
+    start(clients[0], 'sync');
+    await sharesOf(node, clients);
+    await untilQuiet(t, async () => {
+      const before = await arbiter.until(() => true, 'an account');
+      const from = performance.now();
+      const window = await windowOf(node, pidsOf(clients), 2 * WINDOW_MS);
+      const after = await arbiter.until(() => true, 'a later account');
+      const elapsed = performance.now() - from;
+      const grown = (what: 'chargedNs' | 'throttledNs') =>
+        ((after.pages[0]?.cards[0]?.[what] ?? 0) - (before.pages[0]?.cards[0]?.[what] ?? 0)) / 1e4 / elapsed;
+      const [share = 100] = window.shares;
+      t.true(share <= 25 + ABOVE, `${share} % of the card`);
+      t.true(grown('chargedNs') <= 25 + ABOVE, `charged ${grown('chargedNs')} %`);
+      t.true(grown('chargedNs') >= share, `charged ${grown('chargedNs')} % for ${share} %`);
+      if (!isBusy(window))
+        t.true(grown('throttledNs') > 50, `it waits for most of the time: ${grown('throttledNs')} %`);
+      return window;
+    });
+  },
+);
+
+for (const [percents, lengths] of [
+  [
+    [25, 75],
+    [500, 500],
+  ],
+  [
+    [30, 70],
+    [50, 5000],
+  ],
+  [
+    [30, 70],
+    [20_000, 200],
+  ],
+  [
+    [50, 50],
+    [200, 2000],
+  ],
+] as const) {
+  const kernels = lengths.map((us) => `${us} us`).join(' and ');
+  test.serial(
+    `shares of ${percents.join(' and ')} % are kept beside one another, with kernels of ${kernels}`,
+    async (t) => {
+      const { node, clients } = await bench(t, ...percents);
+      for (const [index, client] of clients.entries()) start(client, 'async', lengths[index]);
+      // A turn of long kernels may lie in either of two windows.
+      await hold(t, node, clients, percents, ABOVE + (2 * Math.max(...lengths)) / 1e4);
+    },
+  );
+}
+
+test.serial('a weight is what it says, and an idle share is lent under the soft policy', async (t) => {
+  const { node, arbiter, clients, tenants } = await bench(t, 0, 0);
+  await arbiter.plan(
+    'weighted',
+    tenants.map((tenant, index) => ({ ...tenant, cards: [{ card: 0, weight: index === 0 ? 1 : 3 }] })),
+  );
+  for (const client of clients) start(client);
+  await hold(t, node, clients, [25, 75]);
+  await arbiter.plan(
+    'soft',
+    tenants.map((tenant) => ({ ...tenant, cards: [{ card: 0, percent: 30 }] })),
+  );
+  await clients[1]?.kill();
+  const lent = await eventually(async () => {
+    const [share = 0] = await sharesOf(node, clients.slice(0, 1));
+    return share > 80 ? share : undefined;
+  }, 'more than its 30 %');
+  t.true(lent <= 100 + ABOVE, `${lent} % of a card`);
+});
+
+test.serial(
+  'with the agent dead everybody goes by a credit of his own, and shares return with the next agent',
+  async (t) => {
+    const { node, arbiter, clients, tenants } = await bench(t, 20, 40);
+    for (const client of clients) start(client);
+    await sharesOf(node, clients);
+    await arbiter.kill();
+    const lows: string[] = [];
+    const look = async () => {
+      const window = await windowOf(node, pidsOf(clients));
+      for (const [index, percent] of [20, 40].entries()) {
+        const share = window.shares[index] ?? 100;
+        t.true(share <= percent + 5, `${share} of ${percent} %: no cap is exceeded by more than 5 points`);
+        if (share < percent / 2 && !isBusy(window)) lows.push(`${share} of ${percent} %`);
+      }
+      return window;
+    };
+    await untilQuiet(t, look, { count: 3 });
+    t.true(lows.length < 3, `nobody stands still: ${lows.join(', ')}`);
+    await startArbiter(t).plan('fixed', tenants);
+    await sharesOf(node, clients);
+    await hold(t, node, clients, [20, 40]);
+  },
+);
+
+test.serial('an agent that is killed and started again and again under load makes nobody wait', async (t) => {
+  const { node, arbiter, clients, tenants } = await bench(t, 30, 60);
+  for (const client of clients) start(client);
+  await sharesOf(node, clients);
+  let current = arbiter;
+  let over = false;
+  const restarting = (async () => {
+    while (!over) {
+      await current.kill();
+      current = startArbiter(t);
+      await current.plan('fixed', tenants);
+      await delay(200);
+    }
+  })();
+  await hold(t, node, clients, [30, 60], 5);
+  over = true;
+  await restarting;
+});
+
+test.serial(
+  'a tenant that writes what it likes over its half of the page takes nothing from its neighbour',
+  async (t) => {
+    const { node, arbiter, clients, grants } = await bench(t, 25, 60);
+    for (const client of clients) start(client);
+    await sharesOf(node, clients);
+    const ledger = openSync(join(grants[0]?.folder ?? '', 'ledger'), 'r+');
+    const scribbling = setInterval(() => {
+      for (let i = 0; i < 8; i++) {
+        writeSync(ledger, randomBytes(8), 0, 8, REPORTS_AT + 8 * Math.floor((Math.random() * ROWS_BYTES) / 8));
+      }
+    }, 1);
+    t.teardown(() => {
+      clearInterval(scribbling);
+      closeSync(ledger);
+    });
+    const told = await arbiter.until(
+      ({ pages }) => pages.some(({ cards }) => (cards[0]?.faults ?? 0) > 0),
+      'it is reported',
+    );
+    t.is(told.pages.find(({ id }) => id === 'tenant-1')?.cards[0]?.faults, 0);
+    await hold(t, node, clients.slice(1), [60]);
+  },
+);
+
+test.serial('a tenant that rewrites the order that it was given gets it back', async (t) => {
+  const { node, arbiter, clients, grants } = await bench(t, 20);
+  start(clients[0]);
+  const ledger = openSync(join(grants[0]?.folder ?? '', 'ledger'), 'r+');
+  t.teardown(() => closeSync(ledger));
+  await sharesOf(node, clients);
+  const free = Buffer.alloc(8);
+  free[0] = 3; // nothing limits
+  writeSync(ledger, free, 0, 8, COMPUTE_AT + 64);
+  const lease = Buffer.alloc(8);
+  await eventually(() => {
+    readSync(ledger, lease, 0, 8, COMPUTE_AT + 64);
+    return lease.equals(free) ? undefined : true;
+  }, 'the order says again what it was told');
+  await arbiter.until(({ pages }) => (pages[0]?.cards[0]?.faults ?? 0) > 0, 'it is reported');
+  await hold(t, node, clients, [20]);
+});
+
+test.serial('a tenant that cuts its page ends itself; the agent says so and its neighbour goes on', async (t) => {
+  const { node, arbiter, clients, grants } = await bench(t, 40, 40);
+  for (const client of clients) start(client);
+  await sharesOf(node, clients);
+  truncateSync(join(grants[0]?.folder ?? '', 'ledger'), 4096);
+  const told = await arbiter.until(({ pages }) => pages.some(({ broken }) => broken !== undefined), 'it is reported');
+  const broken = Object.fromEntries(told.pages.map(({ id, broken: why }) => [id, why]));
+  t.deepEqual(broken, { 'tenant-0': 'it was shortened', 'tenant-1': undefined });
+  await hold(t, node, clients.slice(1), [40]);
+});
+
+test.serial('whoever is killed while it holds the card holds nobody up', async (t) => {
+  const { node, clients } = await bench(t, 50, 50);
+  for (const client of clients) start(client, 'async', 2000);
+  await sharesOf(node, clients);
+  await clients[0]?.kill();
+  await hold(t, node, clients.slice(1), [50]);
+});
+
+test.serial(
+  'a program that forks while its launches wait goes on, and its children are answered at once',
+  async (t) => {
+    const { node, clients } = await bench(t, 20);
+    const forked = clients[0]?.ask('fork-load 2000 500');
+    await sharesOf(node, clients, 1000);
+    t.deepEqual(await forked, [0, 0], 'no child waited or launched');
+    start(clients[0]);
+    await hold(t, node, clients, [20]);
+  },
+);
+
+test.serial(
+  'what is captured is recorded at once while launches wait; its launch waits until the share grows',
+  async (t) => {
+    const { node, clients, arbiter, tenants } = await bench(t, 1);
+    const [client] = clients;
+    if (!client) throw new Error('no client');
+    const stream = await client.must('stream');
+    await client.must('launch 1 200000'); // 20 s of 1 %
+    await client.must('sync');
+    await client.must(`capture ${stream}`);
+    const before = performance.now();
+    await client.must(`stream-launch ${stream} 1000`);
+    const graph = await client.must(`capture-end ${stream}`);
+    t.true(performance.now() - before < 500, 'recorded');
+    const exec = await client.must(`instantiate ${graph}`);
+    let done = false;
+    const waiting = client.ask(`graph-launch ${exec}`).then(([result]) => {
+      done = true;
+      return result;
+    });
+    await delay(300); // long enough for a launch that is not held
+    t.false(done);
+    await arbiter.plan(
+      'fixed',
+      tenants.map((tenant) => ({ ...tenant, cards: [{ card: 0, percent: 100 }] })),
+    );
+    t.is(await waiting, 0);
+    await client.must('sync');
+    t.is(ranMs(node, client), 201);
+  },
+);
+
+test.serial('streams and contexts end while nobody knows yet that launches on them have', async (t) => {
+  const { node, clients } = await bench(t, 50);
+  const [client] = clients;
+  if (!client) throw new Error('no client');
+  for (let i = 0; i < 10; i++) {
+    const context = await client.must('create 0');
+    t.is((await client.ask('load streams 30 200'))[0], 0);
+    await client.must('launch 20 100');
+    await client.must(`destroy ${context}`);
+    await client.must('context 0');
+  }
+  start(client);
+  await hold(t, node, clients, [50]);
+});
+
+test.serial(
+  'a program whose CUDA begins while another thread ends a context has its launches timed all the same',
+  async (t) => {
+    const node = await startNode(t, '--card', 't4');
+    const arbiter = startArbiter(t);
+    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent: 50 }]);
+    await arbiter.plan('fixed', [{ id: 'tenant-0', grant, cards: [{ card: 0, percent: 50 }] }]);
+    const plan = join(temporaryFolder(t), 'plan');
+    writeFileSync(plan, Buffer.alloc(4096));
+    const client = startClient(t, node, { preload: grant.cuda, env: { COTENANT_SIM_PLAN: plan } });
+    t.deepEqual(await client.ask('init-amid-release'), [0, INVALID_CONTEXT]);
+    await client.must('context 0');
+    start(client);
+    await hold(t, node, [client], [50]);
+  },
+);
+
+test.serial('a container with two cards gets its share of both', async (t) => {
+  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const arbiter = startArbiter(t);
+  const both = makeGrant(
+    t,
+    node,
+    [0, 1].map((card) => ({ card, memoryBytes: 512 * MIB, coresPercent: 30 })),
+  );
+  const one = makeGrant(t, node, [{ card: 1, memoryBytes: 512 * MIB, coresPercent: 60 }]);
+  await arbiter.plan('fixed', [
+    { id: 'both', grant: both, cards: [0, 1].map((card) => ({ card, percent: 30 })) },
+    { id: 'one', grant: one, cards: [{ card: 1, percent: 60 }] },
+  ]);
+  const clients = [
+    await readyClient(t, node, { preload: both.cuda }, 0),
+    await readyClient(t, node, { preload: both.cuda }, 1),
+    await readyClient(t, node, { preload: one.cuda }, 1),
+  ];
+  for (const client of clients) start(client);
+  await hold(t, node, clients, [30, 30, 60]);
+});

@@ -1,0 +1,32 @@
+// Calls that carry more than registers hold, through the assembly that knows nothing of arguments: resolved at the first
+// call, straight from then on, and by a closed gate whose agent has been silent for so long that nobody waits for it.
+import { execFileSync } from 'node:child_process';
+import { closeSync, openSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { MIB, makeGrant } from '../../support/grant.ts';
+import { BUILD, environment } from '../../support/node.ts';
+
+/** The one card of test/native/drivers/many.c. */
+const CARD = '11'.repeat(16);
+/** Place of gate and heartbeat_ns in struct cot_page_header (native/shared-memory/limits_page.h). */
+const GATE_AT = 28;
+const HEARTBEAT_AT = 40;
+
+for (const gate of [0, 1]) {
+  test(`every argument and the answer of a call arrive as they were sent, the gate ${gate ? 'closed' : 'open'}`, (t) => {
+    const node = {
+      uuidHex: () => CARD,
+      books: () => ({ cards: [], clients: [], groups: [] }),
+    };
+    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 64 * MIB }]);
+    const page = openSync(join(grant.folder, 'limits'), 'r+');
+    writeSync(page, Uint32Array.of(gate), 0, 4, GATE_AT);
+    writeSync(page, BigUint64Array.of(0n), 0, 8, HEARTBEAT_AT);
+    closeSync(page);
+    const env = environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/many') }, grant.cuda);
+    const calls = ['cuFuncGetName 0', 'cuLaunchCooperativeKernelMultiDevice 0'];
+    const output = execFileSync(join(BUILD, 'tests/arguments'), { encoding: 'utf8', env });
+    t.deepEqual(output.trim().split('\n'), ['cuInit 0', ...calls, ...calls]);
+  });
+}

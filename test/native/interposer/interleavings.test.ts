@@ -1,0 +1,6 @@
+// Between what the driver has done and what is noted of it, another thread comes in between.
+import test from 'ava';
+import { CASES, runMoment } from '../../support/interleavings.ts';
+import { BUILD } from '../../support/node.ts';
+
+for (const title of Object.keys(CASES) as (keyof typeof CASES)[]) test(title, (t) => runMoment(t, BUILD, title));

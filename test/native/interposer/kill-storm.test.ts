@@ -1,0 +1,61 @@
+// Processes of one container in PID namespaces of their own (and user namespaces, where they can be made), killed all the
+// time: what they held is there for the others at once, without an agent, and nobody waits for the dead.
+import { spawnSync } from 'node:child_process';
+import test, { type ImplementationFn } from 'ava';
+import { readyClient } from '../../support/client.ts';
+import { MIB, makeGrant } from '../../support/grant.ts';
+import { IDLE_CONTEXT_BYTES, idleNode } from '../../support/idle.ts';
+import { startNode } from '../../support/node.ts';
+import { KILLS, LONGER, race, runRacer, SHARE } from '../../support/race.ts';
+
+const MOST_STALL_MS = 10;
+const WORKERS = 32;
+const MOST_BYTES = 32 * MIB;
+const canMake = (...flags: string[]) => spawnSync('unshare', [...flags, '--fork', 'true']).status === 0;
+const NAMESPACES = canMake('--user', '--pid') ? 2 : canMake('--pid') ? 1 : 0;
+const stormTest = (title: string, body: ImplementationFn<[]>) =>
+  NAMESPACES > 0
+    ? test.serial(title, body)
+    : test.serial.skip(`${title} (skipped: no PID namespaces can be made here)`, body);
+
+/** Each holds one block at a time, and there is room for the largest of each: the dead's memory is needed at once. */
+const STORM = {
+  workers: WORKERS,
+  kills: 75,
+  seconds: 14 * SHARE,
+  bytes: MOST_BYTES,
+  hold: 1,
+  pause: 2000,
+  spaces: NAMESPACES,
+};
+
+stormTest(
+  `after ${KILLS} SIGKILLs in different PID namespaces nothing is leaked, and all that fits was granted`,
+  async (t) => {
+    t.timeout(180_000 * LONGER);
+    const node = await startNode(t, '--card', 'l4');
+    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const limit = WORKERS * (context + MOST_BYTES);
+    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+    const result = await race(t, node, grant, { ...STORM, seed: 5 });
+    t.log(result);
+    t.true(result.kills >= KILLS, `${result.kills} kills`);
+    t.true(result.peak <= limit, `${result.peak} of ${limit}`);
+    t.deepEqual([result.refused, result.failed, result.wrongBytes], [0, 0, 0]);
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    t.is((await client.ask(`alloc ${limit - context}`))[0], 0, 'all of the grant is there');
+  },
+);
+
+stormTest(
+  `no survivor of ${KILLS} SIGKILLs in different PID namespaces waits ${MOST_STALL_MS} ms for the dead`,
+  async (t) => {
+    t.timeout(180_000 * LONGER);
+    const grant = makeGrant(t, idleNode, [{ card: 0, memoryBytes: WORKERS * (IDLE_CONTEXT_BYTES + MOST_BYTES) }]);
+    const result = await runRacer(t, idleNode, grant, { ...STORM, seed: 6, probe: 0 });
+    t.log(result);
+    t.true(result.kills >= KILLS, `${result.kills} kills`);
+    t.deepEqual([result.refused, result.failed], [0, 0]);
+    t.true(result.longestStallMs <= MOST_STALL_MS, `a request took ${result.longestStallMs} ms`);
+  },
+);

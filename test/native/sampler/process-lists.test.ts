@@ -1,0 +1,239 @@
+// How the sampler reads a process list, whose entries are of a length that no name promises: what it makes of answers of all
+// lengths under all names, and of those that nobody can read.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import test, { type ExecutionContext } from 'ava';
+import { cardOf, follow } from '../../support/listed-processes.ts';
+
+const NAMES = ['', '_v2', '_v3'] as const;
+const LENGTHS = [16, 24, 32] as const;
+const ROOM = 1024;
+const LIST = 'nvmlDeviceGetComputeRunningProcesses';
+const UNREADABLE = 25;
+const TOO_MANY = 7;
+const MIB = 2n ** 20n;
+
+type Row = readonly [pid: number, bytes: bigint];
+
+/** Entries as a driver writes them, `written` bytes of each; what it leaves alone is as the sampler filled it. */
+function entries(rows: readonly Row[], length: number, written = length, instance = 0xffffffff): Buffer {
+  const all = Buffer.alloc(rows.length * length, 0xaa);
+  for (const [index, [pid, bytes]] of rows.entries()) {
+    const entry = Buffer.alloc(32);
+    entry.writeUInt32LE(pid, 0);
+    entry.writeBigUInt64LE(bytes, 8);
+    entry.writeUInt32LE(instance, 16);
+    entry.writeUInt32LE(instance, 20);
+    entry.copy(all, index * length, 0, Math.min(length, written));
+  }
+  return all;
+}
+
+const sleepers = (t: ExecutionContext, count: number): readonly number[] =>
+  Array.from({ length: count }, () => {
+    const child: ChildProcess = spawn('sleep', ['1000'], { stdio: 'ignore' });
+    t.teardown(() => child.kill('SIGKILL'));
+    if (child.pid === undefined) throw new Error('sleep does not start');
+    return child.pid;
+  });
+/** Each holds its own amount, none of which looks like a pid. */
+const holding = (pids: readonly number[]): readonly Row[] =>
+  pids.map((pid, index) => [pid, BigInt(index + 1) * 512n * MIB] as const).toSorted(([a], [b]) => a - b);
+
+/** What one sample tells of this answer. */
+async function toldOf(t: ExecutionContext, name: '' | '_v2' | '_v3', count: number, bytes: Uint8Array) {
+  const { library, raw } = cardOf(t);
+  raw(name, 0, count, bytes);
+  const { sample } = await follow(t, library).next();
+  return {
+    lists: sample.cards[0]?.lists,
+    rows: sample.processes.map(({ pid, cards }): Row => [pid, BigInt(cards[0]?.bytes ?? -1)]),
+    failed: sample.errors.filter(({ call, code }) => call === `${LIST}${name}` && code !== 13).map(({ code }) => code),
+  };
+}
+
+for (const name of NAMES) {
+  test(`entries of each length are read under the name ${LIST}${name}`, async (t) => {
+    const pids = sleepers(t, 5);
+    for (const length of LENGTHS) {
+      for (const instance of [0xffffffff, 0]) {
+        for (const count of [0, 1, 2, 3, 5]) {
+          const rows = holding(pids.slice(0, count));
+          const told = await toldOf(t, name, count, entries(rows, length, length, instance));
+          t.deepEqual(told, { lists: ['compute'], rows, failed: [] }, `${count} of ${length} bytes, ${instance}`);
+        }
+      }
+    }
+  });
+}
+
+test('entries of which the driver writes no more than pid and bytes are read, too', async (t) => {
+  const pids = sleepers(t, 4);
+  for (const name of NAMES) {
+    for (const length of LENGTHS) {
+      for (const count of [1, 2, 3, 4]) {
+        const rows = holding(pids.slice(0, count));
+        const told = await toldOf(t, name, count, entries(rows, length, 16));
+        t.deepEqual(told, { lists: ['compute'], rows, failed: [] }, `${name}: ${count} of ${length} bytes`);
+      }
+    }
+  }
+});
+
+test('a driver that writes the whole array does not make its entries look longer than they are', async (t) => {
+  const pids = sleepers(t, 4);
+  for (const name of NAMES) {
+    for (const length of LENGTHS) {
+      for (const count of [1, 2, 4]) {
+        const rows = holding(pids.slice(0, count));
+        const all = Buffer.alloc(ROOM * 32);
+        entries(rows, length).copy(all);
+        const told = await toldOf(t, name, count, all);
+        t.deepEqual(told, { lists: ['compute'], rows, failed: [] }, `${name}: ${count} of ${length} bytes`);
+      }
+    }
+  }
+});
+
+test('a list that tells fewer than it wrote is read as far as it tells', async (t) => {
+  const rows = holding(sleepers(t, 4));
+  const told = await toldOf(t, '', 2, entries(rows, 24));
+  t.deepEqual(told, { lists: ['compute'], rows: rows.slice(0, 2), failed: [] });
+});
+
+test('a list that nobody can read is not told: no process holds what another one does', async (t) => {
+  const pids = sleepers(t, 4);
+  const unread = { lists: [], rows: [], failed: [UNREADABLE] };
+  const three = entries(holding(pids.slice(0, 3)), 24);
+  t.deepEqual(await toldOf(t, '_v3', 4, three), unread, 'it says that it wrote more than it did');
+  t.deepEqual(
+    await toldOf(t, '', 2, entries(holding(pids.slice(0, 2)), 24).subarray(0, 30)),
+    unread,
+    'it ends within a field',
+  );
+  t.deepEqual(await toldOf(t, '_v3', 2, Buffer.alloc(0)), unread, 'it wrote nothing');
+  t.deepEqual(await toldOf(t, '_v3', 1, Buffer.alloc(0)), unread, 'and nothing of one');
+  const odd = Buffer.alloc(ROOM * 32);
+  entries(holding(pids), 40).copy(odd);
+  t.deepEqual(await toldOf(t, '_v2', 4, odd), unread, 'entries of a length that none has had');
+});
+
+test('a list of more than was asked for is not told', async (t) => {
+  const rows = holding(sleepers(t, 3));
+  const told = await toldOf(t, '_v3', ROOM + 1, entries(rows, 24));
+  t.deepEqual(told, { lists: [], rows: [], failed: [TOO_MANY] });
+});
+
+test('a list that was not to be read is read again when it is, and the processes were there all the time', async (t) => {
+  const rows = holding(sleepers(t, 2));
+  const { library, raw } = cardOf(t);
+  const { next } = follow(t, library);
+  const told = async () => {
+    const { sample } = await next();
+    const [card] = sample.cards;
+    return [card?.lists, card?.failedLists, sample.processes.map(({ pid, cards }) => [pid, cards[0]?.listed])];
+  };
+  const listed = rows.map(([pid]) => [pid, true]);
+  raw('', 0, 2, entries(rows, 24));
+  t.deepEqual(await told(), [['compute'], undefined, listed]);
+  raw('', 0, 3, entries(rows, 24));
+  t.deepEqual(await told(), [[], ['compute'], rows.map(([pid]) => [pid, false])]);
+  raw('', 0, 2, entries(rows, 16));
+  t.deepEqual(await told(), [['compute'], undefined, listed]);
+});
+
+test('of a library that has the name of what its driver has not, the older name is asked', async (t) => {
+  const rows = holding(sleepers(t, 2));
+  const { library, raw } = cardOf(t);
+  raw('_v2', 0, 2, entries(rows, 24));
+  const { next } = follow(t, library);
+  for (let round = 0; round < 3; round += 1) {
+    const { sample } = await next();
+    t.deepEqual(sample.cards[0]?.lists, ['compute']);
+    t.is(sample.cards[0]?.failedLists, undefined, 'what the driver has not is none that failed');
+    t.deepEqual(
+      sample.errors.filter(({ call }) => call.startsWith(LIST)),
+      [{ call: `${LIST}_v3`, code: 13, count: 1 }],
+      'and the newer one once',
+    );
+  }
+});
+
+const CARD_BYTES = 16n * 1024n * MIB;
+const NOT_AVAILABLE = 2n ** 64n - 1n;
+const PID_MAX = Number(readFileSync('/proc/sys/kernel/pid_max', 'utf8'));
+
+/** Of each of its processes what it holds, -1 where nobody knows, and how many entries were nobody's. */
+async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
+  const { library, raw } = cardOf(t);
+  raw('_v3', 0, rows.length, entries(rows, 24));
+  const { sample } = await follow(t, library).next();
+  const [card] = sample.cards;
+  const told = sample.processes.map(({ pid, cards }) => [pid, BigInt(cards[0]?.bytes ?? -1), cards.length] as const);
+  return { lists: card?.lists, told, nobodys: card?.nobodysEntries };
+}
+
+test('an entry whose pid no process can have is counted, and takes nothing from the others', async (t) => {
+  const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
+  for (const [what, pid] of [
+    ['0: a process that cannot be seen', 0],
+    ['above what the kernel gives', PID_MAX + 1],
+    ['above what a pid can be', 2 ** 31],
+    ['all ones', 2 ** 32 - 1],
+  ] as const) {
+    for (const at of [0, 1, 2]) {
+      const rows: Row[] = [[first, 512n * MIB] as const, [second, 1024n * MIB] as const];
+      rows.splice(at, 0, [pid, 700n * MIB]);
+      const told = [[first, 512n * MIB, 1] as const, [second, 1024n * MIB, 1] as const];
+      t.deepEqual(await oddOf(t, rows), { lists: ['compute'], told, nobodys: 1 }, `${what}, at ${at}`);
+    }
+  }
+});
+
+test('the highest pid is one', async (t) => {
+  const { told, nobodys } = await oddOf(t, [[PID_MAX, 512n * MIB]]);
+  t.deepEqual([told, nobodys], [[[PID_MAX, 512n * MIB, 1]], undefined]);
+});
+
+test('a process that is listed twice holds what it holds once', async (t) => {
+  const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
+  const told = await oddOf(t, [
+    [first, 512n * MIB],
+    [second, 1024n * MIB],
+    [first, 512n * MIB],
+    [second, 600n * MIB],
+    [second, NOT_AVAILABLE],
+  ]);
+  t.deepEqual(told, {
+    lists: ['compute'],
+    told: [
+      [first, 512n * MIB, 1],
+      [second, 1024n * MIB, 1],
+    ],
+    nobodys: undefined,
+  });
+});
+
+test('of a process that holds more than the card has, nobody knows what it holds', async (t) => {
+  const [first = 0, second = 0, third = 0] = sleepers(t, 3).toSorted((a, b) => a - b);
+  for (const bytes of [CARD_BYTES + 1n, 2n ** 47n, 2n ** 53n, 2n ** 63n, NOT_AVAILABLE]) {
+    const told = await oddOf(t, [
+      [first, CARD_BYTES],
+      [second, bytes],
+      [third, 512n * MIB],
+    ]);
+    t.deepEqual(
+      told,
+      {
+        lists: ['compute'],
+        told: [
+          [first, CARD_BYTES, 1],
+          [second, -1n, 1],
+          [third, 512n * MIB, 1],
+        ],
+        nobodys: undefined,
+      },
+      String(bytes),
+    );
+  }
+});

@@ -1,8 +1,0 @@
-import test from 'ava';
-import { BUILD } from '../support/node.ts';
-import { runSwitch } from '../support/switch.ts';
-
-test('no call is ever in an engine that is not loaded, though 8 threads call while it changes all the time', (t) => {
-  const { calls, changes } = runSwitch(t, BUILD, { processes: 10, threads: 8, rounds: 5000 });
-  t.true(calls > 10 * 8 * 5000 && changes > 1000, `${changes} changes`);
-});

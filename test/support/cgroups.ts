@@ -1,0 +1,21 @@
+// Control groups of a test's own, below that in which it runs, in the unified hierarchy.
+import { mkdirSync, readFileSync, rmdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { unifiedMount } from '../../src/agent/enforcement/targets.ts';
+import { unifiedPath } from '../../src/agent/os/cgroup.ts';
+
+/** Where they may be made, or why they cannot be: a reason for a skipped test. */
+export function groupHome(): { readonly home: string } | { readonly reason: string } {
+  const mount = unifiedMount();
+  const own = unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));
+  if (mount === undefined || own === undefined) return { reason: 'there is no unified control group hierarchy' };
+  const home = join(mount, own);
+  const trial = join(home, `trial-${process.pid}`);
+  try {
+    mkdirSync(trial);
+    rmdirSync(trial);
+    return { home };
+  } catch (error) {
+    return { reason: `control groups cannot be made here: ${(error as NodeJS.ErrnoException).code}` };
+  }
+}

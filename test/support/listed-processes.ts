@@ -1,0 +1,89 @@
+// A card of a library that lists whom a test wants, and a sampler of it that takes a round when the test asks for it:
+// test/native/plugins/listed.c.
+import { spawn } from 'node:child_process';
+import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { setImmediate } from 'node:timers/promises';
+import { parseLine, type SampleLine } from '../../src/agent/sampling/line-schema.ts';
+import type { Sample } from '../../src/agent/sampling/sample.ts';
+import { BUILD, environment, type Teardown, temporaryFolder } from './node.ts';
+import { sampleReader } from './sample.ts';
+
+/** Percent of the SMs, and of memory, encoder and decoder, 0 unless given. */
+type UseRow = readonly [
+  pid: number,
+  percent: number,
+  atUs: number,
+  memory?: number,
+  encoder?: number,
+  decoder?: number,
+];
+
+export function cardOf(t: Teardown) {
+  const library = join(temporaryFolder(t), 'listed.so');
+  copyFileSync(join(BUILD, 'tests/listed.so'), library);
+  const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
+  /** What is told of use from now on: an error of the driver, or rows of pid, percent and time in microseconds. */
+  const use = (code: number, ...rows: UseRow[]) =>
+    writeFileSync(
+      `${library}.uses`,
+      [[code], ...rows.map(([pid, percent, atUs, ...others]) => [pid, percent, atUs, ...others, 0, 0, 0].slice(0, 6))]
+        .map((row) => row.join(' '))
+        .join('\n'),
+    );
+  /** How the list of processes is answered from now on, byte by byte: by which of its names, with what count. */
+  const raw = (name: '' | '_v2' | '_v3', code: number, count: number, bytes: Uint8Array) =>
+    writeFileSync(
+      `${library}.raw`,
+      Buffer.concat([Buffer.from(`${name || '-'} ${code} ${count} ${bytes.length}\n`), bytes]),
+    );
+  /** What the card tells of itself from now on: of its memory, and two percentages of its use. */
+  const tells = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
+    writeFileSync(`${library}.tells`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
+  list();
+  return { library, list, use, raw, tells };
+}
+
+/**
+ * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. `within`: words
+ * before its program; `more`: words behind its own.
+ */
+export function follow(t: Teardown, library: string, within: readonly string[] = [], more: readonly string[] = []) {
+  let intervalMs = 60_000;
+  const words = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library, ...more];
+  const [file = '', ...args] = [...within, ...words];
+  const begin = () => {
+    const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'], env: environment({}) });
+    t.teardown(() => {
+      child.kill('SIGKILL');
+    });
+    return { child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
+  };
+  let begun: ReturnType<typeof begin> | undefined;
+  const read = sampleReader();
+  /** Whoever began in the hundredth of a second in which a list is asked for is listed in the next round only. */
+  const pastTick = async () => {
+    const tick = () => readFileSync('/proc/uptime', 'utf8').split(' ', 1)[0];
+    for (const before = tick(); tick() === before; ) await setImmediate();
+  };
+  const next = async (): Promise<{ line: SampleLine; sample: Sample }> => {
+    await pastTick();
+    // A shorter interval begins now.
+    if (begun) begun.child.stdin.write(`interval ${--intervalMs}\n`);
+    begun ??= begin();
+    const { value, done } = await begun.lines.next();
+    if (done) throw new Error('the sampler ended');
+    const line = parseLine(String(value));
+    if ('wrong' in line) throw new Error(line.wrong);
+    return { line, sample: read(String(value)) };
+  };
+  const folder = () => `/proc/${begun?.child.pid}`;
+  return {
+    next,
+    /** Calls of read(2) so far. */
+    reads: () => Number(/^syscr: (\d+)/m.exec(readFileSync(`${folder()}/io`, 'utf8'))?.[1]),
+    descriptors: () => readdirSync(`${folder()}/fd`).map((name) => readlinkSync(`${folder()}/fd/${name}`)),
+  };
+}
+export const handles = (descriptors: readonly string[]) => descriptors.filter((to) => to.includes('pidfd')).length;

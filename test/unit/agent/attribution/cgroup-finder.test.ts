@@ -1,0 +1,96 @@
+// In which group a container is: found by its processes, remembered, and not looked for all the time where it has none.
+import { mkdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { createGroups } from '../../../../src/agent/attribution/cgroup-finder.ts';
+import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import { temporaryFolder } from '../../../support/node.ts';
+import { grantOf, sampledProcess } from '../node.ts';
+
+const POD_UID = '11111111-1111-1111-1111-111111111111';
+const ID = 'a'.repeat(64);
+const GROUP = `/kubepods/pod${POD_UID}/${ID}`;
+const grant = grantOf('one', 100, [0], { owner: { podUid: POD_UID, target: '/t', kind: 'app' } });
+
+test('a container without a process is looked for less and less often, and found once it has one', (t) => {
+  const mount = temporaryFolder(t);
+  mkdirSync(join(mount, GROUP), { recursive: true });
+  let [second, isThere] = [0, false];
+  const looks: number[] = [];
+  const groups = createGroups(
+    {
+      readProcess: () => ({ ended: false, startTicks: 1, cgroup: isThere ? `0::${GROUP}` : '0::/user.slice' }) as never,
+    },
+    { newest: () => ({ id: ID }) as never, nameOf: () => undefined },
+    () => second * 1000,
+    mount,
+    () => {
+      looks.push(second);
+      return ['self', '77'];
+    },
+  );
+  for (; second <= 20; second += 1) t.is(groups.of([grant], () => []).size, 0);
+  t.deepEqual(looks, [0, 1, 3, 7, 15]);
+  isThere = true;
+  for (; second <= 40; second += 1) groups.of([grant], () => []);
+  t.is(groups.of([grant], () => []).get('one'), join(mount, GROUP));
+  t.is(looks.at(-1), 31);
+  t.is(groups.of([], () => []).size, 0);
+});
+
+test('whether a plain grant has its group is looked at less and less often, and at once when it has other processes', (t) => {
+  const mount = temporaryFolder(t);
+  const plain = grantOf('abc123', 100, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/user.slice' } });
+  const folder = join(mount, '/user.slice/cotenant-abc123');
+  let second = 0;
+  const groups = createGroups(
+    { readProcess: () => undefined },
+    { newest: () => undefined, nameOf: () => undefined },
+    () => second * 1000,
+    mount,
+  );
+  const nobody: readonly SampledProcess[] = [];
+  const found = (of = plain, processes = nobody) => groups.of([of], () => processes).get('abc123');
+  const firstSeen = (from: number, is: string | undefined) => {
+    for (second = from; second < from + 60; second += 1) if (found() === is) return second;
+    return undefined;
+  };
+  for (; second < 20; second += 1) t.is(found(), undefined);
+  mkdirSync(folder, { recursive: true });
+  t.true((firstSeen(20, folder) ?? 99) <= 28, 'after 8 s at most');
+  for (second = 30; second < 60; second += 1) t.is(found(), folder);
+  rmSync(folder, { recursive: true });
+  t.true((firstSeen(60, undefined) ?? 99) <= 68);
+  for (second = 70; second < 100; second += 1) t.is(found(), undefined);
+  mkdirSync(folder, { recursive: true });
+  t.is(found(plain, [sampledProcess(11, [])]), folder, 'it has a process now');
+  t.is(groups.of([], () => nobody).size, 0);
+});
+
+test('of a container of a pod other processes, or another container, are looked at at once', (t) => {
+  const mount = temporaryFolder(t);
+  const [one, other] = ['a', 'b'].map((digit) => digit.repeat(64)) as [string, string];
+  const groupOf = (id: string) => `/kubepods/pod${POD_UID}/${id}`;
+  for (const id of [one, other]) mkdirSync(join(mount, groupOf(id)), { recursive: true });
+  let newest: string | undefined;
+  const groups = createGroups(
+    { readProcess: () => undefined },
+    { newest: () => (newest === undefined ? undefined : { id: newest }), nameOf: () => undefined },
+    () => 0,
+    mount,
+    () => [],
+  );
+  const found = (processes: readonly SampledProcess[]) => groups.of([grant], () => processes).get('one');
+  const inside = (id: string, pid: number) => sampledProcess(pid, [], { cgroup: `0::${groupOf(id)}` });
+  const first = [inside(one, 11)];
+  t.is(found([]), undefined);
+  t.is(found(first), join(mount, groupOf(one)));
+  t.is(found(first), join(mount, groupOf(one)));
+  const second = [inside(other, 12)];
+  t.is(found(second), join(mount, groupOf(other)), 'another container by its process');
+  newest = one;
+  const both = [...second, ...first];
+  t.is(found(both), join(mount, groupOf(one)), 'the newest by the word of the runtime');
+  newest = other;
+  t.is(found(both), join(mount, groupOf(other)), 'the same processes');
+});

@@ -1,0 +1,84 @@
+// Whose processes are, from sample to sample: what is known is not asked again, what has changed is.
+import test from 'ava';
+import { NO_PODS } from '../../../../src/agent/attribution/attribute.ts';
+import { createOwners } from '../../../../src/agent/attribution/owner-tracker.ts';
+import type { Grant } from '../../../../src/agent/grants/grant.ts';
+import type { LiveGrant } from '../../../../src/agent/grants/registry.ts';
+import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import { card, grantOf, sampledProcess, sampleOf, use } from '../node.ts';
+
+function ownersOf(grants: () => readonly Grant[]) {
+  const asked: number[] = [];
+  let alive = true;
+  const list = () => grants().map((grant) => ({ grant }) as LiveGrant);
+  const owners = createOwners({
+    registry: { list, get: (id) => list().find(({ grant }) => grant.id === id) },
+    pods: NO_PODS,
+    isAlive(pid) {
+      asked.push(pid);
+      return alive;
+    },
+  });
+  return {
+    asked,
+    die: () => {
+      alive = false;
+    },
+    of(processes: readonly SampledProcess[], cards = [card(0)]) {
+      const { ownerOf } = owners.of(sampleOf(cards, processes));
+      return processes.map((process) => {
+        const owner = ownerOf(process);
+        return owner.kind === 'grant' ? owner.id : owner.kind;
+      });
+    },
+  };
+}
+
+const child = (pid: number, ancestors: readonly number[], cards = [use(0)]) =>
+  sampledProcess(pid, cards, { ancestors });
+const one = grantOf('one', 100, [0], { owner: { pid: 1000, startTicks: 5, cgroup: '' } });
+
+test('whether a root lives is asked for processes that are not known yet, once for each sample', (t) => {
+  const { of, asked, die } = ownersOf(() => [one]);
+  const processes = [child(11, [1000, 1]), child(12, [1000, 1])];
+  t.deepEqual(of(processes), ['one', 'one']);
+  t.deepEqual(asked, [1000]);
+  t.deepEqual(of(processes), ['one', 'one']);
+  t.deepEqual(asked, [1000], 'the same objects as before');
+  const busy = [child(11, [1000, 1], [use(0, { smUs: 5 })]), processes[1] as SampledProcess];
+  t.deepEqual(of(busy), ['one', 'one']);
+  t.deepEqual(asked, [1000], 'other figures of a known process');
+  die();
+  t.deepEqual(of([...busy, child(13, [1000, 1])]), ['one', 'one', 'host']);
+  t.deepEqual(asked, [1000, 1000]);
+});
+
+test('a grant that is gone has no processes any more, and one that comes has those that nobody had', (t) => {
+  let grants: readonly Grant[] = [];
+  const { of } = ownersOf(() => grants);
+  const processes = [child(11, [1000, 1])];
+  t.deepEqual(of(processes), ['host']);
+  grants = [one];
+  t.deepEqual(of(processes), ['one']);
+  grants = [];
+  t.deepEqual(of(processes), ['host']);
+});
+
+test('who was known is known after samples without it, as long as its card is not told and it lives', (t) => {
+  const { of, die } = ownersOf(() => [one]);
+  const orphan = { ...child(11, [1]) };
+  t.deepEqual(of([child(11, [1000, 1])]), ['one']);
+  t.deepEqual(of([], [card(0, { lists: [] })]), []);
+  t.deepEqual(of([orphan]), ['one'], 'its parents are gone, and it stays');
+  t.deepEqual(of([orphan]), ['one']);
+  t.deepEqual(of([], [card(0, { lists: [] })]), []);
+  die();
+  t.deepEqual(of([], [card(0, { lists: [] })]), []);
+  t.deepEqual(of([orphan]), ['host'], 'it had died, and this is somebody else');
+});
+
+test('a pid that comes again is another process', (t) => {
+  const { of } = ownersOf(() => [one]);
+  t.deepEqual(of([child(11, [1000, 1])]), ['one']);
+  t.deepEqual(of([{ ...child(11, [1]), startTicks: 777 }]), ['host']);
+});

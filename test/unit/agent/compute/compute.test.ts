@@ -1,0 +1,394 @@
+// Which policy holds for whom, what operators change of it, what the arbiter is told, and what its words come to.
+import test from 'ava';
+import { changeOf } from '../../../../src/agent/allocation/process-grants.ts';
+import { type Planned, planLines } from '../../../../src/agent/compute/arbiter-plan.ts';
+import {
+  leasedGrants,
+  type PolicyChoices,
+  policiesOf,
+  policyOfCard,
+  type Shared,
+} from '../../../../src/agent/compute/gpu-policy.ts';
+import { overridden } from '../../../../src/agent/compute/pod-annotations.ts';
+import { COMPUTE_FORMAT, type NodeCompute } from '../../../../src/agent/compute/policy-file.ts';
+import {
+  advanceAccount,
+  countsToKeep,
+  NO_ACCOUNT,
+  parseTold,
+  type Told,
+  useKey,
+  withNewArbiter,
+  withoutGone,
+} from '../../../../src/agent/compute/usage-account.ts';
+import type { Grant } from '../../../../src/agent/grants/grant.ts';
+import { addChange, changed, readChanges } from '../../../../src/api/compute-annotation.ts';
+import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
+import type { ComputePolicy } from '../../../../src/api/request.ts';
+import { formatState, parseState } from '../../../../src/common/state-file.ts';
+
+const card = (gpuUuid: string, coresPercent: number) => ({
+  gpuUuid,
+  memoryBytes: 1,
+  limitBytes: 1,
+  coresPercent,
+});
+const grants: Readonly<Record<string, Shared>> = {
+  quarter: { id: 'quarter', cards: [card('A', 25)] },
+  silent: { id: 'silent', cards: [card('A', 0)] },
+  both: { id: 'both', cards: [card('A', 0), card('B', 0)] },
+  apart: { id: 'apart', cards: [card('C', 0)] },
+  capped: { id: 'capped', cards: [card('A', 10)], compute: { policy: 'fixed' } },
+  free: { id: 'free', cards: [card('A', 10)], compute: { policy: 'native' } },
+  high: { id: 'high', cards: [card('A', 0)], compute: { priority: 'high', weight: 7 } },
+};
+const named = (...names: readonly string[]) => names.flatMap((name) => grants[name] ?? []);
+
+/** The node's policy, who is there, and what holds for each of its cards. */
+const CASES: readonly [ComputePolicy, Readonly<Record<string, readonly ComputePolicy[]>>][] = [
+  ['native', { quarter: ['native'], silent: ['native'] }],
+  ['fixed', { silent: ['native'], apart: ['native'] }],
+  ['fixed', { quarter: ['fixed'], silent: ['fixed'], both: ['fixed', 'native'], apart: ['native'] }],
+  ['soft', { quarter: ['soft'], apart: ['native'] }],
+  ['weighted', { silent: ['weighted'], apart: ['weighted'] }],
+  ['average', { apart: ['average'] }],
+  ['preemptive', {}],
+  ['native', { quarter: ['native'], capped: ['fixed'] }],
+  ['soft', { quarter: ['soft'], capped: ['fixed'], free: ['native'] }],
+  ['native', { quarter: ['soft'], free: ['native'], high: ['soft'], apart: ['native'] }],
+  ['fixed', { silent: ['fixed'], high: ['fixed'] }],
+];
+for (const [policy, held] of CASES) {
+  test(`${policy} comes to ${JSON.stringify(held)}`, (t) => {
+    const there = named(...Object.keys(held));
+    t.deepEqual(Object.fromEntries(policiesOf(() => policy, there)), held);
+    t.deepEqual(
+      [...leasedGrants(() => policy, there)],
+      Object.keys(held).filter((name) => held[name]?.some((one) => one !== 'native')),
+    );
+  });
+}
+
+test('the narrowest word on a card counts, and a word that is taken back leaves the next one', (t) => {
+  const all: PolicyChoices = {
+    configured: 'average',
+    label: 'preemptive',
+    set: 'weighted',
+    configuredOfCards: { A: 'fixed' },
+    setOfCards: { A: 'soft' },
+  };
+  t.deepEqual(policyOfCard(all, 'A'), { policy: 'soft', source: 'set' });
+  t.deepEqual(policyOfCard({ ...all, setOfCards: {} }, 'A'), { policy: 'fixed', source: 'configuration' });
+  t.deepEqual(policyOfCard(all, 'B'), { policy: 'weighted', source: 'set' });
+  t.deepEqual(policyOfCard({ ...all, set: undefined }, 'B'), { policy: 'preemptive', source: 'label' });
+  t.deepEqual(policyOfCard({ ...all, set: undefined, label: undefined }, 'B'), {
+    policy: 'average',
+    source: 'configuration',
+  });
+});
+
+test('the arbiter is told the policy that holds for each card of a grant, its limit, its weight and its priority', (t) => {
+  const entry = (grant: Shared | undefined, leased: boolean, ledgerTurn = 0): Planned => ({
+    grant: grant ?? { id: '', cards: [] },
+    leased,
+    ledgerPath: `/grants/${grant?.id}/ledger`,
+    ledgerTurn,
+  });
+  const lent = { id: 'lent', cards: [{ ...card('A', 20), coresLimitPercent: 60 }] };
+  const entries = [
+    entry(grants.quarter, true),
+    entry(grants.both, true, 2),
+    entry(grants.apart, false),
+    entry(grants.high, true),
+    entry(lent, true),
+  ];
+  const terms = { policyOf: () => 'fixed' as const, instances: 50, highCapPercent: 90 };
+  t.deepEqual(
+    planLines(terms, 1024, entries, (gpuUuid) => gpuUuid.charCodeAt(0) - 65),
+    [
+      'card 0 50',
+      'card 1 50',
+      'page quarter.0 1024 1 /grants/quarter/ledger',
+      'on 0 3 250000 0 25 0 900000',
+      'page both.2 1024 2 /grants/both/ledger',
+      'on 0 3 0 0 0 0 900000',
+      'on 1 5 0 0 0 0 900000',
+      'page high.0 1024 1 /grants/high/ledger',
+      'on 0 3 0 0 7 1 900000',
+      'page lent.0 1024 1 /grants/lent/ledger',
+      'on 0 3 200000 600000 20 0 900000',
+    ],
+  );
+});
+
+test('a change leaves what it does not name, and null takes back what was chosen', (t) => {
+  const before = {
+    cards: [{ ...card('A', 20), coresLimitPercent: 60 }],
+    compute: { policy: 'soft' as const, weight: 3 },
+  };
+  t.deepEqual(changed(before, { priority: 'high', weight: 5 }), {
+    cards: before.cards,
+    compute: { policy: 'soft', priority: 'high', weight: 5 },
+  });
+  t.deepEqual(changed(before, { policy: null, weight: null, coresLimitPercent: null, coresPercent: 70 }), {
+    cards: [card('A', 70)],
+    compute: {},
+  });
+  t.deepEqual(changed(before, { coresPercent: 70 }), { wrong: 'coresLimitPercent: 60; want 70 to 100, or null' });
+  t.deepEqual(changed({ cards: [card('A', 0)] }, { coresLimitPercent: 50 }), {
+    wrong: 'coresLimitPercent: 50; want a share beside it, or null',
+  });
+});
+
+const WRONG: readonly [string, string][] = [
+  ['{', 'it is not JSON'],
+  ['[]', 'want a map from container to its change'],
+  ['{"main":3}', 'main: want a map of policy, priority, weight, coresPercent, coresLimitPercent'],
+  [
+    '{"main":{"policy":"6"}}',
+    'main: policy: "6"; want one of average, preemptive, weighted, fixed, soft, native, or null',
+  ],
+  ['{"main":{"weight":0}}', 'main: weight: 0; want 1 to 1000, or null'],
+  [
+    '{"main":{"share":1}}',
+    'main: share: no such setting; known are policy, priority, weight, coresPercent, coresLimitPercent',
+  ],
+  ['{"Main":{}}', '"Main" is no container\'s name'],
+];
+for (const [text, wrong] of WRONG) {
+  test(`an annotation that says ${text} is passed over whole`, (t) => {
+    t.deepEqual(readChanges(text), { wrong });
+  });
+}
+
+test('the annotation of a pod grows by one change after the other, and takes numbers for policies', (t) => {
+  const first = addChange(undefined, ['b', 'a'], { policy: 'soft', weight: 2 });
+  t.is(first, '{"a":{"policy":"soft","weight":2},"b":{"policy":"soft","weight":2}}');
+  t.is(
+    addChange(first, ['a'], { weight: null }),
+    '{"a":{"policy":"soft","weight":null},"b":{"policy":"soft","weight":2}}',
+  );
+  t.deepEqual(readChanges('{"a":{"policy":"4"}}'), new Map([['a', { policy: 'soft' }]]));
+});
+
+const podUid = '11111111-2222-3333-4444-555555555555';
+const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
+const podCard = { gpuUuid: GPU, memoryBytes: 2 ** 30, limitBytes: 2 ** 30, coresPercent: 20 };
+const podGrant = (more: Partial<Grant> = {}): Grant => ({
+  id: 'abc123',
+  namespace: 'team',
+  pod: 'one',
+  container: 'main',
+  createdMs: 1,
+  cards: [podCard],
+  isolateMemory: true,
+  compute: { policy: 'fixed' },
+  owner: { podUid, target: '/a', kind: 'app' },
+  ...more,
+});
+const annotated = (compute?: string) => ({
+  'cotenant.io/request':
+    '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","cards":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}',
+  'cotenant.io/grant': formatPodGrant({
+    epoch: 1,
+    containers: [{ name: 'main', kind: 'app', memoryIsolation: 'on', cards: [podCard] }],
+  }),
+  ...(compute !== undefined && { 'cotenant.io/compute': compute }),
+});
+
+test("an operator's word counts over the pod's own, and what it takes back is the pod's own again", (t) => {
+  const text = '{"main":{"policy":"soft","coresPercent":40,"coresLimitPercent":null}}';
+  const expected = {
+    id: 'abc123',
+    cards: [{ ...podCard, coresPercent: 40 }],
+    compute: { policy: 'soft' },
+    computeOverride: text,
+  };
+  t.deepEqual(overridden(podUid, annotated(text), [podGrant()]) as unknown, [expected]);
+  const now = podGrant({
+    cards: [{ ...podCard, coresPercent: 40 }],
+    compute: { policy: 'soft' },
+    computeOverride: text,
+  });
+  t.deepEqual(overridden(podUid, annotated(text), [now]), [], 'once');
+  t.deepEqual(overridden(podUid, annotated(), [now]) as unknown, [
+    { id: 'abc123', cards: [{ ...podCard, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
+  ]);
+  t.deepEqual(overridden('another', annotated(text), [podGrant()]), []);
+});
+
+test('of an annotation that cannot be done as a whole nothing is', (t) => {
+  const side = podGrant({ id: 'side12', container: 'side', cards: [{ ...podCard, coresPercent: 30 }] });
+  const other = podGrant({
+    id: 'other1',
+    cards: [{ ...podCard, coresPercent: 40 }],
+    owner: { pid: 1, startTicks: 1, cgroup: '' },
+  });
+  const after = (text: string, grants = [podGrant(), side, other]) => {
+    const found = overridden(podUid, annotated(text), grants);
+    return 'wrong' in found ? found.wrong : found.map(({ cards }) => cards[0]?.coresPercent);
+  };
+  t.is(after('{"main":{"weight":0}}'), 'main: weight: 0; want 1 to 1000, or null');
+  t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a share has this name; there are main, side');
+  t.is(after('{"main":{"coresPercent":60}}'), 'main: coresLimitPercent: 50; want 60 to 100, or null');
+  const full = `${GPU} has 60 % of its compute left for the pod`;
+  t.is(after('{"main":{"coresPercent":31}}'), `${full}, 61 % are asked for`);
+  t.is(after('{"main":{"coresPercent":40},"side":{"coresPercent":25}}'), `${full}, 65 % are asked for`);
+  t.deepEqual(after('{"main":{"coresPercent":40},"side":{"coresPercent":20}}'), [40, 20]);
+  const tooMuch = { ...other, cards: [{ ...podCard, coresPercent: 90 }] };
+  t.deepEqual(after('{"main":{"coresPercent":15}}', [podGrant(), side, tooMuch]), [15, 30], 'less is never refused');
+});
+
+test('a share that the others do not leave is refused, one that it has already is not', (t) => {
+  const other = podGrant({
+    id: 'other1',
+    cards: [{ ...podCard, coresPercent: 70 }],
+    owner: { pid: 1, startTicks: 1, cgroup: '' },
+  });
+  t.deepEqual(changeOf(podGrant(), { coresPercent: 40 }, [other]), {
+    refused: `${GPU} has 30 % of its compute left for it, 40 % are asked for`,
+  });
+  t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { cards: [{ ...podCard, coresPercent: 30 }] });
+});
+
+test('what was set of a node is read back as it was written, and nothing else is', (t) => {
+  const set: NodeCompute = { policy: 'soft', cards: { A: 'fixed' }, highCapPercent: 90 };
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, set)), set);
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { cards: {} })), { cards: {} });
+  for (const text of [
+    '',
+    '{"version":2}',
+    '{"version":1,"cards":{"A":"6"}}',
+    '{"version":1,"cards":{},"highCapPercent":0}',
+  ])
+    t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
+});
+
+const told = (id: string, chargedNs: number, faults = 0, join = 1): Told => ({
+  plan: 1,
+  pages: [
+    {
+      id,
+      join,
+      broken: undefined,
+      cards: [
+        {
+          chargedNs,
+          contendedNs: 0,
+          throttledNs: 2 * chargedNs,
+          overruns: 0,
+          faults,
+          guaranteePpm: 250_000,
+          limitPpm: 250_000,
+        },
+      ],
+    },
+  ],
+});
+
+test('counts go on where a page was made anew or the arbiter began again, and end with their grant', (t) => {
+  const grantOf = (id: string) => id.split('.')[0];
+  const isLive = () => true;
+  let account = advanceAccount(NO_ACCOUNT, told('g.0', 1e9), grantOf, isLive);
+  account = advanceAccount(account, told('g.0', 3e9, 1), grantOf, isLive);
+  t.like(account.uses.get(useKey('g', 0)), { chargedSeconds: 3, throttledSeconds: 6, faults: 1, limitRatio: 0.25 });
+  account = advanceAccount(account, told('g.1', 1e9), grantOf, isLive);
+  t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'another page counts from nothing');
+  account = advanceAccount(account, told('g.1', 5e8), grantOf, isLive);
+  t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'what was counted is not taken back');
+  account = advanceAccount(account, told('g.1', 6e8, 0, 2), grantOf, isLive);
+  t.is(
+    account.uses.get(useKey('g', 0))?.chargedSeconds,
+    4.6,
+    'nor is a page that was taken up again, which counts from nothing',
+  );
+  account = advanceAccount(withNewArbiter(account), told('g.1', 7e8, 0, 2), grantOf, isLive);
+  t.is(Math.round((account.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10), 53, 'nor another arbiter');
+  const meanwhile = advanceAccount(account, told('g.1', 8e8, 0, 2), () => undefined, isLive);
+  const later = advanceAccount(meanwhile, told('g.1', 9e8, 0, 2), grantOf, isLive);
+  t.is(
+    Math.round((later.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10),
+    54,
+    'nor what was told while it was nobody',
+  );
+  t.is(withoutGone(account, isLive), account);
+  t.is(withoutGone(account, () => false).uses.size, 0);
+  account = advanceAccount(
+    account,
+    told('other.0', 1),
+    () => undefined,
+    () => false,
+  );
+  t.is(account.uses.size, 0);
+});
+
+test('what an agent before has counted is gone on from', (t) => {
+  const earlier = new Map([
+    [useKey('g', 0), { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 }],
+  ]);
+  const account = advanceAccount(
+    NO_ACCOUNT,
+    told('g.0', 1e9, 1),
+    (id) => id.split('.')[0],
+    () => true,
+    earlier,
+  );
+  t.like(account.uses.get(useKey('g', 0)), {
+    chargedSeconds: 6,
+    throttledSeconds: 4,
+    overruns: 3,
+    faults: 5,
+    limitRatio: 0.25,
+  });
+  t.is(
+    advanceAccount(
+      account,
+      told('g.0', 2e9, 1),
+      () => 'g',
+      () => true,
+      earlier,
+    ).uses.get(useKey('g', 0))?.chargedSeconds,
+    7,
+  );
+});
+
+test('what an agent before has counted of grants that are there is kept until the arbiter tells of them', (t) => {
+  const counts = { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 };
+  const earlier = new Map([
+    [useKey('g', 0), counts],
+    [useKey('other', 0), counts],
+    [useKey('gone', 0), counts],
+  ]);
+  const isLive = (id: string) => id !== 'gone';
+  t.deepEqual([...countsToKeep(NO_ACCOUNT.uses, earlier, isLive).keys()], [useKey('g', 0), useKey('other', 0)]);
+  const { uses } = advanceAccount(NO_ACCOUNT, told('g.0', 1e9), () => 'g', isLive, earlier);
+  const kept = countsToKeep(uses, earlier, isLive);
+  t.is(kept.get(useKey('g', 0))?.chargedSeconds, 6, 'as it was told, with what was before');
+  t.deepEqual(kept.get(useKey('other', 0)), counts);
+  t.is(
+    countsToKeep(uses, earlier, (id) => id === 'g'),
+    uses,
+    'nothing is added',
+  );
+});
+
+test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
+  const line =
+    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"it was shortened","cards":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
+  t.deepEqual(parseTold(line), {
+    plan: 3,
+    pages: [
+      {
+        id: 'a.0',
+        join: 5,
+        broken: 'it was shortened',
+        cards: [
+          { chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, guaranteePpm: 1, limitPpm: 500_000 },
+        ],
+      },
+    ],
+  });
+  t.is(parseTold('{"plan":3,"lateNs":5,"same":true}'), 'same');
+  t.deepEqual(parseTold('{"problem":"card: want CARD"}'), { problem: 'card: want CARD' });
+  t.true(String(Object.values(parseTold('{"plan":'))).startsWith('a line that is no JSON: '));
+});

@@ -1,0 +1,80 @@
+// What becomes of a pod's annotation on the node: done, or refused and told of once, and done when there is room.
+import test from 'ava';
+import { createNodeCompute, type RefusedChange } from '../../../../src/agent/compute/node-policy.ts';
+import type { Shares } from '../../../../src/agent/compute/shares.ts';
+import type { Grant } from '../../../../src/agent/grants/grant.ts';
+import type { LiveGrant, Registry } from '../../../../src/agent/grants/registry.ts';
+import { grantOf } from '../node.ts';
+
+const grant = (id: string, coresPercent: number, podUid: string): Grant => {
+  const made = grantOf(id, 100, [0], { pod: id, owner: { podUid, target: `/${podUid}`, kind: 'app' } });
+  return { ...made, cards: made.cards.map((card) => ({ ...card, coresPercent })) };
+};
+
+function nodeWith(...grants: Grant[]) {
+  const books = new Map(grants.map((one) => [one.id, one]));
+  const told: RefusedChange[] = [];
+  const registry = {
+    list: () => [...books.values()].map((one) => ({ grant: one })) as unknown as LiveGrant[],
+    change(id: string, parts: Partial<Grant>) {
+      books.set(id, { ...(books.get(id) as Grant), ...parts });
+      return {} as LiveGrant;
+    },
+  } as unknown as Registry;
+  const compute = createNodeCompute({
+    shares: {} as Shares,
+    registry,
+    cards: () => [],
+    onProblem: (text) => {
+      throw new Error(text);
+    },
+    onRefused: (change) => told.push(change),
+  });
+  const has = (id: string) => books.get(id)?.cards[0]?.coresPercent;
+  return { compute, books, told, has };
+}
+
+const saying = (change: object, more: object = {}) => ({ 'cotenant.io/compute': JSON.stringify(change), ...more });
+
+test('a share that the others do not leave is refused, told of once for each text, and given when there is room', (t) => {
+  const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 70, 'b'));
+  compute.onPod('a', saying({ main: { coresPercent: 40 } }));
+  for (const label of ['x', 'y']) compute.onPod('a', saying({ main: { coresPercent: 40 } }, { label }));
+  compute.again();
+  t.deepEqual(told, [
+    {
+      namespace: 'local',
+      pod: 'one',
+      podUid: 'a',
+      message:
+        'annotation cotenant.io/compute changes nothing: GPU-0 has 30 % of its compute left for the pod, 40 % are asked for',
+    },
+  ]);
+  t.is(has('one'), 20);
+  compute.onPod('a', saying({ main: { coresPercent: 50 } }));
+  t.is(told.length, 2, 'another text');
+  books.delete('two');
+  compute.again();
+  t.is(has('one'), 50);
+  compute.again();
+  t.is(told.length, 2);
+});
+
+test('an annotation that was mended, taken away, or whose pod has gone is not looked at again', (t) => {
+  const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 20, 'b'));
+  const wrong = { 'cotenant.io/compute': '{' };
+  compute.onPod('a', wrong);
+  compute.onPod('b', wrong);
+  t.deepEqual(
+    told.map(({ pod, message }) => `${pod}: ${message}`),
+    ['one', 'two'].map((pod) => `${pod}: annotation cotenant.io/compute changes nothing: it is not JSON`),
+  );
+  compute.onPod('a', saying({ main: { coresPercent: 30 } }));
+  books.delete('two');
+  compute.again();
+  t.is(has('one'), 30);
+  compute.onPod('a', wrong);
+  t.is(told.length, 3, 'wrong again');
+  compute.onPod('another', wrong);
+  t.is(told.length, 3, 'a pod without a share is none of ours');
+});

@@ -1,0 +1,263 @@
+// Stops as counters: there with 0 before anything happens, one per outcome, and gone a while after their grant.
+import test from 'ava';
+import { createKillBook, type KillBook } from '../../../../src/agent/counters/stop-counts.ts';
+import {
+  type ActionName,
+  type ActionRecord,
+  ASKED,
+  recordOf,
+} from '../../../../src/agent/enforcement/action-record.ts';
+import { whyNotNow } from '../../../../src/agent/enforcement/rate-limit.ts';
+import type { Grant } from '../../../../src/agent/grants/grant.ts';
+import type { CardGrant } from '../../../../src/api/gpu.ts';
+import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
+import { setUp } from '../enforcement/enforcing.ts';
+import { card, compared, grantOf, reading, sampleOf } from '../node.ts';
+
+const START = 1_700_000_000_000;
+const grant = grantOf('one', 100, [0, 1]);
+const see = (book: KillBook, second: number, ids: readonly string[] = ['one'], setSeconds = 0) =>
+  book.see(
+    compared(
+      sampleOf([card(0), card(1)], [], START + (second + setSeconds) * 1000, (second + 1e6) * 1e9),
+      ids.map((id) => reading(grantOf(id, 100, [0, 1]))),
+      {},
+    ),
+  );
+const verdict = (reason: MemoryReason): Verdict => ({
+  severity: 'hard',
+  reason,
+  worst: { gpuUuid: 'GPU-1', limitBytes: 1, usedBytes: 2, bypassBytes: 0 },
+  overBytes: 1,
+});
+const record = (action: ActionName, result: string, reason: MemoryReason = 'bypass', second = 1): ActionRecord =>
+  recordOf(grant, action, verdict(reason), START + second * 1000, result);
+/** Counters above 0: "card action reason result count". */
+const counted = (book: KillBook) =>
+  book
+    .totals()
+    .filter(({ count }) => count > 0)
+    .map(({ gpuUuid, action, reason, result, count }) => [gpuUuid, action, reason, result, count].join(' '))
+    .toSorted();
+const decided = (book: KillBook) =>
+  book
+    .decisions()
+    .filter(({ count }) => count > 0)
+    .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
+    .toSorted();
+
+const REASONS = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
+
+test('before anything happens every counter that may grow is there with 0', (t) => {
+  const book = createKillBook();
+  t.deepEqual(
+    book
+      .decisions()
+      .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
+      .toSorted(),
+    ['evicted', 'killed', 'refused', 'would_kill']
+      .flatMap((decision) => REASONS.map((reason) => `${decision} ${reason} 0`))
+      .toSorted(),
+  );
+  t.deepEqual(book.totals(), []);
+  see(book, 0);
+  const outcomes = [
+    ...['released', 'stuck', 'refused'].flatMap((result) =>
+      REASONS.filter((reason) => reason !== 'over-share').map((reason) => `kill ${reason} ${result} 0 0`),
+    ),
+    'terminate over-limit released 0 0',
+  ];
+  t.deepEqual(
+    book
+      .totals()
+      .map(({ gpuUuid, action, reason, result, count, lastMs }) =>
+        [gpuUuid, action, reason, result, count, lastMs].join(' '),
+      )
+      .toSorted(),
+    ['GPU-0', 'GPU-1'].flatMap((gpu) => outcomes.map((outcome) => `${gpu} ${outcome}`)).toSorted(),
+  );
+  t.like(book.totals()[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
+  const before = book.totals().length;
+  see(book, 1);
+  t.is(book.totals().length, before, 'seeing it again makes nothing new');
+});
+
+test('who may be over a share of compute has counters of that, too, and nobody else', (t) => {
+  const cards = (more: Partial<CardGrant>) => grantOf('one', 100).cards.map((one) => ({ ...one, ...more }));
+  const cases: [Partial<Grant>, boolean][] = [
+    [{}, false],
+    [{ cards: cards({ coresPercent: 25 }) }, true],
+    [{ cards: cards({ coresLimitPercent: 25 }) }, true],
+    [{ cards: cards({ coresPercent: 100 }) }, false],
+    [{ compute: { priority: 'high' } }, true],
+    [{ compute: { weight: 3 } }, false],
+  ];
+  for (const [more, expected] of cases) {
+    const book = createKillBook();
+    book.see(compared(sampleOf([card(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
+    const own = book.totals().filter(({ reason }) => reason === 'over-share');
+    t.is(own.length, expected ? 3 : 0, JSON.stringify(more));
+  }
+});
+
+test('rare outcomes of a container that goes on stay, however long ago they were', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'nobody left')]);
+  for (let second = 1; second <= 900; second += 60) see(book, second);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass nobody_left 1']);
+  see(book, 1000, []);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass nobody_left 1'], 'gone since the last sample');
+  see(book, 1400, []);
+  t.deepEqual(counted(book), []);
+});
+
+test('what was counted by an agent before goes on, and what is stuck has the reason of a stop of before', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)]);
+  const recent = [record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)];
+  const next = createKillBook({ ...book.kept(), atMs: START + 3_600_000, recent });
+  t.deepEqual(counted(next), counted(book));
+  t.deepEqual(decided(next), decided(book));
+  next.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 3_601_000, 'stuck')]);
+  t.true(counted(next).includes('GPU-1 kill far-over-limit stuck 1'));
+  see(next, 3600, []);
+  t.is(counted(next).length, 3, 'its grant is gone, and nobody has scraped it yet');
+  see(next, 3600 + 320, []);
+  t.deepEqual(counted(next), []);
+});
+
+test('what was done long before it is counted stays as long as what is there, and makes nothing older', (t) => {
+  const next = createKillBook({ ...createKillBook().kept(), atMs: START + 3_600_000, recent: [] });
+  next.add([record('kill', 'sent')]);
+  see(next, 3601, []);
+  t.deepEqual(counted(next), ['GPU-1 kill bypass released 1'], 'an agent before this one had not counted it');
+  see(next, 3600 + 320, []);
+  t.deepEqual(counted(next), []);
+  const book = createKillBook();
+  see(book, 1000);
+  book.add([record('kill', 'sent', 'bypass', 999), record('kill', 'sent', 'bypass', 600)]);
+  see(book, 1001, []);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass released 2']);
+});
+
+test('each stop is counted under its action, reason and outcome', (t) => {
+  const cases: [records: ActionRecord[], totals: string[], decisions: string[]][] = [
+    [[record('kill', 'sent')], ['GPU-1 kill bypass released 1'], ['killed bypass 1']],
+    [[record('kill', 'nobody left')], ['GPU-1 kill bypass nobody_left 1'], ['killed bypass 1']],
+    [[record('kill', 'interrupted')], ['GPU-1 kill bypass interrupted 1'], ['killed bypass 1']],
+    [[record('kill', 'refused')], ['GPU-1 kill bypass refused 1'], ['killed bypass 1']],
+    [[record('terminate', 'sent', 'over-limit')], ['GPU-1 terminate over-limit released 1'], []],
+    [[record('would-stop', 'done')], [], ['would_kill bypass 1']],
+    [[record('evict', 'sent')], [], ['evicted bypass 1']],
+    [[record('evict', 'refused: status 429')], [], ['refused bypass 1']],
+    [[record('evict', ASKED)], [], []],
+    [[record('refuse', 'the data is 9000 ms old')], [], ['refused bypass 1']],
+    [
+      [record('warn', 'done'), record('close-gate', 'done'), record('open-gate', 'done'), record('released', 'done')],
+      [],
+      [],
+    ],
+    [
+      [record('kill', 'sent'), record('kill', 'sent', 'bypass', 2), record('kill', 'sent', 'far-over-limit', 3)],
+      ['GPU-1 kill bypass released 2', 'GPU-1 kill far-over-limit released 1'],
+      ['killed bypass 2', 'killed far-over-limit 1'],
+    ],
+  ];
+  for (const [records, totals, decisions] of cases) {
+    const book = createKillBook();
+    see(book, 0);
+    book.add(records);
+    t.deepEqual(counted(book), totals);
+    t.deepEqual(decided(book), decisions);
+  }
+});
+
+test('a refusal is counted by what stood against it, too, in the words of whoever refuses', (t) => {
+  const book = createKillBook();
+  const refusals = (of: KillBook) => of.refusals().map(({ why, count }) => `${why} ${count}`);
+  t.deepEqual(refusals(book), ['stale 0', 'inconsistent 0', 'rate 0', 'eviction 0', 'other 0']);
+  const stops = Array.from({ length: 6 }, (_, index) => ({ atMs: 0, grantId: `g${index}`, namespace: `n${index}` }));
+  const full = whyNotNow(stops, { id: 'one', namespace: 'local' }, 6) ?? '';
+  const again = whyNotNow(stops.slice(0, 4), { id: 'g0', namespace: 'local' }, 6) ?? '';
+  const ofNamespace = stops.slice(0, 5).map((stop) => ({ ...stop, namespace: 'local' }));
+  const crowded = whyNotNow(ofNamespace, { id: 'one', namespace: 'local' }, 6) ?? '';
+  const results = [full, again, crowded, 'something new'];
+  const { act, audit } = setUp(t);
+  const cheat = [{ id: 'one', mib: 2000 }];
+  act(0, cheat);
+  act(1, cheat, 0, 1000);
+  act(20, cheat, 60_000);
+  book.add(audit.recent().filter(({ action }) => action === 'refuse'));
+  book.add(results.map((result) => record('refuse', result)));
+  book.add([record('evict', 'refused: status 429'), record('evict', ASKED), record('evict', 'sent')]);
+  const counts = ['stale 1', 'inconsistent 1', 'rate 3', 'eviction 1', 'other 1'];
+  t.deepEqual(refusals(book), counts);
+  t.deepEqual(decided(book), ['evicted bypass 1', 'refused bypass 7']);
+  t.deepEqual(refusals(createKillBook({ ...book.kept(), atMs: 0, recent: [] })), counts);
+  const { refusals: _, ...older } = book.kept();
+  t.is(createKillBook({ ...older, atMs: 0, recent: [] }).refusals().length, 5);
+});
+
+test('a stop that released nothing is counted as stuck under the reason that it was done for', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent', 'bypass')]);
+  book.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 16_000, 'stuck')]);
+  t.true(counted(book).includes('GPU-1 kill bypass stuck 1'), counted(book).join());
+});
+
+test('the time of the last stop is that of a stop, not of an attempt', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent', 'bypass', 5)]);
+  book.add([record('kill', 'refused', 'bypass', 9), record('refuse', 'too old', 'bypass', 10)]);
+  const times = book
+    .totals()
+    .filter(({ count }) => count > 0)
+    .map(({ result, lastMs }) => [result, lastMs]);
+  t.deepEqual(times, [
+    ['released', START + 5000],
+    ['refused', 0],
+  ]);
+});
+
+test('counters outlive their grant by five minutes; decisions stay', (t) => {
+  const book = createKillBook();
+  see(book, 0);
+  book.add([record('kill', 'sent')]);
+  see(book, 300, []);
+  t.deepEqual(counted(book), ['GPU-1 kill bypass released 1']);
+  see(book, 302, ['two']);
+  t.deepEqual(counted(book), []);
+  t.deepEqual([...new Set(book.totals().map(({ pod }) => pod))], ['pod-two']);
+  t.deepEqual(decided(book), ['killed bypass 1']);
+});
+
+test('a time of day that is set makes no counter older or younger', (t) => {
+  for (const setSeconds of [-1e6, 1e6]) {
+    const book = createKillBook();
+    see(book, 0);
+    book.add([record('kill', 'sent')]);
+    see(book, 1, [], setSeconds);
+    see(book, 299, [], setSeconds);
+    t.deepEqual(counted(book), ['GPU-1 kill bypass released 1']);
+    see(book, 320, [], setSeconds);
+    t.deepEqual(counted(book), []);
+  }
+});
+
+test('while containers are the very same nothing is counted anew, and five minutes begin when they are gone', (t) => {
+  const book = createKillBook();
+  const state = compared(sampleOf([card(0), card(1)], [], START), [reading(grant)], {});
+  const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
+  for (let second = 0; second <= 400; second += 1) book.see(at(second));
+  t.is(book.totals().length, 26);
+  const gone = (second: number) => book.see({ ...at(second), containers: [] });
+  gone(401);
+  gone(699);
+  t.is(book.totals().length, 26);
+  gone(720);
+  t.is(book.totals().length, 0);
+});

@@ -1,0 +1,279 @@
+// What is written down of an action, the words that people read, and what a later agent makes of the file.
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import {
+  type ActionName,
+  type ActionRecord,
+  describe,
+  recordOf,
+} from '../../../../src/agent/enforcement/action-record.ts';
+import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
+import { MIB } from '../../../../src/common/quantity.ts';
+import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
+import { grantOf } from '../node.ts';
+
+const grant = grantOf('abc123', 1024, [0], { pod: 'cheat' });
+const verdict = (reason: MemoryReason, bypassMib = 0): Verdict => ({
+  severity: 'hard',
+  reason,
+  worst: { gpuUuid: 'GPU-0', limitBytes: 1024 * MIB, usedBytes: 3000 * MIB - 1, bypassBytes: bypassMib * MIB },
+  overBytes: 1976 * MIB,
+});
+const overShare = (severity: 'soft' | 'hard'): Verdict => ({
+  severity,
+  reason: 'over-share',
+  worst: { gpuUuid: 'GPU-0', limitRatio: 0.25, usedRatio: 0.979, chargedRatio: 0, seconds: 60.4 },
+});
+
+function folder(t: ExecutionContext): string {
+  const path = mkdtempSync(join(tmpdir(), 'cotenant-audit-'));
+  t.teardown(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+test('the sentence names who, why, how much of how much, where, and what follows', (t) => {
+  const cases: [ActionName, Verdict, string][] = [
+    [
+      'kill',
+      verdict('bypass', 2900),
+      'local/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on GPU-0, 2900 MiB of it past the interposer; it is stopped',
+    ],
+    [
+      'warn',
+      verdict('over-limit'),
+      'local/cheat/main is over its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; it will be stopped if it stays so',
+    ],
+    [
+      'would-stop',
+      verdict('far-over-limit'),
+      'local/cheat/main is far over its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; it would be stopped in enforce mode',
+    ],
+    [
+      'close-gate',
+      overShare('soft'),
+      'local/cheat/main takes more GPU compute than its share: 98 % of 25 % on GPU-0 over 60 s; its kernels are held back',
+    ],
+    [
+      'kill',
+      overShare('hard'),
+      'local/cheat/main takes more GPU compute than its share: 98 % of 25 % on GPU-0 over 60 s, and launches past its closed gate; it is stopped',
+    ],
+    ['released', { severity: 'within' }, 'local/cheat/main: its memory is free again'],
+    ['open-gate', { severity: 'within' }, 'local/cheat/main: its kernels may run again'],
+  ];
+  for (const [action, given, expected] of cases) t.is(describe(grant, action, given), expected);
+});
+
+test('a record tells of compute, also when that is over', (t) => {
+  t.like(recordOf(grant, 'kill', overShare('hard'), 1, 'sent'), {
+    reason: 'over-share',
+    resource: 'compute',
+    gpuUuid: 'GPU-0',
+    usedRatio: 0.979,
+    limitRatio: 0.25,
+    usedBytes: 0,
+  });
+  const within: Verdict = { severity: 'within' };
+  t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-share'), { reason: 'none', resource: 'compute' });
+  t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-limit'), { reason: 'none', resource: 'memory' });
+});
+
+test('a record holds the figures of the worst card and each process that was signalled', (t) => {
+  const hit = { pid: 7, startTicks: 70, command: 'client', cgroup: '0::/x', result: 'sent' };
+  t.deepEqual(recordOf(grant, 'kill', verdict('bypass', 2900), 1234, 'sent', [hit]), {
+    atMs: 1234,
+    action: 'kill',
+    grantId: 'abc123',
+    namespace: 'local',
+    pod: 'cheat',
+    podUid: '',
+    container: 'main',
+    gpuUuid: 'GPU-0',
+    reason: 'bypass',
+    usedBytes: 3000 * MIB - 1,
+    limitBytes: 1024 * MIB,
+    bypassBytes: 2900 * MIB,
+    usedRatio: 0,
+    limitRatio: 0,
+    resource: 'memory',
+    message: describe(grant, 'kill', verdict('bypass', 2900)),
+    result: 'sent',
+    processes: [{ pid: 7, startTicks: 70, command: 'client', result: 'sent' }],
+  });
+  t.like(recordOf(grant, 'released', { severity: 'within' }, 1, 'done'), {
+    gpuUuid: 'GPU-0',
+    reason: 'none',
+    usedBytes: 0,
+  });
+});
+
+const record = (atMs: number): ActionRecord => recordOf(grant, 'kill', verdict('bypass'), atMs, 'sent');
+const quiet = (t: ExecutionContext) => (text: string) => t.fail(text);
+
+test('what was written before a restart is read back, in order, and the file only grows', (t) => {
+  const state = folder(t);
+  const audit = openAudit(state, quiet(t));
+  t.deepEqual(audit.recent(), []);
+  for (let at = 1; at <= 3; at++) audit.add(record(at));
+  const later = openAudit(state, quiet(t));
+  t.deepEqual(later.recent(), audit.recent());
+  later.add(record(4));
+  t.deepEqual(
+    later.recent().map(({ atMs }) => atMs),
+    [1, 2, 3, 4],
+  );
+  const lines = readFileSync(join(state, 'audit.log'), 'utf8').trimEnd().split('\n');
+  t.deepEqual(
+    lines.map((line) => (JSON.parse(line) as ActionRecord).atMs),
+    [1, 2, 3, 4],
+  );
+  t.is(statSync(join(state, 'audit.log')).mode & 0o007, 0, 'not for everybody to read');
+});
+
+test('only the latest are kept at hand, here and after a restart', (t) => {
+  const state = folder(t);
+  const audit = openAudit(state, quiet(t));
+  for (let at = 1; at <= 450; at++) audit.add(record(at));
+  t.is(audit.recent().length, 200);
+  t.is(audit.recent()[0]?.atMs, 251);
+  t.deepEqual(openAudit(state, quiet(t)).recent(), audit.recent());
+});
+
+test('lines that cannot be read are told and left out; the others count', (t) => {
+  const state = folder(t);
+  const path = join(state, 'audit.log');
+  const odd = [
+    '{"atMs":1,"grantId":"abc',
+    'null',
+    '[]',
+    '7',
+    '"text"',
+    '{}',
+    '{"atMs":"1","grantId":"a"}',
+    '\u0000\u0000',
+    '{"atMs":5}',
+  ];
+  writeFileSync(path, [JSON.stringify(record(1)), ...odd, JSON.stringify(record(2)), ''].join('\n'));
+  const problems: string[] = [];
+  const audit = openAudit(state, (text) => problems.push(text));
+  t.deepEqual(
+    audit.recent().map(({ atMs }) => atMs),
+    [1, 2],
+  );
+  t.is(problems.length, odd.length);
+  for (const problem of problems) t.regex(problem, /^audit\.log: a line cannot be read: /);
+});
+
+test('a record that an agent was writing when it was killed does not spoil the next one', (t) => {
+  const state = folder(t);
+  const path = join(state, 'audit.log');
+  writeFileSync(path, `${JSON.stringify(record(1))}\n${JSON.stringify(record(2)).slice(0, 30)}`);
+  const problems: string[] = [];
+  openAudit(state, (text) => problems.push(text)).add(record(3));
+  t.is(problems.length, 1);
+  const later = openAudit(state, () => {});
+  t.deepEqual(
+    later.recent().map(({ atMs }) => atMs),
+    [1, 3],
+  );
+});
+
+test('a full file is put aside and a new one begun', (t) => {
+  const state = folder(t);
+  const path = join(state, 'audit.log');
+  writeFileSync(path, `${JSON.stringify(record(1))}\n${' '.repeat(16 * MIB)}\n`);
+  const audit = openAudit(state, () => {});
+  audit.add(record(2));
+  t.is(statSync(path, { throwIfNoEntry: false }), undefined);
+  t.true(statSync(`${path}.1`).size > 16 * MIB);
+  audit.add(record(3));
+  t.is(readFileSync(path, 'utf8').trimEnd().split('\n').length, 1);
+  t.deepEqual(
+    audit.recent().map(({ atMs }) => atMs),
+    [1, 2, 3],
+  );
+});
+
+test('where the file cannot be written, the record is told and still counts', (t) => {
+  const state = folder(t);
+  const problems: string[] = [];
+  const audit = openAudit(state, (text) => problems.push(text));
+  rmSync(state, { recursive: true });
+  audit.add(record(1));
+  t.is(audit.recent().length, 1);
+  t.regex(problems[0] ?? '', /^audit\.log: ENOENT.*the record: \{"atMs":1/s);
+});
+
+/** A disk with room for so many bytes of the log: the rest of what is written is refused, as a real one does it. */
+function smallDisk(bytes: number) {
+  const disk = { bytes };
+  const append = (path: string, text: string): void => {
+    const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+    const part = text.slice(0, Math.max(0, disk.bytes - size));
+    if (part !== '') appendFileSync(path, part);
+    if (part.length < text.length) throw new Error('ENOSPC: no space left on device, write');
+  };
+  return { disk, append };
+}
+const timesIn = (state: string): readonly (number | undefined)[] =>
+  readFileSync(join(state, 'audit.log'), 'utf8')
+    .trimEnd()
+    .split('\n')
+    .map((line) => (JSON.parse(line) as Partial<ActionRecord>).atMs);
+
+test('on a full disk no line is lost or cut: they wait in their order, and are written when there is room', (t) => {
+  const state = folder(t);
+  const { disk, append } = smallDisk(1000);
+  const problems: string[] = [];
+  const audit = openAudit(state, (text) => problems.push(text), append);
+  for (let at = 1; at <= 5; at++) audit.add(record(at));
+  const full = timesIn(state);
+  t.true(full.length > 0 && full.length < 5, String(full));
+  t.is(problems.length, 5 - full.length, 'each is told with what it says');
+  audit.retry();
+  t.is(problems.length, 5 - full.length, 'once');
+  t.deepEqual(timesIn(state), full);
+  t.is(audit.recent().length, 5);
+  t.deepEqual(
+    audit.position().ahead?.map(({ atMs }) => atMs),
+    [1, 2, 3, 4, 5].slice(full.length),
+  );
+  disk.bytes = 1600; // some of it
+  audit.retry();
+  t.true(timesIn(state).length > full.length && timesIn(state).length < 5);
+  disk.bytes = 100_000;
+  audit.add(record(6));
+  t.deepEqual(timesIn(state), [1, 2, 3, 4, 5, 6]);
+  t.is(audit.position().ahead, undefined);
+  t.deepEqual(openAudit(state, quiet(t)).recent(), audit.recent());
+});
+
+test('a stop whose line waits for room is one that the next agent finds', (t) => {
+  const state = folder(t);
+  const { disk, append } = smallDisk(100);
+  const audit = openAudit(state, () => {}, append);
+  audit.begin(record(7));
+  audit.add(record(7));
+  t.true(existsSync(join(state, 'stopping.json')));
+  t.like(openAudit(state, quiet(t)).interrupted, { atMs: 7, result: 'interrupted' });
+  disk.bytes = 100_000;
+  audit.retry();
+  t.false(existsSync(join(state, 'stopping.json')));
+  t.is(openAudit(state, quiet(t)).interrupted, undefined);
+});
+
+test('what waits for room has a bound, and the log has what is beyond it', (t) => {
+  const state = folder(t);
+  const { disk, append } = smallDisk(0);
+  const problems: string[] = [];
+  const audit = openAudit(state, (text) => problems.push(text), append);
+  const big = { ...record(0), message: 'x'.repeat(2 ** 20) };
+  for (let at = 1; at <= 6; at++) audit.add({ ...big, atMs: at });
+  t.is(problems.filter((text) => text.includes('the oldest record')).length, 3);
+  t.true([1, 2, 3].every((at) => problems.some((text) => text.includes(`"atMs":${at},`))));
+  disk.bytes = 2 ** 30;
+  audit.retry();
+  t.deepEqual(timesIn(state), [4, 5, 6]);
+});

@@ -1,0 +1,203 @@
+// The ladder of an agent that takes over from one that ended at some point of it: what was begun is gone on with, each step is told
+// once, and whoever has come since is judged anew.
+import test, { type ExecutionContext } from 'ava';
+import { type ActionName, recordOf } from '../../../../src/agent/enforcement/action-record.ts';
+import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
+import type { OverReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
+import { temporaryFolder } from '../../../support/node.ts';
+import { type Holding, peopledNode, setUp, there } from './enforcing.ts';
+
+const START = 1_700_000_000_000;
+const verdict = (reason: OverReason): Verdict =>
+  reason === 'over-share'
+    ? {
+        severity: 'hard',
+        reason,
+        worst: { gpuUuid: 'GPU-0', limitRatio: 0.2, usedRatio: 0.9, chargedRatio: 0.1, seconds: 60 },
+      }
+    : {
+        severity: 'hard',
+        reason,
+        worst: { gpuUuid: 'GPU-0', limitBytes: 1, usedBytes: 2, bypassBytes: 0 },
+        overBytes: 1,
+      };
+/** The first process of a sample, as `setUp` makes them. */
+const ITS = { pid: 10, startTicks: 100, command: 'program-10', cgroup: '', result: 'sent' };
+const ANOTHER = { ...ITS, startTicks: 99 };
+
+type Written = readonly [second: number, action: ActionName, reason?: OverReason, result?: string, hit?: typeof ITS];
+const HARD: Holding[] = [{ id: 'one', mib: 500 }];
+const SOFT: Holding[] = [{ id: 'one', mib: 180, known: true }];
+const WITHIN: Holding[] = [{ id: 'one', mib: 50, known: true }];
+
+/** What the next agent does, a sample a second from `from` on: "second action". */
+function goOn(t: ExecutionContext, written: readonly Written[], from: number, holdings: readonly Holding[][]) {
+  const folder = temporaryFolder(t);
+  const before = openAudit(folder, (text) => t.fail(text));
+  const grant = there('one');
+  for (const [second, action, reason, result = 'done', hit] of written) {
+    const of: Verdict = reason ? verdict(reason) : { severity: 'within' };
+    before.add(recordOf(grant, action, of, START + second * 1000, result, hit ? [hit] : []));
+  }
+  const audit = openAudit(folder, (text) => t.fail(text));
+  const { native, signalled } = peopledNode();
+  const next = setUp(t, { audit, second: from, grants: [grant], people: native });
+  const told = holdings.flatMap((holding, index) =>
+    next.act(from + index, holding).map((action) => `${from + index} ${action.split(' ')[0]}`),
+  );
+  return { told, signalled, audit };
+}
+const times = (count: number, holding: Holding[]): Holding[][] => Array.from({ length: count }, () => holding);
+
+const CASES: readonly (readonly [
+  what: string,
+  written: Written[],
+  from: number,
+  holdings: Holding[][],
+  told: string[],
+])[] = [
+  [
+    'killed, and its memory is back: that is told',
+    [
+      [0, 'warn', 'bypass'],
+      [1, 'kill', 'bypass', 'sent', ITS],
+    ],
+    3,
+    [[], []],
+    ['3 released'],
+  ],
+  [
+    'killed, and what was killed still holds it: stuck, at the time that it would have been, and no second stop',
+    [
+      [0, 'warn', 'bypass'],
+      [1, 'kill', 'bypass', 'sent', ITS],
+    ],
+    10,
+    times(20, HARD),
+    ['16 stuck', '17 warn'],
+  ],
+  [
+    'killed, and another process is over by now: the memory of the first came back, and the other is stopped',
+    [
+      [0, 'warn', 'bypass'],
+      [1, 'kill', 'bypass', 'sent', ANOTHER],
+    ],
+    40,
+    times(3, HARD),
+    ['40 released', '41 warn', '42 kill'],
+  ],
+  [
+    'killed, started anew, and within its grant: nothing is stuck',
+    [
+      [0, 'warn', 'bypass'],
+      [1, 'kill', 'bypass', 'sent', ANOTHER],
+    ],
+    3,
+    times(20, WITHIN),
+    ['3 released'],
+  ],
+  [
+    'the release was told: not again',
+    [
+      [1, 'kill', 'bypass', 'sent', ITS],
+      [2, 'released'],
+    ],
+    3,
+    [[], []],
+    [],
+  ],
+  [
+    'stuck was told: no other signal before the cool-down ends',
+    [
+      [1, 'kill', 'bypass', 'sent', ITS],
+      [16, 'stuck'],
+    ],
+    18,
+    times(14, HARD),
+    ['18 warn', '31 kill'],
+  ],
+  [
+    'a stop that nobody knows whether it was done, and it lives: at once anew',
+    [
+      [0, 'warn', 'bypass'],
+      [1, 'kill', 'bypass', 'interrupted', ITS],
+    ],
+    2,
+    times(2, HARD),
+    ['2 warn', '3 kill'],
+  ],
+  [
+    'a stop that nobody knows whether it was done, and its memory is back',
+    [
+      [0, 'warn', 'bypass'],
+      [1, 'kill', 'bypass', 'interrupted', ITS],
+    ],
+    2,
+    [[], []],
+    ['2 released'],
+  ],
+  [
+    'asked to end, and still over: its grace begins anew, and no other SIGTERM',
+    [
+      [0, 'warn', 'over-limit'],
+      [5, 'close-gate', 'over-limit'],
+      [10, 'terminate', 'over-limit', 'sent', ITS],
+    ],
+    15,
+    times(12, SOFT),
+    ['25 kill'],
+  ],
+  [
+    'asked to end, has done so, and another is over: judged from the beginning',
+    [
+      [0, 'warn', 'over-limit'],
+      [10, 'terminate', 'over-limit', 'sent', ANOTHER],
+    ],
+    15,
+    times(12, SOFT),
+    ['15 warn', '20 close-gate', '25 terminate'],
+  ],
+  [
+    'asked to end, or not: taken for asked, for nobody is to be asked twice',
+    [
+      [0, 'warn', 'over-limit'],
+      [10, 'terminate', 'over-limit', 'interrupted', ITS],
+    ],
+    12,
+    times(11, SOFT),
+    ['22 kill'],
+  ],
+  [
+    'with its gate closed: that it opened is told, and the rest begins anew',
+    [
+      [0, 'warn', 'over-share'],
+      [5, 'close-gate', 'over-share'],
+    ],
+    7,
+    times(3, WITHIN),
+    ['7 open-gate'],
+  ],
+  [
+    'with its gate closed, and still over',
+    [
+      [0, 'warn', 'over-limit'],
+      [5, 'close-gate', 'over-limit'],
+    ],
+    7,
+    times(7, SOFT),
+    ['7 open-gate', '7 warn', '12 close-gate'],
+  ],
+  ['warned', [[0, 'warn', 'bypass']], 5, times(2, HARD), ['5 warn', '6 kill']],
+];
+for (const [what, written, from, holdings, expected] of CASES) {
+  test(what, (t) => {
+    const { told, signalled } = goOn(t, written, from, holdings);
+    t.deepEqual(told, expected);
+    t.is(signalled.length, expected.filter((one) => /kill|terminate/.test(one)).length);
+  });
+}
+
+test('that a gate opened says what it was closed for', (t) => {
+  const { audit } = goOn(t, [[5, 'close-gate', 'over-share']], 7, [WITHIN]);
+  t.like(audit.recent().at(-1), { action: 'open-gate', resource: 'compute' });
+});

@@ -1,0 +1,129 @@
+// Which stops count for an eviction, how often the API server is asked, and what is told of it.
+import { setImmediate as settled } from 'node:timers/promises';
+import test from 'ava';
+import { type ActionRecord, ASKED } from '../../../../src/agent/enforcement/action-record.ts';
+import { createEvictions } from '../../../../src/agent/enforcement/evictions.ts';
+
+const START = 1_760_000_000_000;
+
+function setUp(earlier: readonly ActionRecord[] = []) {
+  let second = 0;
+  let refusal: string | undefined;
+  const asked: string[] = [];
+  const told: ActionRecord[] = [];
+  const begun: ActionRecord[] = [];
+  const evictions = createEvictions(
+    { evictAfterStops: 2, evictWindowSeconds: 60 },
+    async ({ namespace, name, uid }) => {
+      asked.push(`${namespace}/${name} ${uid}`);
+      if (refusal !== undefined) throw new Error(refusal);
+    },
+    { now: () => START + second * 1000, steady: () => second * 1000 },
+    earlier,
+    (record) => (record.result === ASKED ? begun : told).push(record),
+  );
+  return {
+    asked,
+    told,
+    begun,
+    refuse: (why?: string) => {
+      refusal = why;
+    },
+    async see(at: number, ...records: readonly ActionRecord[]) {
+      second = at;
+      evictions.see(records);
+      await settled();
+      return asked.splice(0);
+    },
+  };
+}
+
+const record = (action: ActionRecord['action'], result = 'sent', more: Partial<ActionRecord> = {}): ActionRecord =>
+  ({
+    atMs: START,
+    action,
+    grantId: 'one',
+    namespace: 'team',
+    pod: 'cheat',
+    container: 'main',
+    podUid: 'uid-1',
+    reason: 'bypass',
+    result,
+    processes: [],
+    message: '',
+    ...more,
+  }) as unknown as ActionRecord;
+const kill = (more: Partial<ActionRecord> = {}) => record('kill', 'sent', more);
+
+test('a pod is asked for once, with its second stop within the window, by name and uid', async (t) => {
+  const { see, told } = setUp();
+  t.deepEqual(await see(0, kill()), []);
+  t.deepEqual(await see(61, kill()), [], 'the first is past');
+  t.deepEqual(await see(62, kill({ podUid: 'uid-2' })), [], 'another pod');
+  t.deepEqual(await see(63, kill({ container: 'other' })), ['team/cheat uid-1'], 'any container of it');
+  t.deepEqual(await see(64, kill()), [], 'it is on its way out');
+  t.is(told.length, 1);
+  t.like(told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 63_000 });
+  t.is(told[0]?.message, 'team/cheat was stopped 2 times within 1 min for what its containers took; it is evicted');
+});
+
+test('what is no stop of a pod does not count', async (t) => {
+  const { see } = setUp();
+  const others = [
+    record('terminate'),
+    record('warn', 'done'),
+    record('kill', 'nobody left'),
+    record('kill', 'refused'),
+    kill({ podUid: '' }),
+    kill({ podUid: '' }),
+  ];
+  t.deepEqual(await see(0, ...others, kill()), []);
+  t.deepEqual(await see(1, record('kill', 'interrupted')), ['team/cheat uid-1']);
+});
+
+test('a refusal is told, and the next stop asks again', async (t) => {
+  const { see, told, refuse } = setUp();
+  refuse('status 429: it would violate the budget');
+  t.is((await see(0, kill(), kill())).length, 1);
+  t.is(told[0]?.result, 'refused: status 429: it would violate the budget');
+  t.regex(told[0]?.message ?? '', /it should be evicted, and is not$/);
+  t.deepEqual(await see(5), [], 'not by itself');
+  refuse();
+  t.deepEqual(await see(10, kill()), ['team/cheat uid-1']);
+  t.is(told[1]?.result, 'sent');
+});
+
+test('stops of before a restart count for as long as they would have', async (t) => {
+  t.is((await setUp([kill({ atMs: START - 50_000 })]).see(0, kill())).length, 1);
+  t.is((await setUp([kill({ atMs: START - 60_000 })]).see(0, kill())).length, 0);
+  t.is((await setUp([kill({ atMs: START + 3_600_000 })]).see(0, kill())).length, 0, 'a clock that is behind');
+});
+
+test('a stop that an agent before this one left half told counts once, though it is among the earlier ones and news', async (t) => {
+  const interrupted = record('kill', 'interrupted');
+  const { see } = setUp([interrupted]);
+  t.deepEqual(await see(1, interrupted), []);
+  t.deepEqual(await see(2, kill({ atMs: START + 2000 })), ['team/cheat uid-1']);
+});
+
+test('it is written down before the API server is asked; who ends before the answer leaves the question to the next', async (t) => {
+  const first = setUp();
+  await first.see(0, kill());
+  const asking = first.see(1, kill());
+  t.is(first.begun.length, 1);
+  t.regex(first.begun[0]?.message ?? '', /was stopped 2 times within 1 min .*; its eviction is asked for$/);
+  t.is(first.told.length, 0, 'no answer yet');
+  t.deepEqual(await asking, ['team/cheat uid-1']);
+  const [question] = first.begun as [ActionRecord];
+  const [answer] = first.told as [ActionRecord];
+
+  const next = setUp([kill(), kill(), question]);
+  t.deepEqual(await next.see(5), ['team/cheat uid-1'], 'with its first sample');
+  t.like(next.told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 5000 });
+  t.deepEqual(await next.see(6, kill()), [], 'once');
+  const answered = setUp([kill(), kill(), question, answer]);
+  t.deepEqual(await answered.see(5), [], 'it was answered');
+  t.deepEqual(await answered.see(6, kill()), [], 'it is on its way out');
+  const refused = { ...answer, result: 'refused: status 429' };
+  t.deepEqual(await setUp([kill(), question, refused]).see(5), [], 'that, too, is an answer');
+});

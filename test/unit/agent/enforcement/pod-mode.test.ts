@@ -1,0 +1,97 @@
+// What a pod's annotations say of its enforcement, and what becomes of it in the books.
+import test from 'ava';
+import { changeGrant } from '../../../../src/agent/allocation/process-grants.ts';
+import { createModes, saidOf } from '../../../../src/agent/enforcement/pod-mode.ts';
+import { formatGrant, type Grant, parseGrant } from '../../../../src/agent/grants/grant.ts';
+import type { LiveGrant, Registry } from '../../../../src/agent/grants/registry.ts';
+import { recordOf } from '../../../support/record.ts';
+import { grantOf } from '../node.ts';
+
+const record = (enforcement?: 'off' | 'report') => ({ 'cotenant.io/request': recordOf(enforcement) });
+const wish = (mode: string) => ({ 'cotenant.io/enforcement': mode });
+const override = (mode: string) => ({ 'cotenant.io/enforcement-override': mode });
+
+test('a tenant’s key counts where it is stricter than what the webhook recorded, whoever let it through', (t) => {
+  t.is(saidOf(record()), undefined);
+  t.is(saidOf({ ...record(), ...wish('off') }), undefined);
+  t.deepEqual(saidOf(record('report')), { mode: 'report', by: 'namespace' });
+  t.deepEqual(saidOf({ ...record('report'), ...wish('off') }), { mode: 'report', by: 'namespace' });
+  t.deepEqual(saidOf({ ...record('report'), ...wish('enforce') }), { mode: 'enforce', by: 'pod' });
+  t.deepEqual(saidOf({ ...record('report'), ...wish('enforce'), ...override('off') }), {
+    mode: 'off',
+    by: 'administrator',
+  });
+  t.deepEqual(saidOf({ ...record('report'), ...override('none') }), { mode: 'report', by: 'namespace' });
+});
+
+test('a record that nobody of ours wrote weakens nothing', (t) => {
+  const forged = record('report')['cotenant.io/request'].replace('"report"', '"none"');
+  for (const text of [forged, '{"enforcement":"off"}', '', 'off'])
+    t.is(saidOf({ 'cotenant.io/request': text }), undefined, text);
+  t.is(saidOf(undefined), undefined);
+});
+
+test('all containers of a pod follow its annotations, no others do, and what is no mode is told once', (t) => {
+  const of = (id: string, podUid: string) => grantOf(id, 100, [0], { owner: { podUid, target: '/x', kind: 'app' } });
+  const books = new Map([of('one', 'a'), of('two', 'a'), of('three', 'b')].map((grant) => [grant.id, grant]));
+  const changes: string[] = [];
+  const told: string[] = [];
+  const registry: Pick<Registry, 'list' | 'change'> = {
+    list: () => [...books.values()].map((grant) => ({ grant })) as unknown as LiveGrant[],
+    change(id, parts) {
+      changes.push(id);
+      books.set(id, { ...(books.get(id) as Grant), ...parts } as Grant);
+      return {} as LiveGrant;
+    },
+  };
+  const modes = createModes(registry, (text) => told.push(text));
+  const modeOf = (id: string) => books.get(id)?.enforcement?.mode;
+  modes.onPod('a', { ...record(), ...override('report') });
+  t.deepEqual([modeOf('one'), modeOf('two'), modeOf('three')], ['report', 'report', undefined]);
+  modes.onPod('a', { ...record(), ...override('report'), label: 'other' });
+  t.deepEqual(changes, ['one', 'two'], 'what stays is not written again');
+  for (const label of ['x', 'y']) modes.onPod('a', { ...record(), ...override('none'), label });
+  t.deepEqual([modeOf('one'), modeOf('two')], [undefined, undefined]);
+  t.deepEqual(told, [
+    'local/pod-one: annotation cotenant.io/enforcement-override is none of off, report, enforce, and changes nothing',
+  ]);
+});
+
+test('what was said outlives a restart, and a stored grant with what is no mode is not taken', (t) => {
+  const grant: Grant = { ...grantOf('abcdef', 100), enforcement: { mode: 'report', by: 'namespace' } };
+  t.deepEqual(parseGrant(formatGrant(grant)), grant);
+  const broken = formatGrant(grant).replace('"report"', '"none"');
+  t.deepEqual(parseGrant(broken), { wrong: 'its enforcement is no mode' });
+});
+
+test('of a plain grant the socket says the mode, of a pod’s its annotations alone, and what is refused changes nothing', (t) => {
+  const owner = { podUid: 'a', target: '/x', kind: 'app' } as const;
+  const books = new Map(
+    [grantOf('plain', 100), grantOf('ofpod', 100, [0], { owner })].map((grant) => [grant.id, { grant }]),
+  );
+  const registry = {
+    list: () => [...books.values()],
+    get: (id: string) => books.get(id),
+    change(id: string, parts: Partial<Grant>) {
+      const live = { grant: { ...(books.get(id)?.grant as Grant), ...parts } };
+      books.set(id, live);
+      return live;
+    },
+  } as unknown as Registry;
+  const set = (id: string, change: object) => changeGrant(id, change, undefined, undefined, registry);
+  const modeOf = (id: string) => books.get(id)?.grant.enforcement;
+  set('plain', { enforcement: 'report' });
+  t.deepEqual(modeOf('plain'), { mode: 'report', by: 'administrator' });
+  set('plain', { weight: 3 });
+  t.deepEqual(modeOf('plain'), { mode: 'report', by: 'administrator' }, 'another change leaves it');
+  const tooMuch = set('plain', { enforcement: 'off', coresPercent: 100, coresLimitPercent: 50 });
+  t.true('refused' in tooMuch);
+  t.is(modeOf('plain')?.mode, 'report');
+  set('plain', { enforcement: null });
+  t.is(modeOf('plain'), undefined);
+  t.is(books.get('plain')?.grant.compute?.weight, 3);
+  t.deepEqual(set('ofpod', { enforcement: 'off', weight: 2 }), {
+    refused: 'grant ofpod is of pod local/pod-ofpod, whose annotations say its mode: change it in the cluster',
+  });
+  t.is(books.get('ofpod')?.grant.compute, undefined);
+});

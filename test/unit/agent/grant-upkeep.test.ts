@@ -1,0 +1,80 @@
+// What stays known of processes that a sample does not show, and what books are taught of memory that processes share.
+import test from 'ava';
+import type { KnownOwners, Owner } from '../../../src/agent/attribution/attribute.ts';
+import { createHousekeeping, stillKnown } from '../../../src/agent/grant-upkeep.ts';
+import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
+import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { card, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sampleOf, slot, use } from './node.ts';
+
+const knownOf = (...entries: readonly (readonly [pid: number, startTicks: number, owner: Owner])[]): KnownOwners => ({
+  byProcess: new Map(entries.map(([pid, startTicks, owner]) => [`${pid}@${startTicks}`, owner])),
+  grantByPid: new Map(
+    entries.flatMap(([pid, startTicks, owner]) =>
+      owner.kind === 'grant' ? [[pid, { id: owner.id, startTicks }]] : [],
+    ),
+  ),
+});
+
+test('a living process of a grant that a sample did not tell of stays known; nobody else does', (t) => {
+  const before = knownOf(
+    [1, 10, ofGrant('untold')],
+    [2, 20, ofGrant('untold')],
+    [3, 30, ofGrant('told')],
+    [4, 40, { kind: 'host' }],
+    [5, 50, ofGrant('untold')],
+  );
+  const shown = knownOf([5, 50, ofGrant('other')], [6, 60, { kind: 'host' }]);
+  const asked: number[] = [];
+  const known = stillKnown(
+    shown,
+    before,
+    (id) => id === 'untold',
+    (pid, startTicks) => {
+      asked.push(pid);
+      return pid === 1 && startTicks === 10;
+    },
+  );
+  t.deepEqual(known, knownOf([5, 50, ofGrant('other')], [6, 60, { kind: 'host' }], [1, 10, ofGrant('untold')]));
+  t.deepEqual(asked, [1, 2], 'what this sample shows wins, and what it tells is final');
+});
+
+/** What two processes' slots are taught of a sample, the second of which has 6000 MiB of the first one's open. */
+function taught(usedMiB: number): Record<number, number> {
+  const residuals: Record<number, number> = {};
+  const registry = {
+    touch() {},
+    repair() {},
+    renew() {},
+    writeFeedback(_: unknown, news: readonly Feedback[]) {
+      for (const { slot: index, residualBytes } of news) residuals[index] = residualBytes / MIB;
+    },
+  } as unknown as Registry;
+  const keeping = createHousekeeping({
+    registry,
+    native: {} as Native,
+    ownPidNamespace: PID_NAMESPACE,
+    isAlive: () => true,
+    onProblem: (text) => {
+      throw new Error(text);
+    },
+  });
+  const owner = slot(11, [row({ heldBytes: 6000 * MIB })]);
+  const importer = slot(12, [row()]);
+  const live = { grant: grantOf('one', 20_000) } as LiveGrant;
+  for (let second = 1; second <= 12; second += 1) {
+    const processes = [11, 12].map((pid) => sampledProcess(pid, [use(0, { bytes: 6000 * MIB })]));
+    const on = card(0, { usedBytes: usedMiB * MIB });
+    const atNs = second * 1e9;
+    const reading = { ...ledgerOf([owner, importer]), readNs: atNs + 1 };
+    keeping.after(sampleOf([on], processes, 1e12, atNs), [{ live, reading }], () => processes);
+  }
+  return residuals;
+}
+
+test('what a process has open of another one is no residual where the driver counts it for both', (t) => {
+  const [owner, importer] = [11 % 8, 12 % 8];
+  t.deepEqual(taught(12_100), { [owner]: 0, [importer]: 6000 }, 'it is in use twice');
+  t.deepEqual(taught(6100), { [owner]: 0, [importer]: 100 }, 'once, and so much else');
+  t.deepEqual(taught(5900), { [owner]: 0, [importer]: 0 });
+});

@@ -1,0 +1,84 @@
+// A grant made smaller while in use: what was held stays allowed and counted until it is given back, and never returns.
+import test from 'ava';
+import fc from 'fast-check';
+import { allowedBytes, givenBack, resized, toldBytes } from '../../../../src/agent/grants/resize.ts';
+import type { Sample } from '../../../../src/agent/sampling/sample.ts';
+import { type CardGrant, countedBytes } from '../../../../src/api/gpu.ts';
+import { card as sampledCard, sampledProcess, sampleOf, use } from '../node.ts';
+
+const card = (bytes: number): CardGrant => ({
+  gpuUuid: 'GPU-0',
+  memoryBytes: bytes,
+  limitBytes: bytes,
+  coresPercent: 0,
+});
+
+const STEPS: readonly (readonly [what: string, to: number, allowed: number])[] = [
+  ['resize', 50, 100],
+  ['holds', 90, 90],
+  ['holds', 95, 90],
+  ['resize', 70, 90],
+  ['holds', 80, 80],
+  ['resize', 85, 85],
+  ['resize', 40, 85],
+  ['holds', 40, 40],
+  ['holds', 60, 40],
+];
+
+test('step by step', (t) => {
+  let grant = card(100);
+  for (const [what, to, allowed] of STEPS) {
+    grant = what === 'resize' ? resized(grant, to) : givenBack(grant, to);
+    t.is(allowedBytes(grant), allowed, `${what} ${to}`);
+    t.is(countedBytes(grant), allowed, `${what} ${to}`);
+  }
+  t.deepEqual(grant, card(40));
+});
+
+test('what is allowed never grows but by a larger grant, and is never below what was granted', (t) => {
+  const step = fc.tuple(fc.constantFrom('resize', 'holds'), fc.integer({ min: 1, max: 1000 }));
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 1000 }), fc.array(step), (first, steps) => {
+        let grant = card(first);
+        for (const [what, to] of steps) {
+          const before = allowedBytes(grant);
+          grant = what === 'resize' ? resized(grant, to) : givenBack(grant, to);
+          if (what === 'resize' && grant.limitBytes !== to) throw new Error('the limit is not the new one');
+          const most = what === 'resize' ? Math.max(before, to) : before;
+          if (allowedBytes(grant) > most || allowedBytes(grant) < grant.limitBytes)
+            throw new Error(JSON.stringify(grant));
+          if (countedBytes(grant) < allowedBytes(grant)) throw new Error('the card could be given out twice');
+        }
+      }),
+    );
+  });
+});
+
+test('a sample that changes nothing gives the same object back', (t) => {
+  const whole = card(10);
+  t.is(givenBack(whole, 3), whole);
+  const shrinking = resized(whole, 5);
+  t.is(givenBack(shrinking, 10), shrinking);
+});
+
+test('what a sample does not tell is not taken for given back', (t) => {
+  const own = [
+    sampledProcess(1, [use(0, { bytes: 70 })]),
+    sampledProcess(2, [use(0, { bytes: 20 }), use(1, { bytes: 5 })]),
+  ];
+  const told = (sample: Sample, processes = own) => toldBytes('GPU-0', sample, processes);
+  const whole = sampleOf([sampledCard(0), sampledCard(1)], own);
+  t.is(told(whole), 90);
+  t.is(toldBytes('GPU-1', whole, own), 5);
+  t.is(told(whole, []), 0, 'nobody is left');
+  t.is(told(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
+  const silent: [string, number | undefined][] = [
+    ['the driver does not answer', told({ ...whole, problem: 'no driver' })],
+    ['the card is not in the sample', told(sampleOf([sampledCard(1)], own))],
+    ['the card is lost', told(sampleOf([sampledCard(0, { healthy: false })], own))],
+    ['its process list was not answered', told(sampleOf([sampledCard(0, { lists: ['graphics'] })], []))],
+    ['the bytes of one process are not told', told(whole, [...own, sampledProcess(3, [use(0)])])],
+  ];
+  for (const [what, bytes] of silent) t.is(bytes, undefined, what);
+});

@@ -1,0 +1,138 @@
+// What a canary of the driver's limits left, and what is done about it: the program that asks the driver is stood in for. That a real
+// agent that is killed leaves nothing is the integration tests' part.
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { type CanaryLimit, openLeftBehind } from '../../../../src/agent/isolation/canary/cleanup.ts';
+import { temporaryFolder } from '../../../support/node.ts';
+
+const GONE = 13;
+
+function setUp(t: ExecutionContext) {
+  const stateFolder = temporaryFolder(t);
+  const groups = temporaryFolder(t);
+  const path = join(stateFolder, 'canary-limits.json');
+  const told: string[] = [];
+  /** Of the driver, by card and group. */
+  const set = new Map<string, number>();
+  const driver = { works: true, code: 0, asked: 0, ms: 0 };
+  const answer = (line: string): object => {
+    const [verb, card, , most] = line.split(' ');
+    const key = `${card} ${line.split(' ').at(-1)}`;
+    if (driver.code !== 0) return { result: driver.code };
+    if (verb === 'set' && most === 'max') set.delete(key);
+    return { result: 0, ...(verb === 'get' && { softBytes: 0, hardBytes: set.get(key) ?? null }) };
+  };
+  const run = async ({ input = '' }: { input?: string }) => {
+    driver.asked += 1;
+    if (!driver.works) return { stdout: '', stderr: 'NVML does not start (999)', problem: 'it ended with 1' };
+    const lines = input.trim().split('\n');
+    return { stdout: lines.map((line) => JSON.stringify(answer(line))).join('\n'), stderr: '' };
+  };
+  const limit = (card: string, pid: number, hardBytes: number): CanaryLimit => {
+    const folder = join(groups, `cotenant-canary-${pid}`);
+    mkdirSync(folder, { recursive: true });
+    set.set(`${card} ${folder}`, hardBytes);
+    return { gpuUuid: card, folder, hardBytes };
+  };
+  const open = () =>
+    openLeftBehind({
+      tools: { run } as never,
+      stateFolder,
+      nvmlLibrary: 'libnvidia-ml.so.1',
+      onProblem: (text) => told.push(text),
+      onChange: (text) => told.push(text),
+      clock: () => driver.ms,
+    });
+  return { path, groups, told, set, driver, limit, open, kept: () => JSON.parse(readFileSync(path, 'utf8')).limits };
+}
+
+test('what an agent wrote down before it was ended is taken back by the next one, on each card, and then the group goes', async (t) => {
+  const { limit, open, set, kept, told } = setUp(t);
+  const [one, two] = [limit('GPU-0', 7, 100), limit('GPU-1', 7, 100)];
+  const first = open();
+  first.begin(one);
+  first.begin(two);
+  t.deepEqual(kept(), [one, two]);
+  await open().takeBack();
+  t.is(set.size, 0);
+  t.false(existsSync(one.folder));
+  t.deepEqual(kept(), []);
+  t.is(told.filter((text) => text.includes('is taken back')).length, 2);
+});
+
+test('what has ended, or whose group is gone, is nobody’s business any more, and the driver is not asked', async (t) => {
+  const { limit, open, kept, driver, groups } = setUp(t);
+  const first = open();
+  const ended = limit('GPU-0', 7, 100);
+  first.begin(ended);
+  first.end(ended);
+  t.deepEqual(kept(), []);
+  await open().takeBack();
+  first.begin({ gpuUuid: 'GPU-0', folder: join(groups, 'cotenant-canary-8'), hardBytes: 5 });
+  await open().takeBack();
+  t.deepEqual(kept(), []);
+  t.is(driver.asked, 0);
+});
+
+test('another limit than the one that was written down stays, with its group, and is told', async (t) => {
+  const { limit, open, set, kept, told } = setUp(t);
+  const one = limit('GPU-0', 7, 100);
+  open().begin(one);
+  set.set(`GPU-0 ${one.folder}`, 3_000_000_000);
+  await open().takeBack();
+  t.is(set.get(`GPU-0 ${one.folder}`), 3_000_000_000);
+  t.true(existsSync(one.folder));
+  t.deepEqual(kept(), []);
+  t.regex(told.join('\n'), /a limit on GPU-0 is not the canary's \(3000000000 bytes at most, 0 kept\), and stays/);
+});
+
+test('what cannot be taken back now is tried again after a while, and said once', async (t) => {
+  const { limit, open, set, kept, told, driver } = setUp(t);
+  const one = limit('GPU-0', 7, 100);
+  open().begin(one);
+  driver.works = false;
+  const next = open();
+  for (const ms of [0, 100, 10_000, 20_000]) {
+    driver.ms = ms;
+    await next.takeBack();
+  }
+  t.is(driver.asked, 3);
+  t.deepEqual(told, [
+    'what a canary left of its limits is not taken back, and it is tried again: NVML does not start (999)',
+  ]);
+  driver.works = true;
+  writeFileSync(join(one.folder, 'somebody'), ''); // a group with somebody in it cannot be removed either
+  driver.ms = 30_000;
+  await next.takeBack();
+  t.is(set.size, 0);
+  t.deepEqual(kept(), [one]);
+});
+
+test('a driver without limits has none to take back', async (t) => {
+  const { limit, open, kept, driver } = setUp(t);
+  const one = limit('GPU-0', 7, 100);
+  open().begin(one);
+  driver.code = GONE;
+  await open().takeBack();
+  t.false(existsSync(one.folder));
+  t.deepEqual(kept(), []);
+});
+
+for (const folder of [
+  '/sys/fs/cgroup/kubepods.slice',
+  '/x/cotenant-canary-',
+  '/x/cotenant-canary-7/below',
+  '/x\n/cotenant-canary-7',
+]) {
+  test(`a file that names another group than a canary’s is passed over: ${JSON.stringify(folder)}`, async (t) => {
+    const { open, path, told, driver } = setUp(t);
+    writeFileSync(path, JSON.stringify({ version: 1, limits: [{ gpuUuid: 'GPU-0', folder, hardBytes: 5 }] }));
+    await open().takeBack();
+    t.is(driver.asked, 0);
+    t.regex(
+      told.join('\n'),
+      /so limits that a canary may have left stay with their groups: its limits\[0\] is no canary's/,
+    );
+  });
+}

@@ -1,0 +1,252 @@
+// The CDI folders of a node: what is written there, when, and what is told while there is nothing to go by.
+import { execFileSync } from 'node:child_process';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { readSpec } from '../../../../src/agent/kubelet/cdi/spec.ts';
+import { OWN_KIND } from '../../../../src/agent/kubelet/cdi/split-spec.ts';
+import { type CdiOptions, followCdi, OWN_FILE } from '../../../../src/agent/kubelet/cdi/watch.ts';
+import { eventually, temporaryFolder } from '../../../support/node.ts';
+
+const FIXTURE = join(import.meta.dirname, '../../../fixtures/cdi/nvidia.yaml');
+const [ONE, TWO] = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1004000001'] as const;
+const KIND = 'nvidia.com/gpu';
+const DRAWS = ['NVIDIA_DRIVER_CAPABILITIES=compute,graphics'];
+const UNDIVIDED = `as ${KIND}=<UUID>, with all parts of the driver, whatever NVIDIA_DRIVER_CAPABILITIES says`;
+
+/** Two folders, as a runtime has them. */
+function folders(t: ExecutionContext) {
+  const root = temporaryFolder(t);
+  const [etc, run] = [join(root, 'etc'), join(root, 'run')];
+  mkdirSync(etc);
+  mkdirSync(run);
+  return { etc, run, own: join(run, OWN_FILE), nvidia: join(run, 'nvidia.yaml') };
+}
+
+function start(t: ExecutionContext, { etc, run }: { etc: string; run: string }, more: Partial<CdiOptions> = {}) {
+  const problems: string[] = [];
+  const cdi = followCdi({ folders: [etc, run], kind: KIND, onProblem: (text) => problems.push(text), ...more });
+  t.teardown(() => cdi.close());
+  return { cdi, problems };
+}
+
+/** Whole, in the place of the one before, as tools do. */
+function put(path: string, change = (text: string) => text): void {
+  writeFileSync(`${path}.tmp`, change(readFileSync(FIXTURE, 'utf8')));
+  renameSync(`${path}.tmp`, path);
+}
+const ours = (...names: readonly string[]) => names.map((name) => `${OWN_KIND}=${name}`);
+const undivided = (...names: readonly string[]) => names.map((name) => `${KIND}=${name}`);
+
+test('ours is there at once, complete, for everybody to read, and a container is told of its devices', (t) => {
+  const at = folders(t);
+  copyFileSync(FIXTURE, join(at.etc, 'nvidia.yaml'));
+  const before = process.umask(0o077);
+  const { cdi, problems } = start(t, at);
+  process.umask(before);
+  t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
+  t.deepEqual(cdi.devicesFor([ONE], DRAWS), ours(ONE, 'graphics-display', 'graphics', `${ONE}.graphics-display`));
+  t.deepEqual(readdirSync(at.run), [OWN_FILE]);
+  t.is(statSync(at.own).mode & 0o777, 0o644);
+  const spec = readSpec(JSON.parse(readFileSync(at.own, 'utf8')));
+  t.like(spec, { kind: OWN_KIND, cdiVersion: '0.5.0' });
+  t.deepEqual(problems, []);
+});
+
+test('JSON is read, too, octal numbers as CDI’s readers do, and files of others are none of ours', (t) => {
+  const at = folders(t);
+  const yaml = [
+    'cdiVersion: 0.5.0',
+    `kind: ${KIND}`,
+    'devices:',
+    `  - name: ${ONE}`,
+    '    containerEdits:',
+    '      deviceNodes: [{path: /dev/nvidia0, fileMode: 0660}]',
+  ].join('\n');
+  writeFileSync(join(at.etc, 'a.yaml'), yaml);
+  writeFileSync(join(at.run, 'broken.yaml'), 'a: [');
+  writeFileSync(join(at.run, 'notes.txt'), 'x');
+  const other = { cdiVersion: '0.5.0', kind: 'example.com/gpu', devices: [{ name: ONE, containerEdits: {} }] };
+  writeFileSync(join(at.run, 'other.json'), JSON.stringify(other));
+  const { cdi, problems } = start(t, at);
+  t.deepEqual(cdi.devicesFor([ONE], DRAWS), ours(ONE));
+  t.regex(readFileSync(at.own, 'utf8'), /"fileMode": 432/);
+  const json = JSON.stringify({ ...other, kind: KIND, devices: [{ name: TWO, containerEdits: { env: ['A=1'] } }] });
+  const again = folders(t);
+  writeFileSync(join(again.etc, 'a.json'), json);
+  t.deepEqual(start(t, again).cdi.devicesFor([TWO], []), ours(TWO));
+  t.deepEqual(problems, []);
+});
+
+test('a new driver’s specification is followed, and what is read meanwhile is the old one of ours or the new one', async (t) => {
+  const at = folders(t);
+  put(at.nvidia);
+  const { cdi, problems } = start(t, at);
+  const inode = () => statSync(at.own).ino;
+  const [old, text] = [inode(), readFileSync(at.own, 'utf8')];
+  const seen = new Set<string>();
+  const reader = setInterval(() => seen.add(readFileSync(at.own, 'utf8')), 1);
+  t.teardown(() => clearInterval(reader));
+  put(at.nvidia, (fixture) => fixture.replaceAll('575.57.08', '595.10'));
+  await eventually(() => inode() !== old || undefined, 'another file is in its place');
+  await eventually(() => seen.size === 2 || undefined, 'it is read');
+  clearInterval(reader);
+  t.deepEqual([...seen], [text, text.replaceAll('575.57.08', '595.10')]);
+  t.deepEqual(readdirSync(at.run).toSorted(), [OWN_FILE, 'nvidia.yaml'], 'nothing is left over');
+  // The later folder's counts, as for the runtime.
+  put(join(at.etc, 'nvidia.yaml'));
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
+  t.true(readFileSync(at.own, 'utf8').includes('595.10'));
+  t.deepEqual(problems, []);
+});
+
+test('an agent that starts anew finds its file and leaves it alone; whoever removes it gets it back', async (t) => {
+  const at = folders(t);
+  put(at.nvidia);
+  const { cdi } = start(t, at);
+  cdi.close();
+  const { ino, mtimeMs } = statSync(at.own);
+  start(t, at, { lookEveryMs: 50 });
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  t.deepEqual([statSync(at.own).ino, statSync(at.own).mtimeMs], [ino, mtimeMs]);
+  rmSync(at.own);
+  await eventually(() => existsSync(at.own) || undefined, 'it is written again');
+});
+
+test('with nothing to go by a card is named as its own specification does, which is said once, and no file of ours stays', async (t) => {
+  const at = folders(t);
+  writeFileSync(at.own, '{}'); // of an agent before
+  const { cdi, problems } = start(t, at, { lookEveryMs: 50 });
+  for (const env of [[], DRAWS]) t.deepEqual(cdi.devicesFor([ONE, TWO], env), undivided(ONE, TWO));
+  t.false(existsSync(at.own));
+  const none = `CDI: cards are given ${UNDIVIDED}: no specification in ${at.etc}, ${at.run} lists any by its UUID`;
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  t.deepEqual(problems, [none]);
+  // It comes, and goes.
+  put(at.nvidia);
+  await eventually(() => cdi.devicesFor([ONE], [])[0] === ours(ONE)[0] || undefined, 'the cards are divided');
+  rmSync(at.nvidia);
+  await eventually(() => cdi.devicesFor([ONE], [])[0] === undivided(ONE)[0] || undefined, 'they are not');
+  t.false(existsSync(at.own));
+  t.deepEqual(problems, [none, none], 'again, since it was otherwise in between');
+  // Indices only, as nvidia-ctk writes where it is told to.
+  put(at.nvidia, (fixture) => fixture.replaceAll('GPU-', 'card-'));
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  t.deepEqual(cdi.devicesFor([ONE], []), undivided(ONE));
+  t.is(problems.length, 2);
+});
+
+test('a card that the specification does not have is said once, and takes no card beside it apart', (t) => {
+  const at = folders(t);
+  put(at.nvidia);
+  const { cdi, problems } = start(t, at);
+  for (let times = 0; times < 2; times++) t.deepEqual(cdi.devicesFor([ONE, 'GPU-9'], DRAWS), undivided(ONE, 'GPU-9'));
+  t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
+  t.deepEqual(problems, [`CDI: ${ONE}, GPU-9 is given ${UNDIVIDED}: ${at.nvidia} does not list it`]);
+});
+
+test('a file that cannot be read says nothing new: what was known goes on, and the next good one counts', async (t) => {
+  const at = folders(t);
+  put(at.nvidia);
+  const { cdi, problems } = start(t, at);
+  for (const [broken, wrong] of [
+    [readFileSync(FIXTURE, 'utf8').slice(0, 2000).concat('\n  ]'), /nvidia\.yaml cannot be read: \S/],
+    [`cdiVersion: 0.5.0\nkind: ${KIND}\n`, /devices is no list of some/],
+    ['', /it is no map/],
+  ] as const) {
+    const count = problems.length;
+    writeFileSync(at.nvidia, broken);
+    await eventually(() => problems[count], 'it is said');
+    t.regex(problems[count] ?? '', wrong);
+    t.true(problems[count]?.startsWith(`CDI: cards are given by what ${at.nvidia} said before; `), problems[count]);
+    t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
+    t.true(existsSync(at.own));
+  }
+  put(at.nvidia, (fixture) => fixture.replaceAll('575.57.08', '595.10'));
+  await eventually(() => readFileSync(at.own, 'utf8').includes('595.10') || undefined, 'the next one is there');
+  // Nothing was known before.
+  const again = folders(t);
+  writeFileSync(again.nvidia, 'a: [');
+  const { cdi: anew, problems: said } = start(t, again);
+  t.deepEqual(anew.devicesFor([ONE], []), undivided(ONE));
+  t.regex(said[0] ?? '', /lists any by its UUID; .*nvidia\.yaml cannot be read: /);
+});
+
+test('what is no file, or leads nowhere, is passed over, whatever it is called', async (t) => {
+  const at = folders(t);
+  put(at.nvidia);
+  symlinkSync('loop.yaml', join(at.etc, 'loop.yaml'));
+  symlinkSync('nowhere', join(at.etc, 'gone.json'));
+  execFileSync('mkfifo', [join(at.etc, 'pipe.yaml')]);
+  symlinkSync('/dev/zero', join(at.etc, 'zero.json'));
+  mkdirSync(join(at.etc, 'folder.json'));
+  const { cdi, problems } = start(t, at, { lookEveryMs: 50 });
+  t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
+  symlinkSync('later.yaml', join(at.run, 'later.yaml'));
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  t.deepEqual([cdi.devicesFor([ONE], []), problems], [ours(ONE), []]);
+});
+
+test('half a file that reads as a whole one is not read while it is written', async (t) => {
+  const at = folders(t);
+  put(at.nvidia);
+  const { cdi } = start(t, at, { lookEveryMs: 20 });
+  const text = readFileSync(FIXTURE, 'utf8').replaceAll('575.57.08', '595.10');
+  const lines = text.split('\n');
+  const seen = new Set<string>();
+  const reader = setInterval(() => seen.add(readFileSync(at.own, 'utf8')), 5);
+  t.teardown(() => clearInterval(reader));
+  // In place, a piece at a time; each piece is a specification to whoever reads it then.
+  for (let end = 100; end < lines.length; end += 40) {
+    writeFileSync(at.nvidia, lines.slice(0, end).join('\n'));
+    await new Promise((resolve) => setTimeout(resolve, 15));
+  }
+  writeFileSync(at.nvidia, text);
+  await eventually(() => readFileSync(at.own, 'utf8').includes('595.10') || undefined, 'the new one is there');
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  clearInterval(reader);
+  t.is(seen.size, 2, 'the old one and the new one');
+  t.deepEqual(cdi.devicesFor([ONE, TWO], []), ours(ONE, TWO));
+});
+
+test('a folder that is made anew is followed', async (t) => {
+  const at = folders(t);
+  put(join(at.run, 'nvidia.yaml'));
+  const { cdi } = start(t, at, { lookEveryMs: 50 });
+  rmSync(at.run, { recursive: true });
+  mkdirSync(at.run);
+  put(join(at.run, 'nvidia.yaml'));
+  await eventually(() => existsSync(at.own) || undefined, 'ours is there again');
+  t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
+});
+
+test('folders that come late are read, and one that cannot be written leaves the cards as they are', async (t) => {
+  const at = folders(t);
+  rmSync(at.run, { recursive: true });
+  copyFileSync(FIXTURE, join(at.etc, 'nvidia.yaml'));
+  const { cdi, problems } = start(t, at, { lookEveryMs: 50 });
+  t.deepEqual(cdi.devicesFor([ONE], []), undivided(ONE));
+  t.regex(problems[0] ?? '', /ENOENT.*run/);
+  mkdirSync(at.run);
+  await eventually(() => cdi.devicesFor([ONE], [])[0] === ours(ONE)[0] || undefined, 'it is written');
+  t.is(problems.length, 1, 'said once');
+  // A folder in the place of the file that is written first.
+  mkdirSync(join(at.run, `.${OWN_FILE}.new`));
+  copyFileSync(FIXTURE, at.nvidia);
+  writeFileSync(at.nvidia, readFileSync(FIXTURE, 'utf8').replaceAll('575.57.08', '595.10'));
+  await eventually(() => problems[1], 'it is said');
+  t.regex(problems[1] ?? '', /EISDIR/);
+  t.deepEqual(cdi.devicesFor([ONE], []), undivided(ONE));
+});

@@ -1,0 +1,108 @@
+// What the kubelet is answered when it wants a pod's volume: from the watch, else from the API server, and never a refusal of
+// what a pod has already.
+import test from 'ava';
+import type { PodAsk } from '../../../../src/agent/allocation/pod-grants.ts';
+import type { Refusal } from '../../../../src/agent/allocation/process-grants.ts';
+import { type VolumeAsk, VolumeRefused } from '../../../../src/agent/kubelet/csi/driver.ts';
+import { createPublisher, type KubePod, type PodSource } from '../../../../src/agent/kubelet/csi/publish-pod.ts';
+
+const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
+const ASK: VolumeAsk = { podUid: UID, namespace: 'team', pod: 'one', target: '/t' };
+const pod = (more: object = {}): KubePod => ({
+  metadata: { uid: UID, annotations: { from: 'somewhere' } },
+  spec: { nodeName: 'node-a' },
+  ...more,
+});
+const GRANT = { epoch: 1, containers: [] };
+
+function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRANT, holds = false) {
+  const asked: PodAsk[] = [];
+  const problems: string[] = [];
+  const ended: string[] = [];
+  const publisher = createPublisher({
+    node: {
+      publish: (ask) => {
+        asked.push(ask);
+        return answer;
+      },
+      unpublish: (podUid, target) => ended.push(`${podUid} ${target}`),
+      holds: (podUid, target) => holds && podUid === UID && target === '/t',
+    },
+    nodeName: 'node-a',
+    pods: {
+      cached: () => undefined,
+      read: () => Promise.reject(new Error('nobody is to be asked')),
+      ...source,
+    },
+    problemOf: (error) => (error as Error).message,
+    onProblem: (text) => problems.push(text),
+  });
+  return { publisher, asked, problems, ended };
+}
+
+test('a pod that the watch shows on this node is not asked for again', async (t) => {
+  const { publisher, asked } = setUp({ cached: () => pod() });
+  await publisher.publish({ ...ASK, mounted: false });
+  t.like(asked[0], { podUid: UID, namespace: 'team', pod: 'one', target: '/t', annotations: { from: 'somewhere' } });
+});
+
+test('a pod that the watch does not show, or not yet bound, is read', async (t) => {
+  for (const cached of [() => undefined, () => pod({ spec: {}, metadata: { uid: UID } })]) {
+    const { publisher, asked } = setUp({ cached, read: async () => pod() });
+    await publisher.publish({ ...ASK, mounted: false });
+    t.deepEqual(asked[0]?.annotations, { from: 'somewhere' });
+  }
+});
+
+for (const [what, source, answer, why, later] of [
+  ['gone', { read: async () => undefined }, GRANT, /^pod team\/one is another one by now$/, false],
+  ['another', { read: async () => pod({ metadata: { uid: 'x' } }) }, GRANT, /is another one by now$/, false],
+  [
+    'bound elsewhere',
+    { read: async () => pod({ spec: { nodeName: 'b' } }) },
+    GRANT,
+    /is not bound to this node$/,
+    false,
+  ],
+  [
+    'not to be read',
+    {},
+    GRANT,
+    /^the API server was asked for the pod and did not answer: nobody is to be asked$/,
+    true,
+  ],
+  ['refused', { cached: () => pod() }, { refused: 'no room' }, /^no room$/, false],
+  ['refused for now', { cached: () => pod() }, { refused: 'no room', later: true }, /^no room$/, true],
+] as const) {
+  test(`a first volume is refused for a pod that is ${what}`, async (t) => {
+    const { publisher } = setUp(source, answer);
+    const refusal = await t.throwsAsync(publisher.publish({ ...ASK, mounted: false }), { instanceOf: VolumeRefused });
+    t.regex(refusal?.message ?? '', why);
+    t.is(refusal?.later, later);
+  });
+}
+
+test('a volume that a pod has is never refused: it is kept, and what is wrong is told', async (t) => {
+  const known = setUp({}, { refused: 'no room' }, true);
+  await t.notThrowsAsync(known.publisher.publish({ ...ASK, mounted: true }));
+  t.deepEqual([known.asked, known.problems], [[], []], 'nobody is asked about what is known');
+  const lost = setUp({});
+  await t.notThrowsAsync(lost.publisher.publish({ ...ASK, mounted: true }));
+  t.regex(
+    lost.problems[0] ?? '',
+    /^pod team\/one has its volume of cotenant\.io and keeps it, but the API server was asked/,
+  );
+  const found = setUp({ read: async () => pod() });
+  await found.publisher.publish({ ...ASK, mounted: true });
+  t.deepEqual(
+    found.asked.map(({ mounted }) => mounted),
+    [true],
+    'an agent that lost its books makes them again',
+  );
+});
+
+test('a volume that goes takes its grants with it, without a word to the API server', (t) => {
+  const { publisher, ended } = setUp({});
+  publisher.unpublish({ podUid: UID, target: '/t' });
+  t.deepEqual(ended, [`${UID} /t`]);
+});

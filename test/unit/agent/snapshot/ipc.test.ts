@@ -1,0 +1,83 @@
+// What the agent's two halves say to each other: frames in whatever pieces they come, and what is no view is told by its place.
+import test from 'ava';
+import { createCutter, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
+import {
+  encoded,
+  materialFrom,
+  reviewedFrom,
+  standingFrom,
+  textOf,
+  wrongWithView,
+} from '../../../../src/agent/snapshot/ipc/protocol.ts';
+import { materialOf } from '../../../../src/agent/snapshot/source.ts';
+import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../../src/exporter/render.ts';
+import { exampleView } from '../../../support/snapshots.ts';
+
+const bytesOf = (text: string) => {
+  const bytes = new TextEncoder().encode(text);
+  return new Uint8Array(bytes);
+};
+
+test('frames come out as they went in, in whatever pieces they come', (t) => {
+  const sent = ['', 'a', 'é'.repeat(300), '', 'x'.repeat(5000)].map((payload, id) => ({
+    kind: id + 16,
+    id: 2 ** 32 - 1 - id,
+    payload,
+  }));
+  const wire = Buffer.concat(sent.map(({ kind, id, payload }) => frameOf(kind, id, payload)));
+  for (const size of [1, 2, 7, 8, 9, 10, 100, wire.length]) {
+    const cutter = createCutter(5000);
+    const came = [];
+    for (let at = 0; at < wire.length; at += size) came.push(...cutter.push(wire.subarray(at, at + size)).frames);
+    t.deepEqual(
+      came.map(({ kind, id, payload }) => ({ kind, id, payload: textOf(payload) })),
+      sent,
+      `in pieces of ${size}`,
+    );
+    for (const { payload } of came) t.is(payload.buffer.byteLength, payload.byteLength, 'a buffer of its own');
+  }
+});
+
+test('a frame that is too long ends the reading before room is made for it, and what came before it counts', (t) => {
+  const cutter = createCutter(100);
+  const long = Buffer.from([0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1]);
+  const { frames, wrong } = cutter.push(Buffer.concat([frameOf(3, 1), long]));
+  t.is(frames.length, 1);
+  t.is(wrong, 'a frame of 4294967295 bytes; at most 100 are read');
+  t.deepEqual(cutter.push(frameOf(3, 2)).frames, []);
+});
+
+test('a page of a view that was handed over is the page of the view itself', (t) => {
+  for (const withProcesses of [true, false]) {
+    const { view, own } = materialFrom(bytesOf(encoded(materialOf(exampleView, 'own 1\n', withProcesses))));
+    t.is(own, 'own 1\n');
+    const families = [...FAMILIES, ...(withProcesses ? [PROCESS_FAMILY] : [])];
+    const render = (of: typeof exampleView) =>
+      createPage(families)(of).text.replaceAll(/^(cotenant_exporter_\w+_duration_seconds.*) \S+$/gm, '$1');
+    t.is(render(view), render(exampleView));
+  }
+});
+
+test('what is no view is refused by the place where it is none', (t) => {
+  t.is(wrongWithView(exampleView), undefined);
+  const cases: readonly (readonly [unknown, string])[] = [
+    [null, 'view: want a map'],
+    [[], 'view: want a map'],
+    [{ ...exampleView, atMs: '1' }, 'view.atMs: want a number'],
+    [{ ...exampleView, driverVersion: 1 }, 'view.driverVersion: want text'],
+    [{ ...exampleView, containers: {} }, 'view.containers: want a list'],
+    [{ ...exampleView, xids: [exampleView.xids[0] ?? {}, 7] }, 'view.xids[1]: want a map'],
+    [{ ...exampleView, self: { ...exampleView.self, up: 1 } }, 'view.self.up: want true or false'],
+  ];
+  for (const [view, wrong] of cases) {
+    t.is(wrongWithView(view), wrong);
+    t.throws(() => materialFrom(bytesOf(JSON.stringify({ own: '', view }))), {
+      message: `what the node half sent is no view: ${wrong}`,
+    });
+  }
+  for (const text of ['', '{', 'null', '{}', '{"own":1}']) t.throws(() => materialFrom(bytesOf(text)), undefined, text);
+  for (const text of ['', 'null', '{}', '{"up":"yes"}']) t.throws(() => standingFrom(bytesOf(text)), undefined, text);
+  t.deepEqual(standingFrom(bytesOf('{"up":false,"problem":"gone","more":1}')), { up: false, problem: 'gone' });
+  t.is(reviewedFrom(bytesOf('forbidden')), 'forbidden');
+  t.throws(() => reviewedFrom(bytesOf('allowed\n')), { message: /said "allowed\\n" of a token/ });
+});

@@ -1,0 +1,78 @@
+// Whose room a container takes: what others on its card were granted and have not taken, where nothing else is left.
+import test from 'ava';
+import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
+import { MIB } from '../../../../src/common/quantity.ts';
+import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
+import {
+  card,
+  compared,
+  grantOf,
+  ledgerOf,
+  ofGrant,
+  reading,
+  row,
+  sampledProcess,
+  sampleOf,
+  slot,
+  use,
+} from '../node.ts';
+
+/** Grants of 1000 MiB on card 0, what they hold there in MiB, all of it in their ledgers. */
+function verdicts(freeMib: number | undefined, held: Readonly<Record<string, number | undefined>>, more: object = {}) {
+  const names = Object.keys(held);
+  const processes = names.map((name, index) => {
+    const mib = held[name];
+    return sampledProcess(100 + index, [use(0, mib === undefined ? {} : { bytes: mib * MIB })]);
+  });
+  const on = card(0, { ...(freeMib !== undefined && { freeBytes: freeMib * MIB }) });
+  const readings = names.map((name, index) =>
+    reading(grantOf(name, 1000, [0], more), ledgerOf([slot(100 + index, [row()])])),
+  );
+  const owners = Object.fromEntries(names.map((name, index) => [100 + index, ofGrant(name)]));
+  const state = compared(sampleOf([on], processes), readings, owners);
+  const after = withRoom(state, DEFAULT_TOLERANCE);
+  const said = after.containers.map(({ grant, verdict }) =>
+    verdict.severity === 'within' ? grant.id : `${grant.id} ${verdict.severity} ${verdict.reason}`,
+  );
+  return { said, isSame: after === state };
+}
+
+test('room is owed by who is over to those who have not taken what they were granted', (t) => {
+  const cases: [string, number | undefined, Record<string, number | undefined>, readonly string[]][] = [
+    ['to one who has nothing yet', 10, { cheat: 1200, other: 0 }, ['cheat hard no-room', 'other']],
+    ['to nobody else, whatever it is short of itself', 10, { cheat: 1200 }, ['cheat soft over-limit']],
+    ['to one who has all of it', 10, { cheat: 1200, other: 1000 }, ['cheat soft over-limit', 'other']],
+    [
+      'by each of two, to a third',
+      10,
+      { cheat: 1200, second: 1100, other: 900 },
+      ['cheat hard no-room', 'second hard no-room', 'other'],
+    ],
+    [
+      'not by two to one another',
+      10,
+      { cheat: 1200, second: 1100 },
+      ['cheat soft over-limit', 'second soft over-limit'],
+    ],
+    ['not while there is some', 1000, { cheat: 1200, other: 0 }, ['cheat soft over-limit', 'other']],
+    [
+      "what the driver does not tell is nobody's fault",
+      undefined,
+      { cheat: 1200, other: 0 },
+      ['cheat soft over-limit', 'other'],
+    ],
+    [
+      'whose use is not told is owed nothing',
+      10,
+      { cheat: 1200, other: undefined },
+      ['cheat soft over-limit', 'other'],
+    ],
+  ];
+  for (const [what, free, held, expected] of cases) t.deepEqual(verdicts(free, held).said, expected, what);
+});
+
+test('where nobody is over, the state is the very same', (t) => {
+  t.true(verdicts(10, { one: 1000, other: 0 }).isSame);
+  t.false(verdicts(10, { cheat: 1200, other: 0 }).isSame);
+  t.deepEqual(verdicts(10, { cheat: 1200, other: 0 }, { isolateMemory: false }).said, ['cheat', 'other']);
+});

@@ -1,0 +1,419 @@
+// The driver's truth held against grants and ledgers: use, bypass, fences, foreign use, and what nobody can be charged with.
+import test from 'ava';
+import fc from 'fast-check';
+import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
+import { ownedBy } from '../../../../src/agent/attribution/processes-by-owner.ts';
+import type { Sample } from '../../../../src/agent/sampling/sample.ts';
+import type { NodeState } from '../../../../src/agent/usage/node-usage.ts';
+import { compare } from '../../../../src/agent/usage/reconcile.ts';
+import { NO_OTHERS } from '../../../../src/agent/usage/ungranted-usage.ts';
+import { MIB } from '../../../../src/common/quantity.ts';
+import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
+import {
+  card,
+  compared,
+  grantOf,
+  ledgerOf,
+  ofContainer,
+  ofGrant,
+  owners,
+  reading,
+  row,
+  sampledProcess,
+  sampleOf,
+  slot,
+  use,
+} from '../node.ts';
+
+const container = (digit: string): Owner => ofContainer(digit.repeat(64), `uid-${digit}`);
+
+test('use is what the driver says of all processes of a grant; what its ledger does not know is the bypass', (t) => {
+  const known = sampledProcess(11, [use(0, { bytes: 300 * MIB, smPercent: 20, activeUs: 5_000_000 })]);
+  const unknown = sampledProcess(12, [use(0, { bytes: 200 * MIB, smPercent: 30, activeUs: 7_000_000 })]);
+  const other = sampledProcess(13, [use(0, { bytes: 999 * MIB })]);
+  const ledger = ledgerOf(
+    [slot(11, [row({ heldBytes: 310 * MIB, contextBytes: 100 * MIB, managedBytes: 10 * MIB, poolBytes: 50 * MIB })])],
+    {
+      denied: [3],
+    },
+  );
+  const state = compared(sampleOf([card(0)], [known, unknown, other]), [reading(grantOf('one', 1000), ledger)], {
+    11: ofGrant('one'),
+    12: ofGrant('one'),
+  });
+  const [found] = state.containers;
+  t.is(found?.fence, 'interposer');
+  t.false(found?.tampered);
+  t.deepEqual(found?.verdict, { severity: 'within' });
+  t.deepEqual(found?.cards, [
+    {
+      gpuUuid: 'GPU-0',
+      gpuIndex: 0,
+      limitBytes: 1000 * MIB,
+      coresPercent: 0,
+      usedBytes: 500 * MIB,
+      bypassBytes: 200 * MIB,
+      usersTold: true,
+      bytesTold: true,
+      over: false,
+      ledger: { contextBytes: 100 * MIB, managedBytes: 10 * MIB, poolBytes: 50 * MIB, bufferBytes: 150 * MIB },
+      denied: 3,
+      smPercent: 50,
+      lastActiveMs: 7000,
+      processes: [
+        {
+          pid: 11,
+          startTicks: 110,
+          command: 'program-11',
+          cgroup: '0::/user.slice',
+          usedBytes: 300 * MIB,
+          smPercent: 20,
+          types: 1,
+          inLedger: true,
+        },
+        {
+          pid: 12,
+          startTicks: 120,
+          command: 'program-12',
+          cgroup: '0::/user.slice',
+          usedBytes: 200 * MIB,
+          smPercent: 30,
+          types: 1,
+          inLedger: false,
+        },
+      ],
+    },
+  ]);
+});
+
+test('a slot vouches only for the very process that it names', (t) => {
+  const process = sampledProcess(11, [use(0, { bytes: 100 * MIB })], { namespacePid: 7 });
+  const cases: [what: string, named: Parameters<typeof slot>[2], bypassMiB: number][] = [
+    ['its pid as it sees itself', { pid: 7, startTicks: 110 }, 0],
+    ['its pid as the node sees it', { pid: 11, startTicks: 110 }, 100],
+    ['a start time of another process', { pid: 7, startTicks: 111 }, 100],
+    ['a pid of another namespace', { pid: 7, startTicks: 110, pidNamespace: 1 }, 100],
+  ];
+  for (const [what, named, bypassMiB] of cases) {
+    const ledger = ledgerOf([slot(11, [row()], named)]);
+    const state = compared(sampleOf([card(0)], [process]), [reading(grantOf('one', 50), ledger)], {
+      11: ofGrant('one'),
+    });
+    const [found] = state.containers;
+    t.is(found?.cards[0]?.bypassBytes, bypassMiB * MIB, what);
+    t.is(found?.fence, bypassMiB > 0 ? 'agent' : 'interposer', what);
+    t.is(found?.verdict.severity === 'hard', bypassMiB > 0, `${what}: 100 MiB of a grant of 50`);
+  }
+});
+
+test('verdict and fence follow from use, ledger and isolation', (t) => {
+  const cases: [what: string, usedMiB: number, inLedger: boolean, isolate: boolean, fence: string, verdict: string][] =
+    [
+      ['within, interposed', 900, true, true, 'interposer', 'within'],
+      ['within, past the interposer: only told', 900, false, true, 'agent', 'within'],
+      ['over, interposed', 1200, true, true, 'interposer', 'soft'],
+      ['far over, interposed', 2000, true, true, 'interposer', 'hard'],
+      ['over, past the interposer', 1001, false, true, 'agent', 'hard'],
+      ['holds nothing yet', 0, false, true, 'interposer', 'within'],
+      ['isolation off: counted, never over', 20_000, false, false, 'none', 'within'],
+    ];
+  for (const [what, usedMiB, inLedger, isolateMemory, fence, severity] of cases) {
+    const process = sampledProcess(11, [use(0, { bytes: usedMiB * MIB })]);
+    const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
+    const state = compared(
+      sampleOf([card(0)], [process]),
+      [reading(grantOf('one', 1000, [0], { isolateMemory }), ledger)],
+      { 11: ofGrant('one') },
+    );
+    const [found] = state.containers;
+    t.is(found?.fence, fence as never, what);
+    t.is(found?.verdict.severity, severity as never, what);
+    t.is(found?.cards[0]?.usedBytes, usedMiB * MIB, what);
+  }
+});
+
+test('who is seen with nothing by a sample that does not tell has the fence of before, and of the card nothing is said', (t) => {
+  const held = (bytes: number) => [sampledProcess(11, [use(0, { bytes })])];
+  const at = (sample: Sample, inLedger: boolean, before?: NodeState) => {
+    const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
+    const owned = ownedBy(sample.processes, owners({ 11: ofGrant('one') }));
+    return compare(sample, [reading(grantOf('one', 1000), ledger)], owned, DEFAULT_TOLERANCE, NO_OTHERS, before);
+  };
+  const on = card(0, { usedBytes: 500 * MIB });
+  const fenceOf = (state: NodeState) => state.containers[0]?.fence;
+  const agents = at(sampleOf([on], held(MIB)), false);
+  t.is(fenceOf(agents), 'agent');
+  for (const [what, sample] of [
+    ['a list that failed', sampleOf([card(0, { usedBytes: 500 * MIB, lists: [] })], [])],
+    ['a lost card', sampleOf([card(0, { healthy: false, lists: [] })], [])],
+    ['no card', sampleOf([], [])],
+    ['no driver', { ...sampleOf([], []), problem: 'gone' }],
+  ] as const) {
+    const untold = at(sample, false, agents);
+    t.is(fenceOf(untold), 'agent', what);
+    t.is(fenceOf(at(sample, false, untold)), 'agent', `${what}, for longer`);
+    t.is(fenceOf(at(sampleOf([on], []), false, untold)), 'interposer', `${what}, and it holds nothing`);
+    t.is(fenceOf(at(sample, true, at(sampleOf([on], held(MIB)), true))), 'interposer', what);
+    const [device] = untold.devices;
+    t.deepEqual([device?.containers, device?.unattributedBytes], [undefined, undefined], what);
+  }
+  t.like(agents.devices[0], { containers: 1, unattributedBytes: 499 * MIB });
+  const silent = sampleOf([card(0, { lists: ['compute'], failedLists: ['graphics'] })], held(MIB));
+  t.is(fenceOf(at(silent, false, at(sampleOf([on], held(MIB)), true))), 'agent', 'what is seen is believed');
+});
+
+test('a ledger that was shortened, overwritten or replaced is told', (t) => {
+  const sample = sampleOf([card(0)], []);
+  const tampered = (more: Parameters<typeof ledgerOf>[1]) =>
+    compared(sample, [reading(grantOf('one', 1), ledgerOf([], more))], {}).containers[0]?.tampered;
+  t.false(tampered({}));
+  t.true(tampered({ whole: false }));
+  t.true(tampered({ untouched: false }));
+});
+
+test('a grant of two cards is held on each; a card that is out of sight holds nothing', (t) => {
+  const process = sampledProcess(11, [use(0, { bytes: 10 * MIB }), use(1, { bytes: 20 * MIB })]);
+  const ledger = ledgerOf([slot(11, [row({ heldBytes: 1 }), row({ heldBytes: 2 })])], { denied: [4, 5] });
+  const on = [1, 0, 7];
+  const state = compared(sampleOf([card(0), card(1)], [process]), [reading(grantOf('one', 100, on), ledger)], {
+    11: ofGrant('one'),
+  });
+  t.deepEqual(
+    state.containers[0]?.cards.map(({ gpuUuid, gpuIndex, usedBytes, ledger: books, denied }) => [
+      gpuUuid,
+      gpuIndex,
+      usedBytes / MIB,
+      books.bufferBytes,
+      denied,
+    ]),
+    // Rows and refusals are in the order of the grant's cards, not of the node's.
+    [
+      ['GPU-1', 1, 20, 1, 4],
+      ['GPU-0', 0, 10, 2, 5],
+      ['GPU-7', undefined, 0, 0, 0],
+    ],
+  );
+});
+
+test('a card is told of where it is healthy and its processes were listed; only then can a container be over on it', (t) => {
+  const cases: [what: string, sample: Sample, told: boolean, severity: string][] = [
+    ['told', sampleOf([card(0)], [over]), true, 'hard'],
+    ['its processes were not listed', sampleOf([card(0, { lists: ['graphics'] })], [over]), false, 'within'],
+    ['not healthy', sampleOf([card(0, { healthy: false })], [over]), false, 'within'],
+    ['not there', sampleOf([card(1)], []), false, 'within'],
+    ['no cards at all', { ...sampleOf([], []), problem: 'no driver' }, false, 'within'],
+  ];
+  for (const [what, sample, told, severity] of cases) {
+    const [found] = compared(sample, [reading(grantOf('one', 100))], { 11: ofGrant('one') }).containers;
+    t.is(found?.told, told, what);
+    t.is(found?.verdict.severity, severity as never, what);
+  }
+  const both = compared(
+    sampleOf([card(0), card(1, { healthy: false })], [over]),
+    [reading(grantOf('one', 100, [0, 1]))],
+    {
+      11: ofGrant('one'),
+    },
+  );
+  t.like(both.containers[0], { told: false, verdict: { severity: 'hard' } }, 'over on the one that is told of');
+});
+const over = sampledProcess(11, [use(0, { bytes: 200 * MIB })]);
+
+test('what a process held is not counted once the driver no longer lists it; its last activity still is', (t) => {
+  const process = sampledProcess(11, [use(0, { listed: false, smPercent: 90, activeUs: 3_000_000, types: 0 })]);
+  const state = compared(sampleOf([card(0)], [process]), [reading(grantOf('one', 100))], { 11: ofGrant('one') });
+  t.like(state.containers[0]?.cards[0], { usedBytes: 0, smPercent: 0, lastActiveMs: 3000, processes: [] });
+  t.is(state.devices[0]?.containers, 0);
+});
+
+test('a container without a grant is foreign use, summed per card; a plain process of the host is not', (t) => {
+  const sample = sampleOf(
+    [card(0), card(1)],
+    [
+      sampledProcess(21, [use(0, { bytes: 10 * MIB, smPercent: 15 }), use(1, { bytes: 5 * MIB, smPercent: 40 })]),
+      sampledProcess(22, [use(0, { bytes: 20 * MIB, smPercent: 10 })]),
+      sampledProcess(23, [use(0, { bytes: 40 * MIB, smPercent: 5 })]),
+      sampledProcess(24, [use(0, { bytes: 80 * MIB })]),
+      sampledProcess(25, [use(0, { listed: false, types: 0 })]),
+    ],
+  );
+  const state = compared(sample, [], {
+    21: container('a'),
+    22: container('a'),
+    23: container('b'),
+    25: container('c'),
+  });
+  t.deepEqual(
+    state.foreign.map(({ gpuUuid, gpuIndex, containerId, podUid, usedBytes, smPercent, processes }) => [
+      gpuUuid,
+      gpuIndex,
+      containerId[0],
+      podUid,
+      (usedBytes ?? 0) / MIB,
+      smPercent,
+      processes,
+    ]),
+    [
+      ['GPU-0', 0, 'a', 'uid-a', 30, 25, 2],
+      ['GPU-0', 0, 'b', 'uid-b', 40, 5, 1],
+      ['GPU-1', 1, 'a', 'uid-a', 5, 40, 1],
+    ],
+  );
+  t.deepEqual(
+    state.devices.map((device) => device.containers),
+    [2, 1],
+  );
+});
+
+test('a card: what is granted on it, who is on it, and what is used but nobody can be charged with', (t) => {
+  const sample = sampleOf(
+    [card(0, { usedBytes: 1000 * MIB }), card(1, { usedBytes: 10 * MIB }), card(2, { usedBytes: undefined as never })],
+    [
+      sampledProcess(11, [use(0, { bytes: 300 * MIB, types: 1 })]),
+      sampledProcess(21, [use(0, { bytes: 200 * MIB, types: 3 })]),
+      sampledProcess(31, [use(0, { bytes: 100 * MIB, types: 4 })]),
+      sampledProcess(12, [use(1, { bytes: 50 * MIB, types: 2 })]),
+    ],
+  );
+  const state = compared(
+    sample,
+    [
+      reading(grantOf('one', 400, [0, 1])),
+      reading(
+        grantOf('two', 100, [0], {
+          cards: [{ gpuUuid: 'GPU-0', memoryBytes: 100 * MIB, limitBytes: 900 * MIB, coresPercent: 30 }],
+        }),
+      ),
+    ],
+    { 11: ofGrant('one'), 12: ofGrant('one'), 21: container('a') },
+  );
+  t.deepEqual(
+    state.devices.map(({ grantedBytes, grantedCoresPercent, containers, processes, unattributedBytes }) => [
+      grantedBytes / MIB,
+      grantedCoresPercent,
+      containers,
+      processes,
+      unattributedBytes === undefined ? undefined : unattributedBytes / MIB,
+    ]),
+    [
+      [500, 30, 2, { compute: 1, graphics: 0, both: 1, mps: 1 }, 500], // the process of the host is among the 500
+      [400, 0, 1, { compute: 0, graphics: 1, both: 0, mps: 0 }, 0], // the driver told more for processes than for the card
+      [0, 0, 0, { compute: 0, graphics: 0, both: 0, mps: 0 }, undefined], // what is used is not told
+    ],
+  );
+});
+
+test('what could not be told is counted by its reason, once per process that the driver lists', (t) => {
+  const sample = sampleOf(
+    [card(0), card(1)],
+    [
+      sampledProcess(1, [use(0), use(1)]),
+      sampledProcess(2, [use(0, { bytes: MIB })]),
+      sampledProcess(3, [use(0, { bytes: MIB })]),
+      sampledProcess(4, [use(0, { listed: false })]),
+      sampledProcess(5, [use(0)]),
+    ],
+  );
+  const state = compared(sample, [reading(grantOf('one', 100))], {
+    1: { kind: 'unknown', reason: 'gone' },
+    2: { kind: 'unknown', reason: 'no_cgroup' },
+    4: { kind: 'unknown', reason: 'gone' },
+    5: ofGrant('one'),
+  });
+  t.deepEqual(state.failures, { gone: 1, no_cgroup: 1, container_not_known: 0, host: 1, memory_not_available: 2 });
+  t.is(state.containers[0]?.cards[0]?.usedBytes, 0, 'memory that the driver does not tell is not made up');
+});
+
+test('every listed byte is charged to exactly one: a grant, a foreign container, or nobody', (t) => {
+  const owner = fc.constantFrom<Owner>(
+    ofGrant('one'),
+    ofGrant('two'),
+    container('a'),
+    container('b'),
+    { kind: 'host' },
+    { kind: 'unknown', reason: 'gone' },
+  );
+  const on = fc.record({
+    card: fc.integer({ min: 0, max: 2 }),
+    mib: fc.integer({ min: 0, max: 500 }),
+    listed: fc.boolean(),
+  });
+  const uses = fc.uniqueArray(on, { selector: (entry) => entry.card, maxLength: 3 });
+  const processes = fc.array(fc.tuple(owner, uses, fc.boolean()), { maxLength: 12 });
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(processes, fc.integer({ min: 0, max: 400 }), (list, hiddenMiB) => {
+        const listed = (index: number, kinds: readonly string[]) =>
+          list.reduce(
+            (sum, [whose, entries]) =>
+              kinds.includes(whose.kind)
+                ? sum +
+                  entries
+                    .filter((entry) => entry.listed && entry.card === index)
+                    .reduce((total, entry) => total + entry.mib, 0)
+                : sum,
+            0,
+          );
+        const everyone = ['grant', 'container', 'host', 'unknown'];
+        const cards = [0, 1, 2].map((index) => card(index, { usedBytes: (listed(index, everyone) + hiddenMiB) * MIB }));
+        const sampled = list.map(([, entries], index) =>
+          sampledProcess(
+            100 + index,
+            entries.map((entry) =>
+              use(entry.card, { listed: entry.listed, ...(entry.listed ? { bytes: entry.mib * MIB } : {}) }),
+            ),
+          ),
+        );
+        const slots = list.flatMap(([, , inLedger], index) =>
+          inLedger ? [slot(100 + index, [row(), row(), row()])] : [],
+        );
+        const readings = ['one', 'two'].map((id) => reading(grantOf(id, 100, [0, 1, 2]), ledgerOf(slots)));
+        const state = compared(
+          sampleOf(cards, sampled),
+          readings,
+          Object.fromEntries(list.map(([whose], index) => [100 + index, whose])),
+        );
+        for (const index of [0, 1, 2]) {
+          const ours = state.containers.map((entry) => entry.cards[index]);
+          const granted = ours.reduce((sum, entry) => sum + (entry?.usedBytes ?? 0), 0);
+          const foreign = state.foreign
+            .filter((entry) => entry.gpuIndex === index)
+            .reduce((sum, entry) => sum + (entry.usedBytes ?? -1), 0);
+          const nobody = state.devices[index]?.unattributedBytes ?? -1;
+          if (granted !== listed(index, ['grant']) * MIB) throw new Error('grants');
+          if (foreign !== listed(index, ['container']) * MIB) throw new Error('foreign');
+          if (granted + foreign + nobody !== cards[index]?.usedBytes) throw new Error('the sum');
+          for (const entry of ours) {
+            const each = entry?.processes ?? [];
+            const past = each.filter((one) => !one.inLedger).reduce((sum, one) => sum + (one.usedBytes ?? -1), 0);
+            if (past !== entry?.bypassBytes || past > entry.usedBytes) throw new Error('bypass');
+          }
+        }
+      }),
+      { numRuns: 500 },
+    );
+  });
+});
+
+test('processes are counted by engine, and what a tenant makes up becomes no name', (t) => {
+  const slots = [
+    slot(10, [row()], { engine: 2 }),
+    slot(11, [row()], { engine: 2, engineRefused: 3, debugged: true }),
+    slot(12, [row()], { engine: 1 }),
+    slot(13, [row()], { engine: 0 }),
+    slot(14, [row()], { engine: 4_000_000_000, engineRefused: 77 }),
+    slot(15, [row()], { engine: 2, engineRefused: 3, locked: false, profiled: true }),
+  ];
+  const read = reading(grantOf('a', 100), ledgerOf(slots), { engines: [1, 2], behind: true });
+  const [found] = compared(sampleOf([card(0)], []), [read], {}).containers;
+  t.deepEqual(found?.engines, {
+    processes: [
+      { engine: '2', count: 2 },
+      { engine: '1', count: 1 },
+      { engine: 'other', count: 2 },
+    ],
+    refused: 2,
+    behind: true,
+  });
+  t.deepEqual(found?.observed, { debugger: 1, profiler: 0 }, 'the dead do not count');
+});

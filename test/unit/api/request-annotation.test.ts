@@ -1,0 +1,150 @@
+import test from 'ava';
+import fc from 'fast-check';
+import type { CardShare, ContainerRequest, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
+import { formatRecord, parseRecord } from '../../../src/api/request-annotation.ts';
+import { GIB, MIB } from '../../../src/common/quantity.ts';
+import { readPodRequest } from '../../../src/request/read-pod.ts';
+import { outcome, podWith, rules } from '../request/pods.ts';
+
+const amount: fc.Arbitrary<MemoryAmount> = fc.oneof(
+  fc.integer({ min: 1, max: 2 ** 30 }).map((count): MemoryAmount => ({ kind: 'bytes', bytes: count * MIB })),
+  fc.integer({ min: 1, max: 99 }).map((percent): MemoryAmount => ({ kind: 'percent', percent })),
+  fc.constant<MemoryAmount>({ kind: 'whole' }),
+  fc
+    .tuple(fc.integer({ min: 1, max: 1000 }), fc.constantFrom(MIB, GIB))
+    .map(([units, unitBytes]): MemoryAmount => ({ kind: 'units', units, unitBytes, rounding: 'cgpu' })),
+);
+const cardWithout: fc.Arbitrary<CardShare> = fc.record(
+  { memory: amount, memoryLimit: amount, coresPercent: fc.integer({ min: 1, max: 100 }) },
+  { requiredKeys: ['memory'], noNullPrototype: true },
+);
+const card: fc.Arbitrary<CardShare> = fc
+  .tuple(cardWithout, fc.option(fc.integer({ min: 0, max: 99 })))
+  .map(([share, above]) => {
+    const { coresPercent } = share;
+    if (coresPercent === undefined || above === null) return share;
+    return { ...share, coresLimitPercent: Math.min(100, coresPercent + above) };
+  });
+const container: fc.Arbitrary<ContainerRequest> = fc.record({
+  name: fc.stringMatching(/^[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?$/),
+  kind: fc.constantFrom('init', 'sidecar', 'app'),
+  dialect: fc.constantFrom('cotenant', 'ack', 'metagpu'),
+  asked: fc.dictionary(fc.string(), fc.string(), { noNullPrototype: true }),
+  memoryIsolation: fc.constantFrom('on', 'off'),
+  cards: fc.array(card, { minLength: 1, maxLength: 5 }),
+});
+const request: fc.Arbitrary<PodRequest> = fc.record(
+  {
+    priority: fc.constantFrom('normal', 'high'),
+    placement: fc.constantFrom('binpack', 'spread', 'fragmentation'),
+    computePolicy: fc.constantFrom('average', 'soft', 'native'),
+    computeWeight: fc.integer({ min: 1, max: 1000 }),
+    enforcement: fc.constantFrom('off', 'report'),
+    gpuModels: fc.array(fc.string({ minLength: 1 })),
+    gpuUuids: fc.array(fc.string({ minLength: 1 })),
+    containers: fc
+      .uniqueArray(container, { selector: ({ name }) => name, minLength: 1, maxLength: 4 })
+      .map((list) => list.sort((a, b) => (a.name < b.name ? -1 : 1))),
+  },
+  { requiredKeys: ['priority', 'gpuModels', 'gpuUuids', 'containers'], noNullPrototype: true },
+);
+
+test('a record reads back to the very request that it was written from', (t) => {
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(request, (value) => {
+        const text = formatRecord(value);
+        const read = parseRecord(text);
+        if (!read.ok || formatRecord(read.value) !== text) throw new Error(text);
+        if (JSON.stringify(sorted(read.value)) !== JSON.stringify(sorted(value))) throw new Error(text);
+      }),
+    );
+  });
+
+  function sorted(value: unknown): unknown {
+    if (Array.isArray(value)) return value.map(sorted);
+    if (typeof value !== 'object' || value === null) return value;
+    return Object.entries(value)
+      .sort(([a], [b]) => (a < b ? -1 : 1))
+      .map(([key, entry]) => [key, sorted(entry)]);
+  }
+});
+
+const pod = podWith({ 'aliyun.com/gpu-mem': '3' });
+const reading = readPodRequest(pod, rules());
+const written = reading.kind === 'request' ? formatRecord(reading.request) : '';
+
+test('the text of a record is canonical', (t) => {
+  t.is(
+    written,
+    '{"version":1,"priority":"normal","containers":[{"name":"main","kind":"app","dialect":"ack","asked":{"aliyun.com/gpu-mem":"3"},"memoryIsolation":"on","cards":[{"memory":{"kind":"units","units":3,"unitBytes":1073741824,"rounding":"cgpu"}}]}]}',
+  );
+});
+
+test('a text that the webhook would not have written is no record', (t) => {
+  const forged: unknown[] = [
+    '',
+    'null',
+    '[]',
+    '{',
+    7,
+    null,
+    ` ${written}`,
+    written.replace('"version":1', '"version":2'),
+    written.replace('"priority":"normal",', ''),
+    written.replace('"priority":"normal"', '"priority":"urgent"'),
+    written.replace('{"version":1', '{"extra":1,"version":1'),
+    written.replace('"kind":"app"', '"kind":"ephemeral"'),
+    written.replace('"dialect":"ack"', '"dialect":"hami"'),
+    written.replace('"name":"main"', '"name":"../main"'),
+    written.replace('"units":3', '"units":-3'),
+    written.replace('"units":3', '"units":1e300'),
+    written.replace('"units":3', '"units":3.5'),
+    written.replace('"units":3', '"units":"3"'),
+    written.replace('1073741824', '1000'),
+    written.replace('"rounding":"cgpu"', '"rounding":"up"'),
+    written.replace('"memoryIsolation":"on"', '"memoryIsolation":"maybe"'),
+    written.replace('"asked":{', '"asked":{"__proto__":{},'),
+    written.replace(/"cards":.*/, '"cards":[]}]}'),
+    written.replace(/"containers":.*/, '"containers":[]}'),
+    written.replace(/"containers":\[(.*)\]/, '"containers":[$1,$1]'),
+    written.replace('"rounding":"cgpu"}', '"rounding":"cgpu"},"coresPercent":101'),
+  ];
+  for (const text of forged) {
+    t.not(text, written);
+    const read = parseRecord(text);
+    t.false(read.ok, String(text));
+    if (!read.ok) t.regex(read.problems[0]?.path ?? '', /cotenant\.io\/request/);
+  }
+});
+
+const normalised = (record: string, amounts: object) =>
+  podWith(amounts, { annotations: { 'cotenant.io/request': record } });
+const counted = { 'cotenant.io/gpu': '1', 'cotenant.io/gpu-memory': '3Gi' };
+
+test('a patched pod reads to the request of its dialect again', (t) => {
+  t.deepEqual(readPodRequest(normalised(written, counted), rules()), reading);
+});
+
+test('a record counts only with the amounts beside it, and only as far as the rules would allow it', (t) => {
+  const path = 'metadata.annotations["cotenant.io/request"]';
+  t.deepEqual(outcome(normalised(written, { ...counted, 'cotenant.io/gpu-memory': '2Gi' }), rules()), [
+    `${path}: records cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi for "main", whose resources are cotenant.io/gpu: 1, cotenant.io/gpu-memory: 2Gi; leave this annotation out: only the webhook writes it`,
+  ]);
+  t.deepEqual(outcome(normalised(written, counted), rules({ dialects: ['metagpu'] })), [
+    `${path}: records a request of "main" in the dialect ack, which is not read here; leave this annotation out`,
+  ]);
+  const unfenced = written.replace('"aliyun.com/gpu-mem":"3"', '"CGPU_DISABLE":"1","aliyun.com/gpu-mem":"3"');
+  t.deepEqual(outcome(normalised(unfenced, counted), rules()), [
+    'spec.containers[0].env: "CGPU_DISABLE=1" switches isolation off, which is not allowed here; leave it out, or have allowMemoryIsolationOff switched on',
+  ]);
+  const foreignKey = written.replace('"aliyun.com/gpu-mem":"3"', '"aliyun.com/gpu-mem":"3","other":"1"');
+  t.deepEqual(outcome(normalised(foreignKey, counted), rules()), [
+    `${path}: records a request of "main" in the dialect ack, which is not read here; leave this annotation out`,
+  ]);
+});
+
+test('what a record claims beside the amounts that were asked for is read anew', (t) => {
+  const larger = written.replace('"units":3', '"units":300').replace('"on"', '"off"');
+  t.deepEqual(readPodRequest(normalised(larger, counted), rules()), reading);
+});

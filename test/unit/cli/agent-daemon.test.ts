@@ -1,0 +1,22 @@
+// What the agent tells pods of what it did to them.
+import test from 'ava';
+import { recordOf } from '../../../src/agent/enforcement/action-record.ts';
+import { eventsOf } from '../../../src/cli/daemons/agent.ts';
+import { grantOf } from '../agent/node.ts';
+
+test('a pod hears of it in whatever namespace it is, and plain processes have none to tell', (t) => {
+  const owner = { podUid: 'u1', podCreatedMs: 0 } as never;
+  const record = (more: object) =>
+    recordOf({ ...grantOf('one', 100), ...more }, 'kill', { severity: 'within' }, 7, 'sent');
+  const events = eventsOf(
+    [record({ namespace: 'local', owner }), record({ namespace: 'team', owner }), record({ namespace: 'local' })],
+    'node-1',
+  );
+  t.deepEqual(
+    events.map(({ namespace, podUid, reason, type, by }) => [namespace, podUid, reason, type, by.instance]),
+    [
+      ['local', 'u1', 'GPUMemoryQuotaExceeded', 'Warning', 'node-1'],
+      ['team', 'u1', 'GPUMemoryQuotaExceeded', 'Warning', 'node-1'],
+    ],
+  );
+});

@@ -1,0 +1,207 @@
+// Why a pod that has started is as it is: it runs, was stopped, has ended, or is being deleted.
+import test from 'ava';
+import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
+import type { ContainerState, Node, Pod } from '../../../src/cli/cluster/objects.ts';
+import type { KnownUse } from '../../../src/cli/cluster/parse-metrics.ts';
+import {
+  CARD,
+  type Case,
+  facts,
+  granted,
+  NOW,
+  notReady,
+  ready,
+  recorded,
+  STOP,
+  stopped,
+  waiting,
+  withMetadata,
+} from './facts.ts';
+
+const WARNING = `team/cheat/main is over its GPU memory grant: 1100 MiB of 1024 MiB on ${CARD}; it will be stopped if it stays so`;
+
+const withState = (pod: Pod, state: ContainerState): Pod => ({
+  ...pod,
+  status: { ...pod.status, containerStatuses: [{ name: 'main', restartCount: 0, state }] },
+});
+const lostNode = (node: Node): Node => ({
+  ...node,
+  status: {
+    conditions: [
+      {
+        type: 'Ready',
+        status: 'Unknown',
+        reason: 'NodeStatusUnknown',
+        message: 'Kubelet stopped posting node status.',
+        lastTransitionTime: '2026-11-21T22:08:00Z',
+      },
+    ],
+  },
+});
+const use = (fence: string): KnownUse => ({
+  known: true,
+  modes: new Map(),
+  cards: new Map(),
+  containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: CARD, usedBytes: 3320 * 2 ** 20, fence }],
+  foreign: [],
+});
+
+const running = recorded('running');
+const onCard = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${CARD})`;
+
+const CASES: readonly Case[] = [
+  [
+    'a pod that runs, and what holds its limit',
+    facts('running', { agents: [ready], use: use('interposer') }),
+    [
+      'team/train runs on node node-1.',
+      granted(`${onCard(4096)}; it uses 3320 MiB, and its limit is held by the interposer.`),
+    ],
+  ],
+  [
+    'a pod that runs and is held by nothing',
+    facts('running', { agents: [ready], use: use('none') }),
+    [
+      'team/train runs on node node-1.',
+      granted(`${onCard(4096)}; it uses 3320 MiB, and nothing holds it to its limit.`),
+    ],
+  ],
+  [
+    'a pod that runs on a node that is lost and cannot be looked into',
+    facts('running', { node: lostNode(running.node), notes: ['Agents may not be listed.'] }),
+    [
+      'team/train runs on node node-1.',
+      granted(`${onCard(4096)}.`),
+      '  2026-11-21T22:08:00Z Node node-1 is not ready: Kubelet stopped posting node status.',
+      'Agents may not be listed.',
+    ],
+  ],
+  [
+    'a container that the agent stopped: its last words give card, use and limit',
+    facts('stopped', { agents: [ready] }),
+    [
+      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      '  Container main waits: CrashLoopBackOff: back-off 1m20s restarting failed container=main pod=cheat_team(c456a7f1-fe1d-4915-b4d4-0b0fcaa6115c).',
+      `  2026-11-21T22:07:07Z Container main (restarted 4 times so far) ended with exit code 137, stopped by the agent: ${STOP}.`,
+      granted(`${onCard(1024)}.`),
+    ],
+  ],
+  [
+    "the same without last words: the event gives the numbers, and an earlier pod's event is not told",
+    facts('stopped', {
+      agents: [ready],
+      pod: withState(stopped.pod, {
+        terminated: { exitCode: 137, reason: 'Error', finishedAt: '2026-11-21T22:07:07Z' },
+      }),
+      events: [
+        ...stopped.events,
+        ...stopped.events.map((event) => ({
+          ...event,
+          involvedObject: { ...event.involvedObject, uid: '00000000-0000-4000-8000-000000000000' },
+        })),
+      ],
+    }),
+    [
+      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      `  2026-11-21T22:07:08Z The agent: ${STOP}.`,
+      '  2026-11-21T22:07:07Z Container main ended with exit code 137, stopped by the agent.',
+      granted(`${onCard(1024)}.`),
+    ],
+  ],
+  [
+    'a container that ended by itself after a warning',
+    facts('stopped', {
+      agents: [ready],
+      pod: withState(stopped.pod, { terminated: { exitCode: 1, reason: 'Error', finishedAt: '2026-11-21T22:07:07Z' } }),
+      events: stopped.events.map((event) => ({ ...event, message: WARNING })),
+    }),
+    [
+      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      `  2026-11-21T22:07:08Z The agent: ${WARNING}.`,
+      '  2026-11-21T22:07:07Z Container main ended with exit code 1.',
+      granted(`${onCard(1024)}.`),
+    ],
+  ],
+  [
+    "a container that was killed for host memory is not the agent's",
+    facts('running', {
+      agents: [ready],
+      pod: {
+        ...running.pod,
+        status: {
+          phase: 'Failed',
+          conditions: running.pod.status?.conditions ?? [],
+          containerStatuses: [
+            {
+              name: 'main',
+              restartCount: 0,
+              state: { terminated: { exitCode: 137, reason: 'OOMKilled', finishedAt: '2026-11-21T22:09:00Z' } },
+            },
+          ],
+        },
+      },
+    }),
+    [
+      'team/train has ended (Failed).',
+      '  2026-11-21T22:09:00Z Container main ended with exit code 137 (OOMKilled).',
+      granted(`${onCard(4096)}.`),
+      '  main asks for 4096 MiB and 25 % of the compute of one card.',
+    ],
+  ],
+  [
+    'a pod that cannot go while the agent of its node is down',
+    facts('waiting-for-volume', {
+      agents: [notReady],
+      pod: withState(withMetadata(waiting.pod, { deletionTimestamp: '2026-11-21T22:09:30Z' }), {
+        terminated: { exitCode: 0, reason: 'Completed', finishedAt: '2026-11-21T22:09:30Z' },
+      }),
+    }),
+    [
+      'team/mounts is being deleted, for 30 s.',
+      '  2026-11-21T22:06:00Z The agent of node node-1 (pod cotenant-agent-x7k2p) is not ready: containers with unready status: [node].',
+      '  Its containers have ended, and so has their use of cards; the pod goes when the agent is back and gives its volume up.',
+    ],
+  ],
+  [
+    'its age is that of the request, not of the end of its grace',
+    facts('running', {
+      agents: [ready],
+      pod: withMetadata(running.pod, {
+        deletionTimestamp: '2026-11-21T22:10:25Z',
+        deletionGracePeriodSeconds: 30,
+      }),
+    }),
+    ['team/train is being deleted, for 5 s.', '  Still running: main.'],
+  ],
+  [
+    'a pod that ends, but still runs, and is kept by a finalizer',
+    facts('running', {
+      agents: [ready],
+      pod: withMetadata(running.pod, { deletionTimestamp: '2026-11-21T22:09:58Z', finalizers: ['example.com/hold'] }),
+    }),
+    [
+      'team/train is being deleted, for 2 s.',
+      '  Still running: main.',
+      '  It is kept by the finalizers example.com/hold.',
+    ],
+  ],
+  [
+    'last words that would write on a terminal',
+    facts('stopped', {
+      agents: [ready],
+      events: [],
+      pod: withState(stopped.pod, {
+        terminated: { exitCode: 1, reason: 'Error', message: 'one\u001b[2J\ntwo', finishedAt: '2026-11-21T22:07:07Z' },
+      }),
+    }),
+    [
+      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      '  2026-11-21T22:07:07Z Container main ended with exit code 1: one [2J two.',
+      granted(`${onCard(1024)}.`),
+    ],
+  ],
+];
+
+for (const [name, of, lines] of CASES) {
+  test(`why: ${name}`, (t) => t.deepEqual(explanationLines(explain(of, NOW)), lines));
+}

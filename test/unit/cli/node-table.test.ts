@@ -1,0 +1,239 @@
+// The node as text: columns that line up, bars that never overflow, and the words for each state.
+import test from 'ava';
+import fc from 'fast-check';
+import type { ComputeUse } from '../../../src/agent/compute/usage-account.ts';
+import type { View, ViewContainer } from '../../../src/agent/snapshot/snapshot.ts';
+import { jsonText } from '../../../src/cli/lib/words.ts';
+import {
+  actionRows,
+  cardRows,
+  columns,
+  nodeLines,
+  stateOf,
+  tenantName,
+  tenantRows,
+} from '../../../src/cli/output/node-table.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { exampleContainer, idleSelf } from '../../support/snapshots.ts';
+import { card } from '../agent/node.ts';
+
+const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
+  grantId: 'abc123',
+  namespace: 'local',
+  pod: 'trainer',
+  container: 'python',
+  podUid: '',
+  containerId: '',
+  withoutCards: false,
+  gpuUuid: 'GPU-0',
+  gpuIndex: 0,
+  fence: 'interposer',
+  enforcement: { mode: 'enforce', by: 'node' },
+  isolateMemory: true,
+  tampered: false,
+  limitBytes: 1000 * MIB,
+  coresPercent: 0,
+  coresLimitPercent: undefined,
+  computePolicy: 'native',
+  priority: 'normal',
+  computeWeight: 0,
+  usedBytes: 500 * MIB,
+  bypassBytes: 0,
+  ledger: { contextBytes: 0, managedBytes: 0, poolBytes: 0, bufferBytes: 0 },
+  smPercent: 12,
+  lastActiveMs: undefined,
+  over: false,
+  overShare: false,
+  engines: { processes: [], refused: 0, behind: false },
+  observed: { debugger: 0, profiler: 0 },
+  usersTold: true,
+  bytesTold: true,
+  processes: [],
+  ...more,
+});
+const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0): View['devices'][number] => ({
+  card: card(0, more),
+  mode: 'none',
+  compute: { policy: 'native', source: 'configuration' },
+  fences: {},
+  grantedBytes: grantedMib * MIB,
+  grantedCoresPercent: 0,
+  containers,
+  processes: { compute: 0, graphics: 0, both: 0, mps: 0 },
+  unattributedBytes: 0,
+});
+const view = (more: Partial<View>): View => ({
+  atMs: 0,
+  driverVersion: '',
+  cudaVersion: 0,
+  xids: [],
+  devices: [],
+  containers: [],
+  assigned: [],
+  unknownDevices: 0,
+  foreign: [],
+  containerTotals: [],
+  assignedTotals: [],
+  foreignTotals: [],
+  kills: [],
+  errors: [],
+  recent: [],
+  self: idleSelf,
+  ...more,
+});
+
+test('columns are as wide as their widest cell, on the side that is asked for, without blanks at the end', (t) => {
+  t.deepEqual(
+    columns(
+      [
+        ['A', 'BBB', 'C'],
+        ['aaa', 'b', ''],
+        ['a', 'bb', 'cccc'],
+      ],
+      ['left', 'right'],
+    ),
+    ['A    BBB  C', 'aaa    b', 'a     bb  cccc'],
+  );
+  t.deepEqual(columns([]), []);
+  t.deepEqual(columns([['a', 'b'], ['c']]), ['a  b', 'c']);
+});
+
+test('no text of a tenant is more than text to a terminal', (t) => {
+  const hostile = '\u001b]0;owned\u0007\u001b[2J\u009b31m\r\nnext\u202e';
+  const lines = nodeLines(
+    view({
+      devices: [device({ name: hostile })],
+      containers: [container({ pod: hostile, grantId: hostile })],
+      recent: [{ atMs: 0, action: 'warn', message: hostile, result: 'done' }],
+      self: { ...view({}).self, up: false, problem: hostile },
+    }),
+  );
+  for (const line of lines) t.notRegex(line, /[\p{Cc}\p{Cf}]/u, JSON.stringify(line));
+  t.is(lines.filter((line) => line.includes(']0;owned [2J 31m next')).length, 4);
+  t.deepEqual(columns([['  in', 'b']]), ['  in  b'], 'blanks at the beginning stay');
+  t.is(columns([['x'.repeat(10_000), 'b']])[0]?.length, 400 + '…  b'.length);
+  const json = jsonText({ pod: hostile, more: [1] });
+  t.notRegex(json.replaceAll('\n', ''), /[\p{Cc}\p{Cf}]/u);
+  t.deepEqual(JSON.parse(json), { pod: hostile, more: [1] });
+});
+
+test('in every table each column begins at the same place in every row', (t) => {
+  const cell = fc.stringMatching(/^[a-z0-9]{1,8}$/);
+  const rows = fc
+    .integer({ min: 1, max: 5 })
+    .chain((width) => fc.array(fc.array(cell, { minLength: width, maxLength: width }), { minLength: 1, maxLength: 6 }));
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(rows, (table) => {
+        const lines = columns(table);
+        if (lines.length !== table.length) throw new Error('a row is missing');
+        let at = 0;
+        for (const index of (table[0] ?? []).keys()) {
+          for (const [row, line] of lines.entries()) {
+            if (!line.startsWith(table[row]?.[index] ?? '-', at)) throw new Error(`column ${index}: ${line}`);
+          }
+          at += Math.max(...table.map((row) => row[index]?.length ?? 0)) + 2;
+        }
+      }),
+    );
+  });
+});
+
+test('the cards: what is used, usable and granted, and what the driver does not tell', (t) => {
+  const rows = cardRows(
+    view({
+      devices: [
+        device(
+          { totalBytes: 24_000 * MIB, reservedBytes: 500 * MIB, usedBytes: 11_750 * MIB, utilizationPercent: 73 },
+          8192,
+          2,
+        ),
+        device({ index: 11, totalBytes: undefined as never, usedBytes: undefined as never, healthy: false }),
+      ],
+    }),
+  );
+  t.deepEqual(rows, [
+    'GPU  MODEL                          USED MiB  USABLE  GRANTED  BUSY  TENANTS  POLICY',
+    '  0  NVIDIA L4  [########........]     11750   23500     8192   73%        2  native',
+    ' 11  NVIDIA L4  [................]         -       0        0     -        0  native  LOST',
+  ]);
+});
+
+test('what the driver does not tell of a tenant is no 0, and nobody says that it is within', (t) => {
+  const untold = container({ usedBytes: 0, bytesTold: false, usersTold: false });
+  t.is(stateOf(untold), 'not told');
+  t.is(stateOf({ ...untold, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
+  t.regex(tenantRows(view({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* not told +abc123$/);
+  const unlisted = { ...device({ lists: [] }), containers: undefined };
+  t.regex(cardRows(view({ devices: [unlisted] }))[1] ?? '', / - +native$/);
+});
+
+test('the tenants: bars never overflow, compute shares are said not to be enforced', (t) => {
+  const rows = tenantRows(
+    view({
+      containers: [
+        container(),
+        container({
+          pod: 'a',
+          usedBytes: 5000 * MIB,
+          over: true,
+          coresPercent: 25,
+          enforcement: { mode: 'report', by: 'namespace' },
+          fence: 'agent',
+          grantId: 'd',
+        }),
+        container({
+          pod: 'b',
+          usedBytes: 0,
+          limitBytes: 0,
+          coresPercent: 20,
+          coresLimitPercent: 60,
+          computePolicy: 'soft',
+          priority: 'high',
+          compute: { ...exampleContainer.compute } as ComputeUse,
+        }),
+      ],
+    }),
+  );
+  t.deepEqual(rows, [
+    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             POLICY      FENCE       MODE               STATE   ID',
+    'trainer    0  [########........]       500   1000  12%  -                 native      interposer  enforce            within  abc123',
+    'a          0  [################]      5000   1000  12%  25% not enforced  native      agent       report, namespace  OVER    d',
+    'b          0  [................]         0      0  12%  20-60%            soft, high  interposer  enforce            within  abc123',
+  ]);
+});
+
+test('a plain grant goes by its name, and a container of a pod by all of its, in whatever namespace', (t) => {
+  t.is(tenantName(container()), 'trainer');
+  t.is(tenantName(container({ podUid: 'u1' })), 'local/trainer/python');
+  t.is(tenantName(container({ podUid: 'u1', namespace: 'team' })), 'team/trainer/python');
+});
+
+test('a state says everything that is wrong', (t) => {
+  const cases: [Partial<ViewContainer>, string][] = [
+    [{}, 'within'],
+    [{ usedBytes: 1000 * MIB }, 'within'],
+    [{ usedBytes: 1020 * MIB }, '20 MiB above, tolerated'],
+    [{ usedBytes: 1200 * MIB, over: true }, 'OVER'],
+    [{ bypassBytes: 100 * MIB }, 'BYPASS 100 MiB'],
+    [{ overShare: true }, 'OVER SHARE'],
+    [{ tampered: true }, 'LEDGER DAMAGED'],
+    [{ withoutCards: true }, 'NO CARDS'],
+    [
+      { usedBytes: 3000 * MIB, over: true, bypassBytes: 2900 * MIB, tampered: true },
+      'OVER, BYPASS 2900 MiB, LEDGER DAMAGED',
+    ],
+  ];
+  for (const [more, expected] of cases) t.is(stateOf(container(more)), expected);
+});
+
+test('the last actions, as many as are asked for, oldest first', (t) => {
+  const recent = ['one', 'two', 'three'].map((message, index) => ({
+    atMs: new Date(2026, 0, 2, 15, 4, index).getTime(),
+    action: 'warn' as const,
+    message,
+    result: 'done',
+  }));
+  t.deepEqual(actionRows(view({ recent }), 2), ['15:04:01 warn: two', '15:04:02 warn: three']);
+  t.deepEqual(actionRows(view({}), 5), []);
+});

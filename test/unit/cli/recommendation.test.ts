@@ -1,0 +1,141 @@
+// Sizes out of what an agent remembers: one container per name, whatever came and went under it.
+import test from 'ava';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import { fromViews } from '../../../src/cli/commands/recommend.ts';
+import { recommendationLines } from '../../../src/cli/output/recommendation.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { recommend } from '../../../src/policy/rightsizing.ts';
+import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+
+type Totals = View['containerTotals'][number];
+const [TOTALS] = exampleView.containerTotals;
+const [KILL] = exampleView.kills;
+if (TOTALS === undefined || KILL === undefined) throw new Error('the example lacks something');
+const NONE = { memoryPercent: 0, coresPercent: 0 };
+
+const ofPod = (grantId: string, mib: number, more: Partial<Totals> = {}): Totals => ({
+  ...TOTALS,
+  namespace: 'local',
+  pod: 'train',
+  container: 'main',
+  grantId,
+  gpuUuid: 'GPU-0',
+  denied: 0,
+  peakBytes: mib * MIB,
+  ...more,
+});
+const viewOf = (view: Partial<View>): View => ({
+  ...exampleView,
+  containers: [],
+  containerTotals: [],
+  assignedTotals: [],
+  kills: [],
+  ...view,
+});
+const seen = (...views: readonly Partial<View>[]) => fromViews(views.map(viewOf), {});
+const PLAIN = ['0123456789ab', 'ba9876543210'] as const;
+const POD = '0123456789abcdef01234567';
+
+test('grants of one name are one container, on as many cards as it had at one time', (t) => {
+  const now = { ...exampleContainer, namespace: 'local', pod: 'train', grantId: PLAIN[1], limitBytes: 1024 * MIB };
+  const [one, ...more] = seen({
+    containers: [now],
+    containerTotals: [
+      ofPod(PLAIN[0], 700, { smPeakRatio: 0.5, denied: 2, seenMs: 1 }),
+      ofPod(PLAIN[0], 900, { gpuUuid: 'GPU-1', seenMs: 1 }),
+      ofPod(PLAIN[1], 800, { smPeakRatio: undefined, denied: 1 }),
+    ],
+  });
+  t.deepEqual(more, []);
+  t.is(one?.cardCount, 2);
+  t.deepEqual(
+    one?.cards.map(({ gpuUuid, grantedBytes, memory, compute, denied }) => [
+      gpuUuid,
+      grantedBytes && grantedBytes / MIB,
+      memory.peak / MIB,
+      compute?.peak,
+      denied,
+    ]),
+    [
+      ['GPU-0', 1024, 800, 0.5, 3],
+      ['GPU-1', undefined, 900, 0.25, 0],
+    ],
+  );
+  const [moved] = seen({ containerTotals: [ofPod(PLAIN[0], 700), ofPod(PLAIN[1], 600, { gpuUuid: 'GPU-1' })] });
+  t.is(moved?.cardCount, 1);
+});
+
+test('whom the agent stopped for its memory needs more than it had', (t) => {
+  const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 2 };
+  const containerTotals = [ofPod(PLAIN[0], 1224, { seenMs: 1 })];
+  const linesOf = (kills: View['kills']) =>
+    recommendationLines(
+      seen({ containerTotals, kills }).map((one) => recommend(one, NONE)),
+      'here',
+    );
+  const lines = linesOf([kill]);
+  t.true(lines.includes('# local/train/main, at least: it was stopped for its memory'), lines.join('\n'));
+  t.regex(lines[1] ?? '', / >1224 /);
+  for (const other of [{ count: 0 }, { reason: 'over-share' }, { result: 'refused' }, { pod: 'other' }])
+    t.true(linesOf([{ ...kill, ...other }]).includes('# local/train/main'), JSON.stringify(other));
+});
+
+test('a pod of a namespace called local is a pod, also when it has ended', (t) => {
+  t.deepEqual(
+    seen({ containerTotals: [ofPod(POD, 100, { seenMs: 1 })] }).map(({ plain }) => plain),
+    [false],
+  );
+  t.deepEqual(
+    seen({ containerTotals: [ofPod(PLAIN[0], 100, { seenMs: 1 })] }).map(({ plain }) => plain),
+    [true],
+  );
+});
+
+test('who has a whole card, or an instance, has a size by what it held at most, once somebody was told', (t) => {
+  const [WHOLE] = exampleView.assignedTotals;
+  if (WHOLE === undefined) throw new Error('the example lacks a whole card');
+  const whole = (pod: string, gpuUuid: string, mib: number) => ({ ...WHOLE, pod, gpuUuid, peakBytes: mib * MIB });
+  const assignedTotals = [whole('one', 'GPU-1', 700), whole('one', 'GPU-2', 900), whole('silent', 'GPU-3', 0)];
+  const found = seen({ assignedTotals });
+  t.deepEqual(
+    found.map(({ pod, plain, cardCount, cards }) => [
+      pod,
+      plain,
+      cardCount,
+      cards.map(({ grantedBytes }) => grantedBytes),
+    ]),
+    [['one', false, 2, [undefined, undefined]]],
+  );
+  t.deepEqual(
+    found.map((one) => recommend(one, NONE).memory),
+    [{ amount: 900 * MIB, atLeast: false }],
+  );
+});
+
+test('of several nodes a pod that moved is one container with the grant that it has now; plain processes are apart', (t) => {
+  const now = { ...exampleContainer, namespace: 'local', pod: 'train', grantId: POD, gpuUuid: 'GPU-9' };
+  const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 1 };
+  const earlier = { containerTotals: [ofPod(`a${POD.slice(1)}`, 700, { seenMs: 1 })], kills: [kill] };
+  const later = { containers: [now], containerTotals: [ofPod(POD, 500, { gpuUuid: 'GPU-9' })], kills: [kill] };
+  const [moved, ...more] = seen(earlier, later);
+  t.deepEqual(more, []);
+  t.like(moved, { cardCount: 1, stops: 2, plain: false });
+  t.deepEqual(
+    moved?.cards.map(({ gpuUuid, grantedBytes, memory }) => [gpuUuid, grantedBytes, memory.peak / MIB]),
+    [
+      ['GPU-0', undefined, 700],
+      ['GPU-9', now.limitBytes, 500],
+    ],
+  );
+  const plain = seen(
+    { containerTotals: [ofPod(PLAIN[0], 1)], kills: [kill] },
+    { containerTotals: [ofPod(PLAIN[1], 2)] },
+  );
+  t.deepEqual(
+    plain.map(({ stops, cards }) => [stops, cards.map(({ memory }) => memory.peak / MIB)]),
+    [
+      [1, [1]],
+      [0, [2]],
+    ],
+  );
+});

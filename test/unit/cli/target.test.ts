@@ -1,0 +1,20 @@
+// Whom inspect and why ask: an agent of this machine, or a cluster.
+import test from 'ava';
+import { chooseWhere } from '../../../src/cli/commands/target.ts';
+
+const nothing = { plugin: false, stateNamed: false, agentHere: false, clusterConfigured: false };
+
+const CASES: readonly (readonly [name: string, Parameters<typeof chooseWhere>, ReturnType<typeof chooseWhere>])[] = [
+  ['an agent here', [[], { ...nothing, agentHere: true }], 'local'],
+  ['an agent here beside a kubeconfig', [[], { ...nothing, agentHere: true, clusterConfigured: true }], 'local'],
+  ['a kubeconfig alone', [[], { ...nothing, clusterConfigured: true }], 'cluster'],
+  ['a state folder without an agent', [[], { ...nothing, stateNamed: true, clusterConfigured: true }], 'local'],
+  ['an option of a cluster', [['node'], { ...nothing, agentHere: true }], 'cluster'],
+  ['as a plugin of kubectl', [[], { ...nothing, plugin: true, agentHere: true }], 'cluster'],
+  ['as a plugin of kubectl, with --state', [[], { ...nothing, plugin: true, stateNamed: true }], 'local'],
+  ['neither', [[], nothing], 'nowhere'],
+];
+
+for (const [name, args, where] of CASES) {
+  test(`${name}: ${where}`, (t) => t.is(chooseWhere(...args), where));
+}

@@ -1,0 +1,189 @@
+// A screen of `cotenant top`: who is on it, in which order, and that it fits.
+import test from 'ava';
+import fc from 'fast-check';
+import { type ActionName, describe } from '../../../src/agent/enforcement/action-record.ts';
+import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import { type SORTS, topLines, userLines, usersOf } from '../../../src/cli/output/top-screen.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import * as views from '../../support/snapshots.ts';
+import { grantOf } from '../agent/node.ts';
+
+const exampleContainer = { ...views.exampleContainer, podUid: 'u1' };
+const exampleView: View = { ...views.exampleView, containers: [exampleContainer] };
+const BY_CARD = { sort: 'card', processes: false, width: 80 } as const;
+const GIB = 1024 * MIB;
+
+test('a grant, a whole card, an instance and use without a grant are in one table, by card and memory', (t) => {
+  const local = {
+    ...exampleContainer,
+    podUid: '',
+    namespace: 'local',
+    pod: 'plain',
+    usedBytes: 7 * GIB,
+    compute: undefined,
+  };
+  const foreign = exampleView.foreign.map((one) => ({ ...one, smPercent: 35 }));
+  const view = {
+    ...views.withInstance,
+    foreign,
+    containers: [exampleContainer, { ...local, over: true, bytesTold: true }],
+  };
+  t.deepEqual(userLines(view, BY_CARD), [
+    'GPU  CONTAINER         USED/GRANT MiB   SM    SHARE  HELD BY     STATE',
+    '  0  plain                  7168/4096  25%  ~30-60%  interposer  OVER',
+    '  0  team/train/main        3072/4096  25%   30-60%  interposer  within',
+    '  1  0123456789ab              5120/-  35%        -  none        NO GRANT',
+    '  1  team/whole/main           1024/-  50%        -  none        whole card',
+    '  2  team/sliced/main             0/-    -        -  none        instance',
+  ]);
+});
+
+test('processes stand below their container, the largest first; by SM the busiest', (t) => {
+  const lines = (sort: 'card' | 'sm') => {
+    const processes = [
+      { pid: 7, command: 'small', usedBytes: MIB, smPercent: 20, types: 1, inLedger: true },
+      { pid: 8, command: 'large\u001b[2J', usedBytes: GIB, smPercent: 5, types: 1, inLedger: true },
+    ];
+    const view = { ...exampleView, assigned: [], foreign: [], containers: [{ ...exampleContainer, processes }] };
+    return userLines(view, { sort, processes: true, width: 80 }).slice(2);
+  };
+  t.deepEqual(lines('card'), [
+    '       8 large [2J              1024   5%',
+    '       7 small                     1  20%',
+  ]);
+  t.deepEqual(
+    lines('sm').map((line) => line.trim().split(' ')[0]),
+    ['7', '8'],
+  );
+});
+
+test('what is not told is last, and no number', (t) => {
+  const untold = { ...exampleContainer, pod: 'untold', bytesTold: false, smPercent: undefined };
+  const view = { ...exampleView, foreign: [], containers: [untold, exampleContainer] };
+  const order = (sort: (typeof SORTS)[number]) =>
+    userLines(view, { ...BY_CARD, sort })
+      .slice(1)
+      .map((line) => line.trim().split(/ +/)[1]);
+  t.deepEqual(order('memory'), ['team/train/main', 'team/whole/main', 'team/untold/main']);
+  t.deepEqual(order('sm'), ['team/whole/main', 'team/train/main', 'team/untold/main']);
+  t.deepEqual(order('name'), ['team/train/main', 'team/untold/main', 'team/whole/main']);
+  t.regex(userLines(view, BY_CARD).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* not told$/);
+  const [device] = exampleView.devices;
+  if (!device) throw new Error('no card in the example');
+  const told = topLines({ ...view, devices: [{ ...device, containers: undefined }] }, { ...BY_CARD, width: 200 });
+  t.regex(told[3] ?? '', / - *$/);
+});
+
+const UUID = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
+/** What the record says of a container that holds too much, or takes too much compute. */
+function said(action: ActionName, names: readonly [string, string, string], gpuUuid: string, share = false): string {
+  const [namespace, pod, container] = names;
+  const of = { ...grantOf('one', 1024), namespace, pod, container };
+  const memory = { gpuUuid, limitBytes: 1024 * MIB, usedBytes: 1224 * MIB, bypassBytes: 200 * MIB };
+  const compute = { gpuUuid, limitRatio: 0.3, usedRatio: 0.8, chargedRatio: 0.3, seconds: 10 };
+  return describe(
+    of,
+    action,
+    share
+      ? { severity: 'soft', reason: 'over-share', worst: compute }
+      : { severity: 'hard', reason: 'bypass', worst: memory, overBytes: 200 * MIB },
+  );
+}
+const acted = (message: string, action: ActionName = 'kill') => ({ atMs: 0, action, message, result: 'sent' });
+
+test('a terminal of no width has nothing on its lines, and any other no more than fits', (t) => {
+  const recent = [acted(said('kill', ['team', 'train', 'main'], UUID))];
+  for (let width = 0; width < 40; width += 1) {
+    const lines = topLines({ ...exampleView, recent }, { sort: 'card', processes: true, width });
+    t.deepEqual(
+      lines.filter((line) => line.length > width),
+      [],
+      `${width}`,
+    );
+  }
+});
+
+test('no line is wider than the terminal, whatever the names are, and what is wrong is on each', (t) => {
+  const name = fc.stringMatching(/^[a-z0-9-]{1,60}$/);
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.tuple(name, name, name), { maxLength: 6 }),
+        fc.integer({ min: 40, max: 200 }),
+        fc.constantFrom('memory', 'card'),
+        fc.boolean(),
+        (names, width, sort, processes) => {
+          const containers = names.map(([namespace, pod, container], index) => ({
+            ...exampleContainer,
+            namespace,
+            pod,
+            container,
+            fence: index === 0 ? ('none' as const) : exampleContainer.fence,
+            over: true,
+            bypassBytes: index * GIB,
+          }));
+          const recent = names.map((each, index) =>
+            acted(said('kill', each, index === 0 ? 'GPU-0' : UUID, index === 1)),
+          );
+          const lines = topLines({ ...exampleView, containers, recent }, { sort, processes, width });
+          for (const line of lines) if (line.length > width) throw new Error(`${line.length} of ${width}: ${line}`);
+          const over = lines.filter((line) => / OVER(, B.*)?$/.test(line));
+          if (over.length !== names.length) throw new Error(`${over.length} of ${names.length}`);
+          if (!lines.some((line) => / XID 119$/.test(line))) throw new Error('no Xid');
+        },
+      ),
+    );
+  });
+});
+
+test('of a narrow terminal go who holds the limit, the share and the SM, before a state is cut', (t) => {
+  const long = { namespace: 'a-namespace-of-some-length', pod: 'and-a-pod-with-a-hash-7c9f', over: true };
+  const containers = [{ ...exampleContainer, ...long, bypassBytes: GIB }];
+  const view = { ...exampleView, assigned: [], foreign: [], containers };
+  const shown = (width: number) => userLines(view, { ...BY_CARD, width });
+  t.deepEqual(
+    [200, 91, 80, 60, 40].map((width) => shown(width)[1]),
+    [
+      '  0  a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main       3072/4096  25%  30-60%  interposer  OVER, BYPASS 1024 MiB',
+      '  0  …with-a-hash-7c9f/main       3072/4096  25%  30-60%  interposer  OVER, BYPASS 1024 MiB',
+      '  0  …-with-a-hash-7c9f/main       3072/4096  25%  30-60%  OVER, BYPASS 1024 MiB',
+      '  0  …-hash-7c9f/main       3072/4096  OVER, BYPASS 1024 MiB',
+      '  0  …9f/main       3072/4096  OVER, BY…',
+    ],
+  );
+  t.regex(shown(83)[1] ?? '', /30-60% {2}interp… {2}OVER, BYPASS 1024 MiB$/);
+  t.is(shown(40)[0], 'GPU  CONTAIN…  USED/GRANT MiB  STATE');
+  t.is(usersOf(view)[0]?.name, 'a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main');
+});
+
+test('an action says in 80 columns to whom it was done, how much that one had, on which card, and what comes of it', (t) => {
+  const names = ['local', 'cheat', 'env'] as const;
+  const recent = [
+    acted(said('kill', names, 'GPU-0')),
+    acted(said('warn', ['research-vision-nightly', 'trainer-7c9f8d5b6-x2x9k', 'worker'], UUID), 'warn'),
+    acted(said('kill', names, 'GPU-0', true)),
+    acted('local/cheat/env: its memory is free again', 'released'),
+  ];
+  const shown = (width: number) =>
+    topLines({ ...exampleView, recent }, { ...BY_CARD, width })
+      .slice(-recent.length)
+      .map((line) => line.replace(/^[\d:]{8} /, ''));
+  t.deepEqual(shown(80), [
+    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0; it is stopped: holds …',
+    'warn: …2x9k/worker 1224 of 1024 MiB on GPU-51a0c07…; it will be stoppe…',
+    'kill: local/cheat/env 80 of 30 % on GPU 0; it is stopped: takes more G…',
+    'released: local/cheat/env: its memory is free again',
+  ]);
+  t.is(
+    shown(200)[0],
+    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0; it is stopped: holds GPU memory that its limit does not see, 200 MiB of it past the interposer',
+  );
+});
+
+test('a card says what it holds, draws, how warm it is, and what is wrong with it', (t) => {
+  const lines = topLines(exampleView, BY_CARD);
+  t.is(lines[0], 'driver 580.65.06, mode enforce, sorted by card');
+  t.regex(lines[2] ?? '', /^GPU {2}MODEL +USED\/USABLE MiB {2}BUSY {2}TEMP +POWER {2}IN USE BY {2}FAULT$/);
+  t.regex(lines[3] ?? '', /^ {2}0 {2}NVIDIA L4 +6144\/24064 +40% +41C +31\/72W +1$/);
+  t.regex(lines[4] ?? '', /^ {2}1 {2}.*odd.* +6144\/24576 +- +- +- +1 {2}XID 119$/);
+});

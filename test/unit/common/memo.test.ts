@@ -1,0 +1,193 @@
+// From sample to sample what has not changed is the very same object, and whatever changes is made anew: of containers, of who owns
+// whom, of what compute they have.
+import test from 'ava';
+import type { Owner } from '../../../src/agent/attribution/attribute.ts';
+import { type Owned, ownedBy } from '../../../src/agent/attribution/processes-by-owner.ts';
+import type { Sample, SampledProcess } from '../../../src/agent/sampling/sample.ts';
+import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
+import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
+import { compare } from '../../../src/agent/usage/reconcile.ts';
+import { NO_OTHERS } from '../../../src/agent/usage/ungranted-usage.ts';
+import { isSame, remembering, sameList } from '../../../src/common/memo.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
+import {
+  card,
+  grantOf,
+  ledgerOf,
+  ofContainer,
+  ofGrant,
+  owners,
+  reading,
+  row,
+  sampledProcess,
+  sampleOf,
+  slot,
+  use,
+} from '../agent/node.ts';
+
+test('lists are the same where they have the very same things in the same order', (t) => {
+  const [one, other] = [{}, {}];
+  t.true(isSame([one, other], [one, other]));
+  t.true(isSame([], []));
+  t.true(isSame([Number.NaN], [Number.NaN]));
+  t.false(isSame([one, other], [other, one]));
+  t.false(isSame([one], [one, other]));
+  t.false(isSame([one, other], [one]));
+  t.false(isSame([one], [{}]), 'equal is not the same');
+  t.false(isSame([], undefined));
+  const list = [one];
+  t.is(sameList([one], list), list);
+  t.deepEqual(sameList([other], list), [other]);
+  t.deepEqual(sameList([one], undefined), [one]);
+});
+
+test('a function that remembers is asked again when one of the things is another one, and not otherwise', (t) => {
+  const asked: unknown[] = [];
+  const pair = remembering((one: object, other: object) => {
+    asked.push([one, other]);
+    return { one, other };
+  });
+  const [a, b] = [{ a: 1 }, { b: 1 }];
+  const first = pair(a, b);
+  t.is(pair(a, b), first);
+  t.is(asked.length, 1);
+  t.not(pair(a, { ...b }), first);
+  t.not(pair({ ...a }, b), first);
+  t.not(pair(a, b), first, 'only the last one is remembered');
+  t.is(asked.length, 4);
+});
+
+const byPid = { 11: ofGrant('one'), 12: ofGrant('one'), 13: ofGrant('two') };
+const processes = [11, 12, 13].map((pid) => sampledProcess(pid, [use(0, { bytes: 100 * MIB })]));
+const [first, , third] = processes as [SampledProcess, SampledProcess, SampledProcess];
+const other = sampledProcess(12, [use(0, { bytes: 100 * MIB, smPercent: 7 })]);
+
+test('processes of a grant are the same list as long as none of them comes, goes or changes', (t) => {
+  const of = (list: readonly SampledProcess[], whose: Readonly<Record<number, Owner>>, before?: Owned) =>
+    ownedBy(list, owners(whose), before);
+  const before = of(processes, byPid);
+  t.deepEqual(before.ofGrant('one'), processes.slice(0, 2));
+  t.deepEqual(before.grantIds, ['one', 'two']);
+  t.deepEqual(before.ofGrant('three'), []);
+  t.is(of([...processes], byPid, before).ofGrant('one'), before.ofGrant('one'));
+  const changes: Readonly<Record<string, Owned>> = {
+    'one changes': of([first, other, third], byPid, before),
+    'one goes': of([first, third], byPid, before),
+    'one comes': of([...processes, sampledProcess(14, [])], { ...byPid, 14: ofGrant('one') }, before),
+    "one is another grant's": of(processes, { ...byPid, 12: ofGrant('two') }, before),
+    "one is nobody's": of(processes, { 11: ofGrant('one'), 13: ofGrant('two') }, before),
+  };
+  for (const [what, after] of Object.entries(changes)) t.not(after.ofGrant('one'), before.ofGrant('one'), what);
+  t.is(changes['one changes']?.ofGrant('two'), before.ofGrant('two'));
+  t.deepEqual(of(processes, { 11: ofContainer('c'), 12: ofGrant('one') }).others, [
+    { process: first, owner: ofContainer('c') },
+    { process: third, owner: { kind: 'host' } },
+  ]);
+});
+
+const ledger = ledgerOf([slot(11, [row({ heldBytes: 100 * MIB })])], { denied: [0] });
+const one = reading(grantOf('one', 1000), ledger);
+const two = reading(grantOf('two', 1000), ledgerOf([], { denied: [0] }));
+
+/** Of one node: whose processes are is told with the sample before in mind. */
+function node() {
+  let owned: Owned | undefined;
+  return (
+    sample: Sample,
+    grants: readonly GrantReading[],
+    before?: NodeState,
+    whose: Readonly<Record<number, Owner>> = byPid,
+  ) => {
+    owned = ownedBy(sample.processes, owners(whose), owned);
+    return compare(sample, grants, owned, DEFAULT_TOLERANCE, NO_OTHERS, before);
+  };
+}
+
+test('a container of which nothing has changed is the same object as in the sample before; whatever changes, it is made anew', (t) => {
+  const stateOf = node();
+  const before = stateOf(sampleOf([card(0)], processes), [one, two]);
+
+  const later = sampleOf([card(0, { temperatureC: 60 })], processes, 1_700_000_001_000);
+  const readLater = { ...one, ledger: { ...ledger, readNs: 2000 } };
+  const again = stateOf(later, [readLater, two], before);
+  t.is(again.containers[0], before.containers[0]);
+  t.is(again.containers, before.containers, 'nor has any other, so the list is the same');
+  t.is(again.devices[0]?.card.temperatureC, 60, 'of the card everything is of this sample');
+
+  const changes: Readonly<Record<string, readonly [Sample, GrantReading]>> = {
+    'one of its processes': [sampleOf([card(0)], [first, other, third]), one],
+    'one process less': [sampleOf([card(0)], [first, third]), one],
+    'its grant': [later, reading(grantOf('one', 150), ledger)],
+    'its ledger': [later, { ...one, ledger: ledgerOf([]) }],
+    'refusals of its ledger': [later, { ...one, ledger: { ...ledger, denied: [4] } }],
+    'a ledger that was cut': [later, { ...one, ledger: { ...ledger, whole: false } }],
+    'entry points': [later, { ...one, ledger: { ...ledger, unknown: 2 } }],
+    'a ledger in another place': [later, { ...one, ledger: { ...ledger, untouched: false } }],
+    'its engines': [later, { ...one, engines: [] }],
+    'its page': [later, { ...one, behind: true }],
+    'its fence': [later, { ...one, driverHolds: true }],
+    'a fence that fails': [later, { ...one, interposerFails: true }],
+    'a card that is not told': [sampleOf([card(0, { lists: [] })], processes), one],
+    'a card with another number': [sampleOf([card(1, { uuid: 'GPU-0' })], processes), one],
+    'no card': [sampleOf([], processes), one],
+    'a sample that tells nothing': [{ ...later, problem: 'gone' }, one],
+  };
+  for (const [what, [sample, changed]] of Object.entries(changes)) {
+    const from = stateOf(later, [one, two], before);
+    const after = stateOf(sample, [changed, two], from);
+    t.not(after.containers[0], from.containers[0], what);
+    t.not(after.containers, from.containers, what);
+    // What it was seen to hold is of the sample before where this one does not tell it.
+    const seen = ({ containers, ...rest }: NodeState) => ({
+      ...rest,
+      containers: containers.map(({ holding: _, ...one }) => (one.told ? one : { ...one, fence: undefined })),
+    });
+    t.deepEqual(seen(after), seen(node()(sample, [changed, two])), what);
+  }
+});
+
+test('what a card is told of follows each change of its processes, its grants and what those hold, though the rest is the same', (t) => {
+  const stateOf = node();
+  const sampled = (list: readonly SampledProcess[]) => sampleOf([card(0, { usedBytes: 1000 * MIB })], list);
+  const before = stateOf(sampled(processes), [one, two]);
+  const brief = ({ devices, foreign, failures }: NodeState) => [
+    devices.map(({ grantedBytes, containers, processes: counts, unattributedBytes }) => [
+      grantedBytes / MIB,
+      containers,
+      counts.compute,
+      unattributedBytes === undefined ? undefined : unattributedBytes / MIB,
+    ]),
+    foreign.length,
+    failures.host,
+    failures.memory_not_available,
+  ];
+  t.deepEqual(brief(before), [[[2000, 2, 3, 700]], 0, 0, 0]);
+  const more = sampledProcess(14, [use(0, { bytes: 50 * MIB })]);
+  const untold = sampledProcess(14, [use(0)]);
+  const cases: [what: string, state: () => NodeState, expected: unknown][] = [
+    ['nothing', () => stateOf(sampled(processes), [one, two], before), [[[2000, 2, 3, 700]], 0, 0, 0]],
+    [
+      'a process of the host',
+      () => stateOf(sampled([...processes, more]), [one, two], before),
+      [[[2000, 2, 4, 700]], 0, 1, 0],
+    ],
+    [
+      'the same in a container that has no grant',
+      () => stateOf(sampled([...processes, more]), [one, two], before, { ...byPid, 14: ofContainer('c') }),
+      [[[2000, 3, 4, 650]], 1, 0, 0],
+    ],
+    [
+      'its bytes are not told',
+      () => stateOf(sampled([...processes, untold]), [one, two], before),
+      [[[2000, 2, 4, undefined]], 0, 1, 1],
+    ],
+    ['a grant less', () => stateOf(sampled(processes), [one], before), [[[1000, 1, 3, 800]], 0, 0, 0]],
+    [
+      "the same processes are the host's",
+      () => stateOf(sampled(processes), [one, two], before, { 13: ofGrant('two') }),
+      [[[2000, 1, 3, 900]], 0, 2, 0],
+    ],
+  ];
+  for (const [what, state, expected] of cases) t.deepEqual(brief(state()), expected, what);
+});

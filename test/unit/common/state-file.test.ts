@@ -1,0 +1,110 @@
+// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent ends.
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { COMPUTE_FORMAT } from '../../../src/agent/compute/policy-file.ts';
+import { FAULTS_FORMAT } from '../../../src/agent/isolation/gpu-faults.ts';
+import { WITHOUT_CARDS_FORMAT } from '../../../src/agent/kubelet/missed-containers.ts';
+import { field } from '../../../src/common/json.ts';
+import { formatState, openStateFile, parseState, type StateFormat } from '../../../src/common/state-file.ts';
+import { temporaryFolder } from '../../support/node.ts';
+
+type Count = { readonly count: number };
+const FORMAT: StateFormat<Count> = {
+  version: 2,
+  read(value) {
+    const count = field(value, 'count');
+    return typeof count === 'number' ? { count } : { wrong: 'its count is none' };
+  },
+};
+
+function open(t: ExecutionContext, text?: string) {
+  const folder = temporaryFolder(t);
+  const path = join(folder, 'count.json');
+  if (text !== undefined) writeFileSync(path, text);
+  const told: string[] = [];
+  const again = () => openStateFile(path, FORMAT, { lost: 'it begins anew', onProblem: (line) => told.push(line) });
+  return { folder, path, told, again, file: again() };
+}
+
+test('what was written is found by the next one, and nothing else is left in the folder', (t) => {
+  const { folder, file, again, told } = open(t);
+  t.is(file.found, undefined);
+  for (const count of [1, 2]) file.write({ count });
+  t.deepEqual(again().found, { count: 2 });
+  t.deepEqual(readdirSync(folder), ['count.json']);
+  t.deepEqual(told, []);
+});
+
+const UNREADABLE: readonly (readonly [string, RegExp])[] = [
+  ['', /so it begins anew: it is not JSON; it becomes \S+\/count\.json\.unread before another is written$/],
+  ['{"version":2,"cou', /so it begins anew: it is not JSON;/],
+  ['{"version":1,"count":7}', /so it begins anew: it is not of version 2;/],
+  ['{"version":"2","count":7}', /so it begins anew: it is not of version 2;/],
+  ['[]', /so it begins anew: it is not of version 2;/],
+  ['null', /so it begins anew: it is not of version 2;/],
+  ['{"version":2,"count":"7"}', /so it begins anew: its count is none;/],
+];
+for (const [text, says] of UNREADABLE) {
+  test(`what cannot be read is said and put aside before anything takes its place: ${text}`, (t) => {
+    const { path, file, told, again } = open(t, text);
+    t.is(file.found, undefined);
+    t.is(told.length, 1);
+    t.true(told[0]?.startsWith(`${path} is passed over, `));
+    t.regex(told[0] ?? '', says);
+    t.is(readFileSync(path, 'utf8'), text, 'it stays where it is until then');
+    t.false(existsSync(`${path}.unread`));
+    for (const count of [1, 2]) file.write({ count });
+    t.is(readFileSync(`${path}.unread`, 'utf8'), text);
+    t.deepEqual(again().found, { count: 2 });
+    t.is(told.length, 1);
+  });
+}
+
+test('what is no file is said, too, and put aside', (t) => {
+  const { path, told, file } = open(t);
+  t.is(told.length, 0);
+  file.write({ count: 1 });
+  const folder = join(temporaryFolder(t), 'count.json');
+  mkdirSync(folder);
+  const other = openStateFile(folder, FORMAT, { lost: 'it begins anew', onProblem: (line) => told.push(line) });
+  t.regex(told[0] ?? '', /EISDIR/);
+  other.write({ count: 3 });
+  t.is(readFileSync(folder, 'utf8'), readFileSync(path, 'utf8').replace('1', '3'));
+});
+
+test('where it cannot be kept it throws, and the file is as it was', (t) => {
+  const { path, file, again } = open(t);
+  file.write({ count: 1 });
+  mkdirSync(`${path}.new`);
+  t.throws(() => file.write({ count: 2 }), { code: 'EISDIR' });
+  t.deepEqual(again().found, { count: 1 });
+});
+
+test('the files that agents have written until now are read as they are', (t) => {
+  const compute = '{\n  "version": 1,\n  "policy": "soft",\n  "cards": {\n    "A": "fixed"\n  }\n}\n';
+  t.deepEqual(parseState(COMPUTE_FORMAT, compute), { policy: 'soft', cards: { A: 'fixed' } });
+  t.is(formatState(COMPUTE_FORMAT, { policy: 'soft', cards: { A: 'fixed' } }), compute);
+  const fault = {
+    gpuUuid: 'GPU-0',
+    xid: 79,
+    atMs: 5,
+    bootId: 'b',
+    driverVersion: '580',
+    lost: true,
+    counts: { ecc: 1 },
+  };
+  const faults = `${JSON.stringify({ version: 1, faults: [fault] }, null, 2)}\n`;
+  t.deepEqual(parseState(FAULTS_FORMAT, faults), { faults: [fault] });
+  t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
+  t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'its faults[0] is none' });
+  const without = `${JSON.stringify({ version: 1, told: ['0a1b'], seen: ['2c'] }, null, 2)}\n`;
+  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, without), { told: ['0a1b'], seen: ['2c'] });
+  t.is(formatState(WITHOUT_CARDS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);
+  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, '{"version":1,"told":["0a1b"]}'), { told: ['0a1b'], seen: [] });
+  for (const no of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')]) {
+    const readOf = (value: object) => parseState(WITHOUT_CARDS_FORMAT, JSON.stringify({ version: 1, ...value }));
+    t.deepEqual(readOf({ told: no }), { wrong: 'what was told is no list of containers' });
+    t.deepEqual(readOf({ told: [], seen: no }), { wrong: 'what was seen is no list of containers' });
+  }
+});

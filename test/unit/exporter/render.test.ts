@@ -1,0 +1,219 @@
+// The page of metrics: whole, against a golden file, and in part, when a collector fails.
+// After a wanted change: UPDATE_GOLDEN=1 ava test/unit/exporter/render.test.ts
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import test from 'ava';
+import { METRICS } from '../../../dashboards/lib/metrics.ts';
+import { staleView } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Family } from '../../../src/exporter/format/family.ts';
+import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
+import { seriesOf } from '../../support/agent.ts';
+import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+
+const GOLDEN = join(import.meta.dirname, '../../golden/metrics/page.txt');
+const ALL = [...FAMILIES, PROCESS_FAMILY];
+
+/** Times of the rendering itself differ from run to run; that they are numbers is all that is said of them. */
+const masked = (page: string): string =>
+  page.replace(/^(cotenant_exporter_\w+_duration_seconds(?:\{.*\})?) [\d.e-]+$/gm, '$1 (time)');
+const seriesNames = (page: string): Set<string> =>
+  new Set(page.split('\n').flatMap((line) => /^[a-z]\w*/.exec(line)?.[0] ?? []));
+
+test('of several outcomes of stops, the newest one is the last', async (t) => {
+  const kill = { ...exampleView.kills[0], count: 1 } as (typeof exampleView.kills)[number];
+  const kills = [
+    { ...kill, result: 'released', lastMs: 5000 },
+    { ...kill, result: 'stuck', lastMs: 3000 },
+  ];
+  const { text: page } = await createPage(FAMILIES)({ ...exampleView, kills });
+  t.regex(page, /^cotenant_container_last_kill_timestamp_seconds\{[^}]*\} 5$/m);
+});
+
+test('the page is the golden one', async (t) => {
+  const make = createPage(ALL);
+  await make(exampleView);
+  const { text, problems } = await make(exampleView);
+  t.deepEqual(problems, []);
+  const shown = masked(text);
+  if (process.env.UPDATE_GOLDEN) writeFileSync(GOLDEN, shown);
+  t.is(shown, readFileSync(GOLDEN, 'utf8'));
+});
+
+test('the example shows every metric that the dashboards may use', async (t) => {
+  const make = createPage(ALL);
+  await make(exampleView);
+  const { text } = await make({
+    ...exampleView,
+    assigned: [],
+    // More processes than the page shows.
+    containers: [
+      {
+        ...exampleContainer,
+        processes: Array.from({ length: 60 }, (_, pid) => ({
+          pid,
+          command: 'many',
+          usedBytes: pid,
+          smPercent: 0,
+          types: 1,
+          inLedger: true,
+        })),
+      },
+    ],
+  });
+  const shown = seriesNames(text);
+  t.deepEqual(
+    Object.keys(METRICS).filter((name) => name.startsWith('cotenant_') && !shown.has(name)),
+    [],
+  );
+  t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 10);
+});
+
+test('a page never grows beyond its bound; what comes last is left out, and counted by family', async (t) => {
+  const samples = (page: string) =>
+    page.split('\n').filter((line) => /^cotenant_(?!exporter_(collector|render|series))/.test(line));
+  const whole = samples((await createPage(ALL)(exampleView)).text);
+  const make = createPage(ALL, 60);
+  const first = samples((await make(exampleView)).text);
+  t.is(first.length, 60);
+  t.deepEqual(
+    first.filter((line) => !whole.includes(line)),
+    [],
+  );
+  const { text } = await make(exampleView);
+  const left = (family: string) => seriesOf(text, 'cotenant_exporter_series_dropped_total', { family });
+  t.is(left('exporter'), 0, 'there from the start, so that the first one is seen');
+  t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 2 * (whole.length - 60));
+  t.true((left('process') ?? 0) > 0);
+});
+
+test('however many short-lived containers come and go, what lives and what the node does is shown, and of them the newest', async (t) => {
+  const [totals] = exampleView.containerTotals;
+  const [kill] = exampleView.kills;
+  const [stray] = exampleView.foreignTotals;
+  if (!totals || !kill || !stray) return t.fail();
+  const flood = Array.from({ length: 400 }, (_, number) => ({
+    pod: `run-${number}`,
+    atMs: exampleView.atMs - 1000 * (400 - number),
+  }));
+  const whole = (await createPage(ALL)(exampleView)).text;
+  const names = (page: string) =>
+    page.split('\n').filter((line) => /^cotenant_(?!exporter_)/.test(line) && !line.includes('run-'));
+  const make = createPage(ALL, names(whole).length + 200);
+  const { text } = await make({
+    ...exampleView,
+    containerTotals: [
+      ...flood.map(({ pod, atMs }) => ({ ...totals, pod, grantId: pod, seenMs: atMs })),
+      ...exampleView.containerTotals,
+    ],
+    foreignTotals: [
+      ...flood.map(({ pod, atMs }) => ({ ...stray, pod, containerId: pod, seenMs: atMs })),
+      ...exampleView.foreignTotals,
+    ],
+    kills: [
+      ...flood.flatMap(({ pod }) =>
+        ['released', 'stuck', 'refused'].map((result) => ({ ...kill, pod, result, count: 0, lastMs: 0 })),
+      ),
+      ...exampleView.kills,
+    ],
+  });
+  const shown = new Set(text.split('\n'));
+  t.deepEqual(
+    names(whole).filter((line) => !shown.has(line) && !/_container_(?!kills).*cheat/.test(line)),
+    [],
+    'all that is there without the flood, but for what has ended, too',
+  );
+  const ended = (pod: string) => seriesOf(text, 'cotenant_container_sm_seconds_total', { pod });
+  t.deepEqual([ended('run-399'), ended('run-0')], [12.5, undefined]);
+  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'run-399' }), undefined, 'zeros come last');
+  t.true((seriesOf(text, 'cotenant_exporter_series_dropped_total', { family: 'enforcement' }) ?? 0) > 1000);
+});
+
+test('a collector that throws costs only its own family, and is named', async (t) => {
+  for (const broken of ALL) {
+    const families = ALL.map((family): Family => {
+      if (family !== broken) return family;
+      return {
+        name: family.name,
+        create(registry) {
+          const { fill, clear } = family.create(registry);
+          return {
+            clear,
+            fill(view) {
+              fill(view); // as far as it came
+              throw new Error('on purpose');
+            },
+          };
+        },
+      };
+    });
+    const whole = await createPage(ALL)(exampleView);
+    const { text, problems } = await createPage(families)(exampleView);
+    t.deepEqual(problems, [`the collector ${broken.name} failed: Error: on purpose`]);
+    for (const { name } of ALL) {
+      const success = seriesOf(text, 'cotenant_exporter_collector_success', { collector: name });
+      t.is(success, name === broken.name ? 0 : 1, name);
+    }
+    const only = await createPage([broken])(exampleView);
+    const own = [...seriesNames(only.text)].filter(
+      (name) => !/^cotenant_exporter_(collector_|render_|series_)/.test(name),
+    );
+    t.true(own.length > 0, broken.name);
+    const missing = [...seriesNames(whole.text)].filter((name) => !seriesNames(text).has(name));
+    t.deepEqual(missing.sort(), own.sort(), broken.name);
+  }
+});
+
+test('a collector that failed once is whole again with the next view', async (t) => {
+  let fail = true;
+  const flaky: Family = {
+    name: 'device',
+    create(registry) {
+      const device = FAMILIES.find(({ name }) => name === 'device')?.create(registry);
+      return {
+        clear: () => device?.clear(),
+        fill(view) {
+          if (fail) throw new Error('on purpose');
+          device?.fill(view);
+        },
+      };
+    },
+  };
+  const make = createPage([flaky]);
+  const first = await make(exampleView);
+  t.is(seriesOf(first.text, 'cotenant_device_memory_total_bytes'), undefined);
+  fail = false;
+  const second = await make(exampleView);
+  t.is(seriesOf(second.text, 'cotenant_device_memory_total_bytes', { gpu: '0' }), 24 * 2 ** 30);
+  t.is(seriesOf(second.text, 'cotenant_exporter_collector_success', { collector: 'device' }), 1);
+});
+
+test('a stale view says so, keeps what was counted, and tells nothing of now', async (t) => {
+  const stale = staleView(exampleView, 31_400, { abandoned: 2, hung: 0 });
+  const { text } = await createPage(ALL)(stale);
+  t.is(seriesOf(text, 'cotenant_up'), 0);
+  t.is(seriesOf(text, 'cotenant_container_sm_seconds_total', { pod: 'train' }), 12.5);
+  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'cheat' }), 1);
+  const gauges = [...seriesNames(text)].filter(
+    (name) => /^cotenant_(device|container|foreign)_/.test(name) && !name.endsWith('_total'),
+  );
+  // What happened has happened.
+  t.deepEqual(gauges, ['cotenant_device_xid_last_timestamp_seconds', 'cotenant_container_last_kill_timestamp_seconds']);
+  t.is(seriesOf(text, 'cotenant_exporter_samplers_abandoned_total'), 2, 'also what came after the last sample');
+  t.is(stale.self.problem, 'the last sample is 31 s old');
+});
+
+test('what is gone from the view is gone from the page', async (t) => {
+  const make = createPage(ALL);
+  await make(exampleView);
+  const { text } = await make({
+    ...exampleView,
+    containers: [],
+    assigned: [],
+    foreign: [],
+    devices: exampleView.devices.slice(0, 1),
+  });
+  t.is(seriesOf(text, 'cotenant_container_memory_used_bytes'), undefined);
+  t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes'), undefined);
+  t.is(seriesOf(text, 'cotenant_device_memory_total_bytes', { gpu: '1' }), undefined);
+  t.is(seriesOf(text, 'cotenant_device_memory_total_bytes', { gpu: '0' }), 24 * 2 ** 30);
+});

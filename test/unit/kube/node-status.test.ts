@@ -1,0 +1,125 @@
+import test from 'ava';
+import { formatNodeCards, type NodeCards, parseNodeCards } from '../../../src/api/node-annotation.ts';
+import {
+  CARDS_HEALTHY,
+  conditionOf,
+  FENCES_HOLD,
+  type NodePatch,
+  patchOf,
+  shows,
+} from '../../../src/kube/node-status.ts';
+
+const CARDS: NodeCards = {
+  mostTenantsPerCard: 50,
+  cards: [22_600, 22_601, 14_940].map((mib, index) => ({
+    gpuUuid: `GPU-00000000-0000-4000-8000-00000000000${index}`,
+    index,
+    model: 'NVIDIA L4',
+    usableBytes: mib * 2 ** 20,
+    healthy: index < 2,
+  })),
+};
+const patch = patchOf(CARDS, true);
+
+test('amounts are those of all cards, for an unhealthy one may have pods, and the annotation tells which those are', (t) => {
+  const amounts = { 'cotenant.io/gpu-memory': String(60_141 * 2 ** 20), 'cotenant.io/gpu-cores': '300' };
+  const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
+  t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
+  t.deepEqual(
+    patchOf(CARDS, false).status,
+    { capacity: amounts, allocatable: amounts },
+    'a device plugin counts slots',
+  );
+  t.deepEqual(parseNodeCards(patch.metadata.annotations['cotenant.io/cards'] ?? ''), CARDS);
+});
+
+const nodeOf = ({ metadata, status }: NodePatch) => ({
+  metadata: { name: 'node-1', annotations: { other: 'x', ...metadata.annotations } },
+  status: {
+    capacity: { cpu: '2', ...status.capacity },
+    allocatable: { cpu: '1900m', ...status.allocatable },
+  },
+});
+
+test('a Node shows what it should, however the server writes the amounts', (t) => {
+  const node = nodeOf(patch);
+  t.true(shows(node, patch));
+  for (const text of ['60141Mi', `${60_141 * 1024}Ki`, '63062409216.0'])
+    t.true(
+      shows(
+        { ...node, status: { ...node.status, capacity: { ...node.status.capacity, 'cotenant.io/gpu-memory': text } } },
+        patch,
+      ),
+      text,
+    );
+});
+
+test('a Node that lacks anything of it, or shows another value, does not', (t) => {
+  const node = nodeOf(patch);
+  t.false(shows({}, patch));
+  t.false(shows({ ...node, metadata: { annotations: {} } }, patch));
+  t.false(shows({ ...node, metadata: { annotations: { 'cotenant.io/cards': 'x' } } }, patch));
+  for (const kind of ['capacity', 'allocatable'] as const) {
+    for (const name of Object.keys(patch.status[kind])) {
+      for (const wrong of ['0', '60142Mi', '60141.5Mi', 'nonsense', '']) {
+        const amounts = { ...node.status[kind], [name]: wrong };
+        t.false(shows({ ...node, status: { ...node.status, [kind]: amounts } }, patch), `${kind} ${name} ${wrong}`);
+      }
+      const { [name]: _, ...without }: Record<string, string> = node.status[kind];
+      t.false(shows({ ...node, status: { ...node.status, [kind]: without } }, patch), `${kind} without ${name}`);
+    }
+  }
+});
+
+test('the condition about fences is written when it says something else, and keeps the time since when it is so', (t) => {
+  const [first, later] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-02T00:00:00Z')];
+  const state = { status: 'False', reason: 'FenceFails', message: 'GPU-0: why' } as const;
+  t.is(conditionOf(FENCES_HOLD, undefined, {}, first), undefined);
+  const condition = conditionOf(FENCES_HOLD, state, {}, first);
+  t.like(condition, { ...state, type: 'CotenantFencesHold', lastTransitionTime: first.toISOString() });
+  const withCondition = patchOf(CARDS, true, condition);
+  const plain = nodeOf(patch);
+  t.false(shows(plain, withCondition));
+  const conditions = [
+    { type: 'Ready', status: 'True' },
+    { ...state, type: 'CotenantFencesHold', lastTransitionTime: first, lastHeartbeatTime: first },
+  ];
+  const told = { ...plain, status: { ...plain.status, conditions } };
+  t.true(shows(told, withCondition));
+  t.true(shows(told, patch), 'what is not known changes nothing');
+  t.is(conditionOf(FENCES_HOLD, { ...state, message: 'other' }, told, later)?.lastTransitionTime, first.toISOString());
+  const mended = { status: 'True', reason: 'FencesHold', message: '' } as const;
+  t.is(conditionOf(FENCES_HOLD, mended, told, later)?.lastTransitionTime, later.toISOString());
+  for (const change of [mended, { ...state, message: 'other' }])
+    t.false(shows(told, patchOf(CARDS, true, conditionOf(FENCES_HOLD, change, told, later))));
+});
+
+test('a card on which limits do not hold is told with the reason, and its amounts stay', (t) => {
+  const cards = CARDS.cards.map((card, index) => (index === 0 ? { ...card, unfenced: 'why' } : card));
+  const unfenced = patchOf({ ...CARDS, cards }, true);
+  t.deepEqual(unfenced.status, patch.status);
+  t.deepEqual(parseNodeCards(unfenced.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
+  t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"why"', '1')));
+});
+
+test('a card that is not healthy is told with the reason, and the conditions are written side by side', (t) => {
+  const cards = CARDS.cards.map((card, index) => (index === 2 ? { ...card, fault: 'Xid 79' } : card));
+  const told = { status: 'False', reason: 'CardUnhealthy', message: 'GPU-0: Xid 79' } as const;
+  const fences = { status: 'True', reason: 'FencesHold', message: '' } as const;
+  const now = new Date('2026-01-01T00:00:00Z');
+  const both = patchOf(
+    { ...CARDS, cards },
+    true,
+    conditionOf(FENCES_HOLD, fences, {}, now),
+    conditionOf(CARDS_HEALTHY, told, {}, now),
+  );
+  t.deepEqual(
+    both.status.conditions?.map(({ type, status }) => [type, status]),
+    [
+      ['CotenantFencesHold', 'True'],
+      ['CotenantCardsHealthy', 'False'],
+    ],
+  );
+  t.deepEqual(parseNodeCards(both.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
+  t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"Xid 79"', '1')));
+});

@@ -1,0 +1,125 @@
+// Which Xids take a card from those who come next, and what proves that it was reset.
+import test from 'ava';
+import { RESETTING_XIDS } from '../../../src/agent/counters/xid-counts.ts';
+import {
+  type CardFault,
+  faultWords,
+  followFaults,
+  healthState,
+  parseXidList,
+  type Told,
+  UNHEALTHY_XIDS,
+} from '../../../src/policy/gpu-health.ts';
+
+const AT = Date.parse('2026-11-22T16:20:00Z');
+const told = (more: Partial<Told> = {}, card: Partial<Told['cards'][number]> = {}): Told => ({
+  bootId: 'boot-1',
+  driverVersion: '580.1',
+  cards: [{ uuid: 'GPU-0', healthy: true, energyMj: 5000, eccUncorrectedVolatile: 2, ...card }],
+  raised: [],
+  ...more,
+});
+const raised = (...xids: readonly number[]) => xids.map((xid) => ({ gpuUuid: 'GPU-0', xid, atMs: AT }));
+const of = (before: readonly CardFault[], now: Told, xids = UNHEALTHY_XIDS) => followFaults(before, now, xids);
+const after = (xid: number, card: Partial<Told['cards'][number]> = {}) =>
+  of([], told({ raised: raised(xid) }, card)).faults;
+
+test('an Xid that needs a reset is held against the card; what a program of a tenant can raise is not', (t) => {
+  for (const xid of [48, 62, 64, 74, 79, 95, 119, 120, 140, 143])
+    t.deepEqual(
+      after(xid).map((fault) => [fault.gpuUuid, fault.xid, fault.atMs]),
+      [['GPU-0', xid, AT]],
+      String(xid),
+    );
+  for (const xid of [13, 31, 32, 43, 45, 46, 63, 68, 69, 92, 94, 109, 999]) t.deepEqual(after(xid), [], String(xid));
+  // All of them are among those that alert.
+  t.deepEqual(
+    RESETTING_XIDS.filter((xid) => !UNHEALTHY_XIDS.includes(xid)),
+    [46, 109],
+  );
+  t.true(UNHEALTHY_XIDS.every((xid) => RESETTING_XIDS.includes(xid)));
+});
+
+test('the first Xid stays the reason, and a card that nobody told of gets none', (t) => {
+  const [fault] = of(after(119), told({ raised: raised(79) })).faults;
+  t.is(fault?.xid, 119);
+  t.is(fault && faultWords(fault), 'Xid 119 at 2026-11-22T16:20:00.000Z, and no reset since');
+  t.deepEqual(of([], told({ raised: [{ gpuUuid: 'GPU-9', xid: 79, atMs: AT }] })).faults, []);
+});
+
+test('it stays over samples that prove nothing: the same again, the card out of sight, counts that are not told', (t) => {
+  let faults = after(79);
+  for (const now of [
+    told(),
+    told({}, { energyMj: 9000 }),
+    told({ cards: [] }),
+    told({ cards: [], driverVersion: '590.1' }),
+    told({ cards: [{ uuid: 'GPU-0', healthy: true }] }),
+    told({ bootId: '' }, { energyMj: 9000 }),
+  ]) {
+    const next = of(faults, now);
+    t.deepEqual(next.ended, []);
+    t.is(next.faults.length, 1);
+    faults = next.faults;
+  }
+});
+
+test('each proof of a reset ends it, and says what it was', (t) => {
+  const lost = of(after(79), told({}, { healthy: false })).faults;
+  t.true(lost[0]?.lost);
+  const cases: readonly (readonly [readonly CardFault[], Told, RegExp])[] = [
+    [after(79), told({ bootId: 'boot-2' }), /machine/],
+    [after(79), told({ bootId: 'boot-2', cards: [] }), /machine/],
+    [lost, told(), /had lost it/],
+    [after(79), told({ driverVersion: '590.1' }), /another driver/],
+    [after(79), told({}, { energyMj: 12 }), /energy/],
+    [after(48), told({}, { eccUncorrectedVolatile: 0 }), /uncorrected/],
+  ];
+  for (const [before, now, why] of cases) {
+    const { faults, ended } = of(before, now);
+    t.deepEqual(faults, [], String(why));
+    t.regex(ended[0]?.why ?? '', why);
+  }
+  // What grew since is what it is compared with.
+  const grown = of(after(79), told({}, { energyMj: 9000 })).faults;
+  t.is(of(grown, told({}, { energyMj: 8000 })).ended.length, 1);
+});
+
+test('a card that is lost still is not reset, whatever its counts say, and one that fails again at once is held again', (t) => {
+  t.is(of(after(79), told({ driverVersion: '590.1' }, { healthy: false, energyMj: 1 })).ended.length, 0);
+  const again = of(after(79), told({ raised: raised(64) }, { energyMj: 1 }));
+  t.is(again.ended.length, 1);
+  t.deepEqual(
+    again.faults.map(({ xid }) => xid),
+    [64],
+  );
+});
+
+test('the list of Xids can be added to, taken from and switched off, but not made to hold a program of a tenant against a card', (t) => {
+  const list = (text: string) => [...(parseXidList(text) as readonly number[])].sort((a, b) => a - b);
+  t.deepEqual(list('default'), [...UNHEALTHY_XIDS]);
+  t.deepEqual(
+    list(' default, 46 , -74'),
+    [46, ...UNHEALTHY_XIDS].filter((xid) => xid !== 74),
+  );
+  t.deepEqual(list('-74,default'), list('default,-74'));
+  t.deepEqual([list(''), list('79')], [[], [79]]);
+  for (const text of ['31', 'default,94', '79;48', 'all', '1e3', Array(65).fill('79').join(',')])
+    t.true('wrong' in parseXidList(text), text);
+  // What no longer counts is forgotten.
+  t.is(of(after(79), told(), []).ended.length, 1);
+});
+
+test('the condition names each card with its reason, and says nothing of a node without cards', (t) => {
+  t.is(healthState([]), undefined);
+  t.like(healthState([{ gpuUuid: 'GPU-0', why: undefined }]), { status: 'True', reason: 'CardsHealthy' });
+  const [a, b] = [
+    { gpuUuid: 'GPU-0', why: 'one' },
+    { gpuUuid: 'GPU-1', why: 'two' },
+  ];
+  t.like(healthState([a, { gpuUuid: 'GPU-2', why: undefined }, b]), {
+    status: 'False',
+    reason: 'CardUnhealthy',
+    message: 'GPU-0: one; GPU-1: two',
+  });
+});

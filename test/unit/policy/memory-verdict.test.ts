@@ -1,0 +1,131 @@
+// Verdicts on one sample: what is within, what is soft, what is hard, and which card decides.
+import test from 'ava';
+import fc from 'fast-check';
+import { MIB } from '../../../src/common/quantity.ts';
+import {
+  type CardUse,
+  DEFAULT_TOLERANCE,
+  judge,
+  judgeRoom,
+  type Room,
+  type Verdict,
+} from '../../../src/policy/memory-verdict.ts';
+
+const use = (usedBytes: number, limitBytes: number, bypassBytes = 0, gpuUuid = 'GPU-a'): CardUse => ({
+  gpuUuid,
+  limitBytes,
+  usedBytes,
+  bypassBytes,
+});
+const said = (verdict: Verdict): string =>
+  verdict.severity === 'within' ? 'within' : `${verdict.severity} ${verdict.reason}`;
+
+// A grant of 1000 MiB: soft above 1000 x 1.02 + 64 = 1084 MiB, hard above 1000 x 1.25 + 64 = 1314 MiB.
+const SOFT = 1084 * MIB;
+const HARD = 1314 * MIB;
+const CASES: [what: string, used: number, limit: number, bypass: number, expected: string][] = [
+  ['nothing held', 0, 1000 * MIB, 0, 'within'],
+  ['the grant to its last byte', 1000 * MIB, 1000 * MIB, 0, 'within'],
+  ['one byte over: what rounding may cost', 1000 * MIB + 1, 1000 * MIB, 0, 'within'],
+  ['the tolerance to its last byte', SOFT, 1000 * MIB, 0, 'within'],
+  ['one byte over the tolerance', SOFT + 1, 1000 * MIB, 0, 'soft over-limit'],
+  ['the last byte that is not far', HARD, 1000 * MIB, 0, 'soft over-limit'],
+  ['far over', HARD + 1, 1000 * MIB, 0, 'hard far-over-limit'],
+  ['all of it past the interposer, within the grant', 1000 * MIB, 1000 * MIB, 1000 * MIB, 'within'],
+  ['one byte over, one byte of it past the interposer: no tolerance', 1000 * MIB + 1, 1000 * MIB, 1, 'hard bypass'],
+  ['far over with a bypass: the bypass is the reason', HARD + 1, 1000 * MIB, 1, 'hard bypass'],
+  ['a small grant is not far over before it is over', 64 * MIB + 64 * MIB, 64 * MIB, 0, 'within'],
+  ['a small grant, over', 64 * MIB + 70 * MIB, 64 * MIB, 0, 'soft over-limit'],
+  ['no grant on this card at all, and nothing held', 0, 0, 0, 'within'],
+];
+
+test('one card: within, soft above the tolerance, hard far above it or past the interposer over the grant', (t) => {
+  for (const [what, used, limit, bypass, expected] of CASES) {
+    t.is(said(judge([use(used, limit, bypass)], DEFAULT_TOLERANCE)), expected, what);
+  }
+});
+
+test('a verdict names the card that decides and how much is held over its grant there', (t) => {
+  const small = use(1100 * MIB, 1000 * MIB, 0, 'GPU-small');
+  const big = use(1200 * MIB, 1000 * MIB, 0, 'GPU-big');
+  const bypass = use(1001 * MIB, 1000 * MIB, MIB, 'GPU-bypass');
+  const farther = use(3000 * MIB, 1000 * MIB, 0, 'GPU-far');
+  const calm = use(10 * MIB, 1000 * MIB, 10 * MIB, 'GPU-calm');
+  const cases: [CardUse[], CardUse, string, number][] = [
+    [[small, big], big, 'soft', 200 * MIB],
+    [[big, small, calm], big, 'soft', 200 * MIB],
+    [[big, bypass], bypass, 'hard', MIB],
+    [[bypass, big], bypass, 'hard', MIB],
+    [[bypass, farther, big], farther, 'hard', 2000 * MIB],
+  ];
+  for (const [uses, worst, severity, overBytes] of cases) {
+    t.like(judge(uses, DEFAULT_TOLERANCE), { severity, worst, overBytes });
+  }
+  t.deepEqual(judge([], DEFAULT_TOLERANCE), { severity: 'within' });
+  t.deepEqual(judge([calm, calm], DEFAULT_TOLERANCE), { severity: 'within' });
+});
+
+test('over softly is hard on a card that has nothing left of what others there were granted', (t) => {
+  const over = use(1100 * MIB, 1000 * MIB);
+  const verdictOf = (uses: readonly CardUse[], room: Room | undefined, reserveBytes = 64 * MIB) => {
+    const tolerance = { ...DEFAULT_TOLERANCE, reserveBytes };
+    const roomOn = (gpuUuid: string) =>
+      gpuUuid === 'GPU-a' ? room : { freeBytes: 10_000 * MIB, owedBytes: 10_000 * MIB };
+    return judgeRoom(judge(uses, tolerance), uses, tolerance, roomOn);
+  };
+  const room = (free: number, owed: number): Room => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
+  const cases: [string, readonly CardUse[], Room | undefined, string][] = [
+    ['nothing left', [over], room(0, 500), 'hard no-room'],
+    ['just below the reserve', [over], { freeBytes: 64 * MIB - 1, owedBytes: 500 * MIB }, 'hard no-room'],
+    ['the reserve is there', [over], room(64, 500), 'soft over-limit'],
+    ['others have all that is theirs', [over], room(0, 0), 'soft over-limit'],
+    ['what is left is enough for others', [over], room(10, 10), 'soft over-limit'],
+    ['what is left is not enough for others', [over], { freeBytes: 10 * MIB - 1, owedBytes: 10 * MIB }, 'hard no-room'],
+    ['the driver does not tell what is left', [over], undefined, 'soft over-limit'],
+    ['within the tolerance', [use(1084 * MIB, 1000 * MIB)], room(0, 500), 'within'],
+    ['far over', [use(2000 * MIB, 1000 * MIB)], room(0, 500), 'hard far-over-limit'],
+    ['past the interposer', [use(1001 * MIB, 1000 * MIB, MIB)], room(0, 500), 'hard bypass'],
+  ];
+  for (const [what, uses, left, expected] of cases) t.is(said(verdictOf(uses, left)), expected, what);
+  t.is(said(verdictOf([over], room(0, 500), 0)), 'soft over-limit', 'switched off');
+  const elsewhere = use(1200 * MIB, 1000 * MIB, 0, 'GPU-b');
+  t.like(verdictOf([elsewhere, over], room(0, 500)), { reason: 'no-room', worst: over, overBytes: 100 * MIB });
+  t.is(said(verdictOf([elsewhere, use(1000 * MIB, 1000 * MIB)], room(0, 500))), 'soft over-limit');
+});
+
+test('whatever is held, the severity is the worst of the cards and no order of cards changes it', (t) => {
+  const card = fc.record({
+    gpuUuid: fc.constantFrom('GPU-a', 'GPU-b'),
+    limitBytes: fc.integer({ min: 0, max: 4000 }).map((mib) => mib * MIB),
+    usedBytes: fc.integer({ min: 0, max: 6000 }).map((mib) => mib * MIB),
+    bypassBytes: fc.constantFrom(0, 0, MIB, 500 * MIB),
+  });
+  const tolerance = fc.record({
+    ratio: fc.constantFrom(1, 1.02, 1.5),
+    bytes: fc.constantFrom(0, 64 * MIB),
+    hardRatio: fc.constantFrom(1.5, 2, 10),
+    reserveBytes: fc.constant(0),
+  });
+  t.notThrows(() => {
+    fc.assert(
+      fc.property(fc.array(card, { maxLength: 8 }), tolerance, (cards, allowed) => {
+        const over = cards.filter(({ usedBytes, limitBytes }) => usedBytes > limitBytes);
+        const beyond = (ratio: number) =>
+          over.filter(({ usedBytes, limitBytes }) => usedBytes - allowed.bytes > limitBytes * ratio);
+        const hard = [...over.filter(({ bypassBytes }) => bypassBytes > 0), ...beyond(allowed.hardRatio)];
+        const expected = hard.length > 0 ? 'hard' : beyond(allowed.ratio).length > 0 ? 'soft' : 'within';
+        const found = judge(cards, allowed);
+        const turned = judge(cards.toReversed(), allowed);
+        if (found.severity !== expected) throw new Error(`${found.severity} instead of ${expected}`);
+        if (turned.severity !== expected) throw new Error('the order of cards decided');
+        if (found.severity === 'within' || turned.severity === 'within') return;
+        const most = Math.max(
+          ...(expected === 'hard' ? hard : beyond(allowed.ratio)).map((entry) => entry.usedBytes - entry.limitBytes),
+        );
+        if (found.overBytes !== most || turned.overBytes !== most) throw new Error('not the worst card');
+        if (found.worst.usedBytes - found.worst.limitBytes !== most) throw new Error('the card named is another one');
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});

@@ -1,0 +1,57 @@
+// Which mode holds for a container: who may say what, and that nobody but an administrator makes it weaker.
+import test from 'ava';
+import { effectiveMode, MODES, type Mode, modeNamed, notWeakerThan, saidMode } from '../../../src/policy/mode.ts';
+
+const all = <T>(
+  make: (node: Mode, namespace: Mode, pod: Mode | undefined, administrator: Mode | undefined) => T,
+): T[] =>
+  MODES.flatMap((node) =>
+    MODES.flatMap((namespace) =>
+      [undefined, ...MODES].flatMap((pod) =>
+        [undefined, ...MODES].map((administrator) => make(node, namespace, pod, administrator)),
+      ),
+    ),
+  );
+const rank = (mode: Mode) => MODES.indexOf(mode);
+
+test('the mode of a container, and who said so', (t) => {
+  const cases: [[Mode, Mode, Mode | undefined, Mode | undefined], string][] = [
+    [['enforce', 'enforce', undefined, undefined], 'enforce node'],
+    [['enforce', 'report', undefined, undefined], 'report namespace'],
+    [['enforce', 'off', undefined, undefined], 'off namespace'],
+    [['enforce', 'report', 'enforce', undefined], 'enforce pod'],
+    [['enforce', 'enforce', 'off', undefined], 'enforce node'],
+    [['enforce', 'report', 'off', undefined], 'report namespace'],
+    [['enforce', 'enforce', undefined, 'report'], 'report administrator'],
+    [['enforce', 'off', 'report', 'enforce'], 'enforce administrator'],
+    [['report', 'enforce', 'enforce', 'enforce'], 'report node'],
+    [['report', 'off', undefined, undefined], 'off namespace'],
+    [['off', 'enforce', 'enforce', 'enforce'], 'off node'],
+  ];
+  for (const [[node, namespace, pod, administrator], expected] of cases) {
+    const { mode, by } = effectiveMode(node, saidMode({ namespace, pod, administrator }));
+    t.is(`${mode} ${by}`, expected, [node, namespace, pod, administrator].join(' '));
+  }
+});
+
+test('nobody gets more than his node does, and a pod never gets less by its own word', (t) => {
+  const seen = all((node, namespace, pod, administrator) => {
+    const { mode } = effectiveMode(node, saidMode({ namespace, pod, administrator }));
+    const without = effectiveMode(node, saidMode({ namespace, pod: undefined, administrator })).mode;
+    return { bounded: rank(mode) <= rank(node), notLess: rank(mode) >= rank(without) };
+  });
+  t.is(seen.length, 144);
+  t.true(seen.every(({ bounded, notLess }) => bounded && notLess));
+});
+
+test('what is no mode has no name', (t) => {
+  t.deepEqual(['report', 'Report', '', undefined, false, 1].map(modeNamed), [
+    'report',
+    undefined,
+    undefined,
+    undefined,
+    undefined,
+    undefined,
+  ]);
+  t.deepEqual(notWeakerThan('report'), ['report', 'enforce']);
+});

@@ -1,0 +1,102 @@
+// When the webhook's own certificate is made anew, and whom API servers are told to trust meanwhile. The clock is an argument,
+// so that years pass in milliseconds.
+import { X509Certificate } from 'node:crypto';
+import test from 'ava';
+import { makeAuthority, signedBy } from '../../../src/serving/x509.ts';
+import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from '../../../webhook/certificates/rotation.ts';
+
+const NAMES = ['cotenant-webhook.cotenant-system.svc', 'cotenant-webhook.cotenant-system'];
+const DAY_MS = 86_400_000;
+const start = new Date('2026-11-21T12:00:00Z');
+const after = (days: number) => new Date(start.getTime() + days * DAY_MS);
+
+const first = renewed(undefined, NAMES, start) as Kept;
+const leafOf = ({ cert }: Kept) => new X509Certificate(cert);
+const serials = (bundle: string) =>
+  (bundle.match(/-----BEGIN[^-]*-----[^-]*-----END[^-]*-----/g) ?? []).map(
+    (pem) => new X509Certificate(pem).serialNumber,
+  );
+
+test('the first certificate is for the Service, of 90 days, signed by an authority of its own that signs servers only', (t) => {
+  const authority = authorityOf(first) as X509Certificate;
+  const leaf = leafOf(first);
+  for (const name of NAMES) t.is(leaf.checkHost(name), name);
+  t.true(leaf.checkIssued(authority) && leaf.verify(authority.publicKey));
+  t.false(leaf.ca);
+  t.true(authority.ca);
+  t.is(leaf.validToDate.toISOString(), after(90).toISOString());
+  t.is(authority.validToDate.toISOString(), after(1080).toISOString());
+  t.is(authority.publicKey.asymmetricKeyDetails?.namedCurve, 'prime256v1');
+  t.not(first.key, first.authorityKey);
+});
+
+test('what is kept is read back from a Secret, and nothing that could not serve', (t) => {
+  const data = dataOf(first);
+  t.deepEqual(readKept(data, NAMES, start), first);
+  const other = dataOf(renewed(undefined, NAMES, start) as Kept);
+  const bad: readonly (readonly [string, Record<string, string>])[] = [
+    ['nothing', {}],
+    ...Object.keys(data).map((key) => [`another ${key}`, { ...data, [key]: other[key] ?? '' }] as const),
+    ...Object.keys(data).map((key) => [`no ${key}`, { ...data, [key]: '' }] as const),
+    ['no PEM', { ...data, 'tls.crt': 'AAAA' }],
+  ];
+  for (const [what, given] of bad) t.is(readKept(given, NAMES, start), undefined, what);
+  t.is(readKept(data, ['another.svc'], start), undefined, 'for another name');
+  t.is(readKept(data, NAMES, after(90)), undefined, 'expired');
+  t.is(readKept(data, NAMES, after(-1)), undefined, 'not valid yet');
+});
+
+test('a certificate is renewed by the same authority after two thirds of its time, and not before', (t) => {
+  t.is(renewed(first, NAMES, after(59)), undefined);
+  const next = renewed(first, NAMES, after(61)) as Kept;
+  t.is(next.authorities, first.authorities);
+  t.is(next.authorityKey, first.authorityKey);
+  t.not(next.key, first.key);
+  t.true(leafOf(next).verify((authorityOf(first) as X509Certificate).publicKey));
+  t.is(leafOf(next).validToDate.toISOString(), after(151).toISOString());
+});
+
+test('an authority is followed by another after two thirds of its time, and both are trusted then', (t) => {
+  let kept = first;
+  for (let day = 0; day < 719; day += 1) kept = renewed(kept, NAMES, after(day)) ?? kept;
+  t.is(kept.authorities, first.authorities);
+  const next = renewed(kept, NAMES, after(721)) as Kept;
+  const [current, former] = serials(next.authorities);
+  t.deepEqual([former], serials(first.authorities));
+  t.true(leafOf(next).verify((authorityOf(next) as X509Certificate).publicKey));
+  t.is(leafOf(next).checkIssued(authorityOf(first) as X509Certificate), false);
+  // What a slower replica still serves is trusted, too.
+  t.true(leafOf(kept).validToDate < (authorityOf(first) as X509Certificate).validToDate);
+  t.deepEqual(serials(bundleOf(next.authorities, first.authorities, after(1081)))[0], current);
+});
+
+test('no certificate ever outlives its authority, in ten years of looking once a day', (t) => {
+  let kept = first;
+  const authorities = new Set(serials(first.authorities));
+  for (let day = 0; day < 3650; day += 1) {
+    const before = kept;
+    kept = renewed(kept, NAMES, after(day)) ?? kept;
+    if (kept === before) continue;
+    const [leaf, authority] = [leafOf(kept), authorityOf(kept) as X509Certificate];
+    if (leaf.validToDate > authority.validToDate) t.fail(`day ${day}`);
+    t.not(readKept(dataOf(kept), NAMES, after(day)), undefined);
+    // Clients trust what was published before and what comes now.
+    t.true(serials(kept.authorities).includes(serials(before.authorities)[0] ?? ''), `day ${day}`);
+    authorities.add(authority.serialNumber);
+  }
+  t.is(authorities.size, 6);
+});
+
+test('what is published stays trusted while it is valid, at most three beside the one that signs, in one order for all', (t) => {
+  const day = (days: number) => makeAuthority('old', after(days), 30).cert;
+  const [a, b, c, d, e] = [day(1), day(2), day(3), day(4), day(-40)];
+  const leaf = signedBy({ cert: a, key: makeAuthority('old', start, 30).key }, NAMES, start, 30).cert;
+  const now = after(5);
+  const own = first.authorities;
+  const published = [a, 'no certificate', b, own, leaf, c, d, e].join('\n');
+  const bundle = bundleOf(own, published, now);
+  t.deepEqual(serials(bundle), [own, d, c, b].flatMap(serials));
+  t.is(bundleOf(own, bundle, now), bundle, 'again it is the same');
+  t.is(bundleOf(own, [b, a, d, c].join(''), now), bundle, 'in whatever order they were found');
+  t.is(bundleOf(own, '', now), own);
+});

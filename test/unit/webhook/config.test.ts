@@ -1,0 +1,75 @@
+import test from 'ava';
+import { formatProblem } from '../../../src/common/problem.ts';
+import { DEFAULT_CONFIGURATION, parseConfiguration, rulesOf } from '../../../webhook/config.ts';
+import { createMetrics } from '../../../webhook/metrics.ts';
+import { configured } from './reviews.ts';
+
+test('no settings are the defaults', (t) => {
+  t.deepEqual(parseConfiguration(undefined), { ok: true, value: DEFAULT_CONFIGURATION });
+  t.deepEqual(parseConfiguration({}), { ok: true, value: DEFAULT_CONFIGURATION });
+});
+
+test('a namespace starts from the rules of the cluster', (t) => {
+  const configuration = configured({
+    rules: { dialects: ['ack'], allowGpuUuid: true },
+    namespaces: { research: { dialects: ['metagpu'] } },
+  });
+  t.like(rulesOf(configuration, 'research'), { dialects: ['metagpu'], allowGpuUuid: true });
+  t.like(rulesOf(configuration, 'elsewhere'), { dialects: ['ack'], allowGpuUuid: true });
+  t.is(rulesOf(configuration, undefined), configuration.rules);
+});
+
+test('every setting that cannot be is told at once, with its place', (t) => {
+  const read = parseConfiguration({
+    schedulerName: 'Not A Name',
+    allowedSchedulers: 'volcano',
+    runtimeClass: 'nvidia',
+    deviceRoute: 'cdi',
+    rules: { dialects: ['hami'] },
+    namespaces: { a: { ack: { unit: 'GB' }, driverCapabilities: ['all'] }, b: { driverCapabilities: [] } },
+  });
+  t.deepEqual(read.ok ? [] : read.problems.map(formatProblem), [
+    'configuration["runtimeClass"]: "nvidia" is no setting; known are rules, namespaces, schedulerName, allowedSchedulers, allowedRuntimeClasses, deviceRoute, annotationWriters, runtimeClassName',
+    'rules.dialects: a list of 1 is not a list of known names; write some of ack, metagpu',
+    'namespaces["a"].ack.unit: "GB" is no unit that ACK knows; write one of GiB, MiB, 128MiB, 256MiB, 512MiB',
+    'namespaces["a"].driverCapabilities: a list of 1 is not a list of known names; write some of compute, utility, graphics, video, display, ngx, compat32',
+    'namespaces["b"].driverCapabilities: a list of 0 names none; write at least utility',
+    'schedulerName: "Not A Name" is not a name; write a-z, 0-9, "-" and "."',
+    'allowedSchedulers: "volcano" is not a list of names; write a list of texts',
+    'deviceRoute: "cdi" is no route; write nri or environment',
+  ]);
+  t.false(parseConfiguration([]).ok);
+  t.false(parseConfiguration({ namespaces: [] }).ok);
+});
+
+test('the metrics page has every series from the start and counts what is observed', async (t) => {
+  const metrics = createMetrics();
+  metrics.observe('mutate', 'patched', 0.0003);
+  metrics.observe('validate', 'denied', 2);
+  metrics.certificateLoaded(new Date('2027-01-01T00:00:00Z'));
+  metrics.certificateRefused();
+  const page = await metrics.render();
+  const lines = page.split('\n').filter((line) => line !== '' && !line.startsWith('#') && !line.includes('_bucket'));
+  t.deepEqual(lines, [
+    'cotenant_webhook_reviews_total{route="mutate",outcome="allowed"} 0',
+    'cotenant_webhook_reviews_total{route="mutate",outcome="patched"} 1',
+    'cotenant_webhook_reviews_total{route="mutate",outcome="denied"} 0',
+    'cotenant_webhook_reviews_total{route="mutate",outcome="malformed"} 0',
+    'cotenant_webhook_reviews_total{route="mutate",outcome="overloaded"} 0',
+    'cotenant_webhook_reviews_total{route="mutate",outcome="internal"} 0',
+    'cotenant_webhook_reviews_total{route="validate",outcome="allowed"} 0',
+    'cotenant_webhook_reviews_total{route="validate",outcome="patched"} 0',
+    'cotenant_webhook_reviews_total{route="validate",outcome="denied"} 1',
+    'cotenant_webhook_reviews_total{route="validate",outcome="malformed"} 0',
+    'cotenant_webhook_reviews_total{route="validate",outcome="overloaded"} 0',
+    'cotenant_webhook_reviews_total{route="validate",outcome="internal"} 0',
+    'cotenant_webhook_review_duration_seconds_sum{route="mutate"} 0.0003',
+    'cotenant_webhook_review_duration_seconds_count{route="mutate"} 1',
+    'cotenant_webhook_review_duration_seconds_sum{route="validate"} 2',
+    'cotenant_webhook_review_duration_seconds_count{route="validate"} 1',
+    'cotenant_webhook_certificate_loads_total{result="ok"} 1',
+    'cotenant_webhook_certificate_loads_total{result="refused"} 1',
+    'cotenant_webhook_certificate_not_after_timestamp_seconds 1798761600',
+  ]);
+  t.regex(page, /review_duration_seconds_bucket\{le="0\.0005",route="mutate"\} 1/);
+});

@@ -1,0 +1,154 @@
+// The JSON Patch (RFC 6902) that turns the pod that was sent into the pod that is wanted: add, replace and remove only.
+// Owns the diff and the proof that it applies; what the wanted pod is, is inject.ts's business.
+import { apply_patch } from 'jsonpatch';
+import { same } from '../src/common/deep-equal.ts';
+import { isObject, type JsonObject, textAt } from '../src/common/json.ts';
+import { keyPath } from '../src/common/problem.ts';
+
+export type Operation =
+  | { readonly op: 'add' | 'replace'; readonly path: string; readonly value: unknown }
+  | { readonly op: 'remove'; readonly path: string };
+
+function unescapeStep(step: string): string {
+  return step.replaceAll('~1', '/').replaceAll('~0', '~');
+}
+
+/** A list with more changes is sent whole: applying one of them copies the list, so that many would take quadratic time. */
+export const MOST_CHANGES_OF_A_LIST = 256;
+
+export type Proof = { readonly ok: true } | { readonly ok: false; readonly why: string };
+
+/** Operations in the order in which they apply. Parts that are the same object in both are not looked into. */
+export function diff(original: JsonObject, wanted: JsonObject): Operation[] {
+  const operations: Operation[] = [];
+  diffObjects(original, wanted, '', operations);
+  return operations;
+}
+
+/** One step of a JSON Pointer (RFC 6901): `~` first, or the second replacement would be escaped again. */
+export function escapeStep(step: string): string {
+  return step.replaceAll('~', '~0').replaceAll('/', '~1');
+}
+
+/** The field that a pointer means, as Kubernetes writes it: `spec.containers[0].env`. */
+export function fieldPath(pointer: string): string {
+  return pointer
+    .split('/')
+    .slice(1)
+    .map(unescapeStep)
+    .reduce((path, step) => {
+      if (/^(\d+|-)$/.test(step)) return `${path}[${step}]`;
+      if (/[./]/.test(step)) return keyPath(path, step);
+      return path === '' ? step : `${path}.${step}`;
+    }, '');
+}
+
+/**
+ * Applies the patch with the library that stands in for the API server's and compares. The library copies what is on the
+ * way and changes no input, but it copies by assignment, which turns an own key `__proto__` into a prototype: see below.
+ */
+export function prove(original: JsonObject, operations: readonly Operation[], wanted: JsonObject): Proof {
+  try {
+    const applied: unknown = apply_patch(original, [...operations]);
+    if (same(wanted, applied)) return { ok: true };
+    return { ok: false, why: 'the patch does not lead to the pod that was meant' };
+  } catch (error) {
+    return { ok: false, why: `the patch does not apply: ${error instanceof Error ? error.message : String(error)}` };
+  }
+}
+
+/**
+ * The field of an own key `__proto__` in an object that the patch goes through, or undefined. No name that Kubernetes allows
+ * is spelt so; a pod that has one is refused for it, since the proof cannot tell it from a fault of ours.
+ */
+export function prototypeKeyOnTheWay(original: JsonObject, operations: readonly Operation[]): string | undefined {
+  for (const { path } of operations) {
+    const steps = path.split('/').slice(1, -1);
+    let value: unknown = original;
+    for (let depth = 0; depth <= steps.length; depth += 1) {
+      if (isObject(value) && Object.hasOwn(value, '__proto__')) {
+        return keyPath(fieldPath(['', ...steps.slice(0, depth)].join('/')), '__proto__');
+      }
+      const step = steps[depth];
+      if (step === undefined || typeof value !== 'object' || value === null) break;
+      value = (value as JsonObject)[unescapeStep(step)];
+    }
+  }
+  return undefined;
+}
+
+function diffValues(original: unknown, wanted: unknown, path: string, operations: Operation[]): void {
+  if (original === wanted) return;
+  if (isObject(original) && isObject(wanted)) diffObjects(original, wanted, path, operations);
+  else if (Array.isArray(original) && Array.isArray(wanted)) diffLists(original, wanted, path, operations);
+  else if (!same(wanted, original)) operations.push({ op: 'replace', path, value: wanted });
+}
+
+function diffObjects(original: JsonObject, wanted: JsonObject, path: string, operations: Operation[]): void {
+  for (const key of Object.keys(original)) {
+    if (!Object.hasOwn(wanted, key)) operations.push({ op: 'remove', path: `${path}/${escapeStep(key)}` });
+  }
+  for (const key of Object.keys(wanted)) {
+    const at = `${path}/${escapeStep(key)}`;
+    if (Object.hasOwn(original, key)) diffValues(original[key], wanted[key], at, operations);
+    else operations.push({ op: 'add', path: at, value: wanted[key] });
+  }
+}
+
+function diffLists(
+  original: readonly unknown[],
+  wanted: readonly unknown[],
+  path: string,
+  operations: Operation[],
+): void {
+  const changes: Operation[] = [];
+  diffEntries(original, wanted, path, changes);
+  if (changes.length > MOST_CHANGES_OF_A_LIST) operations.push({ op: 'replace', path, value: wanted });
+  else operations.push(...changes);
+}
+
+/**
+ * Invariant: the patched list is wanted[0..to) followed by original[from..). Each turn keeps an entry, removes one or adds
+ * one, so the result is right whatever pairs up; pairing by name only makes the patch short.
+ */
+function diffEntries(
+  original: readonly unknown[],
+  wanted: readonly unknown[],
+  path: string,
+  operations: Operation[],
+): void {
+  const ahead = new Map<string, number>();
+  for (const entry of wanted) count(ahead, identity(entry), 1);
+  let from = 0;
+  let to = 0;
+  while (from < original.length || to < wanted.length) {
+    const before = original[from];
+    const after = wanted[to];
+    if (from < original.length && to < wanted.length && identity(before) === identity(after)) {
+      diffValues(before, after, `${path}/${to}`, operations);
+      count(ahead, identity(after), -1);
+      from += 1;
+      to += 1;
+    } else if (from < original.length && (ahead.get(identity(before)) ?? 0) === 0) {
+      operations.push({ op: 'remove', path: `${path}/${to}` });
+      from += 1;
+    } else if (to < wanted.length) {
+      operations.push({ op: 'add', path: `${path}/${from < original.length ? to : '-'}`, value: after });
+      count(ahead, identity(after), -1);
+      to += 1;
+    } else {
+      operations.push({ op: 'remove', path: `${path}/${to}` });
+      from += 1;
+    }
+  }
+}
+
+function count(counts: Map<string, number>, key: string, by: number): void {
+  counts.set(key, (counts.get(key) ?? 0) + by);
+}
+
+/** What an entry is in its list: containers, variables and volumes by name, mounts by name and path, plain values by value. */
+function identity(entry: unknown): string {
+  if (!isObject(entry)) return `${typeof entry} ${Array.isArray(entry) ? '' : String(entry)}`;
+  return `object ${textAt(entry, 'name') ?? ''} ${textAt(entry, 'mountPath') ?? ''}`;
+}
